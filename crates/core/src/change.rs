@@ -1,4 +1,4 @@
-//! Owns `Change`: everything that alters state is a value of this one type, with the guard that it relies on.
+//! Owns `Change`: every alteration of state is a value of this type, with the guard that it relies on.
 //!
 //! A change is serialisable and applying it is deterministic: ids, times and dice are inside it.
 
@@ -11,15 +11,15 @@ use crate::node::{NodeStatus, Registration};
 use crate::run::{RunEnd, RunRecord, RunState};
 use crate::work::Parent;
 
-/// One alteration of state. The variants are in the order in which a batch applies its kinds: what a later kind
-/// relies on is made by an earlier one.
+/// One alteration of state. The variants are in the order in which a batch applies its kinds: an earlier kind creates
+/// the state that a later kind relies on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Change {
-    /// A new session of a node. Guard: what [`Former`](crate::node::Former) says, that no newer registration came before it,
-    /// and that the session was not deleted.
+    /// A new session of a node. Guard: the stored node matches [`Former`](crate::node::Former), no newer registration was
+    /// applied before, and the session was not deleted.
     NodeRegistered { registration: Registration },
-    /// Guard: the session is the current one and the status is `from`; when it is for its silence, that it lasts.
+    /// Guard: the session is the current one and the status is `from`; if silence is the reason, the node is still silent.
     NodeMoved {
         node: NodeId,
         session: SessionId,
@@ -29,13 +29,13 @@ pub enum Change {
         silent_since: Option<Timestamp>,
         at: Timestamp,
     },
-    /// Drained by a person, or taken back. Guard: the node exists.
+    /// A person drained the node, or ended its drain. Guard: the node exists.
     NodeDrainSet { node: NodeId, draining: bool, by: String, at: Timestamp },
-    /// What is wrong on the host, as its agent says: all of it, in the place of what was said before. Guard: the session
-    /// is the current one.
+    /// The problems on the host that its agent reports. The list replaces the former one. Guard: the session is the
+    /// current one.
     NodeProblemsSet { node: NodeId, session: SessionId, problems: Vec<String>, at: Timestamp },
-    /// The node is gone, with what it holds for exclusive runs; that it was there is remembered. Guard: the session is the
-    /// current one; when it is for its silence, that it lasts.
+    /// Deletes a node and its holds for exclusive runs; a tombstone stays. Guard: the session is the current one; if
+    /// silence is the reason, the node is still silent.
     NodeDeleted {
         node: NodeId,
         session: SessionId,
@@ -53,12 +53,12 @@ pub enum Change {
     },
     /// A new owner. Guard: the epoch is `epoch - 1` and the run has not ended.
     RunTaken { run: RunId, owner: ServerId, epoch: u64, at: Timestamp },
-    /// Guard: the run has not ended, and nobody asked before.
+    /// Guard: the run has not ended, and its cancellation was not requested before.
     RunCancelRequested { run: RunId, by: String, at: Timestamp },
-    /// No more of it begins, or it goes on. Guard: the run has not ended, and is not that way already.
+    /// Pauses or resumes a run. Guard: the run has not ended, and is not in that condition already.
     RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
-    /// A run that waited is let in, and holds its nodes when it is exclusive. Guard: the run's epoch, that it waits and
-    /// nobody paused or cancelled it, that fewer than `limit` runs are under way, and that no other run holds one of `nodes` or does anything there.
+    /// Admits a waiting run; an exclusive run then holds its nodes. Guard: the run's epoch, the run waits and is neither
+    /// paused nor cancelled, fewer than `limit` runs are under way, and no other run holds one of `nodes` or uses it.
     RunAdmitted {
         run: RunId,
         epoch: u64,
@@ -68,10 +68,10 @@ pub enum Change {
         nodes: Vec<NodeId>,
         at: Timestamp,
     },
-    /// Guard: the run's epoch. Some may be born leased (a fitting node was waiting) or skipped; those that are leased need
-    /// room in their limits.
+    /// Guard: the run's epoch. Some may be created leased (a fitting node was waiting) or skipped; leased ones need room
+    /// in their limits.
     ExecutionsAdded { run: RunId, epoch: u64, executions: Vec<Execution>, at: Timestamp },
-    /// Guard: it is pending, and each of its limits has room.
+    /// Guard: the execution is pending, and each of its limits has room.
     ExecutionLeased {
         #[serde(rename = "run")]
         of: Parent,
@@ -98,7 +98,7 @@ pub enum Change {
         token: LeaseToken,
         outcome: Outcome,
     },
-    /// Guard: the token; when it is for its node's silence, that it lasts.
+    /// Guard: the token; if the node's silence is the reason, the node is still silent.
     ExecutionLost {
         #[serde(rename = "run")]
         of: Parent,
@@ -109,29 +109,29 @@ pub enum Change {
         reason: String,
         at: Timestamp,
     },
-    /// A pending one is cancelled at once, a leased or running one is told to stop. Guard: the run's epoch.
+    /// Cancels a pending execution at once, and asks a leased or running one to stop. Guard: the run's epoch.
     ExecutionCancelRequested { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
-    /// A pending one that will never be sent fails. Guard: the run's epoch.
+    /// Fails a pending execution that will never be sent. Guard: the run's epoch.
     ExecutionGivenUp { run: RunId, execution: ExecutionId, epoch: u64, error: String, at: Timestamp },
-    /// A pending one that is no longer wanted, because something else failed. Guard: the run's epoch.
+    /// Skips a pending execution that is not needed any more because something else failed. Guard: the run's epoch.
     ExecutionSkipped { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
-    /// Guard: the epoch, and that the run's state may walk `path`. `end` comes with a terminal state.
+    /// Guard: the run's epoch, and `path` is allowed from the run's state. `end` is set with a terminal state.
     RunMoved { run: RunId, epoch: u64, path: Vec<RunState>, end: Option<RunEnd>, at: Timestamp },
-    /// A kind that a newer program wrote, read by this one: it keeps its number, is shown, and performs nothing. Never
-    /// written: no store takes it, and serde refuses it.
+    /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
+    /// is never written: stores refuse it, and so does serde.
     #[serde(skip)]
     Unknown { name: String, run: Option<RunId>, at: Timestamp },
 }
 
-/// A node was last heard of then. Whoever ends something for that decided it a while before it is committed: what was
-/// renewed meanwhile must not end.
+/// The time when a node was last heard. A decision because of silence is committed some time after it was made: the
+/// guard refuses it if the node was heard again since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
     pub node: NodeId,
     pub since: Timestamp,
 }
 
-/// Why a change was not applied. Nothing was written for it, and no event.
+/// Why a change was not applied. The store wrote nothing for it, and no event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     #[error("it does not exist")]
@@ -167,10 +167,10 @@ pub enum Refusal {
     LimitReached(String),
 }
 
-/// What became of one change of a batch.
+/// The result of one change of a batch.
 pub type Applied = Result<(), Refusal>;
 
-/// A change that was committed, with its place in the order of all changes.
+/// A committed change, with its number in the order of all changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Gapless, from 1, in the order of commits.
@@ -191,7 +191,7 @@ macro_rules! kinds {
             /// Every kind that this program reads and writes, in the order of [`Change::phase`].
             pub const KINDS: [&'static str; Kind::Unknown as usize] = [$($name),+];
 
-            /// The place of its kind in a batch: kinds are applied in this order, and within a kind as they came.
+            /// Returns the position of its kind in a batch: kinds are applied in this order, changes of one kind as given.
             pub fn phase(&self) -> u8 {
                 let kind = match self {
                     $(Change::$kind { .. } => Kind::$kind,)+
@@ -200,7 +200,7 @@ macro_rules! kinds {
                 kind as u8
             }
 
-            /// The level of programs that know the kind; see [`level`](crate::level).
+            /// Returns the level of programs that know the kind; see [`level`](crate::level).
             pub fn level(&self) -> u32 {
                 match self {
                     $(Change::$kind { .. } => $level,)+
@@ -233,7 +233,7 @@ kinds! {
     RunMoved "run_moved" 1,
 }
 
-/// What a change is about.
+/// The subject of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     Node(NodeId),
@@ -242,7 +242,7 @@ pub enum Subject<'a> {
         run: &'a RunId,
         id: ExecutionId,
     },
-    /// A kind that only a newer program knows; it may name its run.
+    /// A kind that only a newer program knows; it may contain a run.
     Unknown(Option<&'a RunId>),
 }
 
@@ -279,7 +279,7 @@ impl Change {
         }
     }
 
-    /// Returns the run that it concerns.
+    /// Returns the run that the change concerns.
     pub fn run(&self) -> Option<&RunId> {
         match self.subject() {
             Subject::Node(_) => None,
@@ -288,7 +288,7 @@ impl Change {
         }
     }
 
-    /// Returns the node that it concerns, where the change names it.
+    /// Returns the node that the change concerns, if the change names it.
     pub fn node(&self) -> Option<NodeId> {
         match (self.subject(), self) {
             (Subject::Node(node), _) => Some(node),
@@ -297,7 +297,7 @@ impl Change {
         }
     }
 
-    /// Returns the execution that it concerns, where it is a single one.
+    /// Returns the execution that the change concerns, if it is a single one.
     pub fn execution(&self) -> Option<ExecutionId> {
         match self.subject() {
             Subject::Execution { id, .. } => Some(id),
@@ -305,7 +305,7 @@ impl Change {
         }
     }
 
-    /// Returns who asked for it, where a person or program did.
+    /// Returns who requested the change, if a person or program did.
     pub fn by(&self) -> Option<&str> {
         match self {
             Change::NodeDrainSet { by, .. }
@@ -331,7 +331,7 @@ impl Change {
         }
     }
 
-    /// Returns all lease tokens in it.
+    /// Returns all lease tokens in the change.
     pub fn tokens_mut(&mut self) -> impl Iterator<Item = &mut LeaseToken> {
         let (executions, token): (&mut [Execution], _) = match self {
             Change::ExecutionsAdded { executions, .. } => (executions, None),
@@ -359,8 +359,8 @@ impl Change {
         leases.map(|lease| &mut lease.token).chain(token)
     }
 
-    /// Returns the change without the guards that looked at what is in no event (heartbeats) or at how many there were:
-    /// to apply again what was applied before. A copy may get a later heartbeat before it gets the event of a silence.
+    /// Returns the change without the guards that check data outside of events (heartbeats) or counts: for applying a
+    /// change again that was applied before. A copy may get a later heartbeat before it gets the event of a silence.
     pub fn without_volatile_guards(&self) -> std::borrow::Cow<'_, Change> {
         let mut change = std::borrow::Cow::Borrowed(self);
         if matches!(
@@ -384,7 +384,7 @@ impl Change {
         change
     }
 
-    /// When it happened, by the servers' clock.
+    /// Returns when the change happened, by the servers' clock.
     pub fn at(&self) -> Timestamp {
         match self {
             Change::NodeRegistered { registration } => registration.at,

@@ -1,5 +1,5 @@
-//! Owns maps and sets whose order of iteration is the same in every process: for what is walked through, so that the
-//! same events lead to the same decisions. Not for keys that strangers choose: their hashes could be made to collide.
+//! Owns maps and sets with the same order of iteration in every process, so that the same events lead to the same
+//! decisions. Not for keys that strangers choose: such keys could be chosen so that their hashes collide.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;

@@ -1,4 +1,4 @@
-//! Owns chance: a seeded generator that the shell hands in, so that every decision can be replayed.
+//! Owns randomness: a seeded generator that the caller passes in, so that every decision can be replayed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 #[derive(Clone, Debug)]
 pub struct Dice {
     state: u64,
-    /// The last millisecond that an id was made for, and how many it has: ids of one source stay in order.
+    /// The millisecond of the last id, and how many ids it has: the ids of one generator stay in order.
     last_ms: u64,
     made: u16,
 }
@@ -27,18 +27,18 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A value below `bound`; 0 when `bound` is 0. The modulo bias is far below what jitter could show.
+    /// Returns a value below `bound`; 0 if `bound` is 0. The modulo bias is too small to matter for jitter.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// A duration from zero up to and including `limit`.
+    /// Returns a duration from zero up to and including `limit`.
     pub fn up_to(&mut self, limit: Duration) -> Duration {
         let limit_us = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX - 1);
         Duration::from_micros(self.below(limit_us + 1))
     }
 
-    /// A random UUID (version 4).
+    /// Returns a random UUID (version 4).
     pub fn uuid(&mut self) -> Uuid {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.next_u64().to_be_bytes());
@@ -46,7 +46,7 @@ impl Dice {
         uuid::Builder::from_random_bytes(bytes).into_uuid()
     }
 
-    /// A time-ordered UUID (version 7) with a counter in the bits after the time.
+    /// Returns a time-ordered UUID (version 7) with a counter in the bits after the time.
     pub fn uuid_at(&mut self, now: Timestamp) -> Uuid {
         let millis = u64::try_from(now.as_millisecond()).unwrap_or(0);
         self.made = if millis == self.last_ms { self.made.wrapping_add(1) } else { 0 };

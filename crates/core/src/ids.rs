@@ -1,4 +1,4 @@
-//! Owns the identities of the domain. They are made outside and come in as values; nothing here draws one.
+//! Owns the ids of the domain. Callers create them and pass them in as values; nothing here generates one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,7 @@ uuid_id!(
     NodeId
 );
 uuid_id!(
-    /// One life of an agent. A reconnect keeps it, a restart draws a new one.
+    /// One session of an agent. A reconnect keeps it, a restart creates a new one.
     SessionId
 );
 uuid_id!(
@@ -53,11 +53,11 @@ uuid_id!(
     ExecutionId
 );
 uuid_id!(
-    /// A node's right to an execution. Whoever says something about an execution shows it.
+    /// A node's right to an execution. Every report about an execution must contain it.
     LeaseToken
 );
 uuid_id!(
-    /// One life of a server.
+    /// One start of a server: a restart creates a new id.
     ServerId
 );
 
@@ -67,13 +67,13 @@ impl ClusterId {
 }
 
 impl NodeId {
-    /// UUIDv5 in the DNS namespace of `cluster_id:hostname`, so that an agent knows its id without asking.
+    /// Returns the UUIDv5 of `cluster_id:hostname` in the DNS namespace, so that an agent can compute its own id.
     pub fn derive(cluster: ClusterId, hostname: &str) -> Self {
         Self(Uuid::new_v5(&Uuid::NAMESPACE_DNS, format!("{cluster}:{hostname}").as_bytes()))
     }
 }
 
-/// A run. A UUID for what was submitted, `job:timestamp` for what a schedule fired.
+/// A run: a UUID for a submitted run, `job:timestamp` for a scheduled one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub Arc<str>);

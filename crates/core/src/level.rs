@@ -1,34 +1,34 @@
-//! Owns when a new kind of change may be written: when every server that lives can read it.
+//! Decides when a new kind of change may be written: when every living server can read it.
 //!
 //! A level is a number that rises with each release that adds a kind of change, or a value to a closed set within one
-//! (a run state, a verdict). Each server publishes the level of its program beside its sign of life. Whoever decides
-//! asks [`allows`] before it makes a change of a new kind, and does as the release before did when the answer is no; the
-//! journal asks again. Unknown fields need no level: readers pass over them.
+//! (a run state, a verdict). Each server publishes the level of its program with its heartbeats. Code that decides
+//! calls [`allows`] before it creates a change of a new kind; if the result is false, it does as the release before did.
+//! The journal checks again. Unknown fields need no level: readers ignore them.
 
 use crate::change::Change;
 
-/// The level of this program: it knows every kind up to it.
+/// The level of this program: it knows every kind up to this level.
 pub const LEVEL: u32 = 4;
 
-/// What every server before there were levels knows.
+/// The level of every server from before there were levels.
 pub const FIRST: u32 = 1;
 
-/// What [`Definition::level`](crate::spec::Definition::level) asks for when a job has a roll-out, params, outputs or any
-/// other field that servers of the first level pass over.
+/// The level that [`Definition::level`](crate::spec::Definition::level) requires for a job with a roll-out, params,
+/// outputs or any other field that servers of the first level ignore.
 pub const FLEET: u32 = 2;
 
-/// The same for what graph jobs brought: `for_each`, limits, results that are used again, preferences.
+/// The level that graph jobs require: `for_each`, limits, the cache, preferences.
 pub const GRAPH: u32 = 3;
 
-/// Nodes that are deleted, and that say what is wrong with them.
+/// The level that knows deleted nodes, and problems that nodes report.
 pub const NODES: u32 = 4;
 
-/// The level that all living servers have in common, this one among them.
+/// Returns the level that all living servers have in common, including this one.
 pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {
     living.into_iter().fold(LEVEL, u32::min)
 }
 
-/// Whether a change may be written while `common` is what all living servers know.
+/// Returns whether a change may be written while all living servers have the level `common`.
 pub fn allows(common: u32, change: &Change) -> bool {
     change.level() <= common.min(LEVEL)
 }

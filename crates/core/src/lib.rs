@@ -1,4 +1,4 @@
-//! What is true in Downbeat and what happens next. No IO, no clock, no dice, no async: those come in as values.
+//! The rules and decisions of Downbeat. No IO, no clock, no dice, no async: callers pass those in as values.
 //!
 //! Invariant: nothing in this crate depends on tokio, a socket, a file or the time of day.
 

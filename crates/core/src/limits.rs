@@ -1,24 +1,24 @@
-//! Owns every bound of the product that is not a setting: its name, its number and why it is there.
+//! Owns every bound of the product that is not a setting: its name, its number and the reason for it.
 
-/// A job file: larger ones are generated, and belong in several jobs.
+/// A job file: larger ones are generated, and should be split into several jobs.
 pub const JOB_FILE_BYTES: usize = 1024 * 1024;
-/// The params of one task, aliases expanded: they travel to the node in one message.
+/// The params of one task, aliases expanded: they are sent to the node in one message.
 pub const PARAMS_BYTES: usize = 1024 * 1024;
-/// The params of all tasks of a job together, aliases expanded: they are kept with the run.
+/// The params of all tasks of a job together, aliases expanded: they are stored with the run.
 pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
-/// Work in one answer to a poll, unless one piece of work is larger. The rest goes with the next one. Over a slow line
-/// a node waits for a whole answer before it begins any of it.
+/// Work in one response to a poll, unless one piece of work is larger. The rest is sent in the next response. Over a
+/// slow line a node waits for a whole response before it starts any of the work.
 pub const POLL_ANSWER_BYTES: usize = 1024 * 1024;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
-/// Step instances (step × node) in one run: what one run actor holds in memory, about 100 bytes each.
+/// Step instances (step × node) in one run: one run actor keeps them in memory, about 100 bytes each.
 pub const INSTANCES_PER_RUN: usize = 1_000_000;
-/// Executions that one change adds: a run that skips a million instances makes many events of some size, not one of
-/// hundreds of megabytes.
+/// Executions that one change adds: a run that skips a million instances creates many events of moderate size, not
+/// one of hundreds of megabytes.
 pub const EXECUTIONS_PER_CHANGE: usize = 5_000;
 /// Nodes in one cluster.
 pub const NODES_PER_CLUSTER: usize = 9_000;
-/// What one node says of itself, as JSON: a server holds the descriptions of thousands.
+/// The description of one node, as JSON: a server keeps thousands of them.
 pub const DESCRIPTION_BYTES: usize = 256 * 1024;
 /// Parts of a node's description.
 pub const GROUPS_PER_NODE: usize = 64;
@@ -27,106 +27,106 @@ pub const CAPABILITIES_PER_NODE: usize = 64;
 pub const BACKENDS_PER_NODE: usize = 64;
 /// The value of a label or a capability, and a help text: one line for people.
 pub const NODE_TEXT_BYTES: usize = 1024;
-/// Placed executions that one node carries out at once: each may be a process with three open files on the host.
+/// Placed executions that one node runs at once: each may be a process with three open files on the host.
 pub const SLOTS_PER_NODE: u32 = 1_024;
-/// Facts that one report of an agent lists.
+/// Facts in one report of an agent.
 pub const LISTED_PER_MESSAGE: usize = 4_096;
-/// Leases that one message of an agent lists: results of former sessions, results that are on their way, work that runs,
-/// and the work that came for its slots.
+/// Leases in one message of an agent: results of former sessions, results on their way, running work, and work that
+/// waits for its slots.
 pub const HELD_PER_MESSAGE: usize = UNDELIVERED + 4 * SLOTS_PER_NODE as usize;
-/// Pieces of output in one message: agents gather by bytes, so that many tiny ones may come together.
+/// Chunks of output in one message: agents collect them by bytes, so that a message may contain many tiny ones.
 pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 /// Output kept of one execution; the tail is kept.
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
-/// The least that may be kept of one execution's output: less would not hold one line of an error.
+/// The smallest setting for the kept output of one execution: less could not hold one line of an error.
 pub const OUTPUT_LEAST_BYTES: u64 = 1024;
-/// Heartbeats are at least this far apart: more of them would keep a server busy with nothing else.
+/// The minimum interval of heartbeats: with a shorter one a server would do nothing else.
 pub const HEARTBEAT_LEAST_MS: u64 = 100;
-/// A node may miss a heartbeat: silence counts after this many intervals at the earliest.
+/// A node may miss a heartbeat: it counts as silent after this many intervals at the earliest.
 pub const SILENCE_LEAST_INTERVALS: u32 = 2;
-/// Output of ended work that an agent has not delivered: with so much of it a node takes no new work, so that a slow line
-/// fills neither its memory nor its disk.
+/// Output of ended work that an agent has not delivered: at this amount the node takes no new work, so that a slow
+/// line fills neither its memory nor its disk.
 pub const UNSENT_BYTES: usize = 32 * OUTPUT_BYTES;
-/// Results that an agent has not delivered: with so many of them a node takes no new work. With two leases per slot it
-/// lists no more than 4,096, which is what servers of older releases take.
+/// Results that an agent has not delivered: at this number the node takes no new work. With two leases per slot it
+/// lists at most 4,096, which is the maximum for servers of older releases.
 pub const UNSENT_RESULTS: usize = 2_000;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
-/// Connections to the agents' port: two for each node of a full cluster, one of which carries output, and a reserve for
-/// those that come and go. One address may be a whole fleet behind a NAT, so it may have nearly all of them; it cannot
-/// take the reserve. This machine may have all: `dev` and benches run thousands of agents.
+/// Connections to the agents' port: two for each node of a full cluster, one of them for output, and a reserve for
+/// connections that come and go. One address may be a whole fleet behind a NAT, so it may have all except the reserve.
+/// This machine may have all: `dev` and benches run thousands of agents.
 pub const AGENT_CONNECTIONS: usize = 2 * NODES_PER_CLUSTER + 1_000;
 pub const AGENT_CONNECTIONS_PER_ADDRESS: usize = 2 * NODES_PER_CLUSTER;
 pub const AGENT_CONNECTIONS_LOOPBACK: usize = AGENT_CONNECTIONS;
-/// What one of these connections may do: how long it may take to send its first bytes and how long it may make no call,
-/// in seconds; calls at once (an agent has up to eight); one frame and the headers of one call, which are held in memory
-/// as a whole before anything looks at them.
+/// Bounds for one of these connections: the time until its first bytes and the time without a call, in seconds;
+/// concurrent calls (an agent has up to eight); one frame and the headers of one call, which are kept in memory
+/// completely before they are checked.
 pub const AGENT_FIRST_BYTES_S: u64 = 5;
 pub const AGENT_IDLE_S: u64 = 120;
 pub const AGENT_STREAMS: u32 = 16;
 pub const AGENT_FRAME_BYTES: u32 = 64 * 1024;
 pub const AGENT_HEADER_BYTES: u32 = 8 * 1024;
-/// How long the message of one call may take to arrive: this many seconds, and one more for so many bytes.
+/// How long the message of one call may take to arrive: this many seconds, plus one second for each `MESSAGE_BYTES_PER_S`.
 pub const MESSAGE_S: u64 = 30;
 pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
-/// Large messages that a server holds at once: of all connections, and of one. Of each message the first bytes do not
-/// count, so that a heartbeat or a poll always gets through.
+/// Large messages that a server keeps in memory at once: of all connections, and of one. The first bytes of each
+/// message do not count, so that a heartbeat or a poll always gets through.
 pub const LARGE_MESSAGES_BYTES: usize = 256 * 1024 * 1024;
 pub const LARGE_MESSAGES_PER_CONNECTION_BYTES: usize = 24 * 1024 * 1024;
 pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
-/// Rows on one page, when nothing is said and at most.
+/// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
-/// The values that one execution says for later tasks.
+/// The outputs of one execution.
 pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.
 pub const NAME_BYTES: usize = 253;
 /// An error or reason that is kept with an execution.
 pub const REASON_BYTES: usize = 4 * 1024;
-/// What an agent says is wrong on its host: so many texts of so many bytes.
+/// The problems that an agent reports about its host: the number of texts, and the bytes of each.
 pub const PROBLEMS_PER_NODE: usize = 8;
 pub const PROBLEM_BYTES: usize = 512;
-/// Results of former sessions that an agent may announce when it registers: they are kept with the node.
+/// Results of former sessions that an agent may announce when it registers: they are stored with the node.
 pub const UNDELIVERED: usize = 10_000;
-/// The id that an agent shows as its installation's.
+/// The id of an agent's installation.
 pub const INSTANCE_BYTES: usize = 64;
-/// For how long beyond the retention of runs a deleted node is remembered: its session is told so for that long, and what
-/// was done there shows its hostname.
+/// How long the tombstone of a deleted node is kept beyond the retention of runs. Until then its session gets the
+/// reason when it calls, and its executions show its hostname.
 pub const TOMBSTONE_DAYS: i64 = 30;
-/// Retries that a task may ask for.
+/// The maximum number of retries of a task.
 pub const RETRIES: u32 = 100;
-/// A task's timeout: least, most, and when nothing is said, in seconds.
+/// A task's timeout: minimum, maximum and default, in seconds.
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
 pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
 pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
-/// The whole run, when it has a timeout: at most 30 days, in seconds.
+/// The timeout of a whole run, if it has one: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
-/// How long a placed task waits while no node fits it, when nothing is said, in seconds.
+/// The default for how long a placed task waits while no node fits it, in seconds.
 pub const PLACEMENT_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
 /// Items of one `for_each`.
 pub const ITEMS: usize = 10_000;
-/// Limits that one task takes part in.
+/// Limits of one task.
 pub const LIMITS_PER_TASK: usize = 16;
-/// The number that a limit may say, and the longest time that a rate may count over, in seconds: each begin within it is
-/// a row until it is over.
+/// The maximum number of a limit, and the longest time that a rate may count over, in seconds: each start within
+/// that time is a row until the time is over.
 pub const LIMIT_MOST: u32 = 100_000;
 pub const RATE_MOST_S: u64 = 24 * 3600;
 /// Preferences of one placement, and the weight of one.
 pub const PREFERENCES: usize = 32;
 pub const WEIGHT_MOST: u32 = 100;
-/// How often a placed step whose lease was lost is sent again.
+/// How often a step is sent again after its lease was lost.
 pub const RESENDS_AFTER_LOSS: u32 = 3;
-/// How deeply params may nest, and how many values a job file may hold: a bound on hostile input.
+/// The maximum nesting of params, and the maximum number of values in a job file: a bound on hostile input.
 pub const NESTING_DEPTH: usize = 32;
 pub const JOB_FILE_VALUES: usize = 500_000;
-/// A selector: longer ones enumerate nodes, and want a group or a label.
+/// A selector: longer ones enumerate nodes, and should use a group or a label.
 pub const SELECTOR_BYTES: usize = 4 * 1024;
-/// Problems that are listed of one job file; the rest would be noise.
+/// Problems that are listed for one job file; more would be noise.
 pub const PROBLEMS_LISTED: usize = 100;
-/// One expression in a task's params, how deep its brackets go and how many parts it has: enough for what people write,
-/// little enough that no stack and no memory is at risk.
+/// One expression in a task's params, the nesting of its brackets and the number of its parts: enough for people, and
+/// small enough for the stack and the memory.
 pub const EXPRESSION_BYTES: usize = 1024;
 pub const EXPRESSION_DEPTH: usize = 16;
 pub const EXPRESSION_TOKENS: usize = 200;
@@ -134,25 +134,25 @@ pub const EXPRESSION_TOKENS: usize = 200;
 pub const EXPRESSION_FUEL: u64 = 10_000;
 /// Expressions in the params of one task.
 pub const EXPRESSIONS_PER_TASK: usize = 1_000;
-/// Pieces that `split` makes of a text.
+/// Pieces that `split` may create from a text.
 pub const SPLIT_PIECES: usize = 10_000;
 /// Values that one task declares as its outputs.
 pub const OUTPUTS_PER_TASK: usize = 64;
 /// Sizes that a roll-out lists for its waves.
 pub const BATCH_AMOUNTS: usize = 100;
-/// One argument of a program: the kernel takes 128 KiB with the NUL that ends it. Some room is left for what a template
-/// puts before it, such as `--level=`.
+/// One argument of a program: the kernel allows 128 KiB including the final NUL. Some room is left for a prefix from a
+/// template, such as `--level=`.
 pub const ARGUMENT_BYTES: usize = 127 * 1024;
-/// The texts of one list or map, each counted with its NUL and its pointer: the kernel takes 2 MiB of arguments and
+/// The texts of one list or map, each counted with its NUL and its pointer: the kernel allows 2 MiB of arguments and
 /// environment together, and a task has at most three of them.
 pub const ARGUMENTS_BYTES: usize = 512 * 1024;
 /// A path, and one name in it: the kernel's own bounds.
 pub const PATH_BYTES: usize = 4095;
-/// A param's pattern, as it is written and as it is compiled: nodes declare them, and a server holds those of thousands.
+/// A param's pattern, as text and compiled: nodes declare them, and a server keeps those of thousands of nodes.
 pub const PATTERN_BYTES: usize = 1024;
 pub const PATTERN_COMPILED_BYTES: usize = 1024 * 1024;
-/// Connections to the REST port: in total, from one address, and from this machine itself. Each takes some 26 KiB while
-/// it sends nothing; a script or a dashboard needs a few, a proxy hundreds.
+/// Connections to the REST port: in total, from one address, and from this machine itself. An idle one takes about
+/// 26 KiB; a script or a dashboard needs a few, a proxy hundreds.
 pub const HTTP_CONNECTIONS: usize = 4_096;
 pub const HTTP_CONNECTIONS_PER_ADDRESS: usize = 512;
 pub const HTTP_CONNECTIONS_LOOPBACK: usize = 3_072;
@@ -162,27 +162,27 @@ pub const FIRST_BYTES_S: u64 = 10;
 pub const HTTP_HEADER_S: u64 = 10;
 /// The header of one request.
 pub const HTTP_HEADER_BYTES: usize = 64 * 1024;
-/// Requests at once on one HTTP/2 connection, and one frame: it is held in memory as a whole.
+/// Concurrent requests on one HTTP/2 connection, and one frame, which is kept in memory completely.
 pub const HTTP_STREAMS: u32 = 100;
 pub const HTTP_FRAME_BYTES: u32 = 64 * 1024;
-/// How long the body of one request may take: this long, and a second more for so many bytes.
+/// How long the body of one request may take: this many seconds, plus one second for each `HTTP_BODY_BYTES_PER_S`.
 pub const HTTP_BODY_S: u64 = 30;
 pub const HTTP_BODY_BYTES_PER_S: usize = 16 * 1024;
-/// Bodies of requests that a server holds at once, of all connections. Those of up to `SMALL_MESSAGE_BYTES` do not count.
+/// Request bodies in a server's memory at once, of all connections. Bodies up to `SMALL_MESSAGE_BYTES` do not count.
 pub const HTTP_BODIES_BYTES: usize = 64 * 1024 * 1024;
-/// Plans and large job files that are worked on at once, and how many more may wait: each takes a processor for up to
+/// Plans and large job files that are processed at once, and how many more may wait: each uses a processor for up to
 /// seconds and up to hundreds of megabytes.
 pub const PLANS_AT_ONCE: usize = 2;
 pub const PLANS_WAITING: usize = 32;
-/// Plans of up to so many instances are made at once, without waiting for a place.
+/// Plans of up to this many instances are compiled at once, without waiting for a slot.
 pub const PLAN_SMALL_INSTANCES: usize = 10_000;
-/// Committed events that wait for slow readers, as JSON; in memory they take some times that. A reader that is further
-/// behind reads the store.
+/// Committed events that are kept for slow readers, as JSON; in memory they take a few times as much. A reader that is
+/// further behind reads from the store.
 pub const FEED_BYTES: usize = 16 * 1024 * 1024;
-/// Failed instances of a run whose last line of standard error is shown, how many of their last chunks of output are
+/// Failed instances of a run whose last line of standard error is shown, how many of their last output chunks are
 /// searched for it, and how much of it is shown.
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
-/// Pending instances of a run whose reason to wait is worked out for one answer: each is a look at the board.
+/// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;

@@ -1,10 +1,10 @@
-//! Owns the guess at what a mistyped word was meant to be, and the sentence that says so.
+//! Guesses the word that a mistyped word was meant to be, and writes the advice.
 
-/// Words longer than this are not typing errors, and would cost time to compare.
+/// Longer words are not typing errors, and would take time to compare.
 const LONGEST_COMPARED: usize = 64;
 
-/// The candidate that is a typing error or two away, or else the only one that has the word as one of its parts:
-/// `retries` is meant to be `max_retries`.
+/// Returns the candidate that is one or two typing errors away, or else the only one that contains the word as a part:
+/// for `retries` it returns `max_retries`.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let candidates: Vec<&str> = candidates.into_iter().collect();
     let allowed = (word.chars().take(LONGEST_COMPARED + 1).count() / 3).max(1);
@@ -14,7 +14,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     })
 }
 
-/// The candidate that is at most this many edits away.
+/// Returns the candidate that is at most this many edits away.
 pub fn nearest_within<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -32,14 +32,14 @@ pub fn nearest_within<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Whether a name such as `max_retries` has `retries` as one of its parts. Short words are parts of too much.
+/// Returns whether a name such as `max_retries` has `retries` as one of its parts. Short words are parts of too many names.
 fn has_part(name: &str, word: &str) -> bool {
     const SHORTEST_PART: usize = 4;
     word.len() >= SHORTEST_PART && name != word && name.split('_').any(|part| part == word)
 }
 
-/// Says which words are valid: all of them if they are few, otherwise only what was probably meant. A long list does not
-/// help, and would change with every word that is added.
+/// Returns a sentence with the valid words: all of them if they are few, otherwise only the likely ones. A long list
+/// does not help, and would change with every word that is added.
 pub fn advice(word: &str, valid: &[&str], what: &str) -> String {
     const FEW: usize = 8;
     const LISTED_OF_MANY: usize = 3;
@@ -51,7 +51,7 @@ pub fn advice(word: &str, valid: &[&str], what: &str) -> String {
     meant.unwrap_or_else(|| format!("{what}: {}, …", closest(word, valid, LISTED_OF_MANY).join(", ")))
 }
 
-/// The words with the fewest edits, however many those are.
+/// Returns the `count` words with the fewest edits, however many edits those are.
 fn closest<'a>(word: &str, candidates: &[&'a str], count: usize) -> Vec<&'a str> {
     let mut sorted = candidates.to_vec();
     if let Some(word) = lowered(word) {
@@ -68,9 +68,9 @@ fn lowered(word: &str) -> Option<Vec<char>> {
     (lowered.len() <= LONGEST_COMPARED).then_some(lowered)
 }
 
-/// Edits between two words: a letter put in, left out, changed, or two neighbours swapped.
+/// Returns the edits between two words: a letter added, removed or changed, or two neighbours swapped.
 fn distance(a: &[char], b: &[char]) -> usize {
-    // Bytes, so that a row is copied in no time: ten thousand names may be compared.
+    // Bytes, so that copying a row is fast: ten thousand names may be compared.
     let mut before_last = [0_u8; LONGEST_COMPARED + 1];
     let mut last: [u8; LONGEST_COMPARED + 1] = std::array::from_fn(|j| j as u8);
     for i in 1..=a.len() {

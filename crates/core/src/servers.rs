@@ -1,4 +1,4 @@
-//! Decides from the servers' signs of life which servers are alive and which runs have lost their owner.
+//! Decides from the servers' heartbeats which servers are alive and which runs have lost their owner.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{Timestamp, level};
 /// How long a server that is gone stays listed.
 const FORGET_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// A server's last sign of life.
+/// A server's last heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Sign<'s> {
     pub id: ServerId,
@@ -28,7 +28,7 @@ pub struct Silence {
     pub gone_after: SignedDuration,
 }
 
-/// What one server concludes from all signs of life.
+/// The conclusions of one server from the heartbeats of all servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The servers that are alive. Work is divided among them in this order.
@@ -38,15 +38,15 @@ pub struct Look {
     /// A server that was started later with this server's name. The earlier one stops signing: otherwise the two would
     /// replace each other forever.
     pub replaced_by: Option<ServerId>,
-    /// Servers that are silent for so long that they do not come back under their ids: their records are removed.
+    /// Servers that have been silent for so long that they cannot return under their ids: their records are removed.
     pub forgotten: Vec<ServerId>,
-    /// Open runs whose owner is gone, and runs of this server without an actor: the commit that made it their owner took
-    /// effect without its knowing, or what followed failed.
+    /// Open runs whose owner is gone, and runs of this server without an actor: this server did not learn that the commit
+    /// which made it the owner took effect, or a later action failed.
     pub ownerless: Vec<RunId>,
 }
 
-/// Looks at the signs of all servers. `open` are the open runs with their owners; `has_actor` is asked for runs of this
-/// server.
+/// Evaluates the heartbeats of all servers. `open` are the open runs with their owners; `has_actor` is called for
+/// runs of this server.
 pub fn look(
     own: &Sign<'_>,
     servers: &[Sign<'_>],

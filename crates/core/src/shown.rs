@@ -1,11 +1,11 @@
-//! Owns how people's own words are repeated to them: cut to a readable length, control characters made visible.
+//! Prepares users' text for messages: cuts it to a readable length, and makes control characters visible.
 
 use std::borrow::Cow;
 
-/// Longer words are not recognised any better.
+/// A longer excerpt is not easier to recognise.
 const CHARACTERS_SHOWN: usize = 60;
 
-/// The text, safe to print inside a one-line message.
+/// Returns the text, safe to print inside a one-line message.
 pub fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (index, c) in text.chars().enumerate() {
@@ -22,7 +22,7 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// The whole text with its control characters made visible. Line ends stay: for a message of several lines.
+/// Returns the whole text with visible control characters. Line ends stay: for a message of several lines.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| c == '\n' || !is_unprintable(c);
     if text.chars().all(is_harmless) {
@@ -39,7 +39,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Cuts a text that is kept to so many bytes, and marks the cut.
+/// Cuts a text to this many bytes, and marks the cut.
 pub(crate) fn cut(text: &mut String, most_bytes: usize) {
     const MARK: char = '…';
     if text.len() > most_bytes {
@@ -48,7 +48,7 @@ pub(crate) fn cut(text: &mut String, most_bytes: usize) {
     }
 }
 
-/// Whether a character breaks a line or a terminal, or turns the direction of the text around it.
+/// Returns whether a character breaks a line or a terminal, or changes the direction of the text around it.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A length of time that reads and prints as text.
+/// A duration that is read from text and printed as text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub Duration);
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a duration; write a number and a unit: 500ms, 1.5s, 30m, 1h30m, 2d")]
 pub struct NotASpan(pub String);
@@ -30,7 +30,7 @@ impl Span {
     }
 }
 
-/// Nanoseconds per unit. Longest names first: `ms` would else be read as `m`.
+/// Nanoseconds per unit. Longest names first: otherwise `ms` would be read as `m`.
 const UNITS: [(&str, u128); 7] = [
     ("ms", 1_000_000),
     ("us", 1_000),
@@ -41,7 +41,7 @@ const UNITS: [(&str, u128); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Longest duration that can be written: 100 years. Keeps every sum of times inside what a timestamp holds.
+/// The longest duration that can be written: 100 years. Every sum of times then fits into a timestamp.
 const LONGEST_NS: u128 = 36_525 * 86_400_000_000_000;
 
 impl FromStr for Span {
@@ -73,7 +73,7 @@ impl FromStr for Span {
     }
 }
 
-/// `1.5` of a unit, without going through floating point.
+/// Returns a decimal number of units, such as `1.5`, in nanoseconds, without floating point.
 fn scaled(number: &str, unit_ns: u128) -> Option<u128> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || whole.len() > 18 || part.len() > 9 || part.contains('.') {
@@ -123,7 +123,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// At most three decimals, no trailing zeros: what a person wants to read.
+/// Formats with at most three decimals and no trailing zeros, for people.
 fn trimmed(value: f64) -> String {
     format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -1,4 +1,4 @@
-//! `docs/backends.md` lists the built-in backends as they are: the part between its markers is written from the
+//! Checks that `docs/backends.md` matches the built-in backends: the part between its markers is generated from the
 //! catalogue.
 
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Events are read for as long as a store keeps them, by programs older and newer than the one that wrote them. There is
-//! a record of every kind of each level; one that was released is never edited.
+//! Stores keep events for a long time, and older and newer programs read them. The golden files contain every kind of
+//! event of each level; a released one is never edited.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn every_kind_of_every_level_is_read_and_written_as_it_was() {
             let event = read(&value);
             assert_eq!(serde_json::to_value(&event).unwrap(), value);
             assert_eq!(event.change.kind(), value["kind"].as_str().unwrap());
-            // A level may bring fields to kinds of levels before it.
+            // A level may add fields to kinds of earlier levels.
             assert!(event.change.level() <= level, "{value}");
             assert_eq!(event.change.kind(), Change::KINDS[usize::from(event.change.phase())]);
             kinds.insert(event.change.kind().to_owned());
@@ -38,11 +38,11 @@ fn every_kind_of_every_level_is_read_and_written_as_it_was() {
     );
 }
 
-/// Where people and nodes choose the names: what is added there is theirs; and what is one of a closed set.
+/// Maps whose names users and nodes choose, so that an added field would be theirs, and closed sets.
 const FREE: [&str; 8] =
     ["params", "labels", "capabilities", "requires", "limits", "items", "outputs", "spread"];
 
-/// The value with an unknown field in its so-manieth object; nothing when it has no so many.
+/// Adds an unknown field to the object at index `place`; returns false if there are not that many objects.
 fn with_field(value: &mut Value, place: &mut usize) -> bool {
     match value {
         Value::Object(fields) => {

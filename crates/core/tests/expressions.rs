@@ -1,4 +1,4 @@
-//! What is refused of expressions before anything is dispatched, and what is not.
+//! Tests which expressions are refused before anything is dispatched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use downbeat_core::run::Resolved;
 use downbeat_core::spec::{self, Definition};
 use serde_json::{Value, json};
 
-/// db-0 and web-0 to web-2, each with a rack but web-2.
+/// Returns db-0 and web-0 to web-2; all except web-2 have a rack.
 fn nodes() -> Vec<Arc<NodeRecord>> {
     let names = [("db-0", "db"), ("web-0", "web"), ("web-1", "web"), ("web-2", "web")];
     names.iter().map(|(hostname, group)| Arc::new(node(hostname, group))).collect()
@@ -60,7 +60,7 @@ fn resolved(job: &Value, given: Value) -> Result<Resolved, Unfit> {
     resolve(&definition, &params, &nodes())
 }
 
-/// The message and what is said of nodes, in one text.
+/// Returns the message and the nodes' reasons, in one text.
 fn refusal(job: &Value, given: Value) -> String {
     let unfit = resolved(job, given).map(|_| ()).expect_err(&job.to_string());
     let nodes: Vec<String> = unfit.nodes.iter().map(|(node, why)| format!("\n  {node}: {why}")).collect();

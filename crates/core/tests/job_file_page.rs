@@ -1,4 +1,4 @@
-//! `docs/job-file.md` lists the fields of the job file from their table, and every example in the table is valid.
+//! Checks that `docs/job-file.md` lists the fields of the table, and that every example in the table is valid.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const BEGIN: &str = "<!-- written from the table of fields: UPDATE_GOLDEN=1 -->\n";
 const END: &str = "<!-- end -->";
 
-/// The sections of the page, with what each is about.
+/// The sections of the page, with a description of each.
 const SECTIONS: &[(On, &str, &str)] = &[
     (On::Job, "Job", "The fields of the file itself. Only `tasks` is required."),
     (
@@ -48,7 +48,7 @@ fn written() -> String {
     for (on, title, about) in SECTIONS {
         writeln!(page, "\n### {title}\n\n{about}\n").unwrap();
         writeln!(page, "| field | value | default | meaning |\n|---|---|---|---|").unwrap();
-        // Fields of its own first, then those that it shares with the job.
+        // The map's own fields first, then those that it shares with the job.
         let mut fields: Vec<&Field> = spec::fields().filter(|field| field.on.contains(on)).collect();
         fields.sort_by_key(|field| field.on[0] != *on);
         for field in fields {
@@ -73,7 +73,7 @@ fn row(page: &mut String, field: &Field) {
     writeln!(page, "{line}").unwrap();
 }
 
-/// The type of a value, in words.
+/// Describes the type of a value in words.
 fn describe(schema: &Value) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
         return match reference.rsplit('/').next().unwrap() {
@@ -117,7 +117,7 @@ fn describe(schema: &Value) -> String {
     }
 }
 
-/// A value as people write it in YAML, on one line.
+/// Formats a value as YAML on one line.
 fn yaml(value: &Value) -> String {
     match value {
         Value::String(text) if text.contains("{{") => format!("{text:?}"),
@@ -131,7 +131,7 @@ fn yaml(value: &Value) -> String {
     }
 }
 
-/// A job in which this field has this value.
+/// Returns a job in which this field has this value.
 fn job_with(on: On, name: &str, value: &Value) -> Value {
     let with = |mut base: Value| {
         base[name] = value.clone();
@@ -205,7 +205,7 @@ fn a_field_is_refused_where_the_table_does_not_have_it() {
         let example = (field.schema)()["examples"][0].clone();
         let stands = |on: On| spec::fields().any(|other| other.name == field.name && other.on.contains(&on));
         for on in every.into_iter().filter(|on| !stands(*on)) {
-            // Whatever has `tasks` is a branch.
+            // Any entry with `tasks` is a branch.
             if field.name == "tasks" && on == On::Task {
                 continue;
             }

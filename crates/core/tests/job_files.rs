@@ -1,5 +1,5 @@
 //! Every file under `job_files/` is a case. `bad/x.yaml` is refused with the text in `bad/x.txt`; `good/x.yaml` is read
-//! as `good/x.golden.json`. UPDATE_GOLDEN=1 writes what is expected anew; read the difference before keeping it.
+//! as `good/x.golden.json`. UPDATE_GOLDEN=1 writes the expected files again; read the difference before you commit it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +26,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Compares with the file of what is expected, or writes it. Answers what differs.
+/// Compares with the golden file, or writes it. Returns the difference.
 fn held_against(golden: &Path, found: &str) -> Option<String> {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(golden, found).unwrap();
@@ -122,7 +122,7 @@ fn assert_same_when_read_back(definition: &Definition, catalogue: &Catalogue, na
     assert_eq!(&spec::parse(&text, name, catalogue).unwrap(), definition, "{name} through its own text");
 }
 
-/// What one `Problem` says, for inputs that are made rather than stored.
+/// Returns the text of the only `Problem`, for inputs that are generated rather than stored.
 fn only_problem(text: &str) -> String {
     let problems = spec::parse(text, "made.yaml", &Catalogue::builtin()).unwrap_err();
     assert_eq!(problems.len(), 1, "{problems:?}");

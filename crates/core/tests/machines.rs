@@ -1,4 +1,4 @@
-//! The complete tables of the run and execution machines, as golden files. `UPDATE_GOLDEN=1` writes them anew.
+//! The complete tables of the run and execution machines, as golden files. `UPDATE_GOLDEN=1` writes them again.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -90,7 +90,7 @@ fn stage_name(stage: &RunStage) -> String {
     }
 }
 
-/// A run at this stage with epoch 1. It may be paused or about to be cancelled.
+/// Returns a run at this stage with epoch 1. It may be paused or about to be cancelled.
 fn run_at(stage: &RunStage, paused: bool, cancelled: bool) -> RunLive {
     let at = Timestamp::UNIX_EPOCH;
     RunLive {
@@ -102,7 +102,7 @@ fn run_at(stage: &RunStage, paused: bool, cancelled: bool) -> RunLive {
     }
 }
 
-/// Every event but moves, which `run_transitions.txt` lists.
+/// Returns every event except moves, which `run_transitions.txt` lists.
 fn run_events() -> Vec<(String, RunEvent<'static>)> {
     let (at, owner) = (Timestamp::UNIX_EPOCH, ServerId(Uuid::from_u128(2)));
     let mut events = Vec::new();

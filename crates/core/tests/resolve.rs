@@ -1,4 +1,5 @@
-//! What is refused before anything is dispatched: all of it at once, and by today's nodes when a run is tried again.
+//! Tests refusals before anything is dispatched: all are reported at once, and a retried run is checked against the
+//! current nodes.
 
 use std::sync::Arc;
 

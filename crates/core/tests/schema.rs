@@ -1,4 +1,4 @@
-//! The job file's JSON schema says the same as the parser, wherever a schema can say it.
+//! Checks that the job file's JSON schema agrees with the parser, as far as a schema can.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The stored state without a store: what a batch does to the tables. `downbeat_store::conformance` holds every store to
-//! the same.
+//! Tests the stored state without a store: the effect of a batch on the tables. `downbeat_store::conformance` tests
+//! every store for the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn a_limit_has_room_until_its_number_is_taken() {
     assert_eq!(take(1, 10), Ok(()));
     assert_eq!(take(2, 11), Err(Refusal::LimitReached("db".to_owned())));
     uses.give_back(ClusterId::DEFAULT, execution(1), &limits, at(10));
-    // A refused lease took nothing, so the rate has one use.
+    // A refused lease used nothing, so the rate has one use.
     let mut take = |number, second| uses.take(ClusterId::DEFAULT, execution(number), &limits, at(second));
     assert_eq!(take(3, 12), Ok(()));
     uses.give_back(ClusterId::DEFAULT, execution(3), &limits, at(12));

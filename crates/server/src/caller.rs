@@ -1,16 +1,16 @@
-//! Owns [`Caller`]: who makes a request.
+//! Owns [`Caller`]: the identity behind a request.
 
 use std::borrow::Cow;
 
-/// Who makes a request. Every verb of the service takes one: what a caller may do is decided there, and changes carry
-/// its name.
+/// The identity behind a request. Every method of the service takes one, checks its rights there, and
+/// records its name in changes.
 #[derive(Clone, Debug)]
 pub struct Caller {
     name: Cow<'static, str>,
 }
 
 impl Caller {
-    /// Whoever reaches the REST API: there is no authentication yet.
+    /// Every client of the REST API: there is no authentication yet.
     pub const API: Caller = Caller::named("api");
 
     pub const fn named(name: &'static str) -> Self {

@@ -1,8 +1,8 @@
-//! Owns the server's only look at the time of day.
+//! Owns the server's only access to the time of day.
 //!
-//! What servers decide by the clock they decide by one clock: the store's, when it has one. It is asked now and then;
-//! in between a steady clock counts on, so that a jump of this machine's own clock moves nothing. A store without a
-//! clock has one server, and that one's clock counts.
+//! All servers of a store decide by one clock: the store's, if it has one. It is read now and then; in
+//! between a monotonic clock continues, so that a jump of this machine's clock has no effect. A store
+//! without a clock has one server, and that server's clock counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,20 +12,20 @@ use downbeat_core::Timestamp;
 use downbeat_store::{self as store, Store};
 use tokio::time::Instant;
 
-/// This machine's clock: microseconds or better, and free to jump.
+/// This machine's clock: microseconds or better. It may jump.
 pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// No answer of the store's clock is used that took longer than this: it could be wrong by as much.
+/// Readings of the store's clock that took longer than this are ignored: they could be wrong by as much.
 const PRECISE: Duration = Duration::from_millis(500);
-/// Nothing was heard of the store's clock yet.
+/// The store's clock was not read yet.
 const UNKNOWN: i64 = i64::MIN;
 
-/// Where `now` comes from; cheap to clone.
+/// The source of `now`; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Clock {
     wall: Wall,
     begun: Instant,
-    /// What the store's clock said when this one began, in microseconds.
+    /// The store's time when this clock started, in microseconds.
     offset: Arc<AtomicI64>,
 }
 
@@ -40,7 +40,7 @@ impl Clock {
         Self { wall, begun: Instant::now(), offset: Arc::new(AtomicI64::new(UNKNOWN)) }
     }
 
-    /// Whole microseconds: what the stores keep.
+    /// Returns the time in whole microseconds, as the stores keep it.
     pub(crate) fn now(&self) -> Timestamp {
         let micros = match self.offset.load(Ordering::Acquire) {
             UNKNOWN => (self.wall)().as_microsecond(),
@@ -49,29 +49,28 @@ impl Clock {
         Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX)
     }
 
-    /// How long it is until then; nothing when it is past.
+    /// Returns the time left until `then`, or zero.
     pub(crate) fn until(&self, then: Timestamp) -> Duration {
         Duration::try_from(then.duration_since(self.now())).unwrap_or(Duration::ZERO)
     }
 
-    /// Asks the store what time it is.
     pub(crate) async fn set_by(&self, store: &dyn Store) -> Result<(), store::Error> {
         let asked = Instant::now();
-        let Some(said) = store.now().await? else { return Ok(()) };
-        self.set(said, asked, Instant::now());
+        let Some(reading) = store.now().await? else { return Ok(()) };
+        self.set(reading, asked, Instant::now());
         Ok(())
     }
 
-    /// The store's clock said this somewhere between two moments. Within that doubt the old belief is as good: a clock
-    /// that is not touched without need never runs backwards.
-    fn set(&self, said: Timestamp, asked: Instant, answered: Instant) {
-        let doubt = micros(answered.duration_since(asked)) / 2;
+    /// Sets the clock: the store returned `reading` somewhere between two instants. A difference within that
+    /// uncertainty is ignored, so that the clock does not run backwards without need.
+    fn set(&self, reading: Timestamp, asked: Instant, answered: Instant) {
+        let uncertainty = micros(answered.duration_since(asked)) / 2;
         let known = self.offset.load(Ordering::Acquire);
-        if known != UNKNOWN && doubt > micros(PRECISE) / 2 {
+        if known != UNKNOWN && uncertainty > micros(PRECISE) / 2 {
             return;
         }
-        let offset = said.as_microsecond() + doubt - micros(answered.duration_since(self.begun));
-        if known == UNKNOWN || (offset - known).abs() > doubt {
+        let offset = reading.as_microsecond() + uncertainty - micros(answered.duration_since(self.begun));
+        if known == UNKNOWN || (offset - known).abs() > uncertainty {
             self.offset.store(offset, Ordering::Release);
         }
     }
@@ -93,8 +92,8 @@ mod tests {
 
     fn wall(seconds: i64) -> (Wall, Arc<Mutex<Timestamp>>) {
         let time = Arc::new(Mutex::new(at(seconds)));
-        let told = Arc::clone(&time);
-        (Arc::new(move || *told.lock().unwrap()), time)
+        let shared = Arc::clone(&time);
+        (Arc::new(move || *shared.lock().unwrap()), time)
     }
 
     #[tokio::test(start_paused = true)]
@@ -136,7 +135,7 @@ mod tests {
         clock.set(at(50), Instant::now(), Instant::now());
         let asked = Instant::now();
         tokio::time::advance(Duration::from_millis(20)).await;
-        // 11 ms off the middle, which is outside of 10 ms of doubt: believed. 9 ms off: not.
+        // 11 ms from the middle is outside the uncertainty of 10 ms: accepted. 9 ms is not.
         clock.set(at(50) + Duration::from_millis(1), asked, Instant::now());
         assert_eq!(clock.now(), at(50) + Duration::from_millis(20));
         clock.set(at(50) + Duration::from_millis(30), asked, Instant::now());

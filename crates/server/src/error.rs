@@ -12,7 +12,7 @@ use downbeat_core::shown::shown;
 use downbeat_core::spec;
 use downbeat_store as store;
 
-use crate::journal::Lost;
+use crate::journal::CommitError;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum Error {
     /// The params of the run are not valid.
     #[error("the run's params have {} problem(s)", .0.len())]
     Params(Vec<ParamProblem>),
-    /// The definition is valid, and cannot be carried out as things are.
+    /// The definition is valid but cannot run in the current state.
     #[error("{message}")]
     Refused { message: String, nodes: Vec<(String, String)> },
     /// The request names something that does not exist.
@@ -31,17 +31,15 @@ pub enum Error {
     NoSuch(Noun),
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// There is no room for more runs; later there may be.
-    #[error(
-        "no more than {most} runs may wait for their turn (max_pending_runs), and {pending} do; try again later"
-    )]
+    /// There is no room for more runs now.
+    #[error("{pending} runs are pending, and at most {most} may be (max_pending_runs); try again later")]
     TooManyRuns { most: u32, pending: u32 },
     #[error("{0}")]
     Unavailable(String),
     /// The request needs a feature that not every server on this store has.
     #[error("an older server shares this store and does not support {0}; upgrade all servers")]
     OlderServer(&'static str),
-    /// Too many requests of this kind are in progress; soon there may be room.
+    /// Too many requests of this kind are in progress.
     #[error("{0}")]
     Busy(String),
     #[error("bug: {0}")]
@@ -81,7 +79,7 @@ impl fmt::Display for Noun {
                 let known: Vec<&str> = known.iter().map(String::as_str).collect();
                 write!(f, "there is no node `{}`; {}", shown(name), advice(name, &known, "nodes"))
             }
-            // There is one cluster in this version.
+            // This version has only one cluster.
             Noun::Cluster(name) => {
                 write!(f, "there is no cluster `{}`; {}", shown(name), advice(name, &["default"], "clusters"))
             }
@@ -95,7 +93,7 @@ impl fmt::Display for Noun {
 pub enum Conflict {
     #[error("run `{0}` has ended: it is {1}")]
     RunEnded(RunId, RunState),
-    #[error("run `{0}` is paused already")]
+    #[error("run `{0}` is already paused")]
     RunPaused(RunId),
     #[error("run `{0}` is not paused")]
     RunNotPaused(RunId),
@@ -105,11 +103,11 @@ pub enum Conflict {
     NotAgain(#[from] NotAgain),
     #[error("{0} is online; stop its agent first, or use --force")]
     NodeOnline(String),
-    #[error("{0} has registered again meanwhile; look at it first")]
+    #[error("{0} has registered again in the meantime; check it, then try again")]
     NodeRegistered(String),
 }
 
-/// The kind of an error: HTTP status, exit code and retry follow from it.
+/// The class of an error decides HTTP status, exit code and retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Rejected,
@@ -156,9 +154,9 @@ impl From<store::Error> for Error {
     }
 }
 
-impl From<Lost> for Error {
-    fn from(lost: Lost) -> Self {
-        Error::Unavailable(lost.to_string())
+impl From<CommitError> for Error {
+    fn from(error: CommitError) -> Self {
+        Error::Unavailable(error.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Owns work that takes a processor for long: few at once, off the threads that serve everybody, and few in waiting.
+//! Runs work that needs much processor time: a few at once, on separate threads, with a short queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use tokio::time::timeout;
 
 use crate::error::Error;
 
-/// How long work waits for its place.
+/// How long work waits for a thread.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The places. Cheap to clone.
+/// Limits heavy work; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct HeavyWork {
-    /// One per work that is under way or waits.
+    /// One permit for each running or waiting work.
     room: Arc<Semaphore>,
-    /// One per work that is under way.
-    places: Arc<Semaphore>,
+    /// One permit for each running work.
+    threads: Arc<Semaphore>,
 }
 
 impl Default for HeavyWork {
@@ -29,27 +29,27 @@ impl Default for HeavyWork {
 
 impl HeavyWork {
     fn new(at_once: usize, waiting: usize) -> Self {
-        Self { room: Arc::new(Semaphore::new(at_once + waiting)), places: Arc::new(Semaphore::new(at_once)) }
+        Self { room: Arc::new(Semaphore::new(at_once + waiting)), threads: Arc::new(Semaphore::new(at_once)) }
     }
 
-    /// Does the work on a thread of its own. It keeps its place until it ends, also when nobody waits for it any more.
+    /// Runs the work on its own thread. It keeps its permits until it ends, even if its caller has gone.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let busy =
-            || Error::Busy("the server is busy with other plans and large job files; try again".to_owned());
+        let busy = || Error::Busy("the server is busy with other large plans; try again".to_owned());
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| busy())?;
-        let place = timeout(PATIENCE, Arc::clone(&self.places).acquire_owned()).await.map_err(|_| busy())?;
-        let place = place.expect("it is never closed");
+        let thread =
+            timeout(PATIENCE, Arc::clone(&self.threads).acquire_owned()).await.map_err(|_| busy())?;
+        let thread = thread.expect("it is never closed");
         let done = tokio::task::spawn_blocking(move || {
-            let _kept = (room, place);
+            let _kept = (room, thread);
             work()
         });
-        done.await.map_err(|error| Error::Bug(format!("a plan or a definition failed: {error}")))
+        done.await.map_err(|error| Error::Bug(format!("compiling a plan or a definition panicked: {error}")))
     }
 
-    /// How much more work would be let in, to begin or to wait.
+    /// Returns how much more work is accepted, to run or to wait.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.room.available_permits()
@@ -66,7 +66,7 @@ mod tests {
     async fn so_many_are_under_way_so_many_wait_and_the_rest_is_refused() {
         let heavy = HeavyWork::new(1, 1);
         let (begun, has_begun) = mpsc::channel();
-        let (let_go, held) = mpsc::channel::<()>();
+        let (finish, held) = mpsc::channel::<()>();
         let first = tokio::spawn({
             let heavy = heavy.clone();
             async move {
@@ -88,7 +88,7 @@ mod tests {
         }
         assert!(!second.is_finished());
         assert!(matches!(heavy.run(|| 3).await, Err(Error::Busy(_))));
-        let_go.send(()).unwrap();
+        finish.send(()).unwrap();
         assert_eq!(first.await.unwrap(), Ok(1));
         assert_eq!(second.await.unwrap(), Ok(2));
         assert_eq!(heavy.run(|| 4).await, Ok(4));
@@ -97,14 +97,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_forever() {
         let heavy = HeavyWork::new(1, 1);
-        let _taken = Arc::clone(&heavy.places).acquire_owned().await.unwrap();
+        let _taken = Arc::clone(&heavy.threads).acquire_owned().await.unwrap();
         assert!(matches!(heavy.run(|| ()).await, Err(Error::Busy(_))));
     }
 
     #[tokio::test]
     async fn a_place_is_kept_while_the_work_goes_on_though_nobody_waits_for_it() {
         let heavy = HeavyWork::new(1, 0);
-        let (let_go, held) = mpsc::channel::<()>();
+        let (finish, held) = mpsc::channel::<()>();
         let (begun, has_begun) = mpsc::channel();
         let work = heavy.clone();
         let asked = tokio::spawn(async move {
@@ -118,7 +118,7 @@ mod tests {
         asked.abort();
         assert!(asked.await.unwrap_err().is_cancelled());
         assert!(matches!(heavy.run(|| ()).await, Err(Error::Busy(_))));
-        let_go.send(()).unwrap();
+        finish.send(()).unwrap();
         while heavy.room.available_permits() == 0 {
             tokio::task::yield_now().await;
         }

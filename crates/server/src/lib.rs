@@ -1,6 +1,6 @@
-//! One instance of the control plane. Any number of them share one store.
+//! Owns one instance of the control plane. Any number of them share one store.
 //!
-//! Invariant: state changes only through the journal, and nothing acts on what is not committed.
+//! Invariant: state changes only through the journal, and nothing acts on uncommitted changes.
 
 mod admission;
 mod caller;

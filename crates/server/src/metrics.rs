@@ -1,4 +1,4 @@
-//! Owns the server's figures for Prometheus. Everything here only counts; nothing decides by it.
+//! Owns the server's metrics for Prometheus. They only count; nothing decides by them.
 
 mod nodes;
 mod stock;
@@ -22,11 +22,11 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
 use self::nodes::PerNode;
-pub(crate) use self::stock::take_stock;
+pub(crate) use self::stock::update;
 use crate::replica::Lag;
 
-/// The figures of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked up once,
-/// at the start.
+/// The metrics of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked
+/// up once, at the start.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Figures>);
 
@@ -46,7 +46,7 @@ struct Figures {
     replica_lag_seconds: Gauge<f64, AtomicU64>,
 }
 
-/// A figure without labels that goes up and down.
+/// A metric without labels that goes up and down.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Figure {
     QueueDepth,
@@ -63,15 +63,15 @@ pub(crate) enum Figure {
 
 /// The name and the help text of every [`Figure`], in the same order.
 const GAUGES: [(&str, &str); 10] = [
-    ("queue_depth", "Executions that are pending: no node has them yet"),
-    ("polls_parked", "Polls of nodes that wait for work at this server"),
-    ("runs_waiting", "Runs that wait for their turn"),
-    ("nodes_held", "Nodes that an exclusive run has for itself"),
-    ("feed_lag_events", "Committed events that this server has not yet acted on"),
-    ("process_resident_memory_bytes", "Memory that the server's process holds"),
+    ("queue_depth", "Pending executions"),
+    ("polls_parked", "Polls of nodes that are waiting for work at this server"),
+    ("runs_waiting", "Runs that are waiting for their turn"),
+    ("nodes_held", "Nodes that an exclusive run holds"),
+    ("feed_lag_events", "Committed events that this server has not yet processed"),
+    ("process_resident_memory_bytes", "Resident memory of the server process"),
     ("replica", "1 on a read replica, 0 on a primary"),
-    ("replica_connected", "Whether this replica follows its primary at the moment"),
-    ("replica_lag_events", "Events of the primary that this replica's copy lacks, as last heard"),
+    ("replica_connected", "1 if this replica is connected to its primary"),
+    ("replica_lag_events", "Events of the primary that this replica's copy lacks; -1 if unknown"),
     ("replica_copies", "How often this replica's copy was replaced since its start"),
 ];
 
@@ -103,7 +103,7 @@ struct Route {
     path: String,
 }
 
-/// 0.1 ms to 3 s, and 10 s, 30 s, 100 s: from a commit to a job that waits for a machine.
+/// 0.1 ms to 100 s: from a commit to a job that waits for a machine.
 const LATENCY_S: [f64; 16] =
     [0.0001, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 
@@ -119,7 +119,7 @@ impl Metrics {
         let runs = Family::<State, Gauge>::default();
         registry.register("runs", "Runs by state", runs.clone());
         let executions = Family::<Outcome, Counter>::default();
-        registry.register("executions", "Executions that ended, by outcome", executions.clone());
+        registry.register("executions", "Ended executions by outcome", executions.clone());
         let nodes = Family::<Health, Gauge>::default();
         registry.register("nodes", "Nodes by status", nodes.clone());
         let per_node = PerNode::default();
@@ -135,9 +135,9 @@ impl Metrics {
         let commit_seconds =
             histogram("commit_seconds", "Duration of one transaction of the journal", seconds());
         let http_requests = Family::default();
-        registry.register("http_requests", "HTTP requests answered", http_requests.clone());
+        registry.register("http_requests", "HTTP requests", http_requests.clone());
         let http_seconds = Family::new_with_constructor((|| Histogram::new(LATENCY_S)) as fn() -> Histogram);
-        let help = "From an HTTP request's head to the head of its answer";
+        let help = "From the head of an HTTP request to the head of its response";
         registry.register("http_request_seconds", help, http_seconds.clone());
         let replica_lag_seconds = Gauge::default();
         registry.register("replica_lag_seconds", "Age of this replica's copy", replica_lag_seconds.clone());
@@ -167,7 +167,7 @@ impl Metrics {
         self.0.gauges[figure as usize].set(signed(value));
     }
 
-    /// Takes over the runs that the store counts; at the start, before changes are followed one by one.
+    /// Sets the runs that the store counts, at the start, before changes are counted one by one.
     pub fn start_from(&self, tally: &Tally) {
         for (state, count) in &tally.runs {
             self.0.runs[*state as usize].set(signed(*count));
@@ -181,7 +181,6 @@ impl Metrics {
         self.0.runs[to as usize].inc();
     }
 
-    /// Counts the nodes that there are.
     pub fn set_nodes(&self, nodes: impl Iterator<Item = NodeStatus>) {
         let mut counts = [0; NodeStatus::ALL.len()];
         for status in nodes {
@@ -192,17 +191,17 @@ impl Metrics {
         }
     }
 
-    /// Counts what this server committed for nodes.
+    /// Counts leases that this server committed.
     pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
         self.0.per_node.committed(changes);
     }
 
-    /// Counts a claim of this server that was refused; other changes are not counted.
+    /// Counts a refused claim of this server; ignores other changes.
     pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
         self.0.per_node.refused(change, refusal);
     }
 
-    /// Says which nodes there are: a node that is gone leaves the figures.
+    /// Sets the existing nodes: a node that no longer exists leaves the metrics.
     pub(crate) fn name_nodes(&self, names: Vec<(NodeId, String)>) {
         self.0.per_node.name(names);
     }
@@ -229,7 +228,7 @@ impl Metrics {
         self.set(Figure::ReplicaCopies, lag.copies);
     }
 
-    /// `path` is the route's pattern: paths themselves would make a series for every id.
+    /// `path` is the route's pattern: actual paths would create a series for every id.
     pub fn on_request(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
         let (method, path) = (method.to_owned(), path.to_owned());
         self.0
@@ -239,7 +238,6 @@ impl Metrics {
         self.0.http_seconds.get_or_create(&Route { method, path }).observe(elapsed.as_secs_f64());
     }
 
-    /// The figures as OpenMetrics text.
     pub fn encode(&self) -> String {
         if let Some(bytes) = resident_bytes() {
             self.set(Figure::Memory, bytes);
@@ -250,7 +248,6 @@ impl Metrics {
     }
 }
 
-/// Registers a figure, and returns it.
 fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
@@ -260,7 +257,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// What the kernel says; nothing where there is no `/proc`.
+/// Reads the kernel's figure; `None` without `/proc`.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

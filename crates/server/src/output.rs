@@ -1,4 +1,4 @@
-//! Owns output on its way into the store: gathered from all agents, appended in one write, then announced.
+//! Owns output on its way to the store: gathered from all agents, appended in one write, then announced.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tracing::Instrument;
 
 /// Messages that may wait for the next write; each is bounded by the size of a gRPC message.
 const QUEUE: usize = 256;
-/// Announcements that a follower may be behind before it has to look for itself.
+/// How many announcements a follower may be behind before it has to read the store.
 const ANNOUNCEMENTS: usize = 4_096;
 
-/// Output to append, and whom to tell when it is durable.
+/// Output to append, and the sender to notify when it is durable.
 type Message = (Vec<OutputChunk>, oneshot::Sender<Result<(), Fault>>);
 
 /// A handle to the gatherer; cheap to clone.
@@ -32,8 +32,8 @@ impl Outputs {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let announce = grown.clone();
-        let elsewhere = announce_others(store.news(), grown.clone());
-        tokio::spawn(async move { stop.run_until_cancelled(elsewhere).await });
+        let others = announce_others(store.news(), grown.clone());
+        tokio::spawn(async move { stop.run_until_cancelled(others).await });
         let gatherer = async move {
             let mut gathered = Vec::new();
             while messages.recv_many(&mut gathered, QUEUE).await > 0 {
@@ -50,7 +50,7 @@ impl Outputs {
                 let mut executions: Vec<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
                 executions.dedup();
                 for execution in executions {
-                    // Nobody follows: nobody to tell.
+                    // An error means that there is no follower.
                     let _ = announce.send(execution);
                 }
             }
@@ -59,7 +59,7 @@ impl Outputs {
         Self { queue, grown }
     }
 
-    /// Appends; answers when it is durable.
+    /// Appends output. Returns when it is durable.
     pub(crate) async fn append(&self, chunks: impl Iterator<Item = Chunk>) -> Result<(), Fault> {
         let chunks: Vec<OutputChunk> = chunks
             .map(|chunk| OutputChunk {
@@ -79,9 +79,9 @@ impl Outputs {
         answered.await.map_err(|_| stopping())?
     }
 
-    /// The output of an execution grew without passing through here.
+    /// Announces output that was not appended here.
     pub(crate) fn announce(&self, execution: ExecutionId) {
-        // Nobody follows: nobody to tell.
+        // An error means that there is no follower.
         let _ = self.grown.send(execution);
     }
 
@@ -90,7 +90,7 @@ impl Outputs {
     }
 }
 
-/// Output that other servers took.
+/// Announces output that other servers received.
 async fn announce_others(mut news: broadcast::Receiver<News>, announce: broadcast::Sender<ExecutionId>) {
     loop {
         match news.recv().await {
@@ -99,7 +99,7 @@ async fn announce_others(mut news: broadcast::Receiver<News>, announce: broadcas
                     let _ = announce.send(*execution);
                 }
             }
-            // Followers look now and then without being told.
+            // Followers also check without announcements.
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }

@@ -1,17 +1,16 @@
-//! Decides how many events are read from the store at once. An event may add thousands of executions and take megabytes,
-//! and what is read is what one slow reader holds in memory.
+//! Decides how many events are read from the store at once. An event may add thousands of executions and
+//! have megabytes, and a slow reader keeps what it has read in memory.
 
 use downbeat_core::Event;
 
 use crate::size::size;
 
-/// Few at first, and then more as long as they are small.
+/// Few at first, and more as long as they are small.
 const FIRST: u32 = 10;
 const MOST: u32 = 50;
-/// A read of more bytes than this was of large events.
+/// A read with more bytes than this counts as one of large events.
 const LARGE_BYTES: usize = 1024 * 1024;
 
-/// The pace of one reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     at_once: u32,
@@ -24,12 +23,11 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Events of the next read.
     pub(crate) fn at_once(self) -> u32 {
         self.at_once
     }
 
-    /// These were read.
+    /// Adapts the pace to the events that were read.
     pub(crate) fn note(&mut self, events: &[Event]) {
         self.set_by(events.iter().map(size).sum());
     }

@@ -45,17 +45,17 @@ pub(crate) struct Parts {
     pub last_sign: LastSign,
     pub level: CommonLevel,
     pub heavy: HeavyWork,
-    /// What a replica knows of its primary; `None` on a primary.
+    /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,
-    /// Cancelled when the server takes no new requests and ends its streams.
+    /// Cancelled when the server refuses new requests and ends its streams.
     pub closing: CancellationToken,
-    /// Names this server in every line that it logs.
+    /// Names this server in its log lines.
     pub span: Span,
 }
 
 impl Parts {
-    /// Commits on behalf of an agent.
+    /// Commits changes of an agent.
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
-        self.journal.commit(changes).await.map_err(|lost| Fault::Unavailable(lost.to_string()))
+        self.journal.commit(changes).await.map_err(|error| Fault::Unavailable(error.to_string()))
     }
 }

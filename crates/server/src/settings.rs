@@ -1,4 +1,4 @@
-//! Owns what a server can be told. Reading files, environment and flags is the command line's.
+//! Owns the settings of a server. The command line reads them from files, environment and flags.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,36 +10,37 @@ use downbeat_core::{Span, limits};
 pub struct Settings {
     /// `sqlite:PATH`, `postgres://…` or `memory:`.
     pub store: String,
-    /// URLs of a primary's servers, `http://HOST:PORT` each: this server is its read replica. Empty: it is none.
+    /// URLs of a primary's servers, `http://HOST:PORT` each. If set, this server is a read replica of that primary.
     pub replica_of: Vec<String>,
-    /// Where REST, live streams and metrics are served.
+    /// The address for REST, live streams and metrics.
     pub http: SocketAddr,
-    /// More names by which browsers, and on a loopback address all clients, may reach `http`. `localhost` and addresses
-    /// always may, the hostname on other than loopback addresses. `*`: any name.
+    /// Further host names under which browsers, and on a loopback address all clients, may reach `http`.
+    /// `localhost` and addresses are always allowed, the hostname on addresses other than loopback. `*`
+    /// allows any name.
     pub allowed_hosts: Vec<String>,
-    /// Where agents dial in.
+    /// The address for agents.
     pub grpc: SocketAddr,
-    /// What this server is called; stable over restarts. Empty: hostname and gRPC port.
+    /// The name of this server; stable across restarts. Default: hostname and gRPC port.
     pub name: String,
-    /// How often agents say that they live.
+    /// How often agents send a heartbeat.
     pub heartbeat_interval: Span,
     /// Silence after which a node gets no new work.
     pub node_stale_after: Span,
-    /// Silence after which what a node ran is lost.
+    /// Silence after which a node's running work is lost.
     pub node_offline_after: Span,
-    /// Silence after which another server's runs have been taken over.
+    /// Silence after which other servers take over a server's runs.
     pub server_stale_after: Span,
     /// How long a lease lasts without a heartbeat.
     pub lease_ttl: Span,
-    /// Ended runs are kept this long; 0 keeps them for ever.
+    /// How many days ended runs are kept; 0 keeps them forever.
     pub retention_days: u32,
-    /// So many runs may be under way at once, over all servers of the store; the rest wait. Nothing: any number.
+    /// How many runs may be in progress at once, over all servers of the store; further runs wait. Default: no limit.
     pub max_concurrent_runs: Option<u32>,
-    /// So many runs may wait for their turn; more are refused.
+    /// How many runs may be pending; more are refused.
     pub max_pending_runs: u32,
-    /// Output kept of one execution: its tail.
+    /// How much output of one execution is kept, from its end.
     pub output_max_bytes: u64,
-    /// How long a graceful stop waits for requests under way.
+    /// How long a graceful stop waits for requests in progress.
     pub shutdown_grace: Span,
 }
 

@@ -1,8 +1,8 @@
-//! Measures a row by what it takes as JSON.
+//! Measures a row by its size as JSON.
 
 use serde::Serialize;
 
-/// Its bytes on the wire. A row that cannot be written is found when it is sent.
+/// Returns the size in bytes. A row that cannot be serialized fails when it is sent.
 pub(crate) fn size<T: Serialize>(row: &T) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {

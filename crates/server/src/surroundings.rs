@@ -1,5 +1,5 @@
-//! Owns what a server takes from outside besides its store and its sockets: the time of day and chance. A simulation
-//! brings its own, and the same seed gives the same server.
+//! Owns a server's inputs besides its store and its sockets: time and randomness. A simulation provides its
+//! own; the same seed results in the same behaviour.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,12 +7,12 @@ use downbeat_core::{Dice, Timestamp};
 
 use crate::clock::Wall;
 
-/// See the module.
+/// The time and randomness of a server.
 #[derive(Clone)]
 pub struct Surroundings {
     /// This machine's clock.
     pub wall: Wall,
-    /// Where all of this server's chance comes from.
+    /// The seed of all randomness.
     pub seed: u64,
 }
 
@@ -23,13 +23,13 @@ impl std::fmt::Debug for Surroundings {
 }
 
 impl Default for Surroundings {
-    /// The real ones: the only place where the server asks the system for the time and for chance.
+    /// The real ones: the only place where the server reads the system's time and randomness.
     fn default() -> Self {
         Self { wall: Arc::new(Timestamp::now), seed: rand::random() }
     }
 }
 
-/// Gives everybody dice of their own; cheap to clone.
+/// Creates separate dice for each part; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(Arc<Mutex<Dice>>);
 
@@ -38,9 +38,9 @@ impl Chance {
         Self(Arc::new(Mutex::new(Dice::new(seed))))
     }
 
-    /// A seed for somebody's dice.
+    /// Returns a seed for one part's dice.
     pub(crate) fn seed(&self) -> u64 {
-        // Dice that somebody dropped are dice still.
+        // A panic of another holder does not make the dice invalid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
     }
 

@@ -1,5 +1,5 @@
-//! Owns the work of everything that is open, by its origin. The plan of a run is compiled once, when this server first
-//! hears of the run; actors, the board and the host of the agents share it, and the work that follows from it.
+//! Owns the work of all open executions, by origin. The plan of a run is compiled once, when this server
+//! first learns of the run; actors, the board and the agents' host share it.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -18,7 +18,7 @@ pub(crate) struct Works {
     runs: Arc<Mutex<HashMap<RunId, Arc<RunWork>>>>,
 }
 
-/// The plan of a run, and the work of each of its steps that has been asked for.
+/// The plan of a run, and the work of those steps that were requested.
 #[derive(Debug)]
 pub(crate) struct RunWork {
     pub(crate) plan: Arc<Plan>,
@@ -38,7 +38,7 @@ impl RunWork {
         Ok(Self::new(run.id.clone(), run.cluster, Arc::new(plan)))
     }
 
-    /// Returns nothing when the run has no such step.
+    /// Returns the work of a step, or `None` if the run has no such step.
     pub(crate) fn step(&self, step: u32) -> Option<&Arc<Work>> {
         let made = || Arc::new(Work::of_step(&self.plan, self.cluster, &self.run, StepIx(step)));
         self.steps.get(step as usize).map(|slot| slot.get_or_init(made))
@@ -54,14 +54,14 @@ impl Works {
         self.runs().get(run).cloned()
     }
 
-    /// Returns the work of an open execution, unless this server has yet to hear of its origin.
+    /// Returns the work of an open execution, or `None` if this server does not know its origin yet.
     pub(crate) fn get(&self, of: &Origin) -> Option<Arc<Work>> {
         match of {
             Origin::Step { run, step, .. } => self.runs().get(run)?.step(*step).cloned(),
         }
     }
 
-    /// The same, and asks the store for what this server has yet to hear of.
+    /// Like `get`, but reads the store if this server does not know the origin yet.
     pub(crate) async fn find(
         &self,
         of: &Origin,
@@ -79,7 +79,7 @@ impl Works {
         }
     }
 
-    /// Returns the plan of a run that the store holds. It is compiled only if this server does not have it.
+    /// Returns the plan of a stored run. Compiles it only if this server does not have it.
     pub(crate) fn of_stored(&self, run: &RunRecord) -> Result<Arc<RunWork>, plan::Error> {
         self.run(&run.id).map_or_else(|| RunWork::compile(run).map(Arc::new), Ok)
     }
@@ -92,7 +92,7 @@ impl Works {
         self.runs().remove(run);
     }
 
-    /// Takes the plans of new runs in: before the board sees the events, which may hold executions of these runs.
+    /// Adds the plans of new runs. Called before the board sees the events, which may hold executions of these runs.
     pub(crate) fn learn(&self, events: &[Event]) {
         for event in events {
             if let Change::RunCreated { run, .. } = &event.change {
@@ -104,7 +104,7 @@ impl Works {
         }
     }
 
-    /// Drops the plans of runs that have ended: after the board has seen the events.
+    /// Drops the plans of ended runs. Called after the board has seen the events.
     pub(crate) fn forget(&self, events: &[Event]) {
         for event in events {
             if let Change::RunMoved { run, path, .. } = &event.change

@@ -50,7 +50,7 @@ fn a_paused_run_begins_nothing_more_until_it_is_resumed() {
     assert!(paused.contains(&format!("`downbeat run resume {id}`")), "{paused}");
     let again = dev.run(&["run", "pause", &id]);
     assert_eq!(again.code, 5, "{again:?}");
-    assert!(again.stderr.contains("is paused already"), "{again:?}");
+    assert!(again.stderr.contains("is already paused"), "{again:?}");
     dev.write("go", "");
     let run = until("the first step's end", || {
         let run = show(&dev, &id);

@@ -31,7 +31,7 @@ fn a_second_signal_kills_what_runs_and_ends_it_at_once() {
     logs("stopping");
     // The same signal again within a second is no second request.
     dev.signal(Signal::SIGINT);
-    logs("ended at once");
+    logs("stopped at once");
     assert_eq!(dev.wait().code, 1);
     assert_eq!(processes::of_attempt(&name), 0, "nothing of the work still runs");
 }

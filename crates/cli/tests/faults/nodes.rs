@@ -170,7 +170,7 @@ async fn a_graceful_stop_sends_placed_work_that_outlasts_it_to_another_node_at_o
     let executions = site.executions(&run).await;
     assert_eq!(
         (&executions[0]["status"], &executions[0]["error"]),
-        (&json!("lost"), &json!("its agent stopped"))
+        (&json!("lost"), &json!("the agent stopped"))
     );
     assert_ne!(executions[1]["node"], json!(name));
     assert!(!is_alive(pid));

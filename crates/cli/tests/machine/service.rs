@@ -47,7 +47,7 @@ fn work_that_does_not_end_is_ended_and_lost() {
     began(host, "run/began");
     host.ok(&["systemctl", "restart", UNIT]);
     let result = site.result(&run);
-    assert_eq!((result.status.as_str(), result.error.as_str()), ("lost", "its agent stopped"));
+    assert_eq!((result.status.as_str(), result.error.as_str()), ("lost", "the agent stopped"));
     assert!(host.processes("/run/go").is_empty(), "nothing of it still runs");
 }
 

@@ -1,17 +1,17 @@
-//! Owns whose turn it is: which of the runs that wait may enter, why the others may not, and which nodes are kept free
-//! for an exclusive run that is next.
+//! Decides admission: which waiting runs may enter, why the others may not, and which nodes are kept free for an
+//! exclusive run that is next.
 //!
-//! - Runs come in the order of their priority, and among equals of their age. Those that are paused are passed over,
-//!   and so are exclusive ones that want a node that is drained: they would hold the others without end.
+//! - Runs enter in the order of their priority; runs of equal priority, in the order of their age. Paused runs are passed
+//!   over, and so are exclusive runs that need a drained node: they would block the others without end.
 //! - A run that is not exclusive enters when there is room.
 //! - An exclusive run enters when there is room and all its nodes are free. Until then
-//!   - another exclusive run behind it that has a node in common with it does not pass it;
-//!   - when nothing keeps it from its nodes but steps that are under way there, it is next: nothing new of other runs
-//!     is given to its nodes, and its room is kept for it. That lasts no longer than those steps.
-//!   - when another run holds one of its nodes it may last, and nothing is kept free meanwhile.
+//!   - another exclusive run behind it that shares a node with it does not pass it;
+//!   - when only running steps keep it from its nodes, it is next: its nodes get no new work of other runs, and its
+//!     room is kept for it. That lasts no longer than those steps.
+//!   - when another run holds one of its nodes, the wait may be long, so nothing is kept free.
 //!
-//! Nobody waits for ever: a run under way waits for nobody who waits, and of those that wait the first one that is not
-//! paused either enters or waits for something under way to end.
+//! No run waits forever: a run under way never waits for a waiting run, and the first waiting run that is not passed
+//! over either enters or waits for something under way to end.
 
 #[cfg(test)]
 mod tests;
@@ -25,27 +25,27 @@ use crate::collections::HashMap;
 use crate::ids::{NodeId, RunId};
 use crate::run::NodeRef;
 
-/// An open run, as far as turns go.
+/// An open run, as admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Applicant<'a> {
     pub id: &'a RunId,
-    /// It has not been let in. Otherwise it is under way.
+    /// The run is not admitted yet. Otherwise it is under way.
     pub waits: bool,
     pub paused: bool,
     pub priority: i32,
     pub created_at: Timestamp,
-    /// What it wants for itself: the nodes of an exclusive run, none of any other.
+    /// The nodes of an exclusive run; empty for any other run.
     pub nodes: &'a [NodeRef],
 }
 
-/// What is known about nodes.
+/// The facts about nodes.
 #[allow(missing_debug_implementations)]
 pub struct Nodes<'a> {
-    /// The run that holds a node.
+    /// Returns the exclusive run that holds a node.
     pub holder: &'a dyn Fn(NodeId) -> Option<RunId>,
-    /// A run other than this one that is at work on a node.
+    /// Returns a run other than this one that has work running on a node.
     pub busy: &'a dyn Fn(NodeId, &RunId) -> Option<RunId>,
-    /// A person has drained it: it takes no new work.
+    /// Returns whether a person has drained a node: it takes no new work.
     pub drained: &'a dyn Fn(NodeId) -> bool,
 }
 
@@ -55,27 +55,27 @@ pub enum Verdict {
     Wait(Reason),
 }
 
-/// Why a run waits, as what follows the run's name in a sentence.
+/// The reason why a run waits. The text continues a sentence that begins with the run's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A person has paused it.
+    /// A person has paused the run.
     Paused,
-    /// Others come first.
+    /// Other runs come first.
     Turn { running: u32, limit: u32, ahead: u32 },
-    /// A node that it wants for itself takes no work.
+    /// A node of the exclusive run is drained.
     Drained { hostname: String },
-    /// A node that it wants for itself is not free.
+    /// A node of the exclusive run is not free.
     Node { hostname: String, run: RunId, how: Taken },
 }
 
-/// What another run has to do with a node.
+/// How another run uses a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It has it for itself.
+    /// The other run holds the node exclusively.
     Held,
-    /// Something of it runs there.
+    /// The other run has work running on the node.
     Busy,
-    /// It waits for it as well, and comes first.
+    /// The other run waits for the node as well, and comes first.
     Promised,
 }
 
@@ -103,16 +103,16 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is decided.
+/// The result of `decide`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Of every run that waits, in the order of their turns.
+    /// One verdict for each waiting run, in the order of the queue.
     pub verdicts: Vec<(RunId, Verdict)>,
-    /// Nodes that get nothing new but of this run.
+    /// Nodes that get new work only of this run.
     pub wanted: HashMap<NodeId, RunId>,
 }
 
-/// Decides for all runs that wait. `limit`: so many may be under way.
+/// Decides for all waiting runs. At most `limit` runs may be under way.
 pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> Decision {
     let mut queue: Vec<&Applicant<'_>> = runs.iter().filter(|run| run.waits).collect();
     queue.sort_unstable_by_key(|run| (Reverse(run.priority), run.created_at, run.id));
@@ -134,7 +134,7 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
         let is_passed_over = matches!(verdict, Verdict::Wait(Reason::Paused | Reason::Drained { .. }));
         if !is_passed_over {
             ahead += 1;
-            // Without room nobody behind it is looked at.
+            // Without room, no run behind this one is checked.
             if room {
                 pass.promise(run);
             }
@@ -144,16 +144,16 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
     pass.decision
 }
 
-/// One walk along the queue.
+/// One pass through the queue.
 struct Pass<'a> {
     nodes: &'a Nodes<'a>,
-    /// Nodes of exclusive runs that were met so far.
+    /// The nodes of the exclusive runs that were checked so far.
     promised: HashMap<NodeId, RunId>,
     decision: Decision,
 }
 
 impl Pass<'_> {
-    /// There is room for the run: whether its nodes are free.
+    /// Returns whether a run for which there is room may enter: all its nodes must be free.
     fn look(&mut self, run: &Applicant<'_>) -> Verdict {
         let wait = |node: &NodeRef, other: RunId, how| {
             Verdict::Wait(Reason::Node { hostname: node.hostname.clone(), run: other, how })
@@ -171,12 +171,12 @@ impl Pass<'_> {
         }
         let busy = |node: &NodeRef| Some(wait(node, (self.nodes.busy)(node.id, run.id)?, Taken::Busy));
         let kept_out = run.nodes.iter().find_map(busy);
-        // Also when it may enter at once: until that is committed nothing shall come in between.
+        // Also if the run may enter at once: until its admission is committed, no other work may start there.
         self.decision.wanted.extend(run.nodes.iter().map(|node| (node.id, run.id.clone())));
         kept_out.unwrap_or(Verdict::Enter)
     }
 
-    /// Exclusive runs behind this one do not pass it.
+    /// Keeps exclusive runs behind this one from passing it.
     fn promise(&mut self, run: &Applicant<'_>) {
         for node in run.nodes {
             self.promised.entry(node.id).or_insert_with(|| run.id.clone());

@@ -1,4 +1,4 @@
-//! The rules as a table, and that nobody waits for ever.
+//! The rules as a table, and a test that no run waits forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ fn reference(number: u32) -> NodeRef {
     NodeRef { id: node(number), hostname: format!("web-{number:02}") }
 }
 
-/// A run of the table: its name, what it is, and its nodes when it is exclusive.
+/// A run of the table: its name, its flags, and its nodes if it is exclusive.
 #[derive(Clone, Debug)]
 struct Run {
     id: RunId,
@@ -26,7 +26,7 @@ struct Run {
     nodes: Vec<NodeRef>,
 }
 
-/// `name priority [nodes] flags`: `*` is under way, `p` is paused. They are as old as they come.
+/// `name priority [nodes] flags`: `*` is under way, `p` is paused. Earlier lines are older runs.
 fn runs(lines: &[&str]) -> Vec<Run> {
     let run = |(created, line): (i64, &&str)| {
         let mut words = line.split_whitespace();
@@ -79,7 +79,7 @@ fn decided(
     decide(&applicants, &Nodes { holder: &holder, busy: &at_work, drained: &|_| false }, limit)
 }
 
-/// What comes of it, as text: each run that waits, then the nodes that are wanted.
+/// Returns the decision as text: each waiting run, then the nodes that are kept free.
 fn outcome(lines: &[&str], held: &str, busy: &str, limit: Option<u32>) -> Vec<String> {
     let decision = decided(&runs(lines), &places(held), &places(busy), limit);
     let verdicts = decision.verdicts.iter().map(|(run, verdict)| match verdict {
@@ -109,7 +109,7 @@ fn runs_enter_by_priority_then_age_while_there_is_room() {
         outcome(&["x *", "y *", "a"], "", "", Some(2)),
         ["a: waits for its turn: 2 of 2 runs under way, next in line"]
     );
-    // A limit that was lowered.
+    // The limit was lowered.
     assert_eq!(
         outcome(&["x *", "y *", "a"], "", "", Some(1)),
         ["a: waits for its turn: 2 of 1 runs under way, next in line"]
@@ -132,7 +132,7 @@ fn an_exclusive_run_enters_when_all_its_nodes_are_free() {
         outcome(&["x *", "a [1,2]"], "", "2:x", None),
         ["a: waits for web-02, busy with run x", "1 for a", "2 for a"]
     );
-    // Its own work is not in the way.
+    // A run's own work does not block it.
     assert_eq!(outcome(&["a [1]"], "1:a", "1:a", None), ["a enters", "1 for a"]);
 }
 
@@ -188,17 +188,17 @@ fn room_is_kept_for_whoever_is_next_and_not_for_whoever_waits_for_a_holder() {
         outcome(&["x [1] *", "a [1]", "b"], "1:x", "", Some(2)),
         ["a: waits for web-01, held by run x (exclusive)", "b enters"]
     );
-    // Without room it is not next: whoever is under way needs its nodes to come to an end.
+    // Without room it is not next: a run that is under way needs its nodes to finish.
     assert_eq!(
         outcome(&["x *", "a [1]"], "", "1:x", Some(1)),
         ["a: waits for its turn: 1 of 1 runs under way, next in line"]
     );
 }
 
-/// A made-up fleet: runs do so many steps on their nodes, one at a time, as long as they are let.
+/// A simulated fleet: each run has steps to do on its nodes, one at a time, where the decisions allow it.
 struct Fleet {
     runs: Vec<Run>,
-    /// Of each run that is under way, the nodes that it still has a step to do on.
+    /// For each run under way, the nodes on which it still has a step to do.
     left: BTreeMap<RunId, Vec<NodeId>>,
     held: BTreeMap<NodeId, RunId>,
     busy: BTreeMap<NodeId, RunId>,
@@ -264,7 +264,7 @@ impl Fleet {
         self.entered.insert(id.clone());
     }
 
-    /// Gives out what may be given out, then lets some of what runs end.
+    /// Starts all steps that may start, then ends some of the running ones.
     fn work(&mut self, dice: &mut Dice) {
         for (id, left) in &mut self.left {
             let Some(&next) = left.last() else { continue };
@@ -321,11 +321,11 @@ fn an_exclusive_run_is_not_passed_over_for_ever() {
         let first = fleet.runs[0].id.clone();
         let mut turns = 0;
         while !fleet.entered.contains(&first) {
-            // Somebody new all the time, exclusive or not, that comes after it.
+            // New runs arrive all the time, exclusive or not, that come after it.
             let id = RunId::from(format!("new-{turns:05}"));
             let nodes = if dice.below(3) == 0 { vec![reference((dice.below(5)) as u32)] } else { vec![] };
             fleet.runs.push(Run { id, waits: true, paused: false, priority: 0, created: 10 + turns, nodes });
-            // What was under way before it came.
+            // Runs that were under way before it was created.
             if turns == 0 {
                 fleet.runs[0].paused = true;
                 fleet.decide(&mut dice);

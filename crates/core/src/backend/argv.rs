@@ -1,10 +1,10 @@
-//! Splits a command line into an argv: blanks separate, quotes and backslashes keep together. Nothing is expanded:
-//! no variables, globs, pipes or redirections; those are a shell's. An expression is part of the word that it stands in,
-//! whatever is in it: its value never becomes two arguments.
+//! Splits a command line into an argv: blanks separate words, quotes and backslashes join them. Nothing is expanded:
+//! variables, globs, pipes and redirections need a shell. An expression stays part of its word, whatever its value is:
+//! it never becomes two arguments.
 
 use crate::expr::Part;
 
-/// Why a text cannot be split.
+/// The reason why a text cannot be split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unsplittable {
     #[error("the quote {0} is not closed")]
@@ -13,7 +13,7 @@ pub(super) enum Unsplittable {
     TrailingBackslash,
 }
 
-/// Splits a text in which nothing stands for anything else.
+/// Splits a text without expressions.
 pub(super) fn split(line: &str) -> Result<Vec<String>, Unsplittable> {
     split_items(line.chars().map(Item::Character))
 }
@@ -89,8 +89,8 @@ fn push(word: &mut String, item: Item<'_>) {
     }
 }
 
-/// The first sign in a command line that only a shell gives a meaning: a pipe, a redirection, `;`, `&&`, a glob, a
-/// variable. Quoted signs and expressions are meant as they are, and so is what a shell that is called reads itself.
+/// Returns the first sign in a command line that has a meaning only in a shell: a pipe, a redirection, `;`, `&&`, a
+/// glob, a variable. Ignores quoted signs, expressions, and the script of a shell that the line calls.
 pub fn shell_sign(line: &str) -> Option<&'static str> {
     const SHELLS: [&str; 6] = ["sh", "bash", "dash", "zsh", "ksh", "ash"];
     let program = line.split_whitespace().next()?;
@@ -132,7 +132,7 @@ pub fn shell_sign(line: &str) -> Option<&'static str> {
             '>' => Some(">"),
             '<' => Some("<"),
             '*' => Some("*"),
-            // Inside a word they are part of an address: http://host/?a=1&b=2.
+            // Inside a word these signs are part of an address: http://host/?a=1&b=2.
             '&' if next == Some('&') => Some("&&"),
             '&' if ends_word => Some("&"),
             ';' if ends_word => Some(";"),

@@ -1,20 +1,19 @@
-//! Owns the built-in backends as data: their actions, params and what may pass. How each is done is the `backends`
-//! crate's.
+//! Owns the built-in backends as data: their actions, params and accepted values. The `backends` crate implements them.
 
 use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
 use crate::limits;
 
-/// Whether an agent offers the backend only when its settings allow it by name.
+/// Returns whether an agent offers the backend only when its settings allow it by name.
 pub fn needs_allow(backend: &str) -> bool {
     all_that_need_allow().any(|name| name == backend)
 }
 
-/// The names of those backends.
+/// Returns the names of these backends.
 pub fn all_that_need_allow() -> impl Iterator<Item = &'static str> {
     BUILTIN.iter().filter(|backend| backend.needs_allow).map(|backend| backend.name)
 }
 
-/// Why a node that lacks a backend probably lacks it, to be put behind its name; empty for most.
+/// Returns the probable reason why a node lacks a backend, to append to its name; empty for most.
 pub fn lacking_hint(backend: &str) -> String {
     match backend {
         "docker" => " (its agent runs without --allow docker, or found no container engine)".to_owned(),
@@ -23,7 +22,7 @@ pub fn lacking_hint(backend: &str) -> String {
     }
 }
 
-/// What every downbeat knows.
+/// Returns the backends that every version of downbeat knows.
 pub(super) fn schemas() -> Vec<BackendSchema> {
     BUILTIN.iter().map(Backend::schema).collect()
 }
@@ -31,7 +30,7 @@ pub(super) fn schemas() -> Vec<BackendSchema> {
 struct Backend {
     name: &'static str,
     help: &'static str,
-    /// It could do anything on a host, or reveal its credentials.
+    /// Whether it could do anything on a host, or reveal its credentials.
     needs_allow: bool,
     actions: &'static [Action],
 }
@@ -56,7 +55,7 @@ struct Param {
     max_bytes: Option<usize>,
 }
 
-/// Doing it twice leaves the host as doing it once.
+/// Declares an idempotent action: running it twice leaves the host as running it once.
 const fn same_twice(name: &'static str, params: &'static [Param]) -> Action {
     Action { name, idempotent: true, params }
 }
@@ -69,7 +68,7 @@ const fn required(name: &'static str, kind: ParamKind, help: &'static str) -> Pa
     Param { required: true, ..optional(name, kind, help) }
 }
 
-/// A text is an argument of a program, unless it is said to be something else.
+/// Declares an optional param. A text is an argument of a program by default.
 const fn optional(name: &'static str, kind: ParamKind, help: &'static str) -> Param {
     let max_bytes = match kind {
         ParamKind::Text | ParamKind::Texts | ParamKind::Argv | ParamKind::Map | ParamKind::Any => {
@@ -113,24 +112,24 @@ impl Param {
     }
 }
 
-/// A name by Debian's policy, with an architecture if wanted. apt-get takes a trailing `-` for "remove" and a trailing
-/// `+` for "install", whatever the action; only names such as `g++` end in plusses.
+/// A name by Debian's policy, with an optional architecture. apt-get reads a trailing `-` as "remove" and a trailing
+/// `+` as "install", whatever the action; only names such as `g++` end in plus signs.
 macro_rules! debian_package {
     () => {
         r"[a-z0-9][a-z0-9+.-]*(?:[a-z0-9]|\+\+)(?::[a-z0-9-]*[a-z0-9])?"
     };
 }
 const PACKAGE: &str = debian_package!();
-/// With `=VERSION` or `/RELEASE` if wanted, which end in no sign either.
+/// A package with an optional `=VERSION` or `/RELEASE`, which do not end in `-` or `+` either.
 const PACKAGE_AND_VERSION: &str = concat!(
     debian_package!(),
     r"(?:=[0-9A-Za-z](?:[0-9A-Za-z.+~:-]*[0-9A-Za-z])?|/[0-9A-Za-z](?:[0-9A-Za-z._+~-]*[0-9A-Za-z])?)?"
 );
-/// A unit by systemd's rules: letters, digits, `:_.-`, escapes such as `\x2d`, and one `@` of a template. No path and no
-/// glob, both of which systemctl would take.
+/// A unit by systemd's rules: letters, digits, `:_.-`, escapes such as `\x2d`, and one `@` of a template. No paths and
+/// no globs, although systemctl would accept both.
 const UNIT: &str = r"(?:[A-Za-z0-9:_.]|\\x[0-9a-f]{2})(?:[A-Za-z0-9:_.-]|\\x[0-9a-f]{2})*(?:@(?:[A-Za-z0-9:_.-]|\\x[0-9a-f]{2})*)?";
 
-/// An absolute path that says what it means: no `.` and `..`, no doubled or trailing slash, no control characters.
+/// An unambiguous absolute path: no `.` and `..`, no doubled or trailing slash, no control characters.
 macro_rules! path {
     () => {
         r"(?:/(?:[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^/.\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\x00-\x1f\x7f]+))+"
@@ -138,16 +137,16 @@ macro_rules! path {
 }
 const PATH: &str = path!();
 const PATH_OR_ROOT: &str = concat!("/|", path!());
-/// The same without `:`, which ends it.
+/// The same without `:`, which separates the parts of a mount.
 macro_rules! mounted_path {
     () => {
         r"(?:/(?:[^/.:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]*|\.[^/.:\x00-\x1f\x7f][^/:\x00-\x1f\x7f]*|\.\.[^/:\x00-\x1f\x7f]+))+"
     };
 }
-/// A path of the host or the name of a volume, where it is to be seen, and whether it may be written to.
+/// A path of the host or the name of a volume, the path in the container, and whether it is writable.
 const MOUNT: &str =
     concat!("(?:", mounted_path!(), "|[A-Za-z0-9][A-Za-z0-9_.-]+):", mounted_path!(), "(?::r[ow])?");
-/// As the distribution's reference grammar has it: `[HOST[:PORT]/]NAME[/NAME]…[:TAG][@sha256:DIGEST]`.
+/// The distribution's reference grammar: `[HOST[:PORT]/]NAME[/NAME]…[:TAG][@sha256:DIGEST]`.
 const IMAGE: &str = concat!(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?",
     r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*",
@@ -155,23 +154,23 @@ const IMAGE: &str = concat!(
 );
 const VARIABLE: &str = "[A-Za-z_][A-Za-z0-9_.-]*";
 const BYTES: &str = "[1-9][0-9]{0,15}(?:[bB]|[kKmMgG](?:i?[bB])?)?";
-/// More than nothing.
+/// A number greater than zero.
 const PROCESSORS: &str = r"0\.[0-9]{0,8}[1-9]|[1-9][0-9]{0,3}(?:\.[0-9]{1,9})?";
 const NETWORK: &str = "[A-Za-z0-9][A-Za-z0-9_.-]*";
 const CONTAINER_USER: &str = "[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?";
-/// A user, a group or their number, without what `chown` and name services give a meaning.
+/// A user, a group or their number, without characters that are special to `chown` and name services.
 const OWNER: &str = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\$?(?::[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)?";
 const RKE2_VERSION: &str = r"v[0-9]+\.[0-9]+\.[0-9]+(?:-[0-9a-z.]+)?(?:\+rke2r[0-9]+)?";
 const RKE2_CHANNEL: &str = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?";
 const URL: &str = r"https?://[^\x00-\x20\x7f]+";
-/// What RFC 6750 lets a bearer's token be.
+/// A bearer token by RFC 6750.
 const TOKEN: &str = "[A-Za-z0-9._~+/-]+=*";
-/// What RFC 9110 calls a token.
+/// A token by RFC 9110.
 const HEADER_NAME: &str = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+";
-/// A tab is the only control character that a header may hold; a line's end would begin another header.
+/// A tab is the only control character that a header may contain; a line end would start another header.
 const HEADER: &str = r"[^\x00-\x08\x0a-\x1f\x7f]*";
 
-/// What each pattern means in words. A user who is refused reads these.
+/// A description of each pattern. Users read it when a value is refused.
 const FORMS: &[(&str, &str)] = &[
     (PACKAGE, "the name of a Debian package, such as curl or libc6:amd64"),
     (PACKAGE_AND_VERSION, "a Debian package as NAME, NAME=VERSION or NAME/RELEASE, such as curl=7.88.1-10"),
@@ -198,7 +197,7 @@ const FORMS: &[(&str, &str)] = &[
     (TOKEN, "a token of letters, digits and ._~+/-, without blanks"),
 ];
 
-/// What a pattern of a built-in backend means in words.
+/// Returns the description of a built-in backend's pattern.
 pub(super) fn form(pattern: &str) -> Option<&'static str> {
     FORMS.iter().find(|(known, _)| *known == pattern).map(|(_, form)| *form)
 }

@@ -1,4 +1,4 @@
-//! Owns the catalogue: the backends that are built in and those that nodes declare, found by name.
+//! Owns the catalogue: the built-in backends and those that nodes declare, found by name.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub struct Catalogue {
     backends: Vec<Arc<BackendSchema>>,
 }
 
-/// Why a task's backend or action is not in the catalogue.
+/// The reason why a task's backend or action is not in the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
     #[error("there is no backend `{}`; {advice}", shown(.name))]
@@ -23,12 +23,12 @@ pub enum Unknown {
 }
 
 impl Catalogue {
-    /// What every downbeat knows. Whether a node offers it, its agent decides.
+    /// Returns the built-in backends. Each agent decides whether its node offers them.
     pub fn builtin() -> Self {
         Self { backends: builtin::schemas().into_iter().map(Arc::new).collect() }
     }
 
-    /// This catalogue and what nodes declare. What is declared twice stays as it was first.
+    /// Adds the backends that nodes declare. If one is declared twice, the first declaration is kept.
     pub fn with<'a>(mut self, extra: impl IntoIterator<Item = &'a Arc<BackendSchema>>) -> Self {
         for declared in extra {
             match self.backends.iter_mut().find(|known| known.name == declared.name) {
@@ -49,7 +49,7 @@ impl Catalogue {
         &self.backends
     }
 
-    /// The names of all backends, sorted.
+    /// Returns the names of all backends, sorted.
     pub fn names(&self) -> Vec<&str> {
         names(self.backends.iter().map(|backend| &backend.name))
     }

@@ -1,4 +1,4 @@
-//! Checks a task's params against what its action declares, and brings them into the form that backends read.
+//! Checks a task's params against its action's schema, and converts them to the form that backends read.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use crate::nearest::{advice, nearest};
 use crate::shown::shown;
 use crate::span::{NotASpan, Span};
 
-/// What is wrong with one param.
+/// A problem with one param.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamProblem {
     pub param: String,
-    /// The part of it that is wrong, when it is a list or a map.
+    /// The invalid part, when the param is a list or a map.
     pub element: Option<Element>,
     pub message: String,
 }
@@ -42,13 +42,13 @@ impl fmt::Display for ParamProblem {
     }
 }
 
-/// The params in the form that a backend reads (an argv is a list, texts are texts), or all that is wrong with them.
+/// Returns the params in the form that a backend reads (an argv is a list, texts are texts), or all their problems.
 pub fn check_params(action: &ActionSchema, given: &Params) -> Result<Params, Vec<ParamProblem>> {
     check_params_but(action, given, |_| false)
 }
 
-/// As `check_params`, for params of which some have no value yet: expressions are in them. Of those it is only checked
-/// that there is such a param; a command line is split, so that no value becomes two arguments.
+/// As `check_params`, when some params contain expressions and have no value yet. For these it only checks that the
+/// param exists; a command line is split, so that no value becomes two arguments.
 pub(crate) fn check_params_but(
     action: &ActionSchema,
     given: &Params,
@@ -76,7 +76,7 @@ pub(crate) fn check_params_but(
         }
     }
     for schema in &action.params {
-        // A misspelt name was answered with the right one already.
+        // A misspelt name was already reported with the right one.
         let misspelt = || {
             given.keys().take(limits::PROBLEMS_LISTED).any(|name| meant(action, name) == Some(&schema.name))
         };
@@ -103,7 +103,7 @@ fn names(action: &ActionSchema) -> impl Iterator<Item = &str> {
     action.params.iter().map(|param| param.name.as_str())
 }
 
-/// The param that an unknown name was meant to be.
+/// Returns the param that an unknown name was probably meant to be.
 fn meant<'a>(action: &'a ActionSchema, name: &str) -> Option<&'a str> {
     if names(action).any(|known| known == name) { None } else { nearest(name, names(action)) }
 }
@@ -113,7 +113,7 @@ fn missing(action: &ActionSchema, schema: &ParamSchema) -> String {
     format!("action `{}` needs the param `{}`, {}{help}", action.name, schema.name, valid(schema))
 }
 
-/// What a param holds, for people.
+/// Describes the valid values of a param.
 fn valid(schema: &ParamSchema) -> String {
     if !schema.choices.is_empty() {
         return format!("one of {}", schema.choices.join(", "));
@@ -127,7 +127,7 @@ fn valid(schema: &ParamSchema) -> String {
     }
 }
 
-/// What a param of this kind holds, for people.
+/// Describes the valid values of a kind.
 fn valid_kind(kind: ParamKind) -> &'static str {
     match kind {
         ParamKind::Text => "a text",
@@ -141,7 +141,7 @@ fn valid_kind(kind: ParamKind) -> &'static str {
     }
 }
 
-/// What a text must do to pass a pattern. Those of the built-in backends are said in words; only one that a user wrote is
+/// Describes a pattern. Patterns of the built-in backends are described in words; only a pattern that a user wrote is
 /// shown as it is.
 fn described_pattern(pattern: &str, help: &str) -> String {
     match (builtin::form(pattern), help) {
@@ -158,7 +158,7 @@ fn unusable(error: &BadPattern) -> String {
     )
 }
 
-/// What was found instead, for people.
+/// Describes the value that was found instead.
 fn described(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
@@ -176,10 +176,10 @@ struct Check<'c> {
     rule: Rule<'c>,
 }
 
-/// What holds for every text of a param.
+/// The rule for every text of a param.
 struct Rule<'c> {
     schema: Option<&'c ParamSchema>,
-    /// `Err` when the node that declared it understands it and this reader does not: nothing passes unchecked.
+    /// `Err` when the declaring node understands the pattern but this program does not: then every value is refused.
     pattern: Option<Result<Pattern, BadPattern>>,
 }
 
@@ -192,7 +192,7 @@ impl<'c> Rule<'c> {
         Self { schema: Some(schema), pattern: schema.pattern.as_deref().map(Pattern::new) }
     }
 
-    /// What is wrong with a name in a map.
+    /// Returns the problem with a name in a map.
     fn broken_name(&self, name: &str) -> Option<String> {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Some("a name must not be empty, nor contain `=` or a NUL".to_owned());
@@ -205,7 +205,7 @@ impl<'c> Rule<'c> {
         }
     }
 
-    /// What is wrong with a text.
+    /// Returns the problem with a text.
     fn broken(&self, text: &str) -> Option<String> {
         // No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
         if text.contains('\0') {
@@ -272,7 +272,7 @@ impl<'c> Check<'c> {
             Value::String(line) if kind == ParamKind::Argv => parts(line).unwrap_or_default(),
             _ => Vec::new(),
         };
-        // A lone expression may stand for the whole list.
+        // A single expression may stand for the whole list.
         if parts.len() < 2 {
             return self.clean_inside(value).then(|| value.clone());
         }
@@ -321,7 +321,7 @@ impl<'c> Check<'c> {
                 }
             },
             (ParamKind::Map, Value::Object(entries)) => Some(self.map(entries)),
-            // With a pattern it is a text that may be written as the number that it looks like.
+            // A param with a pattern is a text, which may be written as a number.
             (ParamKind::Any, _) if schema.pattern.is_some() => match text_of(value) {
                 Some(text) => self.clean(&text, None).then_some(Value::String(text)),
                 None => {
@@ -398,7 +398,7 @@ impl<'c> Check<'c> {
         Value::Object(texts)
     }
 
-    /// A variable is one text to the kernel, `NAME=value`.
+    /// Checks a variable with its name: the kernel sees one text, `NAME=value`.
     fn fits_with_name(&mut self, name: &str, text: &str) {
         let bytes = name.len() + text.len();
         if let Some(most) =
@@ -409,7 +409,7 @@ impl<'c> Check<'c> {
         }
     }
 
-    /// What the kernel would refuse is refused before anything was started.
+    /// Refuses values that the kernel would refuse, before anything is started.
     fn bounded(&mut self, lengths: impl Iterator<Item = usize>) {
         const NUL_AND_POINTER: usize = 9;
         let bytes: usize = lengths.map(|length| length + NUL_AND_POINTER).sum();
@@ -449,7 +449,7 @@ fn within(schema: &ParamSchema, number: Option<i64>) -> bool {
     })
 }
 
-/// Arguments and variables are texts to the program anyway, so `[sleep, 5]` means what it says.
+/// Returns the text of a scalar: arguments and variables are texts to the program, so `[sleep, 5]` is valid.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,11 +1,12 @@
-//! Turns what a command line can say, names and texts, into params. It never fails: what does not fit stays as it is
-//! and `check_params` says what is wrong with it.
+//! Converts the names and texts of a command line to params. It never fails: a value that does not fit is kept, and
+//! `check_params` reports it.
 
 use serde_json::Value;
 
 use super::schema::{ActionSchema, ParamKind, Params};
 
-/// `--exit-code 5` is a number where a number is declared; a name that is repeated is a list; `K=V` fills a map.
+/// Converts by the schema: `--exit-code 5` is a number if one is declared; a repeated name is a list; `K=V` adds to a
+/// map.
 pub fn coerce(action: &ActionSchema, given: Vec<(String, String)>) -> Params {
     let mut grouped: Vec<(String, Vec<String>)> = Vec::new();
     for (name, text) in given {

@@ -1,5 +1,5 @@
-//! Backends: what agents can do. Their declared actions and params, the catalogue of those that are known, and the
-//! check of what a task gives them. How a thing is done on a host is the `backends` crate's.
+//! Backends: the declared actions and params of agents, the catalogue of known backends, and the check of a task's
+//! params. The `backends` crate implements the actions on a host.
 
 mod argv;
 mod builtin;

@@ -1,5 +1,5 @@
-//! Owns the patterns of params: regular expressions that a whole text matches, of bounded size. Nodes declare them, so
-//! nothing here trusts one.
+//! Owns the patterns of params: regular expressions of bounded size that must match a whole text. Nodes declare them,
+//! so they are not trusted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,11 +8,11 @@ use regex::{Regex, RegexBuilder};
 
 use crate::limits;
 
-/// A pattern that is understood here.
+/// A valid, compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Pattern(Arc<Regex>);
 
-/// Why a pattern is not usable.
+/// The reason why a pattern is not usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
     #[error("it is {0} bytes long; at most {most} are possible", most = limits::PATTERN_BYTES)]
@@ -23,7 +23,7 @@ pub enum BadPattern {
     Wrong(String),
 }
 
-/// Patterns that were compiled before. A job of 10,000 tasks asks for the same few; nodes may declare many.
+/// The cache of compiled patterns. A job of 10,000 tasks uses the same few; nodes may declare many.
 static COMPILED: Mutex<Option<HashMap<String, Pattern>>> = Mutex::new(None);
 const COMPILED_KEPT: usize = 256;
 
@@ -42,7 +42,7 @@ impl Pattern {
         Ok(new)
     }
 
-    /// Whether the whole of the text matches.
+    /// Returns whether the whole text matches.
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
@@ -52,7 +52,8 @@ fn compile(pattern: &str) -> Result<Pattern, BadPattern> {
     if pattern.len() > limits::PATTERN_BYTES {
         return Err(BadPattern::TooLong(pattern.len()));
     }
-    // By itself first: `a)|(b` is wrong, but would be right between the parentheses below, and match more than it says.
+    // Compiles the pattern alone first: `a)|(b` is invalid, but inside the parentheses below it would be valid and
+    // match too much.
     build(pattern)?;
     build(&format!(r"\A(?:{pattern})\z")).map(|regex| Pattern(Arc::new(regex)))
 }
@@ -69,7 +70,7 @@ fn build(pattern: &str) -> Result<Regex, BadPattern> {
         })
 }
 
-/// The crate draws the pattern with a mark below it; the reason is on the last line.
+/// Returns the last line, which contains the reason: above it the crate prints the pattern with a mark.
 fn last_line(text: &str) -> String {
     text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned()
 }

@@ -1,4 +1,5 @@
-//! Owns what a node says it can do: backends, their actions, and the declared params of each. Checking is `check`'s.
+//! Owns the schema of a node's backends: their actions, and the declared params of each. `check` checks params against
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +9,21 @@ use serde_json::Value;
 /// A task's params, by name.
 pub type Params = BTreeMap<String, Value>;
 
-/// Something an agent can do: a closed set of actions.
+/// A backend is a closed set of actions that an agent can run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BackendSchema {
     pub name: String,
-    /// One line for people.
+    /// One line for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub help: String,
     pub actions: Vec<ActionSchema>,
 }
 
-/// One action, and the params that it takes. What is not declared is refused.
+/// One action and its params. Undeclared params are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ActionSchema {
     pub name: String,
-    /// Whether doing it twice leaves the host as doing it once. Decides whether a lost attempt is sent again.
+    /// Whether running it twice leaves the host as running it once. Decides whether a lost attempt is retried.
     #[serde(default)]
     pub idempotent: bool,
     #[serde(default)]
@@ -36,29 +37,29 @@ pub struct ParamSchema {
     pub kind: ParamKind,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub required: bool,
-    /// One line for people.
+    /// One line for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub help: String,
-    /// A regular expression that a whole text matches; of a list or a map, every text in it.
+    /// A regular expression that must match the whole text; for a list or a map, every text in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
-    /// A regular expression that every name in a map matches as a whole.
+    /// A regular expression that must match every whole name in a map.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_pattern: Option<String>,
-    /// The only texts that are possible, when there are any.
+    /// The only valid texts, if there are any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
-    /// Bounds of a whole number, both included.
+    /// Bounds of a whole number, both inclusive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<i64>,
-    /// The longest text; of a list each in it, of a map each together with its name.
+    /// The maximum length of a text; for a list of each text, for a map of each text with its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
 }
 
-/// What a param may hold.
+/// The kinds of values of params.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamKind {
@@ -77,7 +78,7 @@ pub enum ParamKind {
     Any,
 }
 
-/// About how many bytes params take on the wire and in a store.
+/// Returns the approximate size of params on the wire and in a store, in bytes.
 pub fn params_bytes(params: &Params) -> usize {
     fn value_bytes(value: &Value) -> usize {
         match value {
@@ -93,7 +94,7 @@ pub fn params_bytes(params: &Params) -> usize {
 }
 
 impl ParamSchema {
-    /// An optional param that holds anything of its kind.
+    /// Returns an optional param that accepts any value of its kind.
     pub fn new(name: impl Into<String>, kind: ParamKind) -> Self {
         Self {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Decides how an execution moves. Every state answers every event; what is not allowed names both.
+//! Decides how an execution moves. Every state handles every event; the error for an illegal event names both.
 
 use jiff::Timestamp;
 
@@ -9,19 +9,19 @@ use crate::ids::LeaseToken;
 /// A fact about an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node was given it.
+    /// The execution was leased to a node.
     Leased { lease: Lease },
-    /// The agent began.
+    /// The agent started the execution.
     Started { token: LeaseToken, at: Timestamp, received_at: Option<Timestamp> },
-    /// The agent ended it. May come without `Started`: short work says both at once.
+    /// The agent reports the end. `Started` may be missing: for short work the agent reports both at once.
     Finished { token: LeaseToken, outcome: Outcome },
-    /// Its lease ran out, or its node's session ended.
+    /// The lease expired, or the node's session ended.
     LeaseEnded { token: LeaseToken, reason: String, at: Timestamp },
-    /// The run no longer wants it.
+    /// The run no longer needs the execution.
     CancelRequested { reason: String, at: Timestamp },
-    /// It was never sent, and is not going to be.
+    /// The execution was not sent and never will be.
     GivenUp { error: String, at: Timestamp },
-    /// It was not sent yet, and something else failed so that it need not be.
+    /// The execution was not sent yet, and is not needed any more because something else failed.
     Skipped { reason: String, at: Timestamp },
 }
 
@@ -42,14 +42,14 @@ impl Event {
 /// Why an event has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Illegal {
-    /// Fencing: whoever speaks no longer has the right to.
+    /// Fencing: the sender no longer has the lease.
     #[error("the lease is no longer the current one")]
     StaleLease,
     #[error("`{event}` does not apply to an execution that is {status}")]
     WrongState { status: Status, event: &'static str },
 }
 
-/// The one place where an execution's next state is decided.
+/// Returns the next state of an execution. No other code decides it.
 pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
     let wrong = || Err(Illegal::WrongState { status: state.status(), event: event.name() });
     match state {
@@ -62,7 +62,7 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
                 Ok(State::Failed { lease: None, outcome: None, error: Some(error.clone()), at: *at })
             }
             Event::Skipped { reason, at } => Ok(State::Skipped { reason: reason.clone(), at: *at }),
-            // A token from before a lease was ended: the attempt that it belonged to is another execution.
+            // The token is from a lease that ended: its attempt is another execution.
             Event::Started { .. } | Event::Finished { .. } | Event::LeaseEnded { .. } => {
                 Err(Illegal::StaleLease)
             }

@@ -1,4 +1,4 @@
-//! An execution: one attempt of one step on one node. Its states, what moves it, and how it is recorded.
+//! An execution is one attempt of one step on one node: its states, its events, and its record.
 
 mod machine;
 mod outputs;

@@ -1,12 +1,12 @@
-//! Decides whether an attempt that succeeded set the outputs that its task declares. The agent asks this, so that a
-//! person reads why at once; the server asks it again, since any program may speak to it.
+//! Checks that a successful attempt set the outputs that its task declares. The agent checks this, so that a person
+//! reads the reason at once; the server checks it again, since any program may call it.
 
 use super::record::{Outcome, Verdict};
 use crate::backend::{Params, params_bytes};
 use crate::limits::{REASON_BYTES, VALUES_BYTES};
 use crate::shown::cut;
 
-/// Keeps the declared outputs of `values` and nothing else. The error is for the one who wrote the job.
+/// Returns only the declared outputs of `values`. The error is written for the author of the job.
 pub fn declared_outputs(declared: &[String], mut values: Params) -> Result<Params, String> {
     values.retain(|name, _| declared.contains(name));
     let missing: Vec<String> =
@@ -24,14 +24,14 @@ pub fn declared_outputs(declared: &[String], mut values: Params) -> Result<Param
     Ok(values)
 }
 
-/// The error of an attempt whose outputs are too large.
+/// Returns the error of an attempt whose outputs are too large.
 pub fn outputs_too_large() -> String {
     format!("its outputs are larger than {} KiB", VALUES_BYTES / 1024)
 }
 
 impl Outcome {
-    /// Holds what an agent reports against the outputs that the task declares. An attempt without a declared output, or
-    /// with too large ones, has failed: it is recorded so, since a report that is refused would be sent for ever.
+    /// Checks an agent's report against the outputs that the task declares. An attempt with a missing or too large output
+    /// has failed and is recorded as failed: if the server refused the report, the agent would send it forever.
     #[must_use]
     pub fn with_declared_outputs(mut self, declared: &[String]) -> Self {
         let values = std::mem::take(&mut self.outputs);
@@ -44,14 +44,14 @@ impl Outcome {
         }
     }
 
-    /// The same attempt, failed for this reason.
+    /// Returns the same outcome as failed, with this reason.
     #[must_use]
     pub fn failed_for(self, error: String) -> Self {
         Self { verdict: Verdict::Failed, error: Some(cut_reason(error)), outputs: Params::new(), ..self }
     }
 }
 
-/// Cuts an error or a reason to what is kept of it, and marks the cut.
+/// Cuts an error or a reason to the length that is kept, and marks the cut.
 pub fn cut_reason(mut reason: String) -> String {
     cut(&mut reason, REASON_BYTES);
     reason

@@ -1,4 +1,4 @@
-//! Owns the shape of an execution. How it moves is `machine`'s.
+//! Owns the shape of an execution. `machine` decides how it moves.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use crate::spec::Limits;
 use crate::work::Origin;
 
-/// A node's time-limited right to an execution. It expires when its node was not heard of for a full term: the
-/// heartbeat renews all leases of a session at once, so no expiry is written per execution.
+/// A node's time-limited right to an execution. It expires when its node was silent for a full term: a heartbeat
+/// renews all leases of a session at once, so no expiry is written per execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub token: LeaseToken,
@@ -21,17 +21,17 @@ pub struct Lease {
     pub granted_at: Timestamp,
 }
 
-/// How an attempt ended, as its agent says.
+/// How an attempt ended, according to its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Succeeded,
     Failed,
-    /// Ended because it was told to.
+    /// The attempt ended because it was asked to stop.
     Cancelled,
 }
 
-/// What an agent reports of an attempt that ended.
+/// An agent's report about an attempt that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub verdict: Verdict,
@@ -39,31 +39,31 @@ pub struct Outcome {
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The values of the outputs that its task declares.
+    /// The values of the outputs that the task declares.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     pub outputs: Params,
-    /// By the agent's clock: for display. A stored outcome has them within the span that the server knows of; see
+    /// By the agent's clock: for display. In a stored outcome both are moved into the span that the server knows; see
     /// [`times`](super::times).
     pub started_at: Timestamp,
     pub finished_at: Timestamp,
-    /// When a server received the report, by the servers' clock. Decisions go by it. Absent while the report is on its
-    /// way, and in what releases without it stored.
+    /// When a server received the report, by the servers' clock. Decisions use this time. Absent while the report is on
+    /// its way, and in outcomes that older releases stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_at: Option<Timestamp>,
 }
 
 impl Outcome {
-    /// When it was over, by the servers' clock as far as that is known.
+    /// Returns when the attempt ended, by the servers' clock if that is known.
     pub fn ended_at(&self) -> Timestamp {
         self.received_at.unwrap_or(self.finished_at)
     }
 }
 
-/// Where an execution stands. Each state holds what exists in it and nothing else.
+/// The state of an execution. Each state contains only the data that exists in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum State {
-    /// Waits for its node, or for one that fits; not before `not_before` when it is a retry.
+    /// Waits for its node, or for a node that fits. A retry waits at least until `not_before`.
     Pending {
         not_before: Option<Timestamp>,
     },
@@ -80,7 +80,7 @@ pub enum State {
         lease: Lease,
         outcome: Outcome,
     },
-    /// The agent said so (`Reported`), or it was never sent (`error` says why).
+    /// The agent reported a failure (`Reported`), or the execution was never sent (`error` contains the reason).
     Failed {
         lease: Option<Lease>,
         outcome: Option<Outcome>,
@@ -105,7 +105,7 @@ pub enum State {
     },
 }
 
-/// The name of a state: what is stored, filtered by and shown.
+/// The name of a state, which is stored, shown and used in filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -148,7 +148,7 @@ impl Status {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// Pending, leased or running: something is still to come.
+    /// Returns true if the execution is pending, leased or running.
     pub fn is_open(self) -> bool {
         matches!(self, Status::Pending | Status::Leased | Status::Running)
     }
@@ -174,7 +174,7 @@ impl State {
         }
     }
 
-    /// The lease that is or was the last one.
+    /// Returns the current lease, or the last one.
     pub fn lease(&self) -> Option<&Lease> {
         match self {
             State::Leased { lease, .. }
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// Returns the same lease, to be altered.
+    /// Returns the same lease, mutable.
     pub fn lease_mut(&mut self) -> Option<&mut Lease> {
         match self {
             State::Leased { lease, .. }
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// What its agent reported of its end.
+    /// Returns the agent's report about the end.
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             State::Succeeded { outcome, .. } => Some(outcome),
@@ -212,26 +212,26 @@ impl State {
     }
 }
 
-/// One attempt of one piece of work on one node, as it is stored.
+/// A stored execution: one attempt of one piece of work on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Execution {
     pub id: ExecutionId,
     #[serde(flatten)]
     pub of: Origin,
-    /// The node that the execution is pinned to. A placed one has none: its lease names the node that took it.
+    /// The node that the execution is pinned to. A placed execution has none: its lease names the node.
     pub pinned: Option<NodeId>,
-    /// From 1. Lost attempts count, so that the name `execution.attempt` is never used twice.
+    /// From 1. Lost attempts count too, so that the name `execution.attempt` is never used twice.
     pub attempt: u32,
-    /// The task's params as they came out for this attempt, when they hold expressions.
+    /// The evaluated params of this attempt, if the task's params contain expressions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Arc<Params>>,
-    /// The execution whose result this one takes over: it is born succeeded.
+    /// The execution whose result this one reuses: this one is created as succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<ExecutionId>,
-    /// What it takes one of from its lease to its end.
+    /// The limits in which the execution uses one place from its lease to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Arc<Limits>>,
-    /// Names what went into it, when its task is cached: equal keys, equal results.
+    /// A hash of the inputs, if the task is cached: equal keys mean equal results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<Arc<str>>,
     pub created_at: Timestamp,
@@ -240,32 +240,32 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// The run that it belongs to.
+    /// Returns the run of the execution.
     pub fn run(&self) -> &RunId {
         self.of.run()
     }
 
-    /// The number of its step in the plan of its run.
+    /// Returns the number of its step in the plan of the run.
     pub fn step(&self) -> u32 {
         self.of.step()
     }
 
-    /// The index of its item in its task's `for_each`, from 0.
+    /// Returns the index of its item in the task's `for_each`, from 0.
     pub fn item(&self) -> Option<u32> {
         self.of.item()
     }
 
-    /// Whether it was taken over from the run that its own tries again, and not from the cache.
+    /// Returns true if it was carried over from the run that its own run retries. False for results from the cache.
     pub fn is_carried(&self) -> bool {
         self.reused.is_some() && self.cache_key.is_none()
     }
 
-    /// Whether an earlier result with equal inputs was used.
+    /// Returns true if an earlier result with equal inputs was used.
     pub fn is_cached(&self) -> bool {
         self.reused.is_some() && self.cache_key.is_some()
     }
 
-    /// The node that has, had or will have it, if that is known.
+    /// Returns the node that has, had or will have the execution, if it is known.
     pub fn node(&self) -> Option<NodeId> {
         self.pinned.or_else(|| self.state.lease().map(|lease| lease.node))
     }

@@ -1,13 +1,13 @@
-//! Decides what is kept of an agent's times. Its clock may be hours off, so what it says is for display, and is moved into
-//! the span in which the server knows that it lies: from the grant of the lease to the receipt of the report.
+//! Corrects an agent's times. Its clock may be hours off, so its times are only for display, and are moved into the span
+//! that the server knows: from the grant of the lease to the receipt of the report.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::Outcome;
 
-/// Moves the times of an outcome into the span of its lease. The duration that the agent measured stays as long as it
-/// fits: a fast clock is taken to have ended at the receipt, a slow one to have started at the grant. An outcome without
-/// a receipt is from a release that recorded none, and stays as it was recorded.
+/// Moves the times of an outcome into the span of its lease. The duration that the agent measured is kept if it fits:
+/// with a fast clock the end is set to the receipt, with a slow clock the start is set to the grant. An outcome without
+/// a receipt comes from a release that recorded none, and is not changed.
 pub fn fit_into_lease(mut outcome: Outcome, granted_at: Timestamp) -> Outcome {
     let Some(received_at) = outcome.received_at else { return outcome };
     let latest = received_at.max(granted_at);

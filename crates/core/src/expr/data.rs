@@ -1,5 +1,5 @@
-//! Owns the values that expressions read (the run, its params, the node, the outputs of steps), and their way to and from
-//! JSON.
+//! Owns the values that expressions read (the run, its params, the node, the outputs of steps), and their conversion
+//! from and to JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::filters::{spend, wrong};
 use crate::backend::Params;
 use crate::node::NodeRecord;
 
-/// A value that expressions look at; cheap to clone.
+/// A value that expressions read; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Data(pub(super) Value);
 
@@ -34,7 +34,7 @@ impl Data {
         Self(Value::from(items.collect::<Vec<_>>()))
     }
 
-    /// A part of it by name.
+    /// Returns the part of this name.
     pub fn part(&self, name: &str) -> Option<Data> {
         part(&self.0, &Value::from(name)).map(Data)
     }
@@ -60,19 +60,20 @@ fn of_json(value: &serde_json::Value) -> Value {
     }
 }
 
-/// Everything that the expressions of one instance look at.
+/// All values that the expressions of one instance read.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// `id`, `job`.
+    /// A map with `id` and `job`.
     pub run: Data,
     /// The run's params.
     pub params: Data,
-    /// The node's `facts`; nothing where it is not known yet.
+    /// The node's `facts`; `None` when the node is not known yet.
     pub node: Option<Data>,
-    /// For each step by name a map: `outputs` (those that `steps.NAME.outputs` means here), and `nodes`, by hostname
-    /// a map with `outputs`. Who did not run has no entry. Only those that `References` names are needed.
+    /// For each step by name, a map with `outputs` (those that `steps.NAME.outputs` means here) and `nodes`, which maps
+    /// hostnames to a map with `outputs`. A node that did not run has no entry. Only steps that `References` names are
+    /// needed.
     pub steps: BTreeMap<String, Data>,
-    /// The item of `for_each` that it is for, and its place.
+    /// The instance's item of `for_each`, and its index.
     pub item: Option<(Data, u32)>,
 }
 
@@ -92,8 +93,8 @@ impl Scope {
     }
 }
 
-/// A step, a node or outputs that are not there are empty, so that only the value itself is missing, and `default` can
-/// stand in for it.
+/// The steps. A missing step, node or map of outputs reads as empty, so that only the value itself is missing and
+/// `default` can replace it.
 #[derive(Debug)]
 struct Steps(BTreeMap<String, Value>);
 
@@ -134,7 +135,7 @@ fn empty() -> Value {
     Value::from_pairs(std::iter::empty::<(&str, Value)>())
 }
 
-/// What `node` is in expressions.
+/// Returns the value of `node` in expressions.
 pub fn facts(node: &NodeRecord) -> serde_json::Value {
     let description = &node.description;
     serde_json::json!({

@@ -1,5 +1,5 @@
-//! Owns what expressions can do with values: the filters, how values are printed and made into JSON, and the machine
-//! that evaluates. Everything that makes something larger than what it was given is bounded.
+//! Owns the operations on values: the filters, printing, conversion to JSON, and the machine that evaluates. Every
+//! operation whose result can be larger than its input is bounded.
 
 use std::sync::LazyLock;
 
@@ -9,16 +9,16 @@ use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use super::data::to_json;
 use crate::limits;
 
-/// What people may write after `|`.
+/// The filters that users may write after `|`.
 pub(super) const FILTERS: &[&str] = &[
     "default", "first", "int", "join", "last", "length", "lower", "replace", "split", "string", "tojson",
     "trim", "upper",
 ];
 
-/// What `~` becomes. Nobody can write it: it is not among the filters.
+/// The filter that replaces `~`. Users cannot write it, because it is not in `FILTERS`.
 pub(super) const CONCAT: &str = "concat";
 
-/// The machine: no functions, no tests, no templates, and no filters but ours.
+/// The machine: no functions, no tests, no templates, and only our own filters.
 pub(super) static MACHINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut machine = Environment::empty();
     machine.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -93,7 +93,7 @@ enum End {
     Last,
 }
 
-/// Nothing of an empty list: `default` may follow.
+/// Returns the first or last element. An empty list has none, so that `default` may follow.
 fn end_of(value: &Value, end: End) -> Result<Value, Error> {
     let name = match end {
         End::First => "first",
@@ -123,7 +123,7 @@ fn int(value: &Value) -> Result<i64, Error> {
         return Ok(number);
     }
     match f64::try_from(value.clone()) {
-        // 2^53: beyond it not every whole number has a float of its own.
+        // Beyond 2^53 not every whole number is exact as a float.
         Ok(number) if number.abs() <= 9_007_199_254_740_992.0 => Ok(number.trunc() as i64),
         _ => Err(wrong(format!("`int` takes a text or a number, not {}", kind(value)))),
     }
@@ -190,7 +190,7 @@ fn printed(value: &Value) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Texts as they are, numbers and booleans plainly, lists and maps as JSON. Nothing is no text.
+/// Prints texts as they are, numbers and booleans plainly, lists and maps as JSON. A missing value cannot be printed.
 pub(super) fn print(value: &Value, out: &mut String, left: &mut usize) -> Result<(), Error> {
     if let Some(text) = defined(value)?.as_str() {
         spend(left, text.len())?;

@@ -1,4 +1,4 @@
-//! Settles a run's params: what the job declares, what was given, and what is wrong with it.
+//! Resolves a run's params from the job's declarations and the given values, and reports invalid ones.
 
 use serde_json::Value;
 
@@ -8,8 +8,8 @@ use crate::nearest::advice;
 use crate::shown::shown;
 use crate::spec::Definition;
 
-/// The run's params: what was given, and the defaults of the rest. A text takes the type of the default, so that
-/// `--param count=5` is a number where the default is one.
+/// Returns the run's params: the given values, and the defaults of the rest. A text is converted to the type of the
+/// default, so that `--param count=5` is a number if the default is one.
 pub fn given(definition: &Definition, given: &Params) -> Result<Params, Vec<ParamProblem>> {
     let declared = &definition.params;
     let names: Vec<&str> = declared.keys().map(String::as_str).collect();

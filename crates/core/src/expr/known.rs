@@ -1,4 +1,4 @@
-//! Knows which names a task's expressions may use, and says which of those that they do use cannot exist.
+//! Owns the names that a task's expressions may use, and reports used names that cannot exist.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct ExprSite {
     pub(crate) leaf: usize,
 }
 
-/// What expressions stand in.
+/// The field that contains the expressions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Params,
@@ -30,7 +30,8 @@ pub(crate) struct Known<'d> {
     definition: &'d Definition,
     steps: HashMap<&'d str, ExprSite>,
     branches: HashMap<&'d str, &'d [Task]>,
-    /// In a graph: for each entry those that end before it, once somebody asked. Bits, since ten thousand may ask.
+    /// In a graph: for each entry the entries that end before it, computed at the first use. Stored as bits, because
+    /// there may be ten thousand entries.
     before: Option<Vec<Option<Vec<u64>>>>,
     by_name: HashMap<&'d str, usize>,
 }
@@ -69,19 +70,20 @@ impl<'d> Known<'d> {
         self.steps.get(name).copied()
     }
 
-    /// Everything that the expressions of a leaf's params name and that cannot be there.
+    /// Reports all names in the expressions of a leaf's params that cannot exist.
     pub(crate) fn check(&mut self, at: ExprSite, template: &Template) -> Vec<ParamProblem> {
         self.check_all(at, template, Use::Params)
     }
 
-    /// The same for what an entry's `for_each` goes over.
+    /// Reports all names in an entry's `for_each` that cannot exist.
     pub(crate) fn check_items(&mut self, entry: usize, template: &Template) -> Vec<ParamProblem> {
         self.check_all(ExprSite { entry, leaf: 0 }, template, Use::Items)
     }
 
     fn check_all(&mut self, at: ExprSite, template: &Template, used: Use) -> Vec<ParamProblem> {
         let mut problems = Vec::new();
-        // What is wrong is said once for each part of the params; finding the nearest name takes time.
+        // Caches the result for each name: one name may be used in many params, and finding the nearest name takes
+        // time.
         let mut judged: HashMap<&str, Result<(), String>> = HashMap::new();
         template.each(|param, element: Option<&Element>, formula| {
             for reference in &formula.references {
@@ -227,7 +229,7 @@ impl<'d> Known<'d> {
         }
     }
 
-    /// The entries that end before this one. Walks without recursion; a chain may be ten thousand long.
+    /// Returns the entries that end before this one. Does not recurse: a chain may have ten thousand entries.
     fn ancestors(&mut self, entry: usize) -> &[u64] {
         let tasks = &self.definition.tasks;
         let by_name = &self.by_name;

@@ -7,8 +7,8 @@
 //! - `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `and`, `or`, `not`, `a if b else c`, and `~`, which joins texts;
 //! - filters: default, upper, lower, trim, replace, join, split, length, first, last, int, string, tojson.
 //!
-//! There is nothing else: no arithmetic, no calls, no loops, no statements. What an expression says of steps is known
-//! from its text alone (`reference`), whichever branch of it will be taken; and whatever it makes is bounded.
+//! There is nothing else: no arithmetic, no calls, no loops, no statements. The steps that an expression uses are known
+//! from its text alone (`reference`), whichever branch is evaluated; and every result is bounded in size.
 
 mod data;
 mod filters;

@@ -1,5 +1,5 @@
-//! Reads from an expression's text which names it uses, and refuses what is not part of the language. Nothing is
-//! evaluated: a name counts, whichever branch it stands in.
+//! Finds the names that an expression's text uses, and refuses text that is not part of the language. Nothing is
+//! evaluated: a name counts, whichever branch it is in.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use super::token::{KEYWORDS, Kind, Token, tokens};
 use crate::nearest::advice;
 use crate::shown::shown;
 
-/// What names can begin with.
+/// The valid first words of names.
 pub(super) const ROOTS: &[&str] = &["params", "steps", "node", "run", "item", "index"];
 pub(super) const NODE_FACTS: &[&str] =
     &["id", "hostname", "groups", "labels", "capabilities", "slots", "version"];
 pub(super) const RUN_FACTS: &[&str] = &["id", "job"];
 
-/// One step from a value to a part of it.
+/// One part of a path into a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Name(String),
     Index(u64),
-    /// Known only when it is evaluated.
+    /// Known only at evaluation.
     Computed,
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) root: Root,
-    /// Everything after the root, as far as it is written out.
+    /// The path after the root, as far as it is written literally.
     pub(super) path: Vec<Part>,
     pub(super) written: String,
 }
@@ -38,7 +38,7 @@ pub(super) enum Root {
     Steps,
     Node,
     Run,
-    /// The item of `for_each` that it is for, and its place among them.
+    /// The item of `for_each`, or its index.
     Item,
     Index,
 }
@@ -55,7 +55,7 @@ impl Root {
         }
     }
 
-    /// What is known only when a step's turn comes.
+    /// Returns whether the value is known only when the step is due.
     pub(super) fn is_late(self) -> bool {
         matches!(self, Root::Steps | Root::Item | Root::Index)
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Reference {
 }
 
 impl Reference {
-    /// The name of the step, the param or the fact.
+    /// Returns the name of the step, the param or the fact.
     pub(super) fn name(&self) -> &str {
         self.named(0).expect("a reference without a name is refused when it is read")
     }
@@ -80,17 +80,17 @@ impl Reference {
         }
     }
 
-    /// Of a step: by the names of its nodes.
+    /// For a step: returns whether its outputs are read by node name.
     pub(super) fn is_of_nodes(&self) -> bool {
         self.root == Root::Steps && self.named(1) == Some("nodes")
     }
 
-    /// Of a step: the node that is asked for, where it is written out.
+    /// For a step: returns the node, if it is written literally.
     pub(super) fn node(&self) -> Option<&str> {
         if self.is_of_nodes() { self.named(2) } else { None }
     }
 
-    /// Of a step: the output that is asked for, where it is written out.
+    /// For a step: returns the output, if it is written literally.
     pub(super) fn output(&self) -> Option<&str> {
         self.named(if self.is_of_nodes() { 4 } else { 2 })
     }
@@ -124,7 +124,7 @@ impl Reference {
     }
 }
 
-/// As it is written after its owner: `.build`, `["build-web"]`.
+/// Formats a name as it is written after its owner: `.build`, `["build-web"]`.
 pub(crate) fn in_path(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -142,7 +142,7 @@ fn one_of(root: &str, name: Option<&str>, valid: &[&str]) -> Result<(), String> 
     }
 }
 
-/// What an expression uses, and the text that is evaluated for it.
+/// The names that an expression uses, and the rewritten text that is evaluated.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) references: Vec<Reference>,
@@ -173,7 +173,7 @@ pub(super) fn read(source: &str) -> Result<Read, String> {
     Ok(Read { references, source: rewritten(source, &tokens) })
 }
 
-/// `x[1:9:2]`: nobody needs it, and Jinja counts below zero when it goes backwards.
+/// Refuses `x[1:9:2]`: it has no use here, and Jinja computes negative positions when it goes backwards.
 fn refuse_strides(tokens: &[Token<'_>]) -> Result<(), String> {
     let mut open = Vec::new();
     for token in tokens {
@@ -206,7 +206,7 @@ fn filter(name: &str, after: &[Token<'_>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether brackets that open here hold the arguments of a call, and not of a filter.
+/// Returns whether the bracket that opens here contains the arguments of a call, and not of a filter.
 fn is_call(before: &[Token<'_>]) -> bool {
     match before {
         [.., pipe, Token { kind: Kind::Word(_), .. }] if pipe.is("|") => false,
@@ -264,7 +264,7 @@ fn reference(source: &str, tokens: &[Token<'_>], first: usize, word: &str) -> Re
     Ok(reference)
 }
 
-/// How far behind an opening bracket its closing one stands.
+/// Returns the distance from an opening bracket to its closing bracket.
 fn closing(tokens: &[Token<'_>]) -> Option<usize> {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate() {
@@ -282,10 +282,10 @@ fn closing(tokens: &[Token<'_>]) -> Option<usize> {
     None
 }
 
-/// `a ~ b` becomes `([a, b] | concat)`: Jinja's own `~` knows no bound, and prints `True` and `None`.
+/// Rewrites `a ~ b` to `([a, b] | concat)`: Jinja's own `~` has no bound, and prints `True` and `None`.
 fn rewritten(source: &str, tokens: &[Token<'_>]) -> String {
     let mut out = String::with_capacity(source.len() + 16);
-    // Where the operand under way began, and whether it was joined to another, for each level of brackets.
+    // For each level of brackets: the start of the current operand, and whether it was joined to another.
     let mut levels = vec![(0, false)];
     for token in tokens {
         let written = &source[token.start..token.end];

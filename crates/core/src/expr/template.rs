@@ -1,4 +1,4 @@
-//! Params with expressions in them: read once, rendered for each instance.
+//! Params with expressions: parsed once, rendered for each instance.
 
 use std::collections::BTreeSet;
 
@@ -13,23 +13,23 @@ use crate::backend::{Element, ParamProblem, Params};
 use crate::limits;
 use crate::shown::shown;
 
-/// The name under which `for_each` is rendered.
+/// The param name under which `for_each` is rendered.
 pub(crate) const FOR_EACH: &str = "for_each";
 
-/// What the expressions of a template refer to.
+/// The values that the expressions of a template refer to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     pub params: BTreeSet<String>,
     pub steps: BTreeSet<String>,
-    /// Some step's `nodes`: outputs of other nodes than one's own.
+    /// Whether they read some step's `nodes`: outputs of other nodes.
     pub step_nodes: bool,
     pub node: bool,
     pub run: bool,
-    /// The item of `for_each`, or its place.
+    /// Whether they read the item of `for_each` or its index.
     pub item: bool,
 }
 
-/// Params that were read; rendering does not read them again.
+/// Parsed params; rendering does not parse them again.
 #[derive(Debug)]
 pub struct Template {
     params: Vec<(String, Form)>,
@@ -40,7 +40,7 @@ pub struct Template {
 #[derive(Debug)]
 enum Form {
     Plain(serde_json::Value),
-    /// Nothing but an expression: its value keeps its type.
+    /// Only an expression: its value keeps its type.
     Whole(Formula),
     Text(Vec<Piece>),
     List(Vec<Form>),
@@ -60,31 +60,33 @@ pub(super) struct Formula {
     pub(super) references: Vec<Reference>,
 }
 
-/// How a step is used.
+/// One use of a step in an expression.
 #[derive(Clone, Debug)]
 pub(crate) struct StepUse<'t> {
     pub(crate) param: &'t str,
     pub(crate) element: Option<Element>,
     pub(crate) written: String,
     pub(crate) step: &'t str,
-    /// By the names of its nodes.
+    /// Whether its outputs are read by node name.
     pub(crate) of_nodes: bool,
-    /// The node, where it is written out.
+    /// The node, if it is written literally.
     pub(crate) node: Option<&'t str>,
 }
 
 impl Template {
-    /// Reads the params of an action; nothing when no expression is in them.
+    /// Parses the params of an action; returns `None` if they contain no expression.
     pub fn of(backend: &str, action: &str, params: &Params) -> Result<Option<Self>, ParamProblem> {
         Self::but(params, read_by_a_shell(backend, action))
     }
 
-    /// Reads what `for_each` goes over; nothing when no expression is in it. It is rendered as the param of that name.
+    /// Parses the items of `for_each`; returns `None` if they contain no expression. They are rendered as the param
+    /// `for_each`.
     pub(crate) fn of_items(items: &serde_json::Value) -> Result<Option<Self>, ParamProblem> {
         Self::but(&Params::from([(FOR_EACH.to_owned(), items.clone())]), None)
     }
 
-    /// Reads the keys of limits; nothing when no expression is in them. Each is rendered as the param of its own name.
+    /// Parses the keys of limits; returns `None` if they contain no expression. Each is rendered as the param of its
+    /// own name.
     pub(crate) fn of_keys<'k>(keys: impl Iterator<Item = &'k str>) -> Result<Option<Self>, ParamProblem> {
         let keys = keys.map(|key| (key.to_owned(), serde_json::Value::from(key)));
         Self::but(&keys.collect(), None)
@@ -137,19 +139,19 @@ impl Template {
         found
     }
 
-    /// The params that cannot be rendered before their steps have run.
+    /// Returns the params that cannot be rendered before their steps have run.
     pub(crate) fn late(&self) -> &BTreeSet<String> {
         &self.late
     }
 
-    /// Whether anything that can be evaluated before steps have run uses the node.
+    /// Returns whether any expression that can be evaluated before steps have run uses the node.
     pub(crate) fn is_by_node(&self) -> bool {
         let mut found = false;
         self.each(|_, _, formula| found |= formula.uses(Root::Node) && !formula.is_late());
         found
     }
 
-    /// Every use of a step.
+    /// Returns every use of a step.
     pub(crate) fn step_uses(&self) -> Vec<StepUse<'_>> {
         let mut found = Vec::new();
         self.each(|param, element, formula| {
@@ -166,13 +168,13 @@ impl Template {
         found
     }
 
-    /// The params with the values of their expressions in their place. What is rendered is not looked at again.
+    /// Renders the params with the values of their expressions. Rendered text is not parsed again.
     pub fn render(&self, scope: &Scope) -> Result<Params, ParamProblem> {
         self.render_some(scope, |_| true)
     }
 
-    /// What can be rendered before steps have run: params without steps in them. Of the others the expressions without
-    /// steps are evaluated too, for what is wrong with them.
+    /// Renders the params without steps, before steps have run. In the other params it evaluates the expressions
+    /// without steps too, to find their errors.
     pub(crate) fn render_early(&self, scope: &Scope) -> Result<Params, ParamProblem> {
         let late = &self.late;
         let mut problem = None;
@@ -204,7 +206,7 @@ impl Template {
         Ok(rendered)
     }
 
-    /// Every expression with its param and the part of it that it stands in.
+    /// Calls `look` for every expression, with its param and the element that contains it.
     pub(super) fn each<'t>(&'t self, mut look: impl FnMut(&'t str, Option<&Element>, &'t Formula)) {
         fn walk<'t>(form: &'t Form, look: &mut dyn FnMut(&'t Formula)) {
             match form {
@@ -239,13 +241,12 @@ impl Template {
     }
 }
 
-/// Whether a text anywhere in it holds an expression.
-/// The param that a shell reads. A value in it would be read by the shell too, and `{{` may be its own.
+/// Returns the param that a shell reads. The shell would also interpret a value in it, and `{{` may be shell syntax.
 pub(crate) fn read_by_a_shell(backend: &str, action: &str) -> Option<&'static str> {
     ((backend, action) == ("exec", "shell")).then_some("command")
 }
 
-/// Whether a text that is no template looks as if it were meant to be one.
+/// Returns whether a text that is not a template looks as if it were meant to be one.
 pub(crate) fn looks_like_expression(text: &str) -> bool {
     text.split("{{").skip(1).any(|inside| {
         let name: String = inside.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
@@ -265,7 +266,7 @@ pub(crate) fn has_expression(value: &serde_json::Value) -> bool {
     }
 }
 
-/// What is wrong, and the part of the param that it is wrong with.
+/// A problem, and the part of the param that has it.
 struct Wrong {
     element: Option<Element>,
     message: String,
@@ -276,7 +277,7 @@ impl Wrong {
         Self { element: None, message: message.into() }
     }
 
-    /// The outermost part is the one that is named.
+    /// Sets the element; the outermost one wins.
     fn within(self, element: Element) -> Self {
         Self { element: Some(element), ..self }
     }
@@ -337,7 +338,7 @@ fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
 }
 
 impl Formula {
-    /// Whether it cannot be evaluated before its step's turn comes.
+    /// Returns whether it cannot be evaluated before its step is due.
     fn is_late(&self) -> bool {
         self.references.iter().any(|reference| reference.root.is_late())
     }
@@ -354,7 +355,7 @@ impl Formula {
             let compiled = MACHINE.compile_expression_owned(source);
             compiled.map_err(|error| refuse(error.detail().unwrap_or("this is no expression")))
         };
-        // As it is written first: what is evaluated for it forgives a `~` at the end.
+        // Compiles the text as written first, because the rewritten text would accept a `~` at the end.
         compiled(written.to_owned())?;
         let expression = compiled(source)?;
         Ok(Self { written: written.to_owned(), expression, references })
@@ -364,7 +365,7 @@ impl Formula {
 struct Rendering<'s> {
     scope: &'s Scope,
     context: Value,
-    /// How much more may be made.
+    /// The remaining size budget.
     left: usize,
 }
 
@@ -432,7 +433,7 @@ impl<'s> Rendering<'s> {
         Wrong::new(format!("in `{{{{ {} }}}}`: {why}", shown(&formula.written)))
     }
 
-    /// Says which of its names have no value.
+    /// Reports which names of the formula have no value.
     fn missing(&self, formula: &Formula) -> Wrong {
         let missing = formula.references.iter().find(|reference| !self.has_value(reference));
         let Some(reference) = missing else {
@@ -455,7 +456,7 @@ impl<'s> Rendering<'s> {
             value = match part {
                 Part::Name(name) => value.get_item(&Value::from(name.as_str())),
                 Part::Index(index) => value.get_item(&Value::from(*index)),
-                // From here on only the evaluation knows.
+                // The rest of the path is known only at evaluation.
                 Part::Computed => return true,
             }
             .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What expressions mean, and that nothing they can say does harm.
+//! Tests the meaning of expressions, and that no expression can do harm.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn scope() -> Scope {
     }
 }
 
-/// With params that are large.
+/// Returns a scope with large params.
 fn large() -> Scope {
     let params = Data::from(&json!({"big": "x".repeat(1_000_000), "letters": vec!["x"; 1_000]}));
     Scope { params, ..scope() }
@@ -268,7 +268,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
             json!(long),
             "p: in `{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… }}`: the expression has 2002 bytes, and may have 1024",
         ),
-        // What only a value can show.
+        // Errors that only a value can show.
         (json!("{{ params.nothing }}"), "p: `params.nothing` has no value"),
         (json!("x{{ params.map.c.d }}"), "p: `params.map.c.d` has no value"),
         (json!("{{ params.nothing ~ 'x' }}"), "p: `params.nothing` has no value"),
@@ -354,7 +354,7 @@ fn nothing_nested_as_deep_as_it_may_be_overflows_a_stack() {
         format!("params.map{}", ".a".repeat(98)),
         format!("params.map{}1{}", "[params.map".repeat(16), "]".repeat(16)),
     ] {
-        // Which of them has a value does not matter: all of them come back.
+        // Not every one has a value, but all of them must return.
         let _ = rendered(json!(format!("{{{{ {text} }}}}")));
     }
 }
@@ -393,7 +393,7 @@ proptest! {
         let _ = rendered(json!(format!("{{{{{text}}}}}")));
     }
 
-    /// Made of the language's own words, so that most of it gets far.
+    /// Builds texts from the language's own words, so that most of them get past the first checks.
     #[test]
     fn no_expression_makes_it_panic_and_what_is_seen_is_what_is_used(
         words in prop::collection::vec(prop::sample::select(vec![
@@ -409,7 +409,7 @@ proptest! {
         let value = params(json!(text));
         let Ok(Some(found)) = references(&value) else { return Ok(()) };
         if let Ok(full) = render(&value, &scope()) {
-            // Taking away what is not used changes nothing.
+            // Removing unused values changes nothing.
             let mut less = scope();
             less.steps.retain(|name, _| found.steps.contains(name));
             if !found.node {

@@ -1,19 +1,19 @@
-//! Finds the expressions in a text: what stands between `{{` and `}}`, quotes and brackets inside respected.
+//! Finds the expressions in a text: the parts between `{{` and `}}`, with respect to quotes and brackets.
 
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part<'t> {
     Plain(&'t str),
-    /// What stands between the braces.
+    /// The text between the braces.
     Expression(&'t str),
 }
 
-/// Whether there is anything to look at.
+/// Returns whether the text may contain an expression.
 pub(super) fn holds_expression(text: &str) -> bool {
     text.contains("{{")
 }
 
-/// The parts of a text, or why it is none.
+/// Splits a text into its parts, or returns why it is invalid.
 pub(crate) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -37,7 +37,7 @@ pub(crate) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
     Ok(parts)
 }
 
-/// Where the closing braces stand.
+/// Returns the position of the closing braces.
 fn end(inside: &str) -> Option<usize> {
     let bytes = inside.as_bytes();
     let mut quote = None;

@@ -1,5 +1,5 @@
-//! Splits an expression into tokens, and refuses what is not part of the language. It is narrower than Jinja's own
-//! grammar on purpose: every token that is let through here means the same to both.
+//! Splits an expression into tokens, and refuses text that is not part of the language. It is narrower than Jinja's own
+//! grammar on purpose: every accepted token means the same in both.
 
 use crate::limits;
 use crate::shown::shown;
@@ -7,9 +7,9 @@ use crate::shown::shown;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind<'s> {
     Word(&'s str),
-    /// A literal text; nothing when it holds escapes, and is no name then.
+    /// A literal text; `None` when it contains escapes, and then it cannot be a name.
     Text(Option<&'s str>),
-    /// A whole number without a sign, if that is what it is.
+    /// A number; `Some` if it is whole and has no sign.
     Number(Option<u64>),
     Sign(&'s str),
 }
@@ -27,7 +27,7 @@ impl Token<'_> {
     }
 }
 
-/// Words that are no names.
+/// Words that cannot be names.
 pub(super) const KEYWORDS: &[&str] =
     &["and", "or", "not", "in", "is", "if", "else", "true", "false", "none", "True", "False", "None"];
 
@@ -85,7 +85,7 @@ fn token<'s>(
         }
         '"' | '\'' => literal(rest, first),
         '0'..='9' => number(rest, before.last().is_some_and(|token| token.is("."))),
-        // The sign of a number; what stands before it is no operand.
+        // The sign of a number, because no operand precedes it.
         '-' if rest[1..].starts_with(|c: char| c.is_ascii_digit()) && !ends_operand(before) => {
             let (_, length) = number(&rest[1..], false)?;
             Ok((Kind::Number(None), length + 1))
@@ -158,7 +158,7 @@ fn refused(source: &str, at: usize, first: char, before: &[Token<'_>]) -> String
     }
 }
 
-/// `steps.build-web.outputs.x` is a subtraction to Jinja; what was meant is `steps["build-web"]`.
+/// Suggests `steps["build-web"]` for `steps.build-web.outputs.x`, which is a subtraction in Jinja.
 fn dashed_name(source: &str, at: usize, before: &[Token<'_>]) -> Option<String> {
     let [.., owner, dot, last] = before else { return None };
     let (Kind::Word(_), Kind::Word(_)) = (owner.kind, last.kind) else { return None };
@@ -168,7 +168,7 @@ fn dashed_name(source: &str, at: usize, before: &[Token<'_>]) -> Option<String> 
     let in_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let rest = &source[last.start..];
     let name = &rest[..rest.find(|c: char| !in_name(c)).unwrap_or(rest.len())];
-    // From the beginning of the chain of names.
+    // Start at the beginning of the chain of names.
     let mut first = before.len() - 3;
     while first >= 2 && before[first - 1].is(".") && matches!(before[first - 2].kind, Kind::Word(_)) {
         first -= 2;

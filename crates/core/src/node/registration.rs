@@ -10,7 +10,7 @@ use crate::node::{Former, Installation, NodeRecord, NodeStatus};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newcomer {
     pub session: SessionId,
-    /// Nothing: an agent from before there were installations.
+    /// `None` for an agent of a release before installations.
     pub installation: Option<Installation>,
 }
 
@@ -38,7 +38,8 @@ pub enum Decision {
 }
 
 impl Rule {
-    /// `stored` is the current node; `is_deleted` is true if the node was deleted while it had the newcomer's session.
+    /// Decides about a newcomer. `stored` is the current node; `is_deleted` is true if the node was deleted while it had the
+    /// newcomer's session.
     pub fn decide(&self, stored: Option<&NodeRecord>, is_deleted: bool, newcomer: &Newcomer) -> Decision {
         if is_deleted {
             return Decision::NotFound;
@@ -63,8 +64,8 @@ impl Rule {
     }
 
     /// Returns whether the node may have leases that this store does not know. The store may be empty or older, and leases
-    /// of another store are valid there until their term ends. Agents without an installation id take every lease that
-    /// is not refused for renewed, so this is false for them.
+    /// of another store are valid there until their term ends. Agents without an installation id treat every lease that is
+    /// not refused as renewed, so this is false for them.
     pub fn may_hold_of_another_store(&self, stored: &NodeRecord, lease_ttl: Duration) -> bool {
         let since = stored.registered_at.max(self.serving_since);
         let known_for = Duration::try_from(self.now.duration_since(since)).unwrap_or(Duration::ZERO);
@@ -76,7 +77,7 @@ impl Rule {
         Duration::try_from(self.now.duration_since(heard)).unwrap_or(Duration::ZERO)
     }
 
-    /// A session that signed off is stale at once.
+    /// Returns whether the stored session counts as alive. A session that signed off does not: it is stale at once.
     fn is_alive(&self, stored: &NodeRecord) -> bool {
         stored.status == NodeStatus::Online && self.silent_for(stored) < self.stale_after
     }

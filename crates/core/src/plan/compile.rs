@@ -13,7 +13,8 @@ use crate::limits;
 use crate::run::Resolved;
 use crate::spec::{Definition, Delivery, Entry, ForEach, Task};
 
-/// Why a definition cannot be compiled. The checks of the job file find all but the size before.
+/// The reason why a definition cannot be compiled. The checks of the job file find every reason except the size
+/// earlier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("the run has {steps} steps; at most {} are possible", limits::STEPS_PER_RUN)]
@@ -108,7 +109,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Kahn's walk; whatever it cannot reach holds a cycle, and following unfinished entries finds it.
+    /// Refuses cycles with Kahn's algorithm: entries that it cannot reach contain a cycle, and following unfinished
+    /// entries finds it.
     fn refuse_cycles(&self) -> Result<(), Error> {
         let mut missing: Vec<usize> = self.entries.iter().map(|entry| entry.after.len()).collect();
         let mut ready: Vec<EntryIx> =
@@ -145,7 +147,7 @@ impl Plan {
     }
 }
 
-/// What an entry's `for_each` goes over. The steps that it names are found later.
+/// Returns the items of an entry's `for_each`. The steps that they refer to are resolved later.
 fn each(entry: &Entry, index: usize) -> Result<Option<Each>, Error> {
     let Some(ForEach { items, max_parallel }) = entry.for_each() else { return Ok(None) };
     let refuse = |problem: String| {
@@ -169,7 +171,7 @@ impl ResolvedTemplate {
     }
 }
 
-/// Finds the steps that expressions name. Invalid expressions are skipped: the parser has reported them, or evaluation
+/// Resolves the steps that expressions refer to. Skips invalid expressions: the parser has reported them, or evaluation
 /// will.
 fn resolve_templates(definition: &Definition, steps: &mut [Step], entries: &mut [PlanEntry]) {
     let by_name = std::cell::LazyCell::new(|| -> HashMap<&str, StepIx> {
@@ -198,7 +200,7 @@ fn resolve_templates(definition: &Definition, steps: &mut [Step], entries: &mut 
     }
 }
 
-/// Every entry once, after the entries that it waits for.
+/// Returns one pass for each entry, after the passes of the entries that it waits for.
 fn once(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
     // Each entry has one pass, with its own index.
     let passes_of = |entries: &[EntryIx]| entries.iter().map(|entry| PassIx(entry.0)).collect();
@@ -212,7 +214,7 @@ fn once(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
     passes.collect()
 }
 
-/// Wave by wave through the list, then what answers failures.
+/// Returns one pass for each wave and entry of the list, then one for each entry that runs after failures.
 fn in_waves(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
     let all = resolved.waves.last().copied().unwrap_or(0);
     let (answering, walked): (Vec<_>, Vec<_>) =
@@ -256,7 +258,8 @@ fn connect(definition: &Definition, entries: &mut [PlanEntry]) -> Result<(), Err
     Ok(())
 }
 
-/// What the task says; else placed work is delivered at least once, pinned work only if doing it twice is harmless.
+/// Returns the task's own delivery. By default placed or idempotent work is delivered at least once, and other work at
+/// most once.
 fn delivery(task: &Task, placed: bool, idempotent: bool) -> Delivery {
     match task.delivery {
         Some(delivery) => delivery,

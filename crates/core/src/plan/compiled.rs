@@ -1,4 +1,4 @@
-//! Owns the shape of a compiled plan, and what can be asked of it. How a definition becomes one is `compile`'s.
+//! Owns the shape of a compiled plan and the functions that read it. `compile` creates it from a definition.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::expr::{Scope, Template};
 use crate::run::{NodeRef, Resolved};
 use crate::spec::{Condition, Definition, Delivery, Limits, Placement, Task};
 
-/// Whether tasks say what they depend on.
+/// How the tasks are ordered: as a list, or by `depends_on`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -21,36 +21,36 @@ pub enum Shape {
     Graph,
 }
 
-/// A leaf's place in the plan. Its number is its index, depth first from 0.
+/// A leaf's position in the plan. Its number is its index, depth first from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub entry: EntryIx,
-    /// Its place inside its entry; 0 for a leaf of its own.
+    /// The leaf's position inside its entry; 0 for a leaf outside a branch.
     pub position: u32,
-    /// The leaf's condition inside a branch; a leaf of its own has its condition on the entry.
+    /// The leaf's condition inside a branch. For a leaf outside a branch, the entry has the condition.
     pub condition: Option<Condition>,
-    /// Whether a lost attempt is sent again.
+    /// Whether a lost attempt is retried.
     pub delivery: Delivery,
-    /// Its params, if they hold expressions.
+    /// The leaf's params, if they contain expressions.
     pub params: Option<ResolvedTemplate>,
-    /// The keys of its limits, if they hold expressions.
+    /// The keys of its limits, if they contain expressions.
     pub keys: Option<ResolvedTemplate>,
-    /// Its limits, when their keys are written out.
+    /// Its limits, if their keys contain no expressions.
     pub limits: Option<Arc<Limits>>,
 }
 
-/// The items of an entry: it is walked once for each.
+/// The items of an entry: the entry runs once for each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Each {
     pub items: Items,
-    /// Items that may be under way at once.
+    /// The number of items that may run at the same time.
     pub max_parallel: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Items {
     Known(Arc<[Value]>),
-    /// Evaluated when the entry is due.
+    /// The items are evaluated when the entry is due.
     Expected(ResolvedTemplate),
 }
 
@@ -61,7 +61,7 @@ pub struct ResolvedTemplate {
     pub node: bool,
     /// Other steps, by the names that the expressions use.
     pub steps: Vec<(String, StepIx)>,
-    /// Whether it asks for nodes other than its own.
+    /// Whether the expressions read outputs of other nodes.
     pub step_nodes: bool,
 }
 
@@ -71,7 +71,7 @@ impl ResolvedTemplate {
     }
 }
 
-/// The definition has the template's text.
+/// Compares only the references: the definition contains the template's text.
 impl PartialEq for ResolvedTemplate {
     fn eq(&self, other: &Self) -> bool {
         (self.node, &self.steps, self.step_nodes) == (other.node, &other.steps, other.step_nodes)
@@ -86,11 +86,11 @@ pub struct PlanEntry {
     /// The first of its leaves; the others follow it.
     pub first: StepIx,
     pub length: u32,
-    /// Its nodes, or nothing when it is placed: one instance, not yet bound.
+    /// The entry's nodes. `None` when it is placed: it has one instance that is not bound to a node yet.
     pub set: Option<SetIx>,
     /// A placed entry with an instance for each item.
     pub each: Option<Each>,
-    /// Entries that end before this one begins.
+    /// Entries that must end before this one begins.
     pub after: Vec<EntryIx>,
     /// Entries that wait for this one.
     pub before: Vec<EntryIx>,
@@ -101,33 +101,33 @@ impl PlanEntry {
         StepIx::within(self.first.0..self.first.0 + self.length)
     }
 
-    /// Returns the leaf at a position inside the entry, unless the position is its end.
+    /// Returns the leaf at a position inside the entry, or `None` if the position is the end.
     pub fn step(&self, position: u32) -> Option<StepIx> {
         (position < self.length).then(|| StepIx(self.first.0 + position))
     }
 
-    /// Whether it only runs after failures.
+    /// Returns whether the entry only runs after failures.
     pub fn answers_failures(&self) -> bool {
         self.condition == Some(Condition::OnFailure)
     }
 }
 
-/// One walk of an entry over its nodes. Without a roll-out every entry is walked once. With one, each wave walks every
-/// entry but those that answer failures, and these come once, after the last wave.
+/// One walk of an entry over its nodes. Without a roll-out every entry has one pass. With one, each wave has a pass for
+/// every entry except those that run after failures; these have one pass after the last wave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pass {
     pub entry: EntryIx,
-    /// The wave that it belongs to, from 0.
+    /// The wave that the pass belongs to, from 0.
     pub wave: Option<u32>,
-    /// Its part of the entry's nodes.
+    /// The pass's part of the entry's nodes.
     pub nodes: Range<u32>,
-    /// Passes that end before this one begins.
+    /// Passes that must end before this one begins.
     pub after: Vec<PassIx>,
     /// Passes that wait for this one.
     pub before: Vec<PassIx>,
 }
 
-/// What waits for what, as people are shown it.
+/// A dependency between two steps, as it is shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge {
     pub from: StepIx,
@@ -138,9 +138,9 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
-    /// Every instance of the one before any of the other.
+    /// All instances of the first step end before any instance of the second begins.
     Barrier,
-    /// On each node the one before the other.
+    /// On each node the first step ends before the second begins.
     PerNode,
 }
 
@@ -156,7 +156,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The task of a step.
+    /// Returns the task of a step.
     pub fn task(&self, step: StepIx) -> &Task {
         let Step { entry, position, .. } = self.steps[step];
         &self.definition.tasks[entry].leaves()[position as usize]
@@ -170,18 +170,18 @@ impl Plan {
         &self.entries[self.steps[step].entry]
     }
 
-    /// The nodes of an entry; nothing when it is placed.
+    /// Returns the nodes of an entry, or `None` when it is placed.
     pub fn nodes_of(&self, entry: EntryIx) -> Option<&[NodeIx]> {
         self.entries[entry].set.map(|set| self.resolved.sets[set].as_slice())
     }
 
-    /// The nodes of a pass; nothing when it is placed.
+    /// Returns the nodes of a pass, or `None` when it is placed.
     pub fn nodes_of_pass(&self, pass: PassIx) -> Option<&[NodeIx]> {
         let Pass { entry, nodes, .. } = &self.passes[pass];
         self.nodes_of(*entry).map(|all| &all[nodes.start as usize..nodes.end as usize])
     }
 
-    /// Of a roll-out, how many nodes may fail.
+    /// Returns how many nodes of a roll-out may fail.
     pub fn budget(&self) -> Option<u32> {
         self.definition.rollout.as_ref().map(|rollout| self.resolved.budget(rollout))
     }
@@ -194,19 +194,19 @@ impl Plan {
         self.entry_of_step(step).set.is_none()
     }
 
-    /// Whether a step only runs after failures. Such steps continue after fail-fast, and their failures do not count
-    /// against a budget.
+    /// Returns whether a step only runs after failures. Such steps continue after fail-fast, and their failures do not
+    /// count against a budget.
     pub fn answers_failures(&self, step: StepIx) -> bool {
         self.steps[step].condition == Some(Condition::OnFailure)
             || self.entry_of_step(step).answers_failures()
     }
 
-    /// Where a placed step may run.
+    /// Returns the nodes on which a placed step may run.
     pub fn placement(&self, step: StepIx) -> Option<&Placement> {
         self.task(step).placement.as_ref().or(self.definition.placement.as_ref())
     }
 
-    /// How many instances the whole plan has, with one for items that are not known yet.
+    /// Returns the number of instances of the whole plan. Items that are not known yet count as one.
     pub fn instances(&self) -> usize {
         let items = |entry: &PlanEntry| match entry.each.as_ref().map(|each| &each.items) {
             Some(Items::Known(items)) => items.len(),
@@ -217,7 +217,7 @@ impl Plan {
         self.entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
     }
 
-    /// All edges between steps, for people.
+    /// Returns all edges between steps, to show them to users.
     pub fn edges(&self) -> Vec<Edge> {
         let mut edges = Vec::new();
         for entry in &self.entries {

@@ -1,5 +1,5 @@
-//! Checks a definition's expressions against the nodes that it came to: everything that can be known before anything is
-//! dispatched. What steps will have said is not known; that they can be asked for it is.
+//! Checks a definition's expressions against its resolved nodes, as far as possible before anything is dispatched. The
+//! outputs of steps are not known yet, but whether an expression may read them is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::node::NodeRecord;
 use crate::shown::shown;
 use crate::spec::{Definition, Task};
 
-/// The nodes of an entry, as indexes into those given; nothing when it is placed.
+/// Returns the nodes of an entry as indexes into the given nodes, or `None` when it is placed.
 type Members<'r> = dyn Fn(usize) -> Option<&'r [usize]> + 'r;
 
 pub(super) struct Expressions<'r> {
@@ -28,9 +28,9 @@ pub(super) struct Expressions<'r> {
 struct Context<'r> {
     known: Known<'r>,
     scope: Scope,
-    /// Of each node, once it was asked for: many steps may ask.
+    /// The facts of each node, cached at the first use because many steps may read them.
     facts: Vec<Option<Data>>,
-    /// Whether there are few enough instances to look at each. A run with more is refused for their number.
+    /// Whether there are few enough instances to check each of them. A run with more is refused for their number.
     looks_at_each: bool,
 }
 
@@ -44,7 +44,8 @@ impl<'r> Expressions<'r> {
         Self { definition, params, nodes, members, context: None }
     }
 
-    /// Refuses a step whose params cannot come out right. `schemas` are what its nodes declare of its action.
+    /// Refuses a step whose params cannot be rendered or are invalid. `schemas` are the schemas of its action that its
+    /// nodes declare.
     pub(super) fn check(
         &mut self,
         at: ExprSite,
@@ -75,7 +76,7 @@ impl<'r> Expressions<'r> {
         self.check_each(members, task, step, template)
     }
 
-    /// The same for what an entry goes over.
+    /// Refuses an entry whose items cannot be rendered.
     pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
         let problems = self.context().known.check_items(entry, template);
         let entries = &self.definition.tasks;
@@ -87,7 +88,7 @@ impl<'r> Expressions<'r> {
         })
     }
 
-    /// The same for the keys of a task's limits.
+    /// Refuses a task whose limit keys cannot be rendered.
     pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<(), Unfit> {
         let problems = self.context().known.check(at, template);
         self.check_names(at, template, &problems, |problems| {
@@ -98,7 +99,7 @@ impl<'r> Expressions<'r> {
         })
     }
 
-    /// Refuses names that cannot be there, and those of which it is not settled whose they are.
+    /// Refuses names that cannot exist, and names of outputs that could belong to more than one node.
     fn check_names(
         &mut self,
         at: ExprSite,
@@ -124,7 +125,7 @@ impl<'r> Expressions<'r> {
             let width = |entry: usize| (self.members)(entry).map_or(1, <[usize]>::len);
             let tasks = self.definition.tasks.iter().enumerate();
             let instances: usize = tasks.map(|(index, entry)| entry.leaves().len() * width(index)).sum();
-            // The run has no id yet; any stands for it.
+            // The run has no id yet, so the nil id stands for it.
             let run = serde_json::json!({"id": uuid::Uuid::nil(), "job": self.definition.name});
             let scope = Scope {
                 run: Data::from(&run),
@@ -142,14 +143,14 @@ impl<'r> Expressions<'r> {
         })
     }
 
-    /// Whether it is settled whose outputs are meant, on every node of the step that asks.
+    /// Checks, on every node of the reading step, that it is clear which node's outputs are meant.
     fn is_clear(&mut self, at: ExprSite, used: &StepUse<'_>) -> Result<(), (String, Vec<(String, String)>)> {
         let Some(step) = self.context().known.step(used.step) else { return Ok(()) };
         let Some(theirs) = (self.members)(step.entry) else { return Ok(()) };
         let (name, written) = (shown(used.step), &used.written);
         let hostname = |index: &usize| self.nodes[*index].description.hostname.as_str();
         if used.of_nodes {
-            // One that is not written out is known when it is evaluated.
+            // A computed node name is only known at evaluation.
             let Some(node) = used.node else { return Ok(()) };
             if theirs.iter().any(|index| hostname(index) == node) {
                 return Ok(());
@@ -200,7 +201,7 @@ impl<'r> Expressions<'r> {
         let mut wrong = Vec::new();
         for &index in members {
             let node = &nodes[index];
-            // A node without the action is refused for that.
+            // A node without the action is refused elsewhere.
             let Some(schema) = node.description.action(&task.backend, &task.action) else { continue };
             let facts = context.facts[index].get_or_insert_with(|| Data::from(&facts(node))).clone();
             if let Err(problems) = context.refuse_params(task, template, Some(facts), Some(schema)) {
@@ -227,7 +228,7 @@ impl<'r> Expressions<'r> {
 }
 
 impl Context<'_> {
-    /// Renders what can be rendered by now, and checks it.
+    /// Renders the params that can be rendered before steps have run, and checks them.
     fn refuse_params(
         &mut self,
         task: &Task,

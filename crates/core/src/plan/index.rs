@@ -1,4 +1,4 @@
-//! Owns the indexes of a plan: one type for each kind, so that the compiler tells them apart. They are stored and sent
+//! Owns the indexes of a plan: one type for each kind, so that the compiler keeps them apart. They are stored and sent
 //! as plain numbers.
 
 use std::fmt;
@@ -70,7 +70,7 @@ indexes! {
     EntryIx,
     /// One walk of an entry over its nodes.
     PassIx,
-    /// A node's, or an item's, way through the leaves of a pass.
+    /// The progress of one node, or one item, through the leaves of a pass.
     WalkIx,
     /// A node of `Resolved::nodes`.
     NodeIx,

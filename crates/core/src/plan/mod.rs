@@ -1,4 +1,4 @@
-//! The plan: a definition compiled for the nodes that it came to. Steps, entries, and what waits for what.
+//! The plan: a definition compiled for its resolved nodes. It has steps, entries, and the dependencies between them.
 
 mod compile;
 mod compiled;

@@ -1,4 +1,4 @@
-//! Settles which nodes a definition concerns, and refuses it when one of them cannot do what is asked.
+//! Resolves the nodes of a definition, and refuses it when one of them cannot run its steps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::select::Selector;
 use crate::shown::shown;
 use crate::spec::{Definition, Entry, Task};
 
-/// Why a run is refused before anything is dispatched.
+/// The reason why a run is refused before anything is dispatched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Unfit {
     pub message: String,
-    /// The nodes concerned, by hostname, each with its reason.
+    /// The affected nodes, by hostname, each with its reason.
     pub nodes: Vec<(String, String)>,
 }
 
-/// The nodes that each entry's target comes to. Drained nodes are left out, and named: they take no new work. Offline
-/// ones are not left out: a target that silently shrinks would lie about what was changed. `params` are the run's.
+/// Resolves each entry's target to nodes. Drained nodes accept no new work: they are left out and named. Offline nodes
+/// are kept, because a target that silently shrinks would hide which hosts were not changed. `params` are the run's.
 pub fn resolve(
     definition: &Definition,
     params: &Params,
@@ -42,7 +42,7 @@ pub fn resolve(
     fitting(definition, params, nodes, sets, entries)
 }
 
-/// The same nodes as before, held against what they are today: a run that is tried again does not ask its targets anew.
+/// Checks the nodes of an earlier run against their current state: a retried run does not resolve its targets again.
 pub fn resolve_again(
     definition: &Definition,
     params: &Params,
@@ -72,7 +72,7 @@ pub fn resolve_again(
     Ok(Resolved { waves: former.waves.clone(), left_out: former.left_out.clone(), ..resolved })
 }
 
-/// Refuses what the nodes cannot do.
+/// Refuses steps that the nodes cannot run.
 fn fitting(
     definition: &Definition,
     params: &Params,
@@ -133,17 +133,17 @@ fn fitting(
     }
     let mut resolved = sets.into_resolved(nodes, entries, idempotent);
     if let Some(rollout) = &definition.rollout {
-        // One target for all entries: the job file's rules see to it.
+        // All entries have one target: the job file's rules ensure it.
         let nodes = resolved.sets.first().map_or(0, Vec::len);
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
     Ok(resolved)
 }
 
-/// How every refusal ends.
+/// The end of every refusal.
 const NOTHING_STARTED: &str = "; nothing was started";
 
-/// Everything that stands in the way, said at once: whoever mends the first thing wants to know of the second.
+/// Joins all refusals into one, so that the user can fix them all at once.
 fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
     let mut refusals = refusals.into_iter();
     let mut all = refusals.next()?;
@@ -160,21 +160,21 @@ fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
     Some(all)
 }
 
-/// What is wrong with a step's params wherever it runs.
+/// Refuses a step whose params are invalid on every node.
 pub(super) fn refused(task: &Task, step: StepIx, problems: &[ParamProblem]) -> Unfit {
     let why = joined(problems);
     let message = format!("step {step} ({}) is refused: {why}{NOTHING_STARTED}", task.label());
     Unfit { message, nodes: Vec::new() }
 }
 
-/// What is wrong with a step's params on one node.
+/// Refuses a step whose params are invalid on one node.
 pub(super) fn refused_on(task: &Task, step: StepIx, hostname: &str, why: String) -> Unfit {
     let message = format!("step {step} ({}) is refused on {hostname}: {why}{NOTHING_STARTED}", task.label());
     Unfit { message, nodes: vec![(hostname.to_owned(), why)] }
 }
 
-/// What is wrong with a step's params by what its nodes declare of its action: `hostname` is one of them. `All`: they
-/// all declare the same.
+/// Refuses a step whose params do not match the schema of its action that its nodes declare. `hostname` is one of these
+/// nodes. `All` means that they all declare the same schema.
 pub(super) fn refused_by(
     task: &Task,
     step: StepIx,
@@ -198,7 +198,7 @@ pub(super) enum Declared {
 }
 
 impl Declared {
-    /// One node alone is better named.
+    /// Counts a single node as `Some`, because naming it is clearer.
     pub(super) fn of(schemas: usize, nodes: usize) -> Self {
         if schemas == 1 && nodes > 1 { Declared::All } else { Declared::Some }
     }
@@ -208,7 +208,7 @@ pub(super) fn joined(problems: &[ParamProblem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// How messages name an entry that has a target of its own beside other entries; nothing when there is one target.
+/// Returns how messages name an entry with its own target; `None` if it has none or is the only entry.
 fn own_target(definition: &Definition, index: usize) -> Option<String> {
     let entry = &definition.tasks[index];
     let own = matches!(entry, Entry::Leaf(Task { target: Some(_), .. })) && definition.tasks.len() > 1;
@@ -226,17 +226,17 @@ fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Select
     }
 }
 
-/// What the nodes of a set declare of one action. Gathered once: thousands of steps may use it.
+/// The schemas that the nodes of a set declare for one action. Collected once, because thousands of steps may use it.
 struct Offer<'a> {
     idempotent: bool,
-    /// How many nodes have the action.
+    /// The number of nodes that have the action.
     nodes: usize,
-    /// Every distinct schema, and a node that declares it. Nearly always there is one.
+    /// Every distinct schema, with a node that declares it. Nearly always there is only one.
     schemas: Vec<(&'a ActionSchema, &'a str)>,
 }
 
 impl<'a> Offer<'a> {
-    /// Notes the nodes that lack the backend or the action.
+    /// Collects the schemas, and records the nodes that lack the backend or the action.
     fn of(
         task: &Task,
         members: impl Iterator<Item = &'a NodeRecord>,
@@ -259,7 +259,7 @@ impl<'a> Offer<'a> {
                     }
                 },
             };
-            // Several actions of one backend lack it once.
+            // A missing backend is listed once, even if several of its actions are used.
             let lacks = missing.entry(&description.hostname).or_default();
             if !lacks.contains(&lacking) {
                 lacks.push(lacking);
@@ -279,18 +279,18 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// Distinct sets of nodes, by the selector that came to them.
+/// Distinct sets of nodes, by selector.
 #[derive(Default)]
 struct Sets<'a> {
     by_selector: HashMap<&'a str, SetIx>,
-    /// Indexes into the nodes given.
+    /// Indexes into the given nodes.
     members: Vec<Vec<usize>>,
-    /// Those that a selector means and that are drained.
+    /// Drained nodes that a selector matches.
     left_out: BTreeSet<usize>,
 }
 
 impl<'a> Sets<'a> {
-    /// `whose` names the entry in a refusal, where that helps.
+    /// Returns the set of a selector. `whose` names the entry in a refusal, where that helps.
     fn of(
         &mut self,
         selector: &'a Selector,

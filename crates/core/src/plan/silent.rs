@@ -1,10 +1,11 @@
-//! Decides what is said of a run's nodes that nothing has been heard of for a while, or that were deleted.
+//! Describes the nodes of a run that have been silent for a while, or that were deleted.
 
 use crate::ids::NodeId;
 use crate::node::NodeStatus;
 use crate::run::Resolved;
 
-/// The run's nodes that are stale, offline or deleted (no status), by hostname, each with what becomes of its steps.
+/// Returns the run's nodes that are stale, offline or deleted (no status), by hostname, each with the consequence for
+/// its steps.
 pub fn silent_nodes(
     resolved: &Resolved,
     status: impl Fn(NodeId) -> Option<NodeStatus>,

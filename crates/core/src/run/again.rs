@@ -1,4 +1,4 @@
-//! Decides what a retry of a run carries over from it, and which nodes it concerns.
+//! Decides which executions a retry carries over from the first run, and on which nodes it runs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,26 +12,26 @@ use crate::run::{Instance, Resolved, RunRecord, RunState};
 use crate::spec::{Condition, Definition, Entry};
 use crate::work::Origin;
 
-/// What of the first run the second one does again.
+/// Which part of the first run the retry repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     AllNodes,
-    /// Only on those on which something failed.
+    /// Only nodes on which something failed.
     FailedNodes,
-    /// This entry and all that follows it too, however they ended.
+    /// Also this entry and all that follow it, however they ended.
     From(EntryIx),
 }
 
-/// What the second run begins with.
+/// The start of the second run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Second<'a> {
-    /// The first run's nodes, or those of them that failed.
+    /// The nodes of the first run, or only those that failed.
     pub resolved: Resolved,
-    /// What succeeded and is not done again.
+    /// Executions that succeeded and are not repeated.
     pub taken: Vec<&'a Execution>,
 }
 
-/// Why there is nothing to try again.
+/// Why a run cannot be retried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAgain {
     #[error("run `{run}` has not ended: it is {state}; wait for its end, or cancel it")]
@@ -47,7 +47,7 @@ pub enum NotAgain {
     LeftOut { task: String },
 }
 
-/// Decides what a retry of `run` begins with. `plan` is that of `run`, and `executions` are all that it had.
+/// Decides how a retry of `run` starts. `plan` is the plan of `run`, and `executions` are all of its executions.
 pub fn retry_of<'a>(
     run: &RunRecord,
     plan: &Plan,
@@ -81,14 +81,14 @@ pub fn retry_of<'a>(
     Ok(Second { taken: taken(plan, &last, &resolved, again), resolved })
 }
 
-/// Returns the executions that the second run does not do again.
+/// Returns the executions that the second run does not repeat.
 fn taken<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: Again) -> Vec<&'a Execution> {
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
-    // A step that answered a failure on a node may have undone what was done there.
+    // An on-failure step may have undone earlier work on its node.
     let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
     let answered = || last.iter().filter(|(of, last)| plan.answers_failures(of.step) && ran(last));
     let undone: HashSet<NodeId> = answered().filter_map(|(of, _)| of.node).collect();
-    // Placed steps have no node: the walk that they were part of was undone.
+    // Placed steps have no node: an on-failure step may have undone the walk that it was part of.
     let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
     let undone_walks: HashSet<_> =
         answered().filter(|(of, _)| of.node.is_none()).map(|(of, _)| walk(of)).collect();
@@ -120,7 +120,7 @@ fn taken<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: A
 }
 
 impl Second<'_> {
-    /// What was taken over, as the second run's own.
+    /// Returns copies of the carried-over executions that belong to the second run.
     pub fn executions(&self, run: &RunId, now: Timestamp, dice: &mut Dice) -> Vec<Execution> {
         let own = |former: &Execution| Execution {
             id: ExecutionId(dice.uuid_at(now)),
@@ -128,9 +128,9 @@ impl Second<'_> {
             pinned: former.pinned,
             attempt: 1,
             params: former.params.clone(),
-            // The one that was really carried out: its output is there.
+            // The execution that really ran: it has the output.
             reused: Some(former.reused.unwrap_or(former.id)),
-            // It was carried out, or not: this run takes no part in it.
+            // This copy does not run, so it uses no limits.
             limits: None,
             cache_key: None,
             created_at: now,
@@ -140,13 +140,13 @@ impl Second<'_> {
     }
 }
 
-/// Whether the last attempt of an instance means that the instance failed, in a run that ended as `run`.
+/// Returns whether an instance failed, judged by its last attempt, in a run that ended as `run`.
 pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
     match last {
         Status::Failed | Status::Lost => true,
-        // Withdrawn: it was to be tried again after a failure.
+        // Withdrawn: the attempt was a retry after a failure.
         Status::Skipped => attempt > 1,
-        // Whoever cancels a run does not say that its nodes failed.
+        // Cancelling a run does not mean that its nodes failed.
         Status::Cancelled => attempt > 1 || run != RunState::Cancelled,
         Status::Pending | Status::Leased | Status::Running | Status::Succeeded => false,
     }
@@ -173,7 +173,7 @@ fn last_attempts(executions: &[Execution]) -> LastAttempts<'_> {
     last
 }
 
-/// Returns the entry that a user names: by its own name, or by that of a leaf in it.
+/// Returns the entry with this name, or the one that contains a leaf with this name.
 pub fn entry_named(definition: &Definition, name: &str) -> Option<EntryIx> {
     let is_meant = |entry: &Entry| {
         entry.name() == Some(name) || entry.leaves().iter().any(|task| task.name.as_deref() == Some(name))
@@ -191,7 +191,7 @@ pub fn answering_steps(definition: &Definition) -> BTreeSet<u32> {
     (0..).zip(leaves).filter(|(_, answers)| *answers).map(|(step, _)| step).collect()
 }
 
-/// Returns an entry and all that wait for it, however far.
+/// Returns an entry and all entries that depend on it, directly or indirectly.
 fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
     let mut follow = HashSet::from([entry]);
     let mut found = vec![entry];
@@ -201,7 +201,7 @@ fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
     follow
 }
 
-/// Returns the entries whose items come from tasks that are done again: their list may be another one.
+/// Returns the entries whose items come from repeated tasks: their list may be different.
 fn of_other_items(
     plan: &Plan,
     last: &LastAttempts<'_>,
@@ -217,8 +217,8 @@ fn of_other_items(
     entries.filter(|(_, entry)| is_other(entry)).map(|(entry, _)| entry).collect()
 }
 
-/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if there is
-/// nothing to do on them, or if it only answers failures.
+/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if nothing
+/// is left to do on them, or if it only runs after failures.
 fn narrowed(plan: &Plan, failed: &HashSet<NodeId>, last: &LastAttempts<'_>) -> Result<Resolved, NotAgain> {
     let resolved = &plan.resolved;
     let has_failed = |node: &NodeIx| failed.contains(&plan.node(*node).id);
@@ -330,7 +330,7 @@ mod tests {
         (0..).zip(list).map(make).collect()
     }
 
-    /// Three nodes that every entry with a target has.
+    /// Creates a run with three nodes, which every entry with a target has.
     fn run(definition: serde_json::Value, state: RunState, partial: bool) -> RunRecord {
         let definition: Definition = serde_json::from_value(definition).unwrap();
         let placed = |entry: &Entry| entry.leaves()[0].placement.is_some();

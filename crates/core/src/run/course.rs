@@ -1,5 +1,4 @@
-//! Decides what a run does from its creation to its end: it waits for its turn, walks its plan, and stops when its time
-//! is over.
+//! Decides a run from its creation to its end: it waits for admission, runs its plan, and stops at its timeout.
 
 use std::sync::Arc;
 
@@ -14,15 +13,15 @@ use crate::ids::{NodeId, RunId};
 use crate::limits;
 use crate::plan::Plan;
 
-/// What decides whether a new run has to wait for its turn.
+/// The facts that decide whether a new run has to wait for admission.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations)]
 pub struct Gate<'a> {
-    /// Every server that shares the store knows turns. Otherwise no run waits.
+    /// Whether every server that shares the store supports admission. If not, no run waits.
     pub is_known: bool,
-    /// How many runs may be under way.
+    /// The maximum number of runs under way.
     pub limit: Option<u32>,
-    /// How many runs may wait, including runs that there is room for right now.
+    /// The maximum number of waiting runs, including those for which there is room now.
     pub max_pending: &'a (dyn Fn() -> u32 + Sync),
 }
 
@@ -32,7 +31,7 @@ pub struct Gate<'a> {
 pub struct New<'a> {
     pub run: &'a RunRecord,
     pub plan: &'a Arc<Plan>,
-    /// The executions that it takes over from an earlier run.
+    /// The executions that are carried over from an earlier run.
     pub taken: &'a [Execution],
     pub gate: Gate<'a>,
 }
@@ -41,7 +40,7 @@ pub struct New<'a> {
 #[derive(Clone, Debug)]
 pub struct Course {
     progress: Progress,
-    /// The run has not been let in, so its plan is not walked.
+    /// The run is not admitted yet, so its plan does not start.
     waits: bool,
     /// When the run's own timeout stops it.
     deadline: Option<Timestamp>,
@@ -80,7 +79,7 @@ impl Course {
         (course, changes)
     }
 
-    /// Goes on with a stored run, which is owned with this epoch now. A run that waited still waits.
+    /// Continues a stored run, which this server now owns with this epoch. A run that waited still waits.
     pub fn restore(
         plan: Arc<Plan>,
         run: &RunRecord,
@@ -128,12 +127,12 @@ impl Course {
         self.progress.is_ended()
     }
 
-    /// Returns true if the run waits for its turn.
+    /// Returns true if the run waits for admission.
     pub fn is_waiting(&self) -> bool {
         self.waits
     }
 
-    /// Takes in committed changes that concern the run, and decides what follows.
+    /// Takes in committed changes that concern the run, and decides the consequences.
     pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
         if !self.waits {
             return self.progress.observe_all(changes, turn);
@@ -142,7 +141,7 @@ impl Course {
             match change {
                 Change::RunAdmitted { .. } if self.waits => {
                     self.waits = false;
-                    // The run's time counts from its start.
+                    // The timeout counts from the run's start.
                     self.go_on(turn.now, turn);
                 }
                 Change::RunCancelRequested { .. } => {
@@ -154,17 +153,17 @@ impl Course {
         }
     }
 
-    /// Fails what waits for a node that went offline or was deleted.
+    /// Fails the attempts that wait for a node that went offline or was deleted.
     pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
         self.progress.node_gone(node, turn);
     }
 
-    /// Returns true if the run's own timeout is over.
+    /// Returns true if the run's timeout is over.
     pub fn is_late(&self, now: Timestamp) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Decides what follows from the time alone.
+    /// Makes the decisions that depend only on the time.
     pub fn time_passed(&mut self, turn: &mut Turn<'_>) {
         if self.is_late(turn.now) {
             self.deadline = None;
@@ -173,7 +172,7 @@ impl Course {
         self.progress.tick(turn);
     }
 
-    /// Returns when [`time_passed`](Self::time_passed) has something to do.
+    /// Returns when [`time_passed`](Self::time_passed) has to be called next.
     pub fn next_tick(&self) -> Option<Timestamp> {
         self.deadline.into_iter().chain(self.progress.next_tick()).min()
     }
@@ -185,7 +184,7 @@ impl Course {
     }
 }
 
-/// Returns whether the run was to stop before its former owner died: then what is cancelled was meant to be.
+/// Returns why the run had to stop under its former owner, if it had to: then its attempts were cancelled on purpose.
 fn requested_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
     if run.live.cancel_requested_at.is_some() {
         return Some(Stop::Cancelled);

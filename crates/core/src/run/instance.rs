@@ -1,4 +1,4 @@
-//! Owns the name of a step instance.
+//! Owns the identity of a step instance.
 
 use crate::execution::Execution;
 use crate::ids::NodeId;

@@ -1,4 +1,4 @@
-//! Owns the part of a run that moves, and the words that people know its stages by.
+//! Owns the changing part of a run, and the mapping of its stages to the states of the API.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,27 +8,27 @@ use super::words::RunState;
 use crate::change::Change;
 use crate::ids::ServerId;
 
-/// Where a run stands. Each stage holds what exists in it and nothing else.
+/// The stage of a run. Each stage contains only the data that exists in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunStage {
     /// The run waits for its scheduled time.
     Scheduled,
-    /// The run waits for its turn.
+    /// The run waits for admission.
     Waiting,
-    /// The run's turn has come. The first step follows, or the first constraint.
+    /// The run is admitted. The first step follows, or the first constraint.
     Admitted,
     /// A constraint is checked.
     Checking(Hook),
-    /// A constraint was violated, and its action is taken.
+    /// A constraint was violated, and its action runs.
     Acting(Hook),
     Starting,
     Running,
     /// Nothing more is started.
     Terminating,
-    /// The whole run is to be tried again.
+    /// The whole run will be retried.
     Retrying,
     Ended(Ended),
-    /// The owner stopped proving that it lives, and no server could take over.
+    /// The owner stopped sending heartbeats, and no server could take over.
     Orphaned,
 }
 
@@ -54,34 +54,34 @@ pub enum RunVerdict {
     Cancelled,
 }
 
-/// What is said of a run's end.
+/// Details of a run's end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEnd {
-    /// Something failed, and the rest went on.
+    /// Something failed, and the rest of the run continued.
     pub partial: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The part of a run that moves. [`step`](super::step) decides how.
+/// The changing part of a run. [`step`](super::step) decides its changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLive {
     pub stage: RunStage,
-    /// When the run was let in, if it had to wait for its turn. Stays set.
+    /// When the run was admitted, if it had to wait. Stays set.
     pub admitted_at: Option<Timestamp>,
-    /// When the run first started. Stays set, also when the whole run is tried again.
+    /// When the run first started. Stays set, also when the whole run is retried.
     pub started_at: Option<Timestamp>,
     /// When a person asked to cancel the run.
     pub cancel_requested_at: Option<Timestamp>,
-    /// Since when a person has the run paused.
+    /// Since when the run has been paused by a person.
     pub paused_at: Option<Timestamp>,
     pub owner: ServerId,
-    /// Raised by every take-over; every change that the owner makes shows it.
+    /// Raised by every take-over. Every change by the owner contains it.
     pub epoch: u64,
 }
 
 impl RunStage {
-    /// Returns the word of the API for this stage. The only table of it.
+    /// Returns the state that the API shows for this stage. This is the only table of them.
     pub fn state(&self) -> RunState {
         match self {
             RunStage::Scheduled => RunState::PreRun,
@@ -103,8 +103,8 @@ impl RunStage {
         }
     }
 
-    /// Returns the stage that a word stands for: the inverse of [`state`](Self::state). `is_admitted` says whether the
-    /// run had its turn, and `end` when and how it ended. Returns nothing if the run has ended and `end` is missing.
+    /// Returns the stage for a state: the inverse of [`state`](Self::state). `is_admitted` is true if the run was
+    /// admitted; `end` is when and how it ended. Returns `None` if the state is terminal and `end` is missing.
     pub fn of(state: RunState, is_admitted: bool, end: Option<(Timestamp, RunEnd)>) -> Option<Self> {
         let ended = |verdict| end.map(|(at, end)| RunStage::Ended(Ended { verdict, at, end }));
         Some(match state {
@@ -126,7 +126,7 @@ impl RunStage {
         })
     }
 
-    /// Returns true if the run had its turn and has not ended.
+    /// Returns true if the run was admitted and has not ended.
     fn is_under_way(&self) -> bool {
         match self {
             RunStage::Scheduled | RunStage::Waiting | RunStage::Ended(_) => false,
@@ -143,7 +143,7 @@ impl RunStage {
 }
 
 impl RunLive {
-    /// Returns the life of a new run, which waits for its turn.
+    /// Creates the changing part of a new run, which waits for admission.
     pub fn new(owner: ServerId) -> Self {
         Self {
             stage: RunStage::Waiting,
@@ -156,7 +156,7 @@ impl RunLive {
         }
     }
 
-    /// Takes in committed changes of this run.
+    /// Applies committed changes of this run.
     pub fn follow(&mut self, changes: &[Change]) {
         for (_, event) in changes.iter().filter_map(RunEvent::of) {
             if let Ok(next) = step(self, &event) {
@@ -169,12 +169,12 @@ impl RunLive {
         self.stage.state()
     }
 
-    /// Returns true if the run waits for its turn.
+    /// Returns true if the run waits for admission.
     pub fn is_waiting(&self) -> bool {
         self.stage == RunStage::Waiting
     }
 
-    /// Returns true if the run had its turn and has not ended.
+    /// Returns true if the run was admitted and has not ended.
     pub fn is_under_way(&self) -> bool {
         self.stage.is_under_way()
     }

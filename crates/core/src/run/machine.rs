@@ -1,4 +1,4 @@
-//! Decides how a run moves. Every stage answers every event; an event that is not allowed names both.
+//! Decides how a run moves. Every stage handles every event; the error for an illegal event names both.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ use super::words::RunState;
 use crate::change::Change;
 use crate::ids::{RunId, ServerId};
 
-/// A fact about a run. Facts from the owner show its epoch.
+/// A fact about a run. Facts from the owner contain its epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RunEvent<'a> {
     /// Another server owns the run.
@@ -16,14 +16,14 @@ pub enum RunEvent<'a> {
     CancelRequested { at: Timestamp },
     /// A person paused or resumed the run.
     PauseSet { paused: bool, at: Timestamp },
-    /// The run's turn has come.
+    /// The run may begin: admission found room for it.
     Admitted { epoch: u64, at: Timestamp },
-    /// The run went through these states. `end` says how it ended, if it did.
+    /// The run went through these states. `end` is set if the run ended.
     Moved { epoch: u64, path: &'a [RunState], end: Option<&'a RunEnd>, at: Timestamp },
 }
 
 impl<'a> RunEvent<'a> {
-    /// Returns the run that a change moves, and how.
+    /// Returns the run that a change moves, and the event.
     pub fn of(change: &'a Change) -> Option<(&'a RunId, Self)> {
         match change {
             Change::RunTaken { run, owner, epoch, at: _ } => {
@@ -68,13 +68,13 @@ pub enum Illegal {
     NoSuchMove { from: RunState, to: RunState },
 }
 
-/// The one place where a run's next stage is decided.
+/// Returns the next stage of a run. No other code decides it.
 pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
     check_epoch(live, event)?;
     match live.stage {
         RunStage::Waiting => match *event {
-            // A person who paused or cancelled the run was told so: it takes nothing.
+            // A person paused or cancelled the run and got a confirmation, so the run must not start.
             RunEvent::Admitted { .. } if live.paused_at.is_some() || live.cancel_requested_at.is_some() => {
                 wrong()
             }
@@ -102,7 +102,7 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
             | RunEvent::Moved { .. } => step_open(live, event),
         },
         RunStage::Ended(_) => match *event {
-            // A path without a state alters nothing.
+            // An empty path changes nothing.
             RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
             RunEvent::Taken { .. }
             | RunEvent::CancelRequested { .. }
@@ -121,7 +121,7 @@ fn check_epoch(live: &RunLive, event: &RunEvent<'_>) -> Result<(), Illegal> {
     if is_current { Ok(()) } else { Err(Illegal::StaleEpoch) }
 }
 
-/// Decides what has the same effect in every stage of a run that has not ended.
+/// Decides the events that have the same effect in every stage of a run that has not ended.
 fn step_open(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
     match *event {
@@ -135,7 +135,7 @@ fn step_open(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     }
 }
 
-/// Walks the whole path, or nothing of it.
+/// Applies the whole path, or nothing of it.
 fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) -> Result<RunLive, Illegal> {
     let mut next = live.clone();
     for &to in path {
@@ -150,29 +150,29 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
     Ok(next)
 }
 
-/// Returns the states that may follow: the one table of transitions.
+/// Returns the states that may follow. This is the only table of transitions.
 pub fn successors(from: RunState) -> &'static [RunState] {
     use RunState::*;
     match from {
         PreRun => &[Pending, Cancelled, Failed, Orphaned],
-        // Without constraints there is nothing to check: straight to starting.
+        // A run without constraints starts at once.
         Pending => &[ConditionPending, Starting, Terminating, Cancelled, Failed, Orphaned],
         ConditionPending => &[ConditionRunning, Cancelled, Failed, Orphaned],
         ConditionRunning => &[ActionPending, Starting, Cancelled, Failed, Orphaned],
         ActionPending => &[ActionRunning, Cancelled, Failed, Orphaned],
-        // `wait` and `retry_later` go back; the others go on or end the run.
+        // `wait` and `retry_later` go back; the other actions continue or end the run.
         ActionRunning => &[Pending, Starting, Cancelled, Failed, Orphaned],
         Starting => &[Running, Terminating, Orphaned],
         Running => &[Terminating, Orphaned],
         Terminating => &[Completed, Failed, Cancelled, Retrying, Orphaned],
         Retrying => &[Pending, Cancelled, Failed, Orphaned],
-        // Taken over after all, or given up by a person.
+        // A server took the run over after all, or a person gave it up.
         Orphaned => &[Pending, Running, Terminating, Cancelled, Failed],
         Completed | Failed | Cancelled => &[],
     }
 }
 
-/// Checks several transitions, as one change may hold them.
+/// Checks several transitions that one change contains.
 pub fn check_path(from: RunState, path: &[RunState]) -> Result<RunState, Illegal> {
     path.iter().try_fold(from, |from, &to| {
         if successors(from).contains(&to) { Ok(to) } else { Err(Illegal::NoSuchMove { from, to }) }

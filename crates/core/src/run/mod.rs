@@ -1,4 +1,4 @@
-//! A run: its strict state machine, its record, and the engine that walks its plan.
+//! A run: its strict state machine, its record, and the engine that runs its plan.
 
 pub mod again;
 mod course;

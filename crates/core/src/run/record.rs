@@ -15,35 +15,35 @@ use crate::ids::{ClusterId, NodeId, RunId, ServerId};
 use crate::plan::{NodeIx, SetIx, StepIx};
 use crate::spec::{Definition, Rollout};
 
-/// A node that a run concerns, with the name that people know it by.
+/// A node of a run, with its hostname for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRef {
     pub id: NodeId,
     pub hostname: String,
 }
 
-/// Which nodes a run's targets came to, settled once when the run is created.
+/// The nodes that a run's targets resolve to. They are resolved once, when the run is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolved {
     /// Every node that any entry targets, by hostname.
     pub nodes: Vec<NodeRef>,
-    /// Distinct sets of nodes, as indexes into `nodes`. Entries share them: 10,000 entries over one group hold one.
+    /// Distinct sets of nodes, as indexes into `nodes`. Entries share them: 10,000 entries over one group have one set.
     pub sets: Vec<Vec<NodeIx>>,
-    /// For each entry its set, or nothing when it is placed.
+    /// The set of each entry; `None` for an entry that is placed.
     pub entries: Vec<Option<SetIx>>,
-    /// Steps whose action every node that it targets declares idempotent.
+    /// Steps whose action is declared idempotent by every node that the step targets.
     #[serde(default)]
     pub idempotent: Vec<StepIx>,
-    /// With a roll-out: where each wave ends, as a count of the (one) set's nodes. The last is all of them.
+    /// With a roll-out: where each wave ends, as a count of nodes in the (only) set. The last wave ends after all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<u32>,
-    /// Nodes that the targets mean and that were left out, because they were drained.
+    /// Nodes that the targets match and that were left out because they were drained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<NodeRef>,
 }
 
 impl Resolved {
-    /// How many nodes a roll-out survives the failure of.
+    /// Returns how many nodes may fail before a roll-out stops.
     pub fn budget(&self, rollout: &Rollout) -> u32 {
         rollout.max_failures.of(self.waves.last().copied().unwrap_or(0))
     }
@@ -60,9 +60,9 @@ pub struct RunMade {
     pub resolved: Arc<Resolved>,
     /// The values of the job's params, including defaults.
     pub params: Params,
-    /// The run that this one tries again.
+    /// The run that this one retries.
     pub retry_of: Option<RunId>,
-    /// Nothing is taken from the cache. Results are still put there.
+    /// Results are not read from the cache. They are still written to it.
     pub no_cache: bool,
     /// Who submitted the run.
     pub by: String,
@@ -79,7 +79,7 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Returns a new run, which waits for its turn.
+    /// Creates a run that waits for admission.
     pub fn new(made: RunMade, owner: ServerId) -> Self {
         Self { made: Arc::new(made), live: RunLive::new(owner) }
     }
@@ -89,7 +89,7 @@ impl RunRecord {
     }
 }
 
-/// What never changes is read as if it were part of the record.
+/// The part that never changes is read as if its fields belonged to the record.
 impl Deref for RunRecord {
     type Target = RunMade;
 
@@ -104,7 +104,7 @@ impl Serialize for RunRecord {
     }
 }
 
-/// A run as events and copies hold it: one flat object.
+/// A run in events and copies: one flat object.
 #[derive(Serialize, Deserialize)]
 struct Flat<'a> {
     id: RunId,

@@ -5,17 +5,17 @@ use std::time::Duration;
 use crate::dice::Dice;
 use crate::spec::Retry;
 
-/// `delay * factor^(n-1)`, capped, with full jitter: anything from nothing up to that. `n` counts from 1.
+/// Returns the pause before the `n`th retry (from 1): a random part of `delay * factor^(n-1)`, capped (full jitter).
 pub fn pause(retry: &Retry, n: u32, dice: &mut Dice) -> Duration {
     dice.up_to(ceiling(retry, n))
 }
 
-/// The longest that the `n`th pause may be.
+/// Returns the longest possible `n`th pause.
 pub fn ceiling(retry: &Retry, n: u32) -> Duration {
     let most = retry.max_delay.0;
     let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
     let seconds = retry.delay.0.as_secs_f64() * retry.factor.powi(exponent);
-    // Not a number and infinity come from absurd factors: both mean the cap.
+    // Absurd factors result in NaN or infinity: both mean the cap.
     if seconds.is_finite() && seconds < most.as_secs_f64() {
         Duration::from_secs_f64(seconds.max(0.0))
     } else {

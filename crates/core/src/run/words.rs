@@ -1,10 +1,10 @@
-//! Owns the words by which people know where a run stands: its state, and the coarse status.
+//! Owns the words that people read about a run: its exact state, and its coarse status.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The strict word of the API for where a run stands.
+/// The exact state of a run, as the API shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
@@ -24,7 +24,7 @@ pub enum RunState {
     Orphaned,
 }
 
-/// The coarse word.
+/// The coarse status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {

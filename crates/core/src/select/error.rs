@@ -4,9 +4,9 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column} of the selector: {message}")]
 pub struct Error {
-    /// In characters, from 1.
+    /// Counted in characters, from 1.
     pub column: u32,
-    /// Names the valid forms.
+    /// Includes the valid forms.
     pub message: String,
 }
 

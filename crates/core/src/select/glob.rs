@@ -9,7 +9,7 @@ impl Glob {
         Self(pattern.to_owned())
     }
 
-    /// The text of the pattern.
+    /// Returns the text of the pattern.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }

@@ -18,7 +18,7 @@ pub struct Selector {
     rule: Rule,
 }
 
-/// The long way to write a selector: `{scope: group, value: web}`.
+/// The long form of a selector: `{scope: group, value: web}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -33,7 +33,7 @@ impl Selector {
         Ok(Self { rule: grammar::parse(text)?, text: text.to_owned() })
     }
 
-    /// Every node.
+    /// Returns the selector that matches every node.
     pub fn all() -> Self {
         Self { text: "all".to_owned(), rule: Rule::All }
     }

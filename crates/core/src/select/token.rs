@@ -1,4 +1,4 @@
-//! Cuts a selector's text into words, operators and brackets, each with its column.
+//! Splits a selector's text into words, operators and brackets, each with its column.
 
 use super::error::Error;
 
@@ -41,9 +41,9 @@ impl Operator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: Kind,
-    /// In characters, from 1.
+    /// Counted in characters, from 1.
     pub(super) column: u32,
-    /// Nothing stands between it and the token before it.
+    /// Whether there is no blank between this token and the one before it.
     pub(super) joined: bool,
 }
 

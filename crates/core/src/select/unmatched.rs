@@ -1,4 +1,4 @@
-//! Owns the sentence about a selector that matches no node: what nobody has, and what was probably meant.
+//! Explains why a selector matches no node: the part that no node has, and what was probably meant.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::nearest::advice;
 use crate::node::NodeRecord;
 use crate::shown::shown;
 
-/// Why none of the nodes matches the rule, which was written as `text`.
+/// Returns why none of the nodes matches the rule, which was written as `text`.
 pub(super) fn reason(rule: &Rule, text: &str, nodes: &[&NodeRecord]) -> String {
     if nodes.is_empty() {
         return "the cluster has no nodes yet; start an agent with `downbeat agent`".to_owned();
@@ -24,7 +24,7 @@ pub(super) fn reason(rule: &Rule, text: &str, nodes: &[&NodeRecord]) -> String {
     }
 }
 
-/// The first part of the rule that no node fulfils, with what exists instead.
+/// Returns the first part of the rule that no node satisfies, with the existing alternatives.
 fn culprit(rule: &Rule, nodes: &[&NodeRecord]) -> Option<String> {
     match rule {
         Rule::All | Rule::Not(_) => None,
@@ -73,7 +73,7 @@ fn no_node(name: &str, nodes: &[&NodeRecord]) -> String {
     advised(&format!("no node is called `{}`", shown(name)), name, &hostnames, "nodes")
 }
 
-/// Of a label or a capability: nobody has it, or nobody has that value.
+/// Explains a label or a capability: no node has it, or no node has that value.
 fn valued(
     what: &str,
     key: &str,
@@ -99,7 +99,7 @@ fn advised(what: &str, word: &str, known: &BTreeSet<&str>, plural: &str) -> Stri
     if known.is_empty() {
         return format!("{what}, and no node has any {plural}");
     }
-    // Names are the nodes' own words: none may break the line.
+    // Nodes choose these names, so they are escaped: none may break the line.
     let known: Vec<String> = known.iter().map(|name| shown(name)).collect();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     format!("{what}; {}", advice(word, &known, plural))

@@ -1,12 +1,13 @@
-//! Decides whether an earlier result is still good enough.
+//! Decides whether an earlier result is recent enough to be used again.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::definition::Cache;
 
 impl Cache {
-    /// Whether a result that a server received then may be used now. Both times are the servers': an agent's clock has no
-    /// say. A time that lies in the future by more than the age is a wrong clock's, and the result is not used.
+    /// Returns whether a result that a server received at `received_at` may be used now. Both times are from server
+    /// clocks, never from an agent's. A time that is in the future by more than the age comes from a wrong clock, and
+    /// the result is not used.
     pub fn takes(&self, received_at: Timestamp, now: Timestamp) -> bool {
         let most = self.max_age.and_then(|most| SignedDuration::try_from(most.0).ok());
         most.is_none_or(|most| now.duration_since(received_at).abs() <= most)

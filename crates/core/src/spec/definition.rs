@@ -1,5 +1,5 @@
 //! Owns the checked job definition. It serialises to the same shape as a job file, and is trusted when it is read back;
-//! `parse` reads and checks what people write.
+//! `parse` reads and checks job files that users write.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::select::Selector;
 use crate::span::Span;
 use crate::spec::Rollout;
 
-/// A whole job. `fields` says what each field means.
+/// A whole job. `fields` describes each field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,7 +25,7 @@ pub struct Definition {
     pub target: Option<Selector>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// Set in every definition that was parsed, except those with a roll-out: its budget decides.
+    /// Set in every parsed definition, except those with a roll-out, whose budget decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ impl Definition {
         self.tasks.iter().flat_map(Entry::leaves)
     }
 
-    /// Whether the entry runs once, on a node that is found when its turn comes.
+    /// Returns whether the entry runs once, on a node that is chosen when the entry is due.
     pub fn is_placed(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Leaf(Task { target: Some(_), .. }) => false,
@@ -70,24 +70,25 @@ impl Definition {
         self.strategy.unwrap_or_default()
     }
 
-    /// Whether any task has `depends_on`, even an empty one; otherwise the tasks are a list.
+    /// Returns whether any task has `depends_on`, even an empty one; otherwise the tasks are a list.
     pub fn is_graph(&self) -> bool {
         self.tasks.iter().any(|entry| entry.explicit_depends_on().is_some())
     }
 
-    /// How long a task may wait while no node fits it.
+    /// Returns how long a task may wait while no node fits it.
     pub fn placement_timeout(&self, task: &Task) -> Span {
         let set = task.placement_timeout.or(self.placement_timeout);
         set.unwrap_or(Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S))
     }
 
-    /// The limits of a task: its own, and those of the job that it does not override.
+    /// Returns the limits of a task: its own, and those of the job that it does not override.
     pub fn limits_of<'d>(&'d self, task: &'d Task) -> impl Iterator<Item = (&'d String, &'d Limit)> {
         let of_job = self.limits.iter().filter(|(key, _)| !task.limits.contains_key(*key));
         task.limits.iter().chain(of_job)
     }
 
-    /// The level that a server must know to run this job: an older server would ignore fields that it does not know.
+    /// Returns the level that a server must know to run this job: an older server would ignore fields that it does not
+    /// know.
     pub fn level(&self) -> u32 {
         if self.is_of_graph_level() {
             return level::GRAPH;
@@ -119,7 +120,7 @@ impl Definition {
     }
 }
 
-/// What happens to the rest when something fails.
+/// The effect of a failure on the rest of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
@@ -155,7 +156,7 @@ pub struct Branch {
     pub tasks: Vec<Task>,
 }
 
-/// A leaf: one backend's action with its params. `fields` says what each field means.
+/// A leaf: one backend's action with its params. `fields` describes each field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,7 +198,7 @@ impl Task {
         self.timeout.unwrap_or(Span::from_secs(limits::TASK_TIMEOUT_DEFAULT_S))
     }
 
-    /// Its name, or `backend action`.
+    /// Returns the task's name, or `backend action`.
     pub fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| format!("{} {}", self.backend, self.action))
     }
@@ -218,7 +219,7 @@ impl Entry {
         }
     }
 
-    /// The names of the tasks that must end before this entry starts.
+    /// Returns the names of the tasks that must end before this entry starts.
     pub fn depends_on(&self) -> &[String] {
         self.explicit_depends_on().unwrap_or_default()
     }
@@ -262,7 +263,7 @@ pub enum Delivery {
     AtMostOnce,
 }
 
-/// What happens to running work whose lease could not be renewed for a full term.
+/// The effect on running work when its lease could not be renewed for a full term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDisconnect {
@@ -295,7 +296,7 @@ impl Retry {
         Span::from_secs(30)
     }
 
-    /// The meaning of `max_retries: n`.
+    /// Returns the meaning of `max_retries: n`.
     pub fn times(max: u32) -> Self {
         Self {
             max,
@@ -306,7 +307,7 @@ impl Retry {
     }
 }
 
-/// Where a task that runs once may run.
+/// The nodes on which a task that runs once may run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Placement {
@@ -334,7 +335,7 @@ impl Placement {
     }
 }
 
-/// A node that satisfies all of this is preferred by `weight`.
+/// A preference: a node that satisfies all of it gains `weight`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Preference {
@@ -353,17 +354,18 @@ impl Default for Preference {
     }
 }
 
-/// What the executions of a run are spread over.
+/// The groups over which the executions of a run are spread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
-    /// The node that holds the fewest of the run comes first.
+    /// The node with the fewest executions of the run is preferred.
     Node,
-    /// The same for nodes with the same value of this label. Those without it are one group.
+    /// The group of nodes with the same value of this label that has the fewest is preferred. Nodes without the label
+    /// are one group.
     Label(String),
 }
 
-/// A task or branch once for each of some items.
+/// The items of a task or branch that runs once for each of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForEach {
     /// A list, or a string with an expression that evaluates to one.
@@ -372,20 +374,20 @@ pub struct ForEach {
     pub max_parallel: Option<u32>,
 }
 
-/// Limits by their key, which may hold expressions.
+/// Limits by their key, which may contain expressions.
 pub type Limits = BTreeMap<String, Limit>;
 
-/// How many executions may use a key, counted over all runs of a cluster. Runs may set different numbers for one key;
-/// each is bound by its own.
+/// The number of executions that may use a key, counted over all runs of a cluster. Runs may set different numbers for
+/// one key; each run obeys its own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// At most this many at once.
+    /// At most this many at the same time.
     AtOnce(u32),
     /// At most this many starts within any span of this length.
     Rate(u32, Span),
 }
 
-/// Accepts an earlier result.
+/// Lets an earlier result be used instead of running the task, if it is at most `max_age` old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     #[serde(default, skip_serializing_if = "Option::is_none")]

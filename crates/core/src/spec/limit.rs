@@ -1,4 +1,4 @@
-//! Owns how a limit is written: `4` at once, `100/1m` within a time.
+//! Owns the text form of a limit: `4` at the same time, `100/1m` within a time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::definition::Limit;
 use crate::limits;
 use crate::span::Span;
 
-/// What people are told when a limit is none.
+/// The error message for an invalid limit.
 pub(super) const WANTED: &str =
     "a number of executions at once such as 4, or so many within a time such as 100/1m";
 
@@ -22,7 +22,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// The error says what would have been one.
+/// Parses a limit. The error names the valid forms.
 impl FromStr for Limit {
     type Err = String;
 
@@ -37,7 +37,7 @@ impl FromStr for Limit {
             return Err(format!("from 1 to {} executions", limits::LIMIT_MOST));
         }
         let Some(per) = per else { return Ok(Limit::AtOnce(most)) };
-        // `5/s` is what everybody writes.
+        // `5/s` is common, so a unit without a number means one of it.
         let per =
             if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
         let per: Span = per.parse().map_err(|_| wrong())?;

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::Definition;
 
-/// One thing that is wrong with a job file, and what would have been valid.
+/// One problem of a job file, with the valid alternative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// `tasks[1].params.command`; empty for the file as a whole.
+    /// For example `tasks[1].params.command`; empty for the file as a whole.
     pub path: String,
     /// `None` when there is no text to point into.
     pub at: Option<At>,
@@ -22,14 +22,14 @@ pub struct At {
 }
 
 impl At {
-    /// Where JSON stops being valid.
+    /// Returns the position of a JSON syntax error.
     pub fn of_json(error: &serde_json::Error) -> Self {
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         Self { line: number(error.line()), column: number(error.column()).max(1) }
     }
 }
 
-/// A definition that is valid, and what in it was probably not meant.
+/// A valid definition, with notes about parts that were probably not intended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noted {
     pub definition: Definition,
@@ -37,7 +37,7 @@ pub struct Noted {
 }
 
 impl Problem {
-    /// `job.yaml:3:7: tasks[0].backend: message`, as editors and people expect it.
+    /// Renders the problem as editors expect it: `job.yaml:3:7: tasks[0].backend: message`.
     pub fn render(&self, origin: &str) -> String {
         match self.at {
             None => format!("{origin}: {self}"),

@@ -1,4 +1,4 @@
-//! Owns a job's roll-out as it is written: how large its waves are, and how many nodes may fail.
+//! Owns a job's roll-out as it is written: the size of its waves, and how many nodes may fail.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::span::Span;
 
-/// Waves of nodes: each walks the whole list before the next begins.
+/// Waves of nodes: each wave runs the whole list before the next begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
     pub batch: Batch,
-    /// Between a wave's end and the next one's beginning.
+    /// The pause between the end of a wave and the start of the next.
     #[serde(default, skip_serializing_if = "Span::is_zero")]
     pub pause: Span,
-    /// How many nodes may fail, over the whole roll-out.
+    /// The number of nodes that may fail, over the whole roll-out.
     #[serde(default, skip_serializing_if = "Amount::is_zero")]
     pub max_failures: Amount,
 }
 
-/// How large the waves are: all alike, or one after the other as listed, the last again until nobody is left.
+/// The sizes of the waves: one size for all, or a list whose last size repeats until no nodes are left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Batch {
@@ -28,7 +28,7 @@ pub enum Batch {
     Each(Vec<Amount>),
 }
 
-/// A number of nodes, or a part of all of them (`25%`).
+/// A number of nodes, or a percentage of all nodes (`25%`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     Count(u32),
@@ -41,7 +41,7 @@ impl Default for Amount {
     }
 }
 
-/// Why a text is no amount.
+/// The reason why a text is not a valid amount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no number of nodes; write a number such as 10, or a percentage from 0% to 100%")]
 pub struct NotAnAmount(pub String);
@@ -51,7 +51,7 @@ impl Amount {
         matches!(self, Amount::Count(0) | Amount::Percent(0))
     }
 
-    /// Of so many nodes; a percentage is rounded down, so that it is never exceeded.
+    /// Returns the amount for this many nodes. A percentage is rounded down, so that it is never exceeded.
     pub fn of(self, nodes: u32) -> u32 {
         match self {
             Amount::Count(count) => count,
@@ -64,7 +64,7 @@ impl Amount {
 }
 
 impl Batch {
-    /// Where each wave of so many nodes ends. A wave holds at least one node.
+    /// Returns the end of each wave for this many nodes. A wave has at least one node.
     pub fn waves(&self, nodes: u32) -> Vec<u32> {
         let amounts = match self {
             Batch::Alike(amount) => std::slice::from_ref(amount),
@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// What is said of a roll-out that has spent its budget: `4 nodes failed, 2 were allowed`.
+/// Returns the text about a roll-out that exceeded its budget: `4 nodes failed, 2 were allowed`.
 pub fn budget_text(failed: u32, budget: u32) -> String {
     let failed = if failed == 1 { "1 node".to_owned() } else { format!("{failed} nodes") };
     let allowed = match budget {

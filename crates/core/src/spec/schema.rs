@@ -1,6 +1,6 @@
-//! Owns the job file's JSON schema, for editors: the table of fields, the shapes that fields share, and the params of the
-//! built-in backends. It describes what `parse` accepts as far as a schema can; unique names, cycles and the syntax of
-//! selectors are only checked by `parse`.
+//! Owns the job file's JSON schema, for editors: the table of fields, the shapes that fields share, and the params of
+//! the built-in backends. It describes what `parse` accepts as far as a schema can; only `parse` checks unique names,
+//! cycles and the syntax of selectors.
 
 use serde_json::{Map, Value, json};
 
@@ -9,19 +9,19 @@ use crate::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema};
 use crate::limits;
 
 const DURATION: &str = r"^\s*(0|(\d+(\.\d+)?(ms|us|µs|s|m|h|d)\s*)+)\s*$";
-/// A number at once, or a rate; a unit without a number counts as one of it.
+/// A number of executions at the same time, or a rate. A unit without a number means one of it.
 const LIMIT: &str =
     r"^\s*0*[1-9]\d*\s*(/\s*(\d+(\.\d+)?)?(ms|us|µs|s|m|h|d)\s*(\d+(\.\d+)?(ms|us|µs|s|m|h|d)\s*)*)?$";
 const PERCENTAGE: &str = r"^\s*(\d{1,2}|100)\s*%\s*$";
 const ZERO_PERCENT: &str = r"^\s*0{1,2}\s*%\s*$";
 /// A name that expressions can use.
 const WORD: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
-/// A string that holds an expression may stand for a value of any type.
+/// A string that contains an expression may stand for a value of any type.
 const EXPRESSION: &str = r"\{\{";
 const ONE_EXPRESSION: &str = r"^\s*\{\{[\s\S]*\}\}\s*$";
 const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
-/// The job file's JSON schema (draft 2020-12), with the params of the built-in backends.
+/// Returns the job file's JSON schema (draft 2020-12), with the params of the built-in backends.
 pub fn schema() -> Value {
     let mut schema = object(On::Job, &["tasks"]);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
@@ -35,7 +35,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// What fields refer to.
+/// Returns the shapes that fields refer to.
 fn shapes() -> Value {
     json!({
         "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
@@ -124,7 +124,7 @@ fn task(on: On) -> Value {
     task
 }
 
-/// The actions of each backend, and the params of each action.
+/// Returns the actions of each backend, and the params of each action.
 fn actions(catalogue: &Catalogue) -> Value {
     let backends = catalogue.backends();
     let params = backends
@@ -163,7 +163,7 @@ fn action_rule(backend: &str, action: &ActionSchema) -> Value {
 }
 
 fn param_schema(param: &ParamSchema) -> Value {
-    // An argument or a variable may be written as a number or a boolean; the program gets it as written.
+    // An argument or a variable may be written as a number or a boolean; the program receives it as written.
     let word = limited(param, json!({"type": ["string", "number", "boolean"]}));
     let list = json!({"type": "array", "items": word});
     let mut schema = match param.kind {

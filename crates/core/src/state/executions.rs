@@ -1,4 +1,4 @@
-//! Decides what changes do to executions: which are added, who leases them, what they use of their limits.
+//! Applies changes to executions: adds and leases them, and counts their uses of limits.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::ids::{ExecutionId, NodeId, RunId};
 impl Tables {
     /// Returns the executions that are leased to these nodes or run there.
     pub fn at_work<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
-        // The memory store has all executions here, and a batch seldom asks for any.
+        // The memory store has all executions here, and a batch seldom needs any of them.
         let all = if nodes.is_empty() { None } else { Some(self.executions.values()) };
         all.into_iter().flatten().filter(|execution| {
             execution.state.status().is_open()
@@ -18,10 +18,10 @@ impl Tables {
         })
     }
 
-    /// Adds all or none. Refused if an id is in use, also within the change itself, or if an execution belongs to
+    /// Adds all or none. Refuses if an id is in use, also within the change itself, or if an execution belongs to
     /// another run, is created leased to a node that another run holds, or has no room in one of its limits.
     pub(super) fn add_executions(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
-        // Leases are checked before ids: a store may learn only when it inserts that an id is in use.
+        // Leases are checked before ids: a SQL store may find out only at the insert that an id is in use.
         let takes = |each: &Execution| each.limits.is_some() && current_lease(each).is_some();
         let uses = executions.iter().any(takes).then(|| self.uses.clone());
         let added = self.add_leases(run, executions).and_then(|()| self.add_rows(run, executions));
@@ -74,14 +74,14 @@ impl Tables {
     }
 
     pub(super) fn step(&mut self, run: &RunId, id: ExecutionId, event: &Event) -> Applied {
-        // A change that names the wrong run must not get into that run's feed.
+        // A change with the wrong run must not get into that run's feed.
         let execution = self.executions.get_mut(&id).filter(|execution| execution.run() == run);
         let execution = execution.ok_or(Refusal::NotFound)?;
         execution.state = execution::step(&execution.state, event).map_err(|illegal| match illegal {
             Illegal::StaleLease => Refusal::StaleLease,
             Illegal::WrongState { .. } => Refusal::WrongState,
         })?;
-        // Gives back only places that were taken here: a store that loads few rows removes the stored ones itself.
+        // Frees only places that were taken here: a store that loads few rows removes the stored ones itself.
         if let (Some(limits), Some(lease)) = (&execution.limits, execution.state.lease())
             && !execution.state.status().is_open()
             && let Some(cluster) = self.homes.get(run)

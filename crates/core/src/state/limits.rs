@@ -1,5 +1,5 @@
-//! Decides whether a limit has room: what a lease takes, and what its end gives back. Uses are counted by cluster and
-//! key; a number at once and a rate count apart, also under one key.
+//! Decides whether a limit has room: a lease takes places, and its end frees them. Uses are counted by cluster and key.
+//! A number at once and a rate are counted separately, also under the same key.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use crate::change::{Applied, Refusal};
 use crate::ids::{ClusterId, ExecutionId};
 use crate::spec::{Limit, Limits};
 
-/// An execution uses a place of a limit.
+/// The use of one place of a limit by an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitUse {
     pub cluster: ClusterId,
     pub key: String,
     pub execution: ExecutionId,
     pub granted_at: Timestamp,
-    /// When a use of a rate ends, however its execution ends. Nothing for a number at once: that use ends with its
+    /// When a use of a rate ends, however its execution ends. `None` for a number at once: that use ends with its
     /// lease.
     pub until: Option<Timestamp>,
 }
 
-/// The uses to count for one limit of one lease.
+/// A question how many places of a limit are in use, asked for one lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     pub cluster: ClusterId,
@@ -69,9 +69,9 @@ type Taken = BTreeMap<(Timestamp, ExecutionId), Option<Timestamp>>;
 pub struct LimitUses {
     /// By cluster and key.
     taken: BTreeMap<(ClusterId, String), Taken>,
-    /// Counts of the uses that were not loaded; empty if all uses are here.
+    /// Counts of the uses that were not loaded; empty if all uses are loaded.
     pub elsewhere: BTreeMap<Question, u32>,
-    /// When the batch last took a place of a rate: uses that were over at this time are removed.
+    /// When the batch last took a place of a rate. Uses that had ended by then are removed.
     pub latest: Option<Timestamp>,
 }
 
@@ -113,7 +113,7 @@ impl LimitUses {
         elsewhere.saturating_add(u32::try_from(here).unwrap_or(u32::MAX))
     }
 
-    /// Frees the places of numbers at once when the lease ends.
+    /// Frees the places of `AtOnce` limits when the lease ends. Places of rates stay taken until their time is over.
     pub fn give_back(
         &mut self,
         cluster: ClusterId,
@@ -139,7 +139,7 @@ impl LimitUses {
         });
     }
 
-    /// Removes uses of rates that were over at this time.
+    /// Removes uses of rates that had ended at this time.
     pub fn forget(&mut self, at: Timestamp) {
         self.retain(|_, end| end.is_none_or(|end| end > at));
     }

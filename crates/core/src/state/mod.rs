@@ -1,8 +1,8 @@
-//! The stored state as plain data, and what a change does to it.
+//! The stored state as plain data, and the effect of each change on it.
 //!
-//! Every store runs these guards: the memory store keeps all rows here; a SQL store loads the rows that a batch looks
-//! at, applies the batch here, and writes back the rows that differ. Values that no guard looks at (definitions,
-//! descriptions, output) are not part of it.
+//! Every store runs these guards: the memory store keeps all rows here; a SQL store loads the rows that a batch needs,
+//! applies the batch here, and writes back the rows that differ. Values that no guard checks (definitions, descriptions,
+//! output) are not part of it.
 
 mod executions;
 mod limits;

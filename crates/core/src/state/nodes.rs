@@ -1,4 +1,4 @@
-//! Decides what changes do to nodes.
+//! Applies changes to nodes.
 
 use super::tables::Tables;
 use crate::Timestamp;
@@ -6,7 +6,7 @@ use crate::change::{Applied, Refusal, Silence};
 use crate::ids::{NodeId, SessionId};
 use crate::node::{Former, NodeRecord, NodeStatus, Registration};
 
-/// The part of a node that moves.
+/// The changing part of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLive {
     pub session: SessionId,
@@ -55,7 +55,7 @@ impl Tables {
             Former::Nobody if self.nodes.contains_key(&registration.node) => Err(Refusal::StaleSession),
             Former::Nobody => Ok(()),
             Former::Session { session, silent_since } => {
-                // A replica may know a heartbeat that came after the registration.
+                // A replica may have a heartbeat that is later than the registration.
                 let silence = silent_since.filter(|_| !self.is_copy);
                 self.unheard(silence.map(|since| Silence { node: registration.node, since }))?;
                 self.has_session(registration.node, session)

@@ -1,4 +1,4 @@
-//! Decides what changes do to runs: who may create, own, admit and move them.
+//! Applies changes to runs: creates, takes over, admits and moves them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::change::{Applied, Refusal};
 use crate::ids::{NodeId, RunId};
 use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
 
-/// How many of the runs that were not loaded wait for their turn, and how many are under way.
+/// How many of the runs that were not loaded wait for admission, and how many are under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub waiting: u32,
@@ -42,7 +42,7 @@ impl Tables {
         u32::try_from(self.runs.values().filter(|run| counts(run)).count()).unwrap_or(u32::MAX)
     }
 
-    /// Moves a run.
+    /// Applies an event to a run.
     pub(super) fn step_run(&mut self, id: &RunId, event: &RunEvent<'_>) -> Applied {
         let next = self.next_of(id, event)?;
         if next.is_ended() {
@@ -60,7 +60,7 @@ impl Tables {
         })
     }
 
-    /// Lets a run in, if there is room and its nodes are free.
+    /// Admits a run if there is room and its nodes are free.
     pub(super) fn admit(
         &mut self,
         id: &RunId,

@@ -1,4 +1,4 @@
-//! Owns the tables, and how a batch of changes is applied to them.
+//! Owns the tables, and applies batches of changes to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,21 +27,21 @@ pub struct Tables {
     pub executions: BTreeMap<ExecutionId, Execution>,
     /// The nodes that exclusive runs hold.
     pub holds: BTreeMap<NodeId, RunId>,
-    /// Counts of the runs that were not loaded; zero if all runs are here.
+    /// Counts of the runs that were not loaded; zero if all runs are loaded.
     pub elsewhere: Elsewhere,
     pub uses: LimitUses,
-    /// The tables belong to a replica, which counts no uses: its primary did.
+    /// The tables belong to a replica. It does not count uses: its primary counted them.
     pub(super) is_copy: bool,
 }
 
 /// The result of a batch, before its changes are numbered.
 #[derive(Debug)]
 pub struct Verdicts {
-    /// In the order given.
+    /// One for each change, in the order of the batch.
     pub outcomes: Vec<Applied>,
     /// Indexes of the applied changes in the batch, in the order in which they were applied.
     pub applied: Vec<usize>,
-    /// Uses of rates that were over at this time are removed.
+    /// Uses of rates that had ended by this time are removed.
     pub uses_over: Option<Timestamp>,
 }
 
@@ -62,7 +62,7 @@ impl Tables {
         Self { clusters: BTreeSet::from([ClusterId::DEFAULT]), ..Self::default() }
     }
 
-    /// Applies a batch: kinds in the order of their phase, within a kind as given.
+    /// Applies a batch: kinds in the order of their phase, changes of one kind as given.
     pub fn apply_all(&mut self, changes: &[Change]) -> Verdicts {
         let mut order: Vec<usize> = (0..changes.len()).collect();
         order.sort_by_key(|&place| changes[place].phase());
@@ -78,7 +78,7 @@ impl Tables {
         Verdicts { outcomes, applied: order, uses_over }
     }
 
-    /// Applies changes that another store has applied, in its order, and without the guards that only counted then.
+    /// Applies changes that another store has applied, in its order, and without the guards that mattered only there.
     /// Stops at the first change that is refused and returns its index.
     pub fn apply_in_order(&mut self, changes: &[Change]) -> Result<(), (usize, Refusal)> {
         self.is_copy = true;

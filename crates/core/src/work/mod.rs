@@ -1,4 +1,4 @@
-//! Work: what a node is to do, and what wants it done.
+//! Work: the tasks for nodes, and where they come from.
 
 mod origin;
 mod record;

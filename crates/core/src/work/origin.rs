@@ -1,5 +1,5 @@
-//! Owns the origin of an execution: the thing that the execution is an attempt of. Every other kind of work gets a
-//! variant here, and the compiler then shows each place that must decide about it.
+//! Owns the origin of an execution, for example a step of a run. Every other kind of work gets a variant here, and the
+//! compiler then shows each place that must decide about it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::RunId;
 
-/// What an execution is an attempt of. It is stored, and it is part of events, as plain fields of the execution.
+/// The origin of an execution. In the store and in events its fields are plain fields of the execution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, from = "Fields")]
 pub enum Origin {
@@ -21,7 +21,7 @@ pub enum Origin {
     },
 }
 
-/// What an [`Origin`] belongs to. Changes of an execution carry it, so that they reach the one who waits for them.
+/// The parent of an [`Origin`]. Changes of an execution contain it, so that they reach the actor that waits for them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged, from = "RunId")]
 pub enum Parent {
@@ -29,21 +29,21 @@ pub enum Parent {
 }
 
 impl Origin {
-    /// The run that it belongs to.
+    /// Returns the run of the origin.
     pub fn run(&self) -> &RunId {
         match self {
             Origin::Step { run, .. } => run,
         }
     }
 
-    /// The number of the step in the plan of its run.
+    /// Returns the number of the step in the plan of its run.
     pub fn step(&self) -> u32 {
         match self {
             Origin::Step { step, .. } => *step,
         }
     }
 
-    /// The index of the item in the task's `for_each`, from 0.
+    /// Returns the index of the item in the task's `for_each`, from 0.
     pub fn item(&self) -> Option<u32> {
         match self {
             Origin::Step { item, .. } => *item,
@@ -58,7 +58,7 @@ impl Origin {
 }
 
 impl Parent {
-    /// The id of what it names.
+    /// Returns the id of the parent.
     pub fn as_str(&self) -> &str {
         match self {
             Parent::Run(run) => run.as_str(),
@@ -78,7 +78,7 @@ impl fmt::Display for Parent {
     }
 }
 
-/// The fields of an origin as they are read. A struct, because serde buffers what it reads for an untagged enum.
+/// The fields of an origin for deserialising. A struct, because serde buffers its input for an untagged enum.
 #[derive(Deserialize)]
 struct Fields {
     run: RunId,

@@ -1,5 +1,5 @@
-//! Owns the shape of work: what a node is to do, and under which rules a node is chosen for it. Work is derived from
-//! what people wrote and is never stored.
+//! Owns the shape of work: the task for a node, and the rules by which a node is chosen. Work is derived from the job
+//! definition and is never stored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,46 +11,46 @@ use crate::ids::{ClusterId, ExecutionId, RunId};
 use crate::plan::{Plan, StepIx};
 use crate::spec::{OnDisconnect, Placement};
 
-/// A piece of work. All executions of one step of a run share one.
+/// A piece of work. All executions of one step of a run share it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     pub cluster: ClusterId,
     pub backend: String,
     pub action: String,
-    /// The params as they are written. An execution has its own when these hold expressions.
+    /// The params of the job file. An execution has its own params if these contain expressions.
     pub params: Arc<Params>,
     pub timeout: Duration,
-    /// Whether an agent ends the work when it cannot reach a server for a lease's term, so that two attempts never overlap.
+    /// Whether an agent ends the work if it cannot reach a server for a lease's term, so that two attempts never overlap.
     pub stop_on_disconnect: bool,
     /// The names of the outputs that an attempt must set to succeed.
     pub outputs: Vec<String>,
-    /// Whether any node that fits may take it. Otherwise each execution is pinned to its node.
+    /// Whether any fitting node may take the work. Otherwise each execution is pinned to its node.
     pub is_placed: bool,
-    /// The nodes that fit, when it is placed.
+    /// The nodes that fit, for placed work.
     pub placement: Placement,
     pub priority: i32,
     pub lane: Lane,
-    /// Whether its run has its nodes for itself.
+    /// Whether the run is exclusive: it has its nodes for itself.
     pub is_exclusive: bool,
 }
 
-/// Work of one lane waits for nodes in one order. Lanes of equal priority take turns.
+/// A lane is a queue of work that waits for nodes in one order. Lanes of equal priority take turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// All runs of a job with this name.
     Job(String),
-    /// A run without a job's name.
+    /// A run of a job without a name.
     Run(RunId),
 }
 
-/// One attempt at a piece of work: what an agent has to know of an execution besides the work.
+/// One attempt at a piece of work: the data of an execution that an agent needs in addition to the work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     pub execution: ExecutionId,
     pub of: Origin,
     /// From 1.
     pub number: u32,
-    /// The params of this attempt, when those of the work hold expressions.
+    /// The params of this attempt, if those of the work contain expressions.
     pub params: Option<Arc<Params>>,
 }
 
@@ -74,8 +74,8 @@ impl Work {
         }
     }
 
-    /// Whether other runs' executions of the same work may fit other nodes: the placement counts per run, or the run has
-    /// nodes for itself.
+    /// Returns whether executions of equal work in other runs may fit other nodes: the placement counts per run, or the
+    /// run is exclusive.
     pub fn is_placed_per_parent(&self) -> bool {
         self.is_exclusive || self.placement.max_per_node.is_some() || self.placement.spread.is_some()
     }

@@ -1,4 +1,4 @@
-//! What graph jobs mean: fan-out, how much at once, what no node fits, results that are used again, trying again.
+//! Tests graph jobs: fan-out, bounds on parallel work, steps that no node fits, reused results, retried runs.
 
 use std::sync::Arc;
 
@@ -317,7 +317,7 @@ fn a_node_that_fits_for_a_while_begins_the_time_anew() {
             break;
         }
     }
-    // Looked at every second: it fitted after six, and was missed again after seven.
+    // The engine checks every second: a node fitted after six seconds, and none fitted from the seventh on.
     assert_eq!(world.now.duration_since(start), SignedDuration::from_secs(15));
     assert_eq!(world.record.state(), RunState::Failed);
 }
@@ -368,7 +368,7 @@ fn keys_of_limits_come_out_for_each_item() {
     );
 }
 
-/// The run that does `first` again.
+/// Returns the run that retries `first`.
 fn again(first: &World, again: Again) -> Result<World, NotAgain> {
     let executions: Vec<Execution> = first.executions.values().cloned().collect();
     let second = retry_of(&first.record, &first.plan, &executions, again)?;
@@ -464,7 +464,7 @@ fn of_failures_of_one_moment_that_of_the_first_step_strikes_whoever_decides() {
         world.now += SignedDuration::from_secs(1);
         world.lease(&first);
         world.end(&first, Verdict::Succeeded);
-        // `b` waits for n0 by now, and `other` has done so for longer.
+        // `b` now waits for n0, and `other` has waited for it longer.
         let gone = first.pinned.unwrap();
         world.offline.insert(gone);
         world.dies_after = dies;
@@ -489,7 +489,7 @@ fn a_retry_that_is_held_back_does_not_wait_for_a_node_yet() {
         until.duration_since(world.now) > SignedDuration::from_secs(4),
         "the seed holds it back long enough"
     );
-    // One look at which a node fits, and none fits from then on.
+    // At the first check a node fits, and none fits from then on.
     let mut fits = true;
     while world.record.state() != RunState::Failed {
         world.now = world.progress.next_tick().expect("it looks again");

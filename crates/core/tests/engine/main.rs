@@ -1,4 +1,4 @@
-//! The engine, driven without a server: scenarios from the tables, and random runs against a slow interpreter.
+//! Tests the engine without a server: scenarios from the tables, and random runs compared with a slow interpreter.
 
 #![allow(clippy::print_stdout)]
 

@@ -24,7 +24,7 @@ fn fleet(strategy: &str, tasks: &[Value]) -> Value {
     json!({"target": "all", "strategy": strategy, "tasks": tasks})
 }
 
-/// Fails step `step` on node `node`, always.
+/// Always fails step `step` on node `node`.
 fn fail_at(step: u32, node: &'static str) -> impl Fn(u32, &str, u32) -> Verdict {
     move |s, n, _| if s == step && n == node { Verdict::Failed } else { Verdict::Succeeded }
 }
@@ -312,7 +312,7 @@ fn a_resent_step_waits_for_its_offline_node_as_long_as_its_timeout() {
     assert_eq!(world.record.state(), RunState::Failed);
 }
 
-/// A run whose only step is lost with its node, which is offline.
+/// Returns a run whose only step is lost with its node, which is offline.
 fn lost_with_its_node() -> World {
     let mut world = World::new(fleet("continue", &[with(task("a"), "timeout", json!("5m"))]), 1, 1);
     world.begin();
@@ -358,7 +358,7 @@ fn a_step_that_is_lost_with_its_deleted_node_is_not_sent_again() {
     let execution = world.open(Status::Pending).remove(0);
     world.lease(&execution);
     let node = world.plan.resolved.nodes[0].id;
-    // That the node is deleted is heard first, and that its leases are lost after it.
+    // The engine first learns that the node is deleted, and then that its leases are lost.
     world.deleted.insert(node);
     world.turn(|progress, turn| progress.node_gone(node, turn));
     world.lose(&execution);
@@ -503,7 +503,7 @@ fn an_entry_begins_on_every_node_whichever_leaf_is_the_first_to_run() {
     }
 }
 
-/// A run that tries again what `first` was.
+/// Returns a run that retries `first`.
 fn again(first: &World) -> World {
     let record = &first.record;
     let mut second = World::of(Arc::clone(&record.definition), Arc::clone(&record.resolved), 2);

@@ -1,4 +1,4 @@
-//! A world for one run: commits what the engine wants, and lets the test play the nodes.
+//! A world for one run: commits the changes of the engine, and lets the test act as the nodes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -27,23 +27,23 @@ pub(crate) struct World {
     pub(crate) offline: HashSet<NodeId>,
     pub(crate) deleted: HashSet<NodeId>,
     pub(crate) timed_out: bool,
-    /// Executions in the largest single change.
+    /// The number of executions in the largest single change.
     pub(crate) largest_addition: usize,
-    /// What was created to run, in order: step@node.
+    /// The executions created to run, in order: step@node.
     pub(crate) sent: Vec<String>,
-    /// After so many more submissions the server dies before the next one, and another takes over.
+    /// After this many more submissions the server dies before the next one, and another takes over.
     pub(crate) dies_after: Option<u32>,
     /// Steps that no node fits.
     pub(crate) unfit: HashSet<u32>,
-    /// What is found in the cache, by key.
+    /// The results in the cache, by key.
     pub(crate) cache: BTreeMap<String, Execution>,
-    /// Whether what succeeds here is found there as well.
+    /// Whether results of this run are added to the cache.
     pub(crate) keeps_results: bool,
-    /// What waited when a server took over.
+    /// The executions that were waiting when a server took over.
     pub(crate) remembered: Vec<ExecutionId>,
-    /// How more was open than may be, if it ever was.
+    /// The description of an exceeded bound on open executions, if there ever was one.
     pub(crate) broken: Option<String>,
-    /// A node is given this one just before what the engine wants next is committed.
+    /// A node leases this execution just before the engine's next changes are committed.
     pub(crate) race: Option<ExecutionId>,
 }
 
@@ -84,7 +84,7 @@ impl World {
         Self::of(Arc::new(definition), Arc::new(resolved), seed)
     }
 
-    /// A run that has not begun, of what was resolved before.
+    /// Creates a run that has not begun, for resolved nodes.
     pub(crate) fn of(definition: Arc<Definition>, resolved: Arc<Resolved>, seed: u64) -> Self {
         let plan = Arc::new(Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).unwrap());
         let id = RunId::from("run");
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// A run that tries another one again, with what it takes over.
+    /// Adds the executions that a retry takes over.
     pub(crate) fn take_over(&mut self, executions: Vec<Execution>) {
         self.executions = executions.into_iter().map(|execution| (execution.id, execution)).collect();
         self.progress = self.restored();
@@ -155,7 +155,7 @@ impl World {
         self.turn(|progress, turn| progress.begin(turn));
     }
 
-    /// As a server that died would be followed by another one: from the records alone.
+    /// Restarts from the records alone, as a new server does after the old one died.
     pub(crate) fn restart(&mut self) {
         self.record.live.epoch += 1;
         self.remembered.extend(self.open(Status::Pending).iter().map(|execution| execution.id));
@@ -175,7 +175,7 @@ impl World {
         Progress::restore(plan, &self.record, self.record.live.epoch, &executions, stop)
     }
 
-    /// Commits until nothing more follows.
+    /// Commits until there are no more changes.
     fn commit(&mut self) {
         loop {
             let mut changes = self.progress.take_changes(self.now);
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// No more is open than may be, at any moment.
+    /// Checks that no bound on open executions is exceeded.
     fn watch(&mut self) {
         let open = || self.executions.values().filter(|execution| execution.state.status().is_open());
         if let Some(most) = self.plan.definition.max_parallel
@@ -227,12 +227,12 @@ impl World {
         }
     }
 
-    /// As a server does before it commits.
+    /// Uses cached results, as a server does before it commits.
     fn answer_from_cache(&self, changes: &mut [Change]) {
         for change in changes {
             let Change::ExecutionsAdded { executions, .. } = change else { continue };
             for execution in executions {
-                // Before the first attempt, and for none that failed already.
+                // Only before the first attempt, and only for pending executions.
                 let first = execution.attempt == 1 && execution.state.status() == Status::Pending;
                 let key = execution.cache_key.as_deref().filter(|_| first);
                 if let Some(former) = key.and_then(|key| self.cache.get(key)) {
@@ -247,7 +247,7 @@ impl World {
         self.decide(|progress, turn| progress.observe_all(changes.iter().copied(), turn));
     }
 
-    /// Commits a fact that nobody hears of yet.
+    /// Commits a fact that the engine does not observe yet.
     pub(crate) fn apply(&mut self, change: &Change) -> bool {
         let mut step = |id: &ExecutionId, event: execution::Event| {
             let execution = self.executions.get_mut(id).expect("the execution exists");
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// A fact that came from elsewhere, committed and observed.
+    /// Commits and observes a fact from outside the engine.
     pub(crate) fn happens(&mut self, change: &Change) -> bool {
         let applied = self.apply(change);
         if applied {
@@ -322,13 +322,13 @@ impl World {
         applied
     }
 
-    /// Hears of what was committed before.
+    /// Observes changes that were committed before.
     pub(crate) fn hear(&mut self, changes: &[Change]) {
         self.observe(&changes.iter().collect::<Vec<_>>());
         self.commit();
     }
 
-    /// The node, `[item]`, or `-` for what is placed.
+    /// Returns the node, `[item]`, or `-` for a placed execution.
     pub(crate) fn place(&self, execution: &Execution) -> String {
         if let Some(item) = execution.item() {
             return format!("[{item}]");
@@ -408,13 +408,13 @@ impl World {
         self.executions[&execution].state.lease().expect("only what is leased is spoken of").token
     }
 
-    /// Leases everything, then ends it as `verdict` says, until nothing is open. Answers the run's end.
+    /// Leases everything, then ends it as `verdict` decides, until nothing is open. Returns the run's end.
     pub(crate) fn play(&mut self, verdict: impl Fn(u32, &str, u32) -> Verdict) -> (RunState, RunEnd) {
         self.begin();
         self.play_on(verdict)
     }
 
-    /// The same of a run that has begun.
+    /// Does the same for a run that has begun.
     pub(crate) fn play_on(&mut self, verdict: impl Fn(u32, &str, u32) -> Verdict) -> (RunState, RunEnd) {
         for _ in 0..10_000 {
             if self.record.state().is_terminal() {
@@ -435,7 +435,7 @@ impl World {
         (self.record.state(), end)
     }
 
-    /// For each instance its last status, as `step@node status`.
+    /// Returns the last status of each instance, as `step@node status`.
     pub(crate) fn results(&self) -> Vec<String> {
         let mut last: BTreeMap<(u32, String), (u32, Status)> = BTreeMap::new();
         for execution in self.executions.values() {
@@ -452,7 +452,7 @@ impl World {
         self.executions.values().filter(|e| e.step() == *step && self.place(e) == *place).collect()
     }
 
-    /// What must hold at every moment.
+    /// Checks the rules that must always hold.
     pub(crate) fn check(&self) {
         let mut open: HashSet<(u32, String)> = HashSet::new();
         for execution in self.executions.values().filter(|execution| execution.state.status().is_open()) {
@@ -473,7 +473,7 @@ impl World {
         }
         if self.record.state().is_terminal() {
             assert!(open.is_empty(), "the run ended, and {open:?} did not");
-            // An entry that was never begun has no items.
+            // An entry that never began has no items.
             if self.plan.entries.iter().all(|entry| entry.each.is_none()) {
                 assert_eq!(self.results().len(), self.plan.instances(), "every instance has a record");
             }

@@ -1,5 +1,5 @@
-//! Admission: which runs wait for their turn, and who lets them in. Whose turn it is `downbeat_core::admission` says;
-//! that no two servers let in too many is the store's guard.
+//! Owns admission: which runs wait, and which server admits them. `downbeat_core::admission` decides which run
+//! is next; a guard of the store ensures that servers together do not admit too many.
 
 mod queue;
 mod room;

@@ -1,4 +1,4 @@
-//! Owns what is known of open runs as far as turns go, kept by the feed. Synchronous; nothing here waits.
+//! Owns the open runs as admission sees them, kept up to date by the feed. It is synchronous and never waits.
 
 use std::sync::Arc;
 
@@ -10,9 +10,8 @@ use downbeat_core::{Change, Timestamp};
 
 use crate::dispatch::Board;
 
-/// An open run.
 #[derive(Debug)]
-struct Known {
+struct OpenRun {
     live: RunLive,
     exclusive: bool,
     priority: i32,
@@ -20,7 +19,7 @@ struct Known {
     resolved: Arc<Resolved>,
 }
 
-impl Known {
+impl OpenRun {
     fn of(run: &RunRecord) -> Self {
         Self {
             live: run.live.clone(),
@@ -37,20 +36,20 @@ impl Known {
     }
 }
 
-/// Whose turn may have come by what was committed.
+/// Which waiting runs a committed change may admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum News {
+pub(super) enum Affects {
     Nothing,
-    /// Something ended on a node: of interest to those who wait for nodes.
+    /// An execution ended on a node: affects runs that wait for nodes.
     Nodes,
-    /// A run came, ended, or moved in the queue.
+    /// A run was created, ended, or moved in the queue: affects all.
     Runs,
 }
 
-/// See the module.
+/// The open runs, with those that wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    runs: HashMap<RunId, Known>,
+    runs: HashMap<RunId, OpenRun>,
     waiting: usize,
 }
 
@@ -58,7 +57,7 @@ impl Queue {
     /// Adds an open run.
     pub(super) fn add(&mut self, run: &RunRecord) {
         self.waiting += usize::from(run.live.is_waiting());
-        let before = self.runs.insert(run.id.clone(), Known::of(run));
+        let before = self.runs.insert(run.id.clone(), OpenRun::of(run));
         self.waiting -= usize::from(before.is_some_and(|before| before.live.is_waiting()));
     }
 
@@ -70,12 +69,10 @@ impl Queue {
         self.waiting
     }
 
-    /// How many runs are under way.
     pub(super) fn under_way(&self) -> usize {
         self.runs.len() - self.waiting
     }
 
-    /// Whether somebody waits for nodes.
     pub(super) fn awaits_nodes(&self) -> bool {
         self.waiting > 0 && self.runs.values().any(|run| run.live.is_waiting() && run.exclusive)
     }
@@ -84,17 +81,17 @@ impl Queue {
         self.runs.get(run).map(|run| run.live.state())
     }
 
-    pub(super) fn apply(&mut self, change: &Change) -> News {
+    pub(super) fn apply(&mut self, change: &Change) -> Affects {
         match change {
             Change::RunCreated { run, .. } => {
                 self.add(run);
-                News::Runs
+                Affects::Runs
             }
             Change::RunCancelRequested { .. } => {
                 self.alter(change);
-                News::Nothing
+                Affects::Nothing
             }
-            Change::RunMoved { path, .. } if path.is_empty() => News::Nothing,
+            Change::RunMoved { path, .. } if path.is_empty() => Affects::Nothing,
             Change::RunTaken { .. }
             | Change::RunPauseSet { .. }
             | Change::RunAdmitted { .. }
@@ -102,7 +99,7 @@ impl Queue {
             Change::ExecutionFinished { .. }
             | Change::ExecutionLost { .. }
             | Change::NodeDrainSet { .. }
-            | Change::NodeDeleted { .. } => News::Nodes,
+            | Change::NodeDeleted { .. } => Affects::Nodes,
             Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeProblemsSet { .. }
@@ -112,21 +109,21 @@ impl Queue {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
-            | Change::Unknown { .. } => News::Nothing,
+            | Change::Unknown { .. } => Affects::Nothing,
         }
     }
 
-    fn alter(&mut self, change: &Change) -> News {
-        let Some((id, event)) = RunEvent::of(change) else { return News::Nothing };
-        let Some(known) = self.runs.get_mut(id) else { return News::Nothing };
-        // An event that has no effect was part of what was loaded.
-        let Ok(next) = step(&known.live, &event) else { return News::Nothing };
-        self.waiting = self.waiting + usize::from(next.is_waiting()) - usize::from(known.live.is_waiting());
-        known.live = next;
-        if known.live.is_ended() {
+    fn alter(&mut self, change: &Change) -> Affects {
+        let Some((id, event)) = RunEvent::of(change) else { return Affects::Nothing };
+        let Some(run) = self.runs.get_mut(id) else { return Affects::Nothing };
+        // An event without an effect was part of the loaded state.
+        let Ok(next) = step(&run.live, &event) else { return Affects::Nothing };
+        self.waiting = self.waiting + usize::from(next.is_waiting()) - usize::from(run.live.is_waiting());
+        run.live = next;
+        if run.live.is_ended() {
             self.runs.remove(id);
         }
-        News::Runs
+        Affects::Runs
     }
 
     pub(super) fn decide(&self, board: &Board, limit: Option<u32>) -> Decision {
@@ -146,12 +143,12 @@ impl Queue {
             })
             .collect();
         let holder = |node: NodeId| board.holder(node).cloned();
-        let busy = |node: NodeId, run: &RunId| board.at_work(node, run).cloned();
+        let busy = |node: NodeId, run: &RunId| board.other_run_on(node, run).cloned();
         let drained = |node: NodeId| board.node(node).is_some_and(|node| node.draining);
         decide(&applicants, &Nodes { holder: &holder, busy: &busy, drained: &drained }, limit)
     }
 
-    /// The change that lets a run in, if it is this server's.
+    /// Returns the change that admits a run, if this server owns it.
     pub(super) fn admit(
         &self,
         id: &RunId,

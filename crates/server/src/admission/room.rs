@@ -1,4 +1,4 @@
-//! Owns the room where runs wait: a queue behind a lock, and the loop that lets this server's runs in.
+//! Owns the waiting room: a queue behind a lock, and the loop that admits this server's runs.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,23 +12,24 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::queue::{News, Queue};
+use super::queue::{Affects, Queue};
 use crate::dispatch::Dispatcher;
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
 
-/// What was refused or lost is tried again after this long at the latest: what stood in the way may be unheard of here.
+/// The maximum time until a failed or refused admission is tried again: its obstacle may not be in the feed yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// See the module; cheap to clone. The queue's lock comes before the board's, and neither is held across an await.
+/// The waiting room of runs; cheap to clone. The queue's lock is taken before the board's, and neither is
+/// held across an await.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
     queue: Arc<Mutex<Queue>>,
     wake: Arc<Notify>,
     dispatcher: Dispatcher,
     metrics: Metrics,
-    /// So many runs may be under way, over all servers.
+    /// How many runs may be in progress, over all servers.
     limit: Option<u32>,
 }
 
@@ -41,19 +42,18 @@ impl Admission {
         self.queue.lock().expect("nothing panics while it holds the queue")
     }
 
-    /// These runs are open, and no others.
+    /// Replaces the open runs.
     pub(crate) fn load(&self, runs: &[RunRecord]) {
         let mut queue = self.queue();
         queue.clear();
         runs.iter().for_each(|run| queue.add(run));
     }
 
-    /// How many runs wait.
     pub(crate) fn waiting(&self) -> usize {
         self.queue().waiting()
     }
 
-    /// Why each run that waits does.
+    /// Returns why each waiting run waits.
     pub(crate) fn reasons(&self) -> HashMap<RunId, Reason> {
         let decision = {
             let queue = self.queue();
@@ -66,7 +66,7 @@ impl Admission {
         waiting.collect()
     }
 
-    /// How many more runs could be under way: those need not wait for long.
+    /// Returns how many more runs could be in progress: those do not wait for long.
     pub(crate) fn room(&self) -> u32 {
         let under_way = u32::try_from(self.queue().under_way()).unwrap_or(u32::MAX);
         self.limit.map_or(0, |limit| limit.saturating_sub(under_way))
@@ -76,7 +76,6 @@ impl Admission {
         self.wake.notify_one();
     }
 
-    /// Lets runs in until it is told to stop.
     pub(crate) async fn run(self, parts: Parts, stop: CancellationToken) {
         loop {
             let waits = self.waiting() > 0;
@@ -86,7 +85,7 @@ impl Admission {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(LOOK_AGAIN), if waits => {}
             }
-            let changes = self.turns(&parts);
+            let changes = self.admissions(&parts);
             if changes.is_empty() {
                 continue;
             }
@@ -95,22 +94,22 @@ impl Admission {
                     for (change, outcome) in changes.iter().zip(outcomes) {
                         let Change::RunAdmitted { run, nodes, .. } = change else { continue };
                         match outcome {
-                            Ok(()) => info!(%run, nodes = nodes.len(), "run let in"),
-                            // Somebody was faster; what they did is heard of soon.
-                            Err(refusal) => debug!(%run, %refusal, "run not let in"),
+                            Ok(()) => info!(%run, nodes = nodes.len(), "run admitted"),
+                            // Another server was faster; the feed will deliver its change.
+                            Err(refusal) => debug!(%run, %refusal, "run not admitted"),
                         }
                     }
                 }
-                Err(lost) => warn!(%lost, "cannot let runs in; will try again"),
+                Err(error) => warn!(%error, "cannot admit runs; trying again"),
             }
         }
     }
 
-    /// Keeps nodes free for those who are next. Answers what lets this server's runs in.
-    fn turns(&self, parts: &Parts) -> Vec<Change> {
+    /// Keeps nodes free for the next runs. Returns the changes that admit this server's runs.
+    fn admissions(&self, parts: &Parts) -> Vec<Change> {
         let queue = self.queue();
         let mut board = self.dispatcher.board();
-        // While an older server lives nobody can be let in, and nothing is kept free for it.
+        // While an older server is alive, no run can be admitted, and no node is kept free.
         let decision = if parts.level.reaches(level::FLEET) {
             queue.decide(&board, self.limit)
         } else {
@@ -123,7 +122,7 @@ impl Admission {
         let now = parts.clock.now();
         let enters = decision.verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Enter);
         enters
-            // One that has no actor yet would begin unseen: it comes when it has one.
+            // A run without an actor would start unseen: it is admitted when it has one.
             .filter(|(run, _)| parts.runs.owns(run))
             .filter_map(|(run, _)| queue.admit(run, parts.server, self.limit, now))
             .collect()
@@ -144,20 +143,20 @@ impl Admission {
 
 impl Perform for Admission {
     fn perform(&self, events: &Arc<[Event]>) {
-        let mut news = News::Nothing;
+        let mut affects = Affects::Nothing;
         let mut queue = self.queue();
         let waited = queue.waiting() > 0;
         for event in events.iter() {
             self.count(&queue, &event.change);
-            news = news.max(queue.apply(&event.change));
+            affects = affects.max(queue.apply(&event.change));
         }
-        let is_news = match news {
-            News::Nothing => false,
-            News::Nodes => queue.awaits_nodes(),
-            News::Runs => waited || queue.waiting() > 0,
+        let is_affected = match affects {
+            Affects::Nothing => false,
+            Affects::Nodes => queue.awaits_nodes(),
+            Affects::Runs => waited || queue.waiting() > 0,
         };
         drop(queue);
-        if is_news {
+        if is_affected {
             self.wake();
         }
     }

@@ -1,20 +1,20 @@
-//! Owns what this server knows of the level that all living servers have in common: which kinds of changes may be
-//! written. What levels mean is `downbeat_core::level`'s.
+//! Owns the common level of all live servers: it decides which kinds of changes may be written.
+//! `downbeat_core::level` defines levels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use downbeat_core::{Change, level};
 
-/// Looked at anew with each sign of life; cheap to clone.
+/// The common level; cheap to clone. It is updated with each check of the servers.
 ///
-/// An older server that joins is heard of with the next look. What was written of a new kind until then it reads as
-/// unknown and performs nothing of it, as after a downgrade.
+/// An older server that joins is noticed by the next check. It reads changes of a newer kind that were
+/// written before as unknown and ignores them, as after a downgrade.
 #[derive(Clone, Debug)]
 pub(crate) struct CommonLevel(Arc<AtomicU32>);
 
 impl Default for CommonLevel {
-    /// Until it has looked: what every server knows.
+    /// The level before the first check: the one that every server supports.
     fn default() -> Self {
         Self(Arc::new(AtomicU32::new(level::FIRST)))
     }
@@ -24,11 +24,11 @@ impl CommonLevel {
     pub(crate) fn update(&self, common: u32) {
         let before = self.0.swap(common, Ordering::AcqRel);
         if before != common {
-            tracing::info!(before, common, "the level that all living servers have in common is another");
+            tracing::info!(before, common, "the common level of all live servers has changed");
         }
     }
 
-    /// Whether every living server knows what came with a level.
+    /// Returns whether every live server supports a level.
     pub(crate) fn reaches(&self, level: u32) -> bool {
         self.0.load(Ordering::Acquire) >= level
     }

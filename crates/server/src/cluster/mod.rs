@@ -1,7 +1,7 @@
-//! The servers that share a store: who lives, and who looks after the runs of those that do not.
+//! Owns the servers that share a store: which are alive, and which one takes over the runs of a server that is gone.
 
 mod common;
-mod life;
+mod membership;
 
 pub(crate) use common::CommonLevel;
-pub(crate) use life::{LastSign, Life};
+pub(crate) use membership::{LastSign, Membership};

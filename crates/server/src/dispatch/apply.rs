@@ -1,4 +1,4 @@
-//! Takes what was committed onto the board.
+//! Applies committed changes to the board.
 
 use std::sync::Arc;
 
@@ -9,22 +9,21 @@ use downbeat_core::run::RunState;
 use downbeat_core::work::{Attempt, Parent, Work};
 use downbeat_core::{Change, Event};
 
-use super::board::{Board, OpenExecution, Stage};
+use super::board::{Board, DispatchState, OpenExecution};
 use super::post::{Holding, Post};
 use super::stray::Stray;
 use crate::works::Works;
 
-/// Nodes whose polls may have something to answer, with the execution that it is.
+/// Executions and the nodes whose polls may return them.
 pub(crate) type Touched = Vec<(ExecutionId, NodeId)>;
 
 impl Board {
-    /// Takes in what was committed.
     pub(crate) fn apply(&mut self, events: &[Event], works: &Works) {
         let mut touched = Touched::new();
         for event in events {
             self.apply_one(&event.change, works, &mut touched);
         }
-        // In the order of their rows: what is handed out together comes back together, and is then written together.
+        // In the order of their rows: executions that are assigned together are reported and written together.
         touched.sort_unstable();
         for (_, node) in touched {
             self.with_post(node, Post::flush);
@@ -68,7 +67,7 @@ impl Board {
             Change::ExecutionLeased { execution, lease, .. } => {
                 let waited = self.open.get(execution).map(|open| {
                     let slot = open.slot;
-                    if let Stage::Waiting { until } = open.stage {
+                    if let DispatchState::Waiting { until } = open.stage {
                         self.queue.remove(slot, until, *execution);
                     }
                     lease.granted_at.duration_since(open.created_at).unsigned_abs()
@@ -84,11 +83,15 @@ impl Board {
             }
             Change::ExecutionCancelRequested { execution, .. } => {
                 match self.open.get(execution).map(|open| open.stage) {
-                    Some(Stage::Held { node }) => {
+                    Some(DispatchState::Leased { node }) => {
                         self.with_post(node, |post| post.stop(*execution));
                         touched.push((*execution, node));
                     }
-                    Some(Stage::Waiting { .. } | Stage::Paused { .. } | Stage::Claimed { .. }) => {
+                    Some(
+                        DispatchState::Waiting { .. }
+                        | DispatchState::Paused { .. }
+                        | DispatchState::Claimed { .. },
+                    ) => {
                         self.cancelled += 1;
                         self.close(*execution);
                     }
@@ -134,7 +137,7 @@ impl Board {
             is_placed: execution.pinned.is_none(),
             slot,
             created_at: execution.created_at,
-            stage: Stage::Waiting { until },
+            stage: DispatchState::Waiting { until },
         };
         if self.open.insert(execution.id, open).is_none() {
             self.queue.retain(slot);
@@ -143,7 +146,7 @@ impl Board {
             && matches!(execution.state, State::Pending { .. })
             && let Some(open) = self.open.get_mut(&execution.id)
         {
-            open.stage = Stage::Paused { until };
+            open.stage = DispatchState::Paused { until };
             return;
         }
         match &execution.state {
@@ -158,11 +161,11 @@ impl Board {
         }
     }
 
-    /// A lease was committed: the node is to get the work.
+    /// Assigns a newly leased execution to its node.
     fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
-        open.stage = Stage::Held { node: lease.node };
+        open.stage = DispatchState::Leased { node: lease.node };
         let (of, placed) = (open.parent.clone(), open.is_placed);
         let Some(post) = self.posts.get_mut(&lease.node) else {
             self.stray.push(of_deleted(of, execution, lease.token));
@@ -171,9 +174,9 @@ impl Board {
         let is_former = post.record.session != lease.session;
         let is_kept = is_former && post.record.undelivered.contains(&execution);
         if (is_former && !is_kept) || post.record.status == NodeStatus::Offline {
-            // Nobody is there to take it, and nobody sweeps what is offline already.
+            // No agent is there to run it, and the sweep ignores nodes that are already offline.
             post.held.remove(&execution);
-            let (token, reason) = (lease.token, "its agent's session had ended".to_owned());
+            let (token, reason) = (lease.token, "the agent's session has ended".to_owned());
             self.stray.push(Stray { of, execution, token, reason, may_run: false });
             return;
         }
@@ -185,11 +188,11 @@ impl Board {
         }
     }
 
-    /// A lease whose work is known to have reached its node.
+    /// Notes a lease whose work is known to have reached its node.
     fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
         self.take_places(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
-        open.stage = Stage::Held { node: lease.node };
+        open.stage = DispatchState::Leased { node: lease.node };
         let (of, placed) = (open.parent.clone(), open.is_placed);
         match self.posts.get_mut(&lease.node) {
             Some(post) => {
@@ -206,16 +209,16 @@ impl Board {
     fn close(&mut self, execution: ExecutionId) {
         let Some(open) = self.open.remove(&execution) else { return };
         match open.stage {
-            Stage::Waiting { until } => self.queue.remove(open.slot, until, execution),
-            Stage::Paused { .. } => {}
-            Stage::Claimed { node, at } => {
+            DispatchState::Waiting { until } => self.queue.remove(open.slot, until, execution),
+            DispatchState::Paused { .. } => {}
+            DispatchState::Claimed { node, at } => {
                 self.with_post(node, |post| {
                     post.forget(execution);
                     post.give_back(open.is_placed);
                 });
                 self.give_places_back(open.slot, execution, at);
             }
-            Stage::Held { node } => {
+            DispatchState::Leased { node } => {
                 self.with_post(node, |post| post.forget(execution));
                 self.end_places(open.slot, execution);
             }
@@ -224,7 +227,7 @@ impl Board {
     }
 }
 
-/// A lease of a node that is not there.
+/// Returns a stray lease of a deleted node.
 fn of_deleted(of: Parent, execution: ExecutionId, token: LeaseToken) -> Stray {
-    Stray { of, execution, token, reason: "its node was deleted".to_owned(), may_run: true }
+    Stray { of, execution, token, reason: "the node was deleted".to_owned(), may_run: true }
 }

@@ -1,4 +1,4 @@
-//! Owns the board: every open execution and every node, as the feed tells. Synchronous; nothing here waits.
+//! Owns the board: every open execution and every node, as the feed reports them. It is synchronous and never waits.
 
 use std::sync::Arc;
 
@@ -19,24 +19,22 @@ use super::schemas::{Catalogues, Schemas};
 use super::stray::{Stray, Strays};
 use super::uses::LimitUses;
 
-/// Why a poll cannot be parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parking {
     UnknownNode,
     OtherSession,
 }
 
-/// An open execution.
 #[derive(Debug)]
 pub(super) struct OpenExecution {
     pub(super) attempt: Attempt,
     pub(super) parent: Parent,
     pub(super) work: Arc<Work>,
-    /// Whether it takes a slot for placed work; else it is pinned, and takes the node's one for fleet work.
+    /// Whether it uses a slot for placed work. Otherwise it is pinned and uses the node's only slot for fleet work.
     pub(super) is_placed: bool,
     pub(super) slot: QueueSlot,
     pub(super) created_at: Timestamp,
-    pub(super) stage: Stage,
+    pub(super) stage: DispatchState,
 }
 
 impl OpenExecution {
@@ -46,41 +44,43 @@ impl OpenExecution {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum DispatchState {
     Waiting {
         until: Option<Timestamp>,
     },
-    /// Its run is paused: it is in no queue.
+    /// Its run is paused: the execution is not in the queue.
     Paused {
         until: Option<Timestamp>,
     },
-    /// Given to a node in a commit that is under way.
+    /// Assigned to a node by a claim whose commit is pending.
     Claimed {
         node: NodeId,
         at: Timestamp,
     },
-    Held {
+    Leased {
         node: NodeId,
     },
 }
 
-/// See the module.
+/// The board is the dispatcher's picture of all nodes and open executions.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     pub(super) posts: HashMap<NodeId, Post>,
     pub(super) open: HashMap<ExecutionId, OpenExecution>,
     pub(super) queue: Queue,
-    /// Nodes that a run has for itself, and those that are kept free for one that is next.
+    /// `holds`: nodes that an exclusive run holds. `wanted`: nodes that are kept free for the next
+    /// exclusive run.
     pub(super) holds: HashMap<NodeId, RunId>,
     pub(super) wanted: HashMap<NodeId, RunId>,
     pub(super) paused: HashSet<RunId>,
-    /// What nodes say that they can do, each once however many say it.
+    /// The backend schemas that nodes declare. Equal schemas are stored once.
     schemas: Schemas,
     catalogues: Catalogues,
     pub(super) parked: usize,
-    /// Leases that nobody has any more.
+    /// Leases that no agent has any more.
     pub(super) stray: Strays,
-    /// Pending executions that were just cancelled, for the metrics: only here it is known that they were pending.
+    /// Counts pending executions that were just cancelled, for the metrics: only the board knows that they
+    /// were pending.
     pub(super) cancelled: usize,
     pub(super) uses: LimitUses,
     /// How long executions that were just leased had waited, for the metrics.
@@ -106,7 +106,7 @@ impl Board {
         }
     }
 
-    /// The node was deleted: its poll ends, and what it held is lost.
+    /// Removes a deleted node: its poll ends, and its leases are lost.
     pub(super) fn remove_node(&mut self, node: NodeId) {
         if let Some(post) = self.posts.remove(&node) {
             self.parked -= usize::from(post.is_parked());
@@ -129,7 +129,7 @@ impl Board {
         self.open.get(&execution).map(|open| &open.work)
     }
 
-    /// The built-in backends of a cluster, and those that its nodes declare.
+    /// Returns the built-in backends and those that the cluster's nodes declare.
     pub(crate) fn catalogue(&mut self, cluster: ClusterId) -> Arc<Catalogue> {
         let nodes = self.posts.values().map(|post| post.record.as_ref());
         self.catalogues.get(cluster, nodes)
@@ -143,7 +143,7 @@ impl Board {
         self.posts.get(&node).map(|post| &post.record)
     }
 
-    /// Whether a cluster takes no more nodes. They are counted only when there may be too many.
+    /// Returns whether the cluster has reached its maximum of nodes. Counts them only if that is possible.
     pub(crate) fn is_full(&self, cluster: ClusterId) -> bool {
         let most = limits::NODES_PER_CLUSTER;
         self.posts.len() >= most && self.nodes().filter(|record| record.cluster == cluster).count() >= most
@@ -161,7 +161,7 @@ impl Board {
         self.queue.len()
     }
 
-    /// Whether `claim` may have something to do.
+    /// Returns whether `claim` may have something to do.
     pub(crate) fn has_work(&self) -> bool {
         self.queue.len() > 0 || self.has_stray()
     }
@@ -170,12 +170,12 @@ impl Board {
         !self.stray.is_empty()
     }
 
-    /// Leases of sessions that had ended are not this server's to end.
+    /// Drops the stray leases: another server has to end them.
     pub(crate) fn forget_stray(&mut self) {
         self.stray.clear();
     }
 
-    /// How this server and the others divide what waits.
+    /// Sets how this server and the others divide the pending executions.
     pub(crate) fn share(&mut self, share: Share) {
         self.queue.share(share);
     }
@@ -201,7 +201,7 @@ impl Board {
         self.stray.set_lease_ttl(lease_ttl);
     }
 
-    /// Parks a poll: it is answered when there is something for its node.
+    /// Parks a poll until there is something for its node.
     pub(crate) fn park(
         &mut self,
         node: NodeId,
@@ -226,8 +226,8 @@ impl Board {
         self.current(node, session).is_ok_and(|post| post.refresh(poll, free))
     }
 
-    /// Every parked poll is let go: the server stops.
-    pub(crate) fn let_go(&mut self) {
+    /// Drops every parked poll, because the server stops.
+    pub(crate) fn drop_polls(&mut self) {
         let nodes: Vec<Arc<NodeRecord>> = self.nodes().cloned().collect();
         for record in nodes {
             self.posts.insert(record.id, Post::new(record));
@@ -235,28 +235,28 @@ impl Board {
         self.parked = 0;
     }
 
-    /// A new poll of the node is on its way: nothing more goes to the one before.
+    /// Ends the parked poll of a node, because a new poll is coming.
     pub(crate) fn unpark_any(&mut self, node: NodeId) {
         self.with_post(node, Post::unpark_any);
     }
 
-    /// The agent has these, or is being told of them in this moment. Answers how much of what it is told of fits into
-    /// one answer; the rest is kept for the next poll.
+    /// Notes that the agent has the `known` executions or is receiving them now. Returns those of
+    /// `assignments` that fit into one response; the others are kept for the next poll.
     pub(crate) fn resynced(
         &mut self,
         node: NodeId,
         known: &HashSet<ExecutionId>,
-        mut told: Vec<Assignment>,
+        mut assignments: Vec<Assignment>,
     ) -> Vec<Assignment> {
-        let later = told.split_off(fitting(&told));
+        let later = assignments.split_off(fitting(&assignments));
         self.with_post(node, |post| {
             post.forget_ready(known);
             post.keep_for_later(later);
         });
-        told
+        assignments
     }
 
-    /// Whether a lease is the node's, as far as the board knows.
+    /// Returns whether the node holds this lease, as far as the board knows.
     pub(crate) fn holds(&self, node: NodeId, held: &LeaseRef) -> bool {
         let holding = self.posts.get(&node).and_then(|post| post.held.get(&held.execution));
         holding.is_some_and(|holding| holding.token == held.token)
@@ -276,9 +276,9 @@ impl Board {
         Some(result)
     }
 
-    /// What a node says it holds, held against the board: what it is to stop, and what the board does not know of. What
-    /// the board knows and the node does not, for so long that it cannot be on its way, is handed over again; the result
-    /// of a former session is lost.
+    /// Compares the leases that a node lists with the board. Returns the leases that the node has to stop,
+    /// and those that the board does not know. Executions that the node should have received long ago are
+    /// assigned again. Results of a former session that the node no longer lists are lost.
     pub(crate) fn review(
         &mut self,
         node: NodeId,
@@ -287,7 +287,7 @@ impl Board {
     ) -> (Vec<LeaseRef>, Vec<LeaseRef>) {
         let (mut stop, mut unknown) = (Vec::new(), Vec::new());
         let Some(post) = self.posts.get_mut(&node) else { return (stop, held.to_vec()) };
-        self.stray.extend(post.no_longer_had(held, now));
+        self.stray.extend(post.lost_results(held, now));
         let mut missed: HashSet<ExecutionId> = post.undelivered(now).collect();
         for held in held {
             missed.remove(&held.execution);
@@ -301,13 +301,15 @@ impl Board {
             }
         }
         for execution in missed {
-            self.hand_over_again(node, execution, now);
+            self.assign_again(node, execution, now);
         }
         (stop, unknown)
     }
 
-    fn hand_over_again(&mut self, node: NodeId, execution: ExecutionId, now: Timestamp) {
-        let Some(open) = self.open.get(&execution).filter(|open| open.stage == (Stage::Held { node })) else {
+    fn assign_again(&mut self, node: NodeId, execution: ExecutionId, now: Timestamp) {
+        let Some(open) =
+            self.open.get(&execution).filter(|open| open.stage == (DispatchState::Leased { node }))
+        else {
             return;
         };
         let Some(post) = self.posts.get_mut(&node) else { return };

@@ -1,5 +1,5 @@
-//! Owns the nodes with a free slot for placed work, as each class ranks them, for as long as one turn of claims lasts.
-//! Within it slots are only taken, so a node's rank only falls: what is on top is checked when it is used.
+//! Owns the nodes with a free slot for placed work, ranked for each class, during one round of claims. Within a round
+//! slots are only used up, so the rank of a node only falls: the top entry is checked when it is used.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -11,25 +11,26 @@ use downbeat_core::work::Parent;
 use super::board::Board;
 use super::class::Class;
 
-/// How many executions of a run nodes hold, by the value of a label: `None` for nodes without it.
-type Held = BTreeMap<Option<String>, u32>;
+/// How many executions of a run nodes hold, by the value of a label; `None` counts nodes without the label.
+type HeldCounts = BTreeMap<Option<String>, u32>;
 
-/// See the module.
+/// The candidates are the nodes that can run one more placed execution.
 #[derive(Debug)]
 pub(super) struct Candidates {
     nodes: Vec<NodeId>,
     /// How many of the nodes still have a free slot.
     free: usize,
     classes: BTreeMap<u32, Ranked>,
-    /// Of runs that spread over labels.
-    held: BTreeMap<Parent, BTreeMap<String, Held>>,
+    /// For runs that spread over a label.
+    held: BTreeMap<Parent, BTreeMap<String, HeldCounts>>,
 }
 
-/// The nodes of one class. All of a group have the same weight, and hold as many of the run together.
+/// The nodes of one class, in groups. The nodes of a group have the same weight, and the run's executions
+/// are counted for the group as a whole.
 #[derive(Debug, Default)]
 struct Ranked {
     groups: Vec<Group>,
-    /// The first of each group, with its rank when it was last looked at.
+    /// The best node of each group, with its rank when it was last checked.
     tops: BinaryHeap<(Rank, NodeId, usize)>,
 }
 
@@ -37,11 +38,11 @@ struct Ranked {
 struct Group {
     weight: u64,
     over: Over,
-    /// With their free slots when they were last looked at: the most on top, so that work spreads.
+    /// Nodes with their free slots when they were last checked. The node with most free slots is on top.
     nodes: BinaryHeap<(u32, NodeId)>,
 }
 
-/// What a group's nodes have in common when its class spreads.
+/// What the nodes of a group share when the class spreads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Over {
     Nothing,
@@ -55,12 +56,11 @@ impl Candidates {
         Self { nodes, free, classes: BTreeMap::new(), held: BTreeMap::new() }
     }
 
-    /// Whether no slot is left.
     pub(super) fn is_empty(&self) -> bool {
         self.free == 0
     }
 
-    /// The best node that takes one more of this class.
+    /// Returns the best node that can run one more execution of this class.
     pub(super) fn best(&mut self, class: u32, board: &Board) -> Option<NodeId> {
         if self.is_empty() {
             return None;
@@ -87,7 +87,6 @@ impl Candidates {
         }
     }
 
-    /// A claim was made: in a slot for placed work, or not.
     pub(super) fn granted(&mut self, of: &Parent, node: NodeId, placed: bool, board: &Board) {
         if placed && board.free_slots(node) == 0 {
             self.free = self.free.saturating_sub(1);
@@ -120,14 +119,14 @@ impl Candidates {
         Ranked { groups, tops }
     }
 
-    /// Counts what the run of a class holds, if it spreads over a label: on all nodes, also those without a free slot.
+    /// Counts the executions of a run that spreads over a label, on all nodes, including those without a free slot.
     fn count_groups(&mut self, rules: &Class, board: &Board) {
         let (Some(Spread::Label(label)), Some(parent)) = (&rules.placement.spread, &rules.parent) else {
             return;
         };
         let of_parent = self.held.entry(parent.clone()).or_default();
         of_parent.entry(label.clone()).or_insert_with(|| {
-            let mut counts = Held::new();
+            let mut counts = HeldCounts::new();
             for post in board.posts.values().filter(|post| post.record.cluster == rules.cluster) {
                 let value = post.record.description.labels.get(label).cloned();
                 *counts.entry(value).or_default() += post.held_of(parent);
@@ -142,7 +141,7 @@ impl Group {
         &self,
         index: usize,
         rules: &Class,
-        held: &BTreeMap<Parent, BTreeMap<String, Held>>,
+        held: &BTreeMap<Parent, BTreeMap<String, HeldCounts>>,
         board: &Board,
     ) -> Option<(Rank, NodeId, usize)> {
         let &(free, node) = self.nodes.peek()?;
@@ -153,7 +152,7 @@ impl Group {
         &self,
         rules: &Class,
         free: u32,
-        held: &BTreeMap<Parent, BTreeMap<String, Held>>,
+        held: &BTreeMap<Parent, BTreeMap<String, HeldCounts>>,
         board: &Board,
     ) -> Rank {
         let held = match (&self.over, &rules.parent, &rules.placement.spread) {
@@ -171,7 +170,7 @@ impl Group {
 }
 
 impl Board {
-    /// Nodes with a free slot for placed work.
+    /// Returns the nodes with a free slot for placed work.
     pub(super) fn nodes_with_slots(&self) -> Vec<NodeId> {
         let free = self.posts.iter().filter(|(_, post)| post.free().placed > 0);
         free.map(|(node, _)| *node).collect()
@@ -185,7 +184,7 @@ impl Board {
         self.node(node)?.description.labels.get(label).cloned()
     }
 
-    /// The free slots of a node that fits the class by all that does not change within a turn, if it takes one more.
+    /// Returns the node's free slots if it can run one more. Checks only what changes within a round.
     fn takes(&self, rules: &Class, node: NodeId) -> Option<u32> {
         let post = self.posts.get(&node)?;
         let free = post.free().placed;
@@ -196,7 +195,7 @@ impl Board {
         (free > 0 && !is_full).then_some(free)
     }
 
-    /// The free slots of a node that could take one more of this class now.
+    /// Returns the free slots of a node that can run one more execution of this class now.
     pub(super) fn candidate(&self, class: u32, node: NodeId) -> Option<u32> {
         let rules = self.queue.class(class);
         let free = self.takes(rules, node)?;

@@ -1,4 +1,4 @@
-//! Decides which node gets what waits: executions that are about to be created, and those that are in the queue.
+//! Decides which node runs which pending execution: those about to be created, and those in the queue.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
 
-use super::board::{Board, Stage};
+use super::board::{Board, DispatchState};
 use super::candidates::Candidates;
 use super::line::{Gate, Head};
 use super::pile::{Next, Where};
@@ -18,16 +18,16 @@ use super::stray::Stray;
 use super::uses::Bound;
 use crate::works::Works;
 
-/// With more lines than this the queue decides, and nothing is born leased: looking at all of them costs more than a write.
+/// With more lines than this, new executions go to the queue: checking all lines costs more than a second write.
 const LINES_LOOKED_AT: usize = 64;
 
-/// The outcome of a turn: what the first pile of a line gets.
+/// The result for the first pile of a line.
 enum ClaimTurn {
     Claim {
         execution: ExecutionId,
         node: NodeId,
     },
-    /// Left to other servers until then.
+    /// Left to other servers until this time.
     Deferred(Timestamp),
     /// This limit is full.
     LimitFull {
@@ -38,9 +38,9 @@ enum ClaimTurn {
 }
 
 impl Board {
-    /// Gives executions of one run that are about to be created to nodes that wait for work, so that they are born
-    /// leased. Whatever becomes of the commit, `release` or the feed settles it. Where others wait that come first,
-    /// these go into the queue; as do those with limits, whose places the store gives.
+    /// Leases executions that are about to be created to nodes that wait for work, which saves one commit.
+    /// `release` or the feed follows, whether the commit succeeds or not. Executions go to the queue
+    /// instead if others come first, or if they have limits: only the store grants slots of limits.
     pub(crate) fn reserve(
         &mut self,
         executions: &mut [Execution],
@@ -51,7 +51,7 @@ impl Board {
         self.queue.tidy();
         let mut candidates: Option<Candidates> = None;
         for execution in executions {
-            // On the board already: an earlier try of this commit took effect after all.
+            // An execution that is on the board already: an earlier try of this commit succeeded after all.
             if execution.state != (State::Pending { not_before: None })
                 || self.open.contains_key(&execution.id)
                 || execution.limits.is_some()
@@ -83,7 +83,7 @@ impl Board {
         }
     }
 
-    /// Whether fleet work of this priority may go to a node at once: those that wait longer come first.
+    /// Returns whether fleet work of this priority can start on a node at once: older pending work comes first.
     fn is_free_for(&mut self, node: NodeId, priority: i32, parent: &Parent) -> bool {
         let waits = self.next_pinned(node).is_some_and(|(first, _)| first <= Reverse(priority))
             || self.queue.first_limited(node).is_some_and(|first| first >= priority);
@@ -92,7 +92,7 @@ impl Board {
             && self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
     }
 
-    /// Nodes with a free slot that nothing of this priority or higher waits for.
+    /// Returns nodes with a free slot for which no work of this priority or a higher one waits.
     fn uncontested(&mut self, priority: i32) -> Candidates {
         if !self.queue.has_few_lines(LINES_LOOKED_AT) {
             return Candidates::new(self, Vec::new());
@@ -110,7 +110,7 @@ impl Board {
         Candidates::new(self, nodes)
     }
 
-    /// The commit that was to lease these did not happen.
+    /// Takes back the leases of executions whose commit did not happen.
     pub(crate) fn release<'a>(&mut self, executions: impl Iterator<Item = &'a Execution>) {
         for execution in executions {
             if let State::Leased { lease, .. } = execution.state {
@@ -119,13 +119,13 @@ impl Board {
         }
     }
 
-    /// Claims for every waiting node at once: the leases to commit.
+    /// Claims work for every waiting node. Returns the leases to commit.
     pub(crate) fn claim(&mut self, now: Timestamp, dice: &mut Dice) -> Vec<Change> {
         self.queue.tidy();
         self.uses.prune(now);
         for execution in self.queue.due(now) {
             if let Some(open) = self.open.get_mut(&execution) {
-                open.stage = Stage::Waiting { until: None };
+                open.stage = DispatchState::Waiting { until: None };
                 let slot = open.slot;
                 self.queue.push(slot, execution);
             }
@@ -156,8 +156,8 @@ impl Board {
         claims
     }
 
-    /// Placed work, and fleet work with limits. The heads of all lines compete. Within a turn slots and places are only
-    /// taken, so a line whose head found none is done with.
+    /// Claims placed work, and fleet work with limits. The heads of all lines compete. Within a round slots
+    /// are only used up, so a line whose head finds none is finished.
     fn claim_in_turn(&mut self, now: Timestamp, dice: &mut Dice, claims: &mut Vec<Change>) {
         let mut candidates = Candidates::new(self, self.nodes_with_slots());
         let posts = &self.posts;
@@ -198,12 +198,12 @@ impl Board {
                 },
                 ClaimTurn::NoNode => match &gate {
                     Gate::Class(_) => continue,
-                    // Others of its line may come before what it has to wait for.
+                    // Other piles of this line may come before the work that this one waits for.
                     Gate::Node(_) => {
                         self.queue.step_out(head.pile);
                         aside.push(head.pile);
                     }
-                    // Nothing else of this line finds a slot either.
+                    // Nothing else in this line finds a slot either.
                     Gate::Limit { pinned: false, .. } if candidates.is_empty() => continue,
                     Gate::Limit { .. } => self.queue.wait_for_node(head.pile),
                 },
@@ -215,7 +215,7 @@ impl Board {
         }
     }
 
-    /// Nobody else is there to take turns with: as much of a pile as can go, without asking each time whose turn it is.
+    /// Claims as much of a pile as possible. No other pile competes, so turns need no check.
     fn claim_pile(
         &mut self,
         pile: u32,
@@ -235,7 +235,7 @@ impl Board {
         let execution = match self.queue.next(pile, now) {
             Some(Next::Now(execution)) => execution,
             Some(Next::Later(until)) => return ClaimTurn::Deferred(until),
-            // A pile in a line has something.
+            // A pile that stands in a line is never empty.
             None => return ClaimTurn::NoNode,
         };
         for bound in self.queue.bounds(QueueSlot::Pile(pile)).iter().flat_map(|bounds| bounds.iter()) {
@@ -250,7 +250,7 @@ impl Board {
         node.map_or(ClaimTurn::NoNode, |node| ClaimTurn::Claim { execution, node })
     }
 
-    /// Whether fleet work with limits may go to its node before what waits there without.
+    /// Returns whether fleet work with limits may start on its node before the work without limits that waits there.
     fn is_next_on(&self, node: NodeId, execution: ExecutionId) -> bool {
         let Some(open) = self.open.get(&execution) else { return false };
         let own = (Reverse(open.work.priority), execution);
@@ -278,35 +278,35 @@ impl Board {
     fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
         let (slot, placed, of) = (open.slot, open.is_placed, open.parent.clone());
-        open.stage = Stage::Claimed { node, at: now };
+        open.stage = DispatchState::Claimed { node, at: now };
         self.queue.remove(slot, None, execution);
         self.take_places_at(slot, execution, now);
         let lease = self.grant(execution, of.clone(), node, placed, now, dice);
         Change::ExecutionLeased { of, execution, lease }
     }
 
-    /// A lease was refused: back into the queue, unless the feed has settled it meanwhile.
+    /// Puts a refused claim back into the queue, unless the feed has already resolved the execution.
     pub(crate) fn unclaim(&mut self, change: &Change) {
         let Change::ExecutionLeased { execution, lease, .. } = change else { return };
         let is_paused = self.open.get(execution).is_some_and(|open| self.is_paused(&open.attempt.of));
         if let Some(open) = self.open.get_mut(execution)
-            && let Stage::Claimed { node, at } = open.stage
+            && let DispatchState::Claimed { node, at } = open.stage
             && node == lease.node
         {
             let slot = open.slot;
             if is_paused {
-                open.stage = Stage::Paused { until: None };
+                open.stage = DispatchState::Paused { until: None };
             } else {
-                open.stage = Stage::Waiting { until: None };
+                open.stage = DispatchState::Waiting { until: None };
                 self.queue.push(slot, *execution);
             }
             self.give_places_back(slot, *execution, at);
         }
-        // Also when another server was faster: the slot is free again.
+        // Also if another server was faster: the slot is free again.
         self.take_back(*execution, lease);
     }
 
-    /// The commit of claims failed: all of it has to be claimed again.
+    /// Puts all claims of a failed commit back.
     pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
         for claim in claims {
             match claim {
@@ -318,7 +318,7 @@ impl Board {
         }
     }
 
-    /// The slot is taken and the holding counted at once: the commit takes its time, and more is given out meanwhile.
+    /// Uses up the slot and counts the lease at once: the next claims must not wait for the commit.
     fn grant(
         &mut self,
         execution: ExecutionId,

@@ -1,18 +1,18 @@
-//! Owns the classes of placed work: executions that the same nodes fit share one, so that a node is looked at once for
-//! thousands of tasks.
+//! Owns classes. A class is placed work that the same nodes fit, so that one check of a node serves
+//! thousands of executions.
 
 use downbeat_core::ids::ClusterId;
 use downbeat_core::spec::Placement;
 use downbeat_core::work::{Origin, Parent, Work};
 
-/// What the nodes of one class of work must satisfy.
+/// The requirements on nodes for one class of work.
 #[derive(Clone, Debug)]
 pub(super) struct Class {
     pub cluster: ClusterId,
     pub backend: String,
     pub action: String,
     pub placement: Placement,
-    /// Set when the placement counts per run, or the run may have nodes that others do not have.
+    /// Set if the placement counts per run, or if the run may hold nodes for itself.
     pub parent: Option<Parent>,
 }
 
@@ -28,7 +28,7 @@ impl Class {
         }
     }
 
-    /// Writes a text that is the same for executions of one class and of no other.
+    /// Writes a text that identifies the class.
     pub(super) fn write_text(text: &mut String, work: &Work, of: &Origin) {
         let parent = match of {
             Origin::Step { run, .. } => run.as_str(),

@@ -1,4 +1,4 @@
-//! Owns the dispatcher: the board behind a lock, and the loop that claims when something changed.
+//! Owns the dispatcher: the board behind a lock, and the loop that claims after a change.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::journal::{Journal, Perform};
 use crate::metrics::{Figure, Metrics};
 use crate::works::Works;
 
-/// A failed commit is not tried again at once: the store needs a moment.
+/// The pause after a failed commit, so that the store can recover.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// A handle to the board; cheap to clone. The lock is never held across an await.
@@ -29,7 +29,7 @@ pub(crate) struct Dispatcher {
     works: Works,
     wake: Arc<Notify>,
     metrics: Metrics,
-    /// Whose claims are counted here.
+    /// Only this server's claims count in its metrics.
     server: ServerId,
 }
 
@@ -46,12 +46,12 @@ impl Dispatcher {
         }
     }
 
-    /// A commit that may have held claims was refused.
+    /// Counts a refused change that may have held claims.
     pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
         self.metrics.refused(change, refusal);
     }
 
-    /// Lets the engine decide: calls `act` with the time, the dice, and what the board knows of nodes.
+    /// Lets the engine decide: calls `act` with the time, the dice and the board's knowledge of nodes.
     pub(crate) fn turn<T>(
         &self,
         run: &RunId,
@@ -69,7 +69,7 @@ impl Dispatcher {
         act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits })
     }
 
-    /// The work of all that is open.
+    /// Returns the work of all open executions.
     pub(crate) fn works(&self) -> &Works {
         &self.works
     }
@@ -83,12 +83,12 @@ impl Dispatcher {
         self.board.lock().expect("nothing panics while it holds the board")
     }
 
-    /// Something changed that may let waiting work be claimed.
+    /// Starts a round of claims: a change may allow pending work to be claimed.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Claims until it is told to stop.
+    /// Claims until `stop` is cancelled.
     pub(crate) async fn run(self, journal: Journal, clock: Clock, seed: u64, stop: CancellationToken) {
         let mut dice = Dice::new(seed);
         loop {
@@ -113,13 +113,13 @@ impl Dispatcher {
                         board.unclaim(claim);
                         if let Refusal::LimitReached(key) = refusal {
                             board.rest(claim, key, now);
-                            // Its slot is for others meanwhile.
+                            // Another execution can use its slot.
                             self.wake();
                         }
                     }
                 }
-                Err(lost) => {
-                    warn!(%lost, claims = claims.len(), "cannot lease");
+                Err(error) => {
+                    warn!(%error, claims = claims.len(), "cannot commit leases; they are retried");
                     self.board().claims_failed(claims);
                     tokio::time::sleep(AFTER_FAILURE).await;
                     self.wake();
@@ -135,7 +135,7 @@ impl Perform for Dispatcher {
         let has_work = {
             let mut board = self.board();
             board.apply(events, &self.works);
-            // Under the board's lock: a node that has just come is known when it is counted.
+            // Under the board's lock: a node that has just registered is known when it is counted.
             self.metrics.committed(
                 events.iter().filter(|event| event.server == self.server).map(|event| &event.change),
             );

@@ -1,9 +1,9 @@
-//! Owns things that are found by a text and named by a number. One lives as long as something is of it.
+//! Owns values that are found by a text and referred to by a number. A value is removed with its last user.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Beyond this many, those that nothing is of are worth a look.
+/// `take_unused` does nothing until this many values are unused.
 const UNUSED: usize = 1_024;
 
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct Interned<T> {
     slots: Vec<Option<Slot<T>>>,
     by_text: HashMap<Arc<str>, u32>,
     vacant: Vec<u32>,
-    /// Those that nothing is of.
+    /// How many values have no user.
     unused: usize,
 }
 
@@ -33,7 +33,7 @@ impl<T> Interned<T> {
         self.by_text.get(text).copied()
     }
 
-    /// A new one that nothing is of yet.
+    /// Adds a value that has no user yet.
     pub(super) fn add(&mut self, text: &str, value: T) -> u32 {
         let text: Arc<str> = text.into();
         let slot = Some(Slot { value, text: Arc::clone(&text), users: 0 });
@@ -60,7 +60,6 @@ impl<T> Interned<T> {
         &mut self.slots[index as usize].as_mut().expect("it lives while something is of it").value
     }
 
-    /// Counts one more user.
     pub(super) fn retain(&mut self, index: u32) {
         if let Some(slot) = &mut self.slots[index as usize] {
             self.unused -= usize::from(slot.users == 0);
@@ -79,7 +78,7 @@ impl<T> Interned<T> {
         self.remove(index)
     }
 
-    /// Takes those that were made for a commit that did not happen, once there are many.
+    /// Removes and returns the values that were added for commits that did not happen, once there are many.
     pub(super) fn take_unused(&mut self) -> Vec<T> {
         if self.unused < UNUSED {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! Owns lines: piles that wait for the same thing, in the order of their turns. Higher priorities first; the lanes of one
-//! priority take turns; of a lane the oldest first.
+//! Owns lines. A line holds the piles that wait for the same gate, in the order of their turns: higher
+//! priorities first; lanes of the same priority take turns; within a lane the oldest pile first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -10,27 +10,27 @@ use downbeat_core::ids::{ExecutionId, NodeId};
 use super::interned::Interned;
 use super::uses::Bound;
 
-/// What a line waits for. Lines of limits come last.
+/// A gate is what a line waits for. Lines of limits are sorted last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gate {
-    /// A node that fits.
+    /// A node that fits this class.
     Class(u32),
-    /// A node's fleet slot.
+    /// The node's slot for fleet work.
     Node(NodeId),
-    /// A place of a limit. What is pinned stands apart: it takes other slots, and must not stand in the way.
+    /// A slot of a limit. Pinned work has its own line: it uses other node slots and must not block placed work.
     Limit { bound: Bound, pinned: bool },
 }
 
-/// A job, or a run without a name, at one priority in one cluster.
+/// A lane is a job, or a run without a job name, at one priority in one cluster.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub priority: i32,
-    /// Its turn: drawn when it comes into being, and anew whenever it got something. The lowest is next, so that nobody
-    /// is served twice before all others that could be served were. Who had nothing waiting keeps no more than one turn.
+    /// Its turn. A lane gets a new ticket when it is created and whenever it was served; the lowest ticket is next. So
+    /// no lane is served twice before all others that can be served, and an idle lane saves up at most one turn.
     pub ticket: u64,
 }
 
-/// Who is first in a line. The least of several is next.
+/// The first pile of a line. Of several heads, the least one is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Head {
     pub priority: Reverse<i32>,
@@ -41,15 +41,15 @@ pub(super) struct Head {
 
 #[derive(Debug, Default)]
 pub(super) struct Line {
-    lanes: HashMap<u32, Stretch>,
-    /// Tickets as they were when this was last looked at: lanes get new ones, and stand in many lines.
+    lanes: HashMap<u32, LanePiles>,
+    /// The order by tickets as of the last check: lanes get new tickets, and one lane stands in many lines.
     order: BTreeSet<(Reverse<i32>, u64, u32)>,
 }
 
 /// The piles of one lane.
 #[derive(Debug)]
-struct Stretch {
-    place: (Reverse<i32>, u64, u32),
+struct LanePiles {
+    key: (Reverse<i32>, u64, u32),
     piles: BTreeSet<(ExecutionId, u32)>,
 }
 
@@ -58,51 +58,51 @@ impl Line {
         self.order.is_empty()
     }
 
-    /// Whether one pile is all there is.
+    /// Returns whether the line holds exactly one pile.
     pub(super) fn has_one(&self) -> bool {
-        self.lanes.len() == 1 && self.lanes.values().all(|stretch| stretch.piles.len() == 1)
+        self.lanes.len() == 1 && self.lanes.values().all(|entry| entry.piles.len() == 1)
     }
 
     pub(super) fn add(&mut self, index: u32, lane: &Lane, oldest: ExecutionId, pile: u32) {
-        let stretch = self.lanes.entry(index).or_insert_with(|| {
-            let place = (Reverse(lane.priority), lane.ticket, index);
-            self.order.insert(place);
-            Stretch { place, piles: BTreeSet::new() }
+        let entry = self.lanes.entry(index).or_insert_with(|| {
+            let key = (Reverse(lane.priority), lane.ticket, index);
+            self.order.insert(key);
+            LanePiles { key, piles: BTreeSet::new() }
         });
-        stretch.piles.insert((oldest, pile));
+        entry.piles.insert((oldest, pile));
     }
 
     pub(super) fn remove(&mut self, index: u32, oldest: ExecutionId, pile: u32) {
-        let Some(stretch) = self.lanes.get_mut(&index) else { return };
-        stretch.piles.remove(&(oldest, pile));
-        if stretch.piles.is_empty() {
-            self.order.remove(&stretch.place);
+        let Some(entry) = self.lanes.get_mut(&index) else { return };
+        entry.piles.remove(&(oldest, pile));
+        if entry.piles.is_empty() {
+            self.order.remove(&entry.key);
             self.lanes.remove(&index);
         }
     }
 
-    /// A pile's oldest is another one now.
+    /// Notes that the oldest execution of a pile has changed.
     pub(super) fn renew(&mut self, index: u32, from: ExecutionId, to: ExecutionId, pile: u32) {
-        if let Some(stretch) = self.lanes.get_mut(&index)
-            && stretch.piles.remove(&(from, pile))
+        if let Some(entry) = self.lanes.get_mut(&index)
+            && entry.piles.remove(&(from, pile))
         {
-            stretch.piles.insert((to, pile));
+            entry.piles.insert((to, pile));
         }
     }
 
     pub(super) fn head(&mut self, lanes: &Interned<Lane>) -> Option<Head> {
         loop {
-            let place = *self.order.first()?;
-            let (priority, ticket, index) = place;
+            let key = *self.order.first()?;
+            let (priority, ticket, index) = key;
             let now = lanes.get(index).ticket;
-            let stretch = self.lanes.get_mut(&index)?;
+            let entry = self.lanes.get_mut(&index)?;
             if now == ticket {
-                let (oldest, pile) = *stretch.piles.first()?;
+                let (oldest, pile) = *entry.piles.first()?;
                 return Some(Head { priority, ticket, oldest, pile });
             }
-            self.order.remove(&place);
-            stretch.place = (priority, now, index);
-            self.order.insert(stretch.place);
+            self.order.remove(&key);
+            entry.key = (priority, now, index);
+            self.order.insert(entry.key);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Dispatch: which node gets which execution. The board is a projection of the store, kept by the feed; the
-//! dispatcher claims for all waiting nodes in one commit.
+//! Owns dispatch: it decides which node runs which execution. The board is a projection of the store that
+//! follows the feed; the dispatcher claims work for all waiting nodes in one commit.
 
 mod apply;
 mod board;

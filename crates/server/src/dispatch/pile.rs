@@ -10,17 +10,19 @@ use jiff::SignedDuration;
 use super::line::Gate;
 use super::uses::Bound;
 
-/// How long work is left to the server whose share it is, before others take it: longer than a commit and its news take.
+/// How long work is left to the server that owns its share before others claim it: longer than a commit and
+/// its event take.
 const LEFT_TO_ITS_OWN: SignedDuration = SignedDuration::from_millis(100);
-/// Work of another share that has waited for so much longer than this server's own is taken first: its server has no
-/// node for it.
+/// Work of another share that is older than this server's own by this much is claimed first: its server has
+/// no node for it.
 const TOO_LONG: SignedDuration = SignedDuration::from_secs(2);
 
-/// Which of the placed work this server takes first: all servers see all that waits, and would all claim the same, and
-/// all but one in vain. What others leave is taken as well, a moment later.
+/// A share is the part of the placed work that a server claims first. All servers see all pending work;
+/// without shares all of them would claim the same, and all but one would be refused. After a short time
+/// they also claim what others left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    /// This server's place among those that live.
+    /// This server's position among the live servers.
     pub index: u64,
     pub servers: u64,
 }
@@ -33,22 +35,22 @@ impl Default for Share {
 
 impl Share {
     fn holds(self, execution: ExecutionId) -> bool {
-        // The low half of an id is chance.
+        // The low half of an id is random.
         execution.0.as_u64_pair().1 % self.servers.max(1) == self.index
     }
 }
 
-/// Which nodes come into question.
+/// The nodes that can run a pile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
-    /// Those that fit a class.
+    /// Nodes that fit a class.
     Placed(u32),
-    /// One. Its work is nobody's share: a node asks one server.
+    /// One node. Its work belongs to no share: a node polls only one server.
     Pinned(NodeId),
 }
 
 impl Where {
-    /// Where it waits for a node.
+    /// Returns the gate of the line in which the pile waits for a node.
     pub(super) fn gate(self) -> Gate {
         match self {
             Where::Placed(class) => Gate::Class(class),
@@ -60,23 +62,23 @@ impl Where {
 /// Where a pile waits.
 #[derive(Debug, Default)]
 pub(super) enum Stand {
-    /// Nothing of it waits.
+    /// The pile is empty.
     #[default]
     Nowhere,
     In {
         gate: Gate,
-        /// The oldest of it, as the line has it.
+        /// The pile's oldest execution, as the line knows it.
         since: ExecutionId,
     },
-    /// Left to other servers until then.
+    /// Left to other servers until this time.
     Deferred(Timestamp),
 }
 
-/// What to claim of a pile.
+/// Which execution of a pile to claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Now(ExecutionId),
-    /// Not before this time: it is others' share.
+    /// Not before this time: it belongs to another share.
     Later(Timestamp),
 }
 
@@ -86,7 +88,7 @@ pub(super) struct Pile {
     pub at: Where,
     pub bounds: Arc<[Bound]>,
     pub stands: Stand,
-    /// This server's share.
+    /// Executions of this server's share.
     own: BTreeSet<ExecutionId>,
     others: BTreeSet<ExecutionId>,
 }
@@ -124,8 +126,8 @@ impl Pile {
         self.own.first().into_iter().chain(self.others.first()).min().copied()
     }
 
-    /// What to claim now; `few` others are not worth leaving. Of the others' share it is the newest: they take the
-    /// oldest, and both seldom meet.
+    /// Returns what to claim now. If `few`, the others' share is not left to them. From the others' share
+    /// it takes the newest: the other servers take the oldest, so they seldom collide.
     pub(super) fn next(&self, few: bool, now: Timestamp) -> Option<Next> {
         let front = self.others.first().copied();
         if let Some(own) = self.own.first().copied() {
@@ -137,13 +139,13 @@ impl Pile {
             return Some(Next::Now(front));
         }
         let at = left_at(front);
-        // A time that far ahead of now is a clock that was set back.
+        // A time this far in the future means that the clock was set back.
         let is_left = at <= now || at > now + LEFT_TO_ITS_OWN;
         Some(if is_left { Next::Now(last) } else { Next::Later(at) })
     }
 }
 
-/// When work counts as left by the server whose share it is. Ids begin with the time of creation.
+/// Returns when work counts as left by the server that owns its share. An id starts with its creation time.
 fn left_at(execution: ExecutionId) -> Timestamp {
     let millis = i64::try_from(execution.0.as_u64_pair().0 >> 16).unwrap_or(0);
     Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MIN) + LEFT_TO_ITS_OWN

@@ -1,4 +1,4 @@
-//! Keeps count of the places of limits, as executions are claimed, leased and ended.
+//! Counts the slots of limits in use, as executions are claimed, leased and ended.
 
 use downbeat_core::Change;
 use downbeat_core::Timestamp;
@@ -6,13 +6,13 @@ use downbeat_core::execution::Lease;
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::state::LimitUse;
 
-use super::board::{Board, Stage};
+use super::board::{Board, DispatchState};
 use super::queue::QueueSlot;
 use super::uses::{Key, LimitKind};
 
 impl Board {
-    /// What the store remembers, when a server starts: what is leased now, and what was given out lately. After the
-    /// executions: what is open gives its place back with its execution.
+    /// Loads the uses that the store knows when a server starts: current leases, and recent leases that count for a
+    /// rate. Call it after the executions are loaded: an open execution frees its slot when it ends.
     pub(crate) fn load_uses(&mut self, uses: impl IntoIterator<Item = LimitUse>) {
         for LimitUse { cluster, key, execution, granted_at, until } in uses {
             let name = key.into();
@@ -29,38 +29,38 @@ impl Board {
         }
     }
 
-    /// It is given out at this time.
+    /// Counts an execution that is leased at `at`.
     pub(super) fn take_places_at(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
         for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             self.uses.take(bound, execution, at);
         }
     }
 
-    /// A lease was committed: this server's claim, or another's.
+    /// Counts a committed lease, claimed by this server or by another one.
     pub(super) fn take_places(&mut self, execution: ExecutionId, lease: &Lease) {
         let Some(open) = self.open.get(&execution) else { return };
         let Some(bounds) = self.queue.bounds(open.slot) else { return };
         for bound in bounds.iter() {
-            if let Stage::Claimed { at, .. } = open.stage
+            if let DispatchState::Claimed { at, .. } = open.stage
                 && at != lease.granted_at
             {
                 self.uses.forget_begin(bound, execution, at);
             }
             self.uses.take(bound, execution, lease.granted_at);
-            self.uses.hear(&bound.key);
+            self.uses.end_rest(&bound.key);
         }
     }
 
     pub(super) fn end_places(&mut self, slot: QueueSlot, execution: ExecutionId) {
         for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
-            self.uses.hear(&bound.key);
+            self.uses.end_rest(&bound.key);
             if self.uses.end(bound, execution) {
                 self.queue.wake(&bound.key);
             }
         }
     }
 
-    /// The lease of this time was not given after all.
+    /// Stops counting a lease that was not granted after all.
     pub(super) fn give_places_back(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
         for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             if self.uses.give_back(bound, execution, at) {
@@ -69,7 +69,7 @@ impl Board {
         }
     }
 
-    /// The store refused a claim for this key: it has no room, whatever the board thinks, and is left alone for a moment.
+    /// Lets a limit rest: the store refused a claim because the limit is full, whatever the board has counted.
     pub(crate) fn rest(&mut self, claim: &Change, name: &str, now: Timestamp) {
         let Change::ExecutionLeased { execution, .. } = claim else { return };
         let Some(open) = self.open.get(execution) else { return };

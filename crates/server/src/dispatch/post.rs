@@ -1,4 +1,4 @@
-//! Owns what the board knows of one node: its parked poll, what it could take, what it holds.
+//! Owns the board's knowledge of one node: its parked poll, its free slots, its leases.
 
 use std::sync::Arc;
 
@@ -13,35 +13,35 @@ use tokio::sync::oneshot;
 
 use super::stray::Stray;
 
-/// No answer to a poll is on its way for longer than this: agents give up before.
+/// A response to a poll takes at most this long: agents give up earlier.
 const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(90);
 
-/// A node as the dispatcher sees it.
+/// A post is a node as the dispatcher sees it.
 #[derive(Debug)]
 pub(super) struct Post {
     pub record: Arc<NodeRecord>,
     parked: Option<Parked>,
-    /// Slots that a report said are free now, ahead of the poll that it names.
+    /// Free slots from a report that arrived before the poll that it names.
     offer: Option<(u64, Free)>,
-    /// It has asked this server for work in this session. What is leased to one that has not is told to it by the server
-    /// that it asks, or by the store when it comes here.
+    /// Whether the agent has polled this server in this session. If not, the server that it polls assigns
+    /// its leases, or it reads them from the store when it comes here.
     asks_here: bool,
-    /// Leases that were committed for this session and not yet handed over.
+    /// Committed leases of this session that are not yet assigned.
     ready: Vec<Assignment>,
     stops: Vec<LeaseRef>,
     pub held: HashMap<ExecutionId, Holding>,
 }
 
-/// An execution that a node holds.
+/// A lease that a node holds.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub token: LeaseToken,
-    /// Not the node's current one: its agent still has the result, and nothing runs there any more.
+    /// If this is not the node's current session, the agent only has the result, and nothing runs any more.
     pub session: SessionId,
     pub of: Parent,
-    /// When it was leased, or last handed over.
+    /// When it was leased or last assigned.
     pub since: Timestamp,
-    /// The result of a former session: since when the agent does not list it any more.
+    /// Since when the agent no longer lists the result of a former session.
     pub missing_since: Option<Timestamp>,
     pub placed: bool,
     pub stop: bool,
@@ -67,7 +67,7 @@ impl Post {
         }
     }
 
-    /// A new session: what waited for the old one is not for the new one.
+    /// Replaces the record. A new session discards everything that waited for the old one.
     pub(super) fn replace(&mut self, record: Arc<NodeRecord>) {
         if self.record.session != record.session {
             self.parked = None;
@@ -86,14 +86,14 @@ impl Post {
         self.flush();
     }
 
-    /// The poll's wait is over, or its caller went away.
+    /// Ends a poll that timed out or whose caller has disconnected.
     pub(super) fn unpark(&mut self, poll: u64) {
         if self.parked.as_ref().is_some_and(|parked| parked.poll == poll) {
             self.parked = None;
         }
     }
 
-    /// A new poll is on its way.
+    /// Ends the parked poll, because a new one is coming.
     pub(super) fn unpark_any(&mut self) {
         self.parked = None;
         self.asks_here = true;
@@ -107,7 +107,7 @@ impl Post {
         self.parked.is_some()
     }
 
-    /// Slots freed up while a poll was parked.
+    /// Notes slots that became free while a poll was parked. Returns whether the poll is parked.
     pub(super) fn refresh(&mut self, poll: u64, free: Free) -> bool {
         match &mut self.parked {
             Some(parked) if parked.poll == poll => {
@@ -123,7 +123,7 @@ impl Post {
         }
     }
 
-    /// What could be leased to it right now.
+    /// Returns the slots that can be leased now.
     pub(super) fn free(&self) -> Free {
         if self.record.status != NodeStatus::Online || self.record.draining {
             return Free::default();
@@ -132,25 +132,26 @@ impl Post {
     }
 
     pub(super) fn take(&mut self, placed: bool) {
-        if let Some(parked) = &mut self.parked {
-            let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
-            *slots = slots.saturating_sub(1);
-        }
+        self.set_slots(placed, |slots| slots.saturating_sub(1));
     }
 
     pub(super) fn give_back(&mut self, placed: bool) {
+        self.set_slots(placed, |slots| slots.saturating_add(1));
+    }
+
+    fn set_slots(&mut self, placed: bool, change: impl FnOnce(u32) -> u32) {
         if let Some(parked) = &mut self.parked {
             let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
-            *slots = slots.saturating_add(1);
+            *slots = change(*slots);
         }
     }
 
-    /// How many executions of this parent the node holds.
+    /// Returns how many executions of this parent the node holds.
     pub(super) fn held_of(&self, parent: &Parent) -> u32 {
         u32::try_from(self.held.values().filter(|held| held.of == *parent).count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether it could hold more placed work than it does, whether it asks for some in this moment or not.
+    /// Returns whether a slot for placed work is free, even if the node does not poll now.
     pub(super) fn has_slots(&self) -> bool {
         let own = |held: &&Holding| held.placed && held.session == self.record.session;
         let placed = self.held.values().filter(own).count();
@@ -170,12 +171,12 @@ impl Post {
         }
     }
 
-    /// After a resync: these need not be handed over.
+    /// Drops assignments that the agent has, after a resync.
     pub(super) fn forget_ready(&mut self, known: &HashSet<ExecutionId>) {
         self.ready.retain(|assignment| !known.contains(&assignment.execution));
     }
 
-    /// For the next poll, unless they are there already.
+    /// Keeps assignments for the next poll. Skips those that are already kept.
     pub(super) fn keep_for_later(&mut self, assignments: Vec<Assignment>) {
         for assignment in assignments {
             if !self.ready.iter().any(|known| known.execution == assignment.execution) {
@@ -184,23 +185,23 @@ impl Post {
         }
     }
 
-    /// It ended: nothing of it is to reach the agent any more.
+    /// Removes an ended execution, so that the agent receives nothing about it any more.
     pub(super) fn forget(&mut self, execution: ExecutionId) {
         self.held.remove(&execution);
         self.ready.retain(|assignment| assignment.execution != execution);
         self.stops.retain(|held| held.execution != execution);
     }
 
-    /// What this session should have received long ago.
+    /// Returns executions that this session should have received long ago.
     pub(super) fn undelivered(&self, now: Timestamp) -> impl Iterator<Item = ExecutionId> {
         let own = self.held.iter().filter(|(_, held)| held.session == self.record.session);
         let old = own.filter(move |(_, held)| now.duration_since(held.since) > ON_ITS_WAY);
         old.map(|(execution, _)| *execution)
     }
 
-    /// Results of former sessions that the agent has not listed for a while, so that it does not have them any more. One
-    /// that was delivered is missing, too, until this server hears of its end: so it is waited for.
-    pub(super) fn no_longer_had(&mut self, listed: &[LeaseRef], now: Timestamp) -> Vec<Stray> {
+    /// Returns the results of former sessions that the agent has not listed for a while, so it no longer has them. A
+    /// delivered result is also missing until this server sees its end in the feed, hence the wait.
+    pub(super) fn lost_results(&mut self, listed: &[LeaseRef], now: Timestamp) -> Vec<Stray> {
         let session = self.record.session;
         let mut former = self.held.iter_mut().filter(|(_, held)| held.session != session).peekable();
         if former.peek().is_none() {
@@ -217,15 +218,15 @@ impl Post {
             if now.duration_since(since) <= ON_ITS_WAY {
                 return None;
             }
-            // If its end is not committed it is looked at again.
+            // If its end is not committed, it is checked again.
             holding.missing_since = Some(now);
-            let (of, reason) = (holding.of.clone(), "its agent no longer has its result".to_owned());
+            let (of, reason) = (holding.of.clone(), "the agent no longer has its result".to_owned());
             Some(Stray { of, execution, token, reason, may_run: false })
         });
         gone.collect()
     }
 
-    /// Answers the parked poll when there is something to say.
+    /// Responds to the parked poll if there is something to send.
     pub(super) fn flush(&mut self) {
         if self.ready.is_empty() && self.stops.is_empty() {
             return;
@@ -235,7 +236,7 @@ impl Post {
             let ready = std::mem::replace(&mut self.ready, later);
             let answer = PollAnswer { assignments: ready, stop: std::mem::take(&mut self.stops) };
             if let Err(answer) = parked.answer.send(answer) {
-                // The poll ended in this moment: the next one gets it.
+                // The poll ended just now: the next one gets it.
                 self.ready.splice(..0, answer.assignments);
                 self.stops = answer.stop;
             }
@@ -243,7 +244,7 @@ impl Post {
     }
 }
 
-/// How many of these one answer may carry: as many as fit, and at least one.
+/// Returns how many assignments one response can hold: as many as fit, and at least one.
 pub(super) fn fitting(assignments: &[Assignment]) -> usize {
     let mut bytes = 0;
     let within = |assignment: &&Assignment| {

@@ -1,6 +1,6 @@
-//! Owns what waits for a node: fleet work per node, retries by their time, and everything else in piles that stand in
-//! lines. A pile stands where it was last found to wait: for a node, or for a place of a limit; so that a turn looks at
-//! what may go, and not at all that may not.
+//! Owns the pending executions: fleet work per node, retries by time, everything else in piles that stand
+//! in lines. A pile stands in the line of what it lacked when it was last checked, a node or a slot of a
+//! limit, so that a round of claims checks only piles that may start.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use super::uses::{Bound, Key};
 /// With this few, shares are ignored: a failed claim costs less than waiting.
 const FEW: usize = 4;
 
-/// What waits.
+/// The queue of pending executions.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Fleet work without limits.
@@ -31,22 +31,23 @@ pub(super) struct Queue {
     piles: Interned<Pile>,
     classes: Interned<Shared>,
     lanes: Interned<Lane>,
-    /// The last ticket that was drawn.
+    /// The last ticket that a lane got.
     ticket: u64,
     lines: BTreeMap<Gate, Line>,
     /// Piles that are left to other servers for a while.
     deferred: BTreeSet<(Timestamp, u32)>,
-    /// The lines of each limit, those of them that may have room, and when others may.
+    /// `limited`: the lines of each limit. `awake`: those that may have room. `alarms`: when a limit may
+    /// have room again.
     limited: BTreeMap<Key, BTreeSet<Gate>>,
     awake: BTreeSet<Gate>,
     alarms: BTreeSet<(Timestamp, Key)>,
     length: usize,
     share: Share,
-    /// Kept, so that finding a pile makes no new text.
+    /// A reused buffer, so that finding a pile allocates nothing.
     text: String,
 }
 
-/// A class, and how many of other servers' share wait in it.
+/// A class, and how many pending executions of other servers' shares it has.
 #[derive(Debug)]
 struct Shared {
     class: Arc<Class>,
@@ -66,7 +67,6 @@ impl Queue {
         self.length + self.delayed.len()
     }
 
-    /// Returns the slot of an execution.
     pub(super) fn slot(&mut self, work: &Work, execution: &Execution) -> QueueSlot {
         match (execution.pinned, &execution.limits) {
             (Some(node), None) => QueueSlot::Pinned(node, work.priority),
@@ -74,8 +74,8 @@ impl Queue {
         }
     }
 
-    /// Finds or makes the pile of an execution. It runs for every execution, so one text identifies the pile, and the
-    /// parts are built only for a new one.
+    /// Finds or creates the pile of an execution. This runs for every execution, so one text identifies the
+    /// pile, and its parts are built only for a new one.
     fn pile(&mut self, work: &Work, execution: &Execution) -> u32 {
         let Execution { of, pinned, limits, .. } = execution;
         let mut text = std::mem::take(&mut self.text);
@@ -132,14 +132,14 @@ impl Queue {
         self.piles.get(pile).at
     }
 
-    /// The limits that an execution in this slot counts against.
+    /// Returns the limits that an execution in this slot counts against.
     pub(super) fn bounds(&self, slot: QueueSlot) -> Option<Arc<[Bound]>> {
         let QueueSlot::Pile(pile) = slot else { return None };
         let bounds = &self.piles.get(pile).bounds;
         (!bounds.is_empty()).then(|| Arc::clone(bounds))
     }
 
-    /// Counts an open execution of this slot: its pile stays while there is one.
+    /// Counts an open execution of this slot: the pile exists while there is one.
     pub(super) fn retain(&mut self, slot: QueueSlot) {
         if let QueueSlot::Pile(pile) = slot {
             self.piles.retain(pile);
@@ -154,8 +154,8 @@ impl Queue {
         }
     }
 
-    /// Drops what was made for commits that did not happen. Numbers of piles and classes that nothing is of do not
-    /// outlast this.
+    /// Removes piles that were created for commits that did not happen. Indexes of unused piles and classes
+    /// are invalid after this.
     pub(super) fn tidy(&mut self) {
         for pile in self.piles.take_unused() {
             self.drop_pile(&pile);
@@ -244,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// The pile's oldest may be another one now.
+    /// Updates the line if the oldest execution of the pile has changed.
     fn renew(&mut self, index: u32) {
         let pile = self.piles.get_mut(index);
         let (Some(oldest), lane) = (pile.oldest(), pile.lane) else { return };
@@ -258,7 +258,7 @@ impl Queue {
         }
     }
 
-    /// Takes the pile out of its line, until it waits for a node again.
+    /// Removes the pile from its line until it waits for a node again.
     pub(super) fn step_out(&mut self, index: u32) {
         let pile = self.piles.get_mut(index);
         match std::mem::take(&mut pile.stands) {
@@ -305,8 +305,8 @@ impl Queue {
         self.stand_in(pile, self.piles.get(pile).at.gate());
     }
 
-    /// Moves the pile to the line of a limit that is full. The end of an execution wakes the line; otherwise it is looked
-    /// at again at `until`.
+    /// Moves the pile to the line of a full limit. The end of an execution wakes the line; otherwise the
+    /// line is checked again at `until`.
     pub(super) fn sleep(&mut self, pile: u32, bound: &Bound, until: Option<Timestamp>) {
         let gate = self.limit_gate(pile, bound);
         self.awake.remove(&gate);
@@ -314,7 +314,7 @@ impl Queue {
         self.alarms.extend(until.map(|until| (until, bound.key.clone())));
     }
 
-    /// A line that seemed to have room has none.
+    /// Closes a line that seemed to have room and has none.
     pub(super) fn close(&mut self, gate: &Gate, until: Option<Timestamp>) {
         self.awake.remove(gate);
         if let Gate::Limit { bound, .. } = gate {
@@ -334,12 +334,12 @@ impl Queue {
         self.deferred.insert((until, pile));
     }
 
-    /// There may be room for a key.
+    /// Wakes the lines of a limit that may have room.
     pub(super) fn wake(&mut self, key: &Key) {
         self.awake.extend(self.limited.get(key).into_iter().flatten().cloned());
     }
 
-    /// What waited for this time comes back into the lines. Answers the retries among it.
+    /// Moves deferred piles and limits that are due back into play. Returns the retries that are due.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<ExecutionId> {
         while let Some(&(until, pile)) = self.deferred.first()
             && until <= now
@@ -361,7 +361,7 @@ impl Queue {
         due
     }
 
-    /// When `due` has something to do next.
+    /// Returns when `due` next has something to do.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let delayed = self.delayed.first().map(|(until, _)| *until);
         let deferred = self.deferred.first().map(|(until, _)| *until);
@@ -369,17 +369,17 @@ impl Queue {
         [delayed, deferred, alarm].into_iter().flatten().min()
     }
 
-    /// Fleet work without limits that waits for a node, in its order.
+    /// Returns fleet work without limits that waits for a node, in order.
     pub(super) fn pinned(&self, node: NodeId) -> impl Iterator<Item = (Reverse<i32>, ExecutionId)> {
         self.pinned.get(&node).into_iter().flatten().copied()
     }
 
-    /// Nodes that such work waits for.
+    /// Returns the nodes with such work.
     pub(super) fn pinned_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.pinned.keys().copied()
     }
 
-    /// Who is first in each line that may have somebody to serve.
+    /// Returns the head of each line that may have something to claim.
     pub(super) fn heads(&mut self, is_open: impl Fn(&Gate) -> bool) -> Vec<Head> {
         let for_nodes = self.lines.iter_mut().take_while(|(gate, _)| !matches!(gate, Gate::Limit { .. }));
         let open = for_nodes.filter(|(gate, _)| is_open(gate));
@@ -394,7 +394,7 @@ impl Queue {
         self.lines.get_mut(gate)?.head(&self.lanes)
     }
 
-    /// The line that a pile stands in.
+    /// Returns the gate of the line in which a pile stands.
     pub(super) fn gate(&self, pile: u32) -> Option<&Gate> {
         match &self.piles.get(pile).stands {
             Stand::In { gate, .. } => Some(gate),
@@ -402,18 +402,18 @@ impl Queue {
         }
     }
 
-    /// Whether at most so many lines may have somebody to serve.
+    /// Returns whether at most `most` lines may have something to claim.
     pub(super) fn has_few_lines(&self, most: usize) -> bool {
         let for_nodes = self.lines.keys().take_while(|gate| !matches!(gate, Gate::Limit { .. }));
         for_nodes.take(most + 1).count() + self.awake.len() <= most
     }
 
-    /// The priority of the first that waits for a node, and has limits.
+    /// Returns the priority of the first pending work with limits for a node.
     pub(super) fn first_limited(&mut self, node: NodeId) -> Option<i32> {
         self.head(&Gate::Node(node)).map(|head| head.priority.0)
     }
 
-    /// What to claim of a pile.
+    /// Returns which execution of a pile to claim.
     pub(super) fn next(&self, pile: u32, now: Timestamp) -> Option<Next> {
         let pile = self.piles.get(pile);
         let few = match pile.at {
@@ -423,13 +423,13 @@ impl Queue {
         pile.next(few, now)
     }
 
-    /// Whether a pile is all that waits for its class.
+    /// Returns whether the pile is the only one in the line of its class.
     pub(super) fn is_alone(&self, pile: u32) -> bool {
         let gate = self.gate(pile).filter(|gate| matches!(gate, Gate::Class(_)));
         gate.and_then(|gate| self.lines.get(gate)).is_some_and(Line::has_one)
     }
 
-    /// The pile's lane had its turn.
+    /// Moves the pile's lane to the end of the order of turns.
     pub(super) fn served(&mut self, pile: u32) {
         self.ticket += 1;
         let lane = self.piles.get(pile).lane;
@@ -457,8 +457,7 @@ impl Queue {
     }
 }
 
-/// Writes a text that is the same for work of one lane and of no other. It holds the length of a job's name, because
-/// people choose that name.
+/// Writes a text that identifies the lane. It holds the length of the job's name, because users choose the name.
 fn write_lane(text: &mut String, work: &Work) {
     let (kind, name) = match &work.lane {
         work::Lane::Job(name) => ("job", name.as_str()),

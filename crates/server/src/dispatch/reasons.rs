@@ -1,4 +1,4 @@
-//! Says why an execution waits.
+//! Explains why an execution is pending.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::board::Board;
 use super::post::Post;
 use super::uses::Bound;
 
-/// Why a node, or `-` for all of them, has not taken an execution.
+/// Why a node, or `-` for all nodes, does not run an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Obstacle {
     pub(crate) node: String,
     pub(crate) reason: String,
-    /// One word for reasons that come and go while work is done; nothing where the reason says it all.
+    /// One word for reasons that are normal under load; `None` for all others.
     pub(crate) cause: Option<&'static str>,
 }
 
@@ -29,7 +29,7 @@ impl Obstacle {
 }
 
 impl Board {
-    /// Why a placed execution that is due has not been leased: what holds for all nodes, then per node.
+    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per node.
     pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Obstacle> {
         let full = self.full(work.cluster, execution, now);
         let mut reasons = Vec::new();
@@ -40,10 +40,10 @@ impl Board {
             }
             let (reason, cause) = match self.misfit(work, &execution.of, post) {
                 Some(misfit) => (misfit, None),
-                // The limit is why, and no node can help it.
+                // A full limit is the reason, on every node.
                 None if !full.is_empty() => continue,
-                None if post.has_slots() => ("the turn of its job has not come".to_owned(), Some("busy")),
-                None => ("all slots are taken".to_owned(), Some("busy")),
+                None if post.has_slots() => ("other jobs come first".to_owned(), Some("busy")),
+                None => ("all slots are in use".to_owned(), Some("busy")),
             };
             reasons.push(Obstacle { node: node.description.hostname.clone(), reason, cause });
         }
@@ -51,8 +51,8 @@ impl Board {
         full.into_iter().map(Obstacle::of_all).chain(reasons).collect()
     }
 
-    /// What decides why an execution that is bound to its node waits, with the node's hostname. How long the node has
-    /// been silent is not the board's to know.
+    /// Returns the facts that explain why a pinned execution waits, with the node's hostname. The caller
+    /// adds how long the node has been silent.
     pub(crate) fn wait_facts(&self, execution: &Execution, now: Timestamp) -> Option<(String, WaitFacts)> {
         let (hostname, mut facts) = self.node_facts(&execution.of, execution.pinned?)?;
         facts.retry_in = match execution.state {
@@ -67,7 +67,7 @@ impl Board {
         Some((hostname, facts))
     }
 
-    /// What the node alone has to do with it.
+    /// Returns the facts that concern the node alone.
     fn node_facts(&self, of: &Origin, node: NodeId) -> Option<(String, WaitFacts)> {
         let post = self.posts.get(&node)?;
         let Origin::Step { run, .. } = of;
@@ -88,14 +88,14 @@ impl Board {
         Some((post.record.description.hostname.clone(), facts))
     }
 
-    /// The limits that have no place for it.
+    /// Describes the limits that are full for this execution.
     fn full(&self, cluster: ClusterId, execution: &Execution, now: Timestamp) -> Vec<String> {
         let Some(limits) = &execution.limits else { return Vec::new() };
         let bounds = Bound::all(cluster, limits);
         bounds.iter().filter_map(|bound| self.uses.full(bound, now)).map(|full| full.to_string()).collect()
     }
 
-    /// Why a node would not take it, however free it is.
+    /// Returns why a node cannot run it, even with free slots.
     fn misfit(&self, work: &Work, of: &Origin, post: &Post) -> Option<String> {
         let (node, parent) = (&post.record, of.parent());
         if self.is_paused(of) {
@@ -109,8 +109,8 @@ impl Board {
         fits.err().map(|misfit| misfit.to_string())
     }
 
-    /// Whether any node of the cluster fits placed work by what lasts; what nodes hold now does not count. If none fits,
-    /// the error says why, in one line.
+    /// Checks that some node of the cluster fits placed work, apart from what the nodes hold now. The error
+    /// says in one line why none fits.
     pub(crate) fn fits_any(&self, work: &Work) -> Result<(), String> {
         let mut misfits: Vec<Misfit> = Vec::new();
         for node in self.nodes().filter(|node| node.cluster == work.cluster) {

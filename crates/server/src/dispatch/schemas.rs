@@ -1,5 +1,5 @@
-//! Owns what the nodes declare that they can do. All nodes of a release declare the same backends, so each schema is kept
-//! once and shared: equal ones are the same pointer, and the catalogue is made by comparing pointers.
+//! Owns the backends that nodes declare. All nodes of a release declare the same ones, so each schema is
+//! stored once and shared: equal schemas are the same pointer, and catalogues compare pointers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeRecord;
 
-/// Fewer schemas are never searched for those that no node declares any more.
+/// Below this number, schemas that no node declares any more are not removed.
 const SWEEP_LEAST: usize = 1_024;
 
 /// Every schema that a node declares, by content.
 #[derive(Debug, Default)]
 pub(super) struct Schemas {
     known: HashSet<Arc<BackendSchema>>,
-    /// So many were left by the last sweep. The next one comes at twice as many: its cost is spread over what was added.
+    /// How many the last sweep kept. The next sweep comes at twice as many, so its cost is spread over the additions.
     kept: usize,
 }
 
 impl Schemas {
-    /// Replaces each by the one that is shared.
+    /// Replaces each schema by the shared one.
     pub(super) fn share(&mut self, backends: &mut [Arc<BackendSchema>]) {
         for backend in backends {
             match self.known.get(backend) {
@@ -38,7 +38,7 @@ impl Schemas {
     }
 }
 
-/// The catalogue of each cluster: made when somebody asks for it, kept until a node declares something else.
+/// The catalogue of each cluster: created on demand, kept until a node declares something else.
 #[derive(Debug, Default)]
 pub(super) struct Catalogues(HashMap<ClusterId, Made>);
 
@@ -49,7 +49,8 @@ struct Made {
 }
 
 impl Catalogues {
-    /// A node registers, in the place of its former record. Both have shared schemas.
+    /// Drops the catalogue if the node declares something new, or no longer declares something. Both
+    /// records have shared schemas.
     pub(super) fn note(&mut self, former: Option<&NodeRecord>, node: &NodeRecord) {
         let Some(made) = self.0.get(&node.cluster) else { return };
         let declared = &node.description.backends;
@@ -59,12 +60,11 @@ impl Catalogues {
         }
     }
 
-    /// A node was deleted.
     pub(super) fn remove(&mut self, cluster: &ClusterId) {
         self.0.remove(cluster);
     }
 
-    /// The built-in backends, and those that these nodes declare.
+    /// Returns the built-in backends and those that these nodes declare.
     pub(super) fn get<'a>(
         &mut self,
         cluster: ClusterId,
@@ -83,7 +83,7 @@ impl Catalogues {
     }
 }
 
-/// Whether the first list holds every schema of the second; both are shared ones.
+/// Returns whether the first list holds every schema of the second. Both hold shared schemas.
 fn holds_all(list: &[Arc<BackendSchema>], wanted: &[Arc<BackendSchema>]) -> bool {
     wanted.iter().all(|wanted| list.iter().any(|known| Arc::ptr_eq(known, wanted)))
 }

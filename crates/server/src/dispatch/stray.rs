@@ -1,4 +1,4 @@
-//! Owns leases that nobody has any more: they are ended, and what follows from it is the run's to decide.
+//! Owns leases that no agent has any more. They are ended as lost; the run decides what follows.
 
 use std::time::Duration;
 
@@ -7,24 +7,23 @@ use downbeat_core::ids::{ExecutionId, LeaseToken};
 use downbeat_core::work::Parent;
 use jiff::SignedDuration;
 
-/// A lease that was committed for a session that had ended by then, whose node was deleted, or whose result its agent no
-/// longer has.
+/// A stray is a lease whose session had ended when it was committed, whose node was deleted, or whose
+/// result its agent no longer has.
 #[derive(Debug)]
 pub(super) struct Stray {
     pub(super) of: Parent,
     pub(super) execution: ExecutionId,
     pub(super) token: LeaseToken,
     pub(super) reason: String,
-    /// Its node was deleted: the agent, which has yet to hear of that, may still be at work.
+    /// The node was deleted, and its agent may still run the work because it does not know that yet.
     pub(super) may_run: bool,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     found: Vec<Stray>,
-    /// Work that must never overlap and may still run. Its lease is ended when its agent has ended it for want of a
-    /// renewal.
+    /// Stray leases of work that must never overlap and may still run. Each ends when its agent has stopped
+    /// the work because the lease was not renewed.
     resting: Vec<(Timestamp, Stray)>,
     /// How long a lease lasts without a renewal.
     lease_ttl: Duration,
@@ -52,7 +51,7 @@ impl Strays {
         self.resting.clear();
     }
 
-    /// When the next one that rests is to be ended.
+    /// Returns when the next resting lease ends.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         self.resting.iter().map(|(due, _)| *due).min()
     }
@@ -83,7 +82,7 @@ mod tests {
             of: Parent::Run("run".into()),
             execution: ExecutionId(uuid::Uuid::from_u128(number)),
             token: LeaseToken(uuid::Uuid::from_u128(number)),
-            reason: "its node was deleted".to_owned(),
+            reason: "the node was deleted".to_owned(),
             may_run,
         }
     }

@@ -1,5 +1,5 @@
-//! Owns what is known of the uses of limits: who has a place, and what was given out within a window. The store decides;
-//! this is what the board thinks, so that it asks for little in vain.
+//! Owns the board's count of limit uses: which executions use a slot, and which leases count for a rate.
+//! The store decides; this count avoids claims that the store would refuse.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use downbeat_core::span::Span;
 use downbeat_core::spec::{Limit, Limits};
 use jiff::SignedDuration;
 
-/// How long a key rests that the store refused for, how often that is doubled, and how long refusals are remembered.
+/// How long a limit rests after the store refused a claim for it, how often that time doubles, and how long
+/// refusals count.
 const REST: SignedDuration = SignedDuration::from_millis(20);
 const REST_DOUBLED: u32 = 6;
 const REST_KEPT: SignedDuration = SignedDuration::from_secs(10);
 
-/// Which of the two things a limit counts. Equal names of different kinds have nothing to do with each other.
+/// Limits of the same name but different kinds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum LimitKind {
     AtOnce,
     Rate,
 }
 
-/// What is counted together.
+/// Uses with the same key are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub cluster: ClusterId,
@@ -31,12 +32,12 @@ pub(super) struct Key {
     pub name: Arc<str>,
 }
 
-/// What one execution is held to: others may say another number for the same key.
+/// The limit of one execution. Another execution may have a different maximum for the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Bound {
     pub key: Key,
     most: u32,
-    /// Zero when it counts those at once.
+    /// Zero for a limit of executions at once.
     per: Span,
 }
 
@@ -57,20 +58,20 @@ impl Bound {
     }
 }
 
-/// Why an execution may not go now.
+/// Why an execution cannot start now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
-    #[error("limit {name}: {taken} of {most} are taken")]
+    #[error("limit {name}: {taken} of {most} in use")]
     Taken { name: Arc<str>, taken: usize, most: u32 },
-    #[error("limit {name}: {most} within {per} were given out; next at {next:.0}")]
+    #[error("limit {name}: {most} started within {per}; next at {next:.0}")]
     Spent { name: Arc<str>, most: u32, per: Span, next: Timestamp },
-    /// The store knew better a moment ago.
-    #[error("limit {name}: another server took the last place")]
+    /// The store refused a claim a moment ago.
+    #[error("limit {name}: another server used the last slot")]
     Rests { name: Arc<str>, until: Timestamp },
 }
 
 impl Full {
-    /// When it is worth another look, if the end of no execution tells.
+    /// Returns when to check again, if no end of an execution triggers a check.
     pub(super) fn until(&self) -> Option<Timestamp> {
         match self {
             Full::Taken { .. } => None,
@@ -83,19 +84,19 @@ impl Full {
 #[derive(Debug, Default)]
 pub(super) struct LimitUses {
     keys: BTreeMap<Key, Count>,
-    /// When there is something to forget of a key.
+    /// When entries of a key expire.
     expiring: BTreeSet<(Timestamp, Key)>,
 }
 
 #[derive(Debug, Default)]
 struct Count {
     holders: HashSet<ExecutionId>,
-    /// In the order of their times.
+    /// Sorted by time.
     begun: VecDeque<Begun>,
     rest: Option<Rest>,
 }
 
-/// A lease that counts for a rate: within the window of whoever asks, and not longer than its own.
+/// A lease that counts for a rate: within the window of the limit that is checked, and not longer than its own window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Begun {
     at: Timestamp,
@@ -103,11 +104,11 @@ struct Begun {
     until: Timestamp,
 }
 
-/// The store refused for a key that seemed to have room.
+/// A pause after the store refused a claim for a key that seemed to have room.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     until: Timestamp,
-    /// How often, without any news of the key in between.
+    /// Refusals since the last committed change of the key.
     refusals: u32,
 }
 
@@ -120,7 +121,7 @@ impl Count {
         self.begun.binary_search_by_key(&(at, execution), |begun| (begun.at, begun.execution))
     }
 
-    /// When one more may begin, if not now.
+    /// Returns when one more may start, if not now.
     fn next(&self, most: usize, window: SignedDuration, now: Timestamp) -> Option<Timestamp> {
         let before = self.begun.partition_point(|begun| begun.at <= now - window);
         if self.begun.len() - before < most {
@@ -129,13 +130,13 @@ impl Count {
         let ends = self.begun.range(before..).map(|begun| begun.until.min(begun.at + window));
         let mut ends: Vec<Timestamp> = ends.filter(|end| *end > now).collect();
         let surplus = ends.len().checked_sub(most)?;
-        // When so many have left, there is a place.
+        // When this many have expired, there is room.
         Some(*ends.select_nth_unstable(surplus).1)
     }
 }
 
 impl LimitUses {
-    /// Why there is no place, if there is none.
+    /// Returns why the limit has no room, or `None` if it has room.
     pub(super) fn full(&self, bound: &Bound, now: Timestamp) -> Option<Full> {
         let count = self.keys.get(&bound.key)?;
         let (name, most) = (Arc::clone(&bound.key.name), bound.most);
@@ -154,7 +155,7 @@ impl LimitUses {
         }
     }
 
-    /// A lease was given, or is about to be. Saying it twice changes nothing.
+    /// Counts a lease that is granted or about to be. Idempotent.
     pub(super) fn take(&mut self, bound: &Bound, execution: ExecutionId, at: Timestamp) {
         self.prune(at);
         match bound.key.kind {
@@ -175,7 +176,7 @@ impl LimitUses {
         }
     }
 
-    /// It has ended. Answers whether that makes room.
+    /// Ends the use of an execution. Returns whether that makes room.
     pub(super) fn end(&mut self, bound: &Bound, execution: ExecutionId) -> bool {
         let Some(count) = self.keys.get_mut(&bound.key) else { return false };
         let freed = count.holders.remove(&execution);
@@ -183,7 +184,7 @@ impl LimitUses {
         freed
     }
 
-    /// The lease of this time was not given after all. Answers whether that makes room.
+    /// Removes a lease that was not granted after all. Returns whether that makes room.
     pub(super) fn give_back(&mut self, bound: &Bound, execution: ExecutionId, at: Timestamp) -> bool {
         let Some(count) = self.keys.get_mut(&bound.key) else { return false };
         let mut freed = count.holders.remove(&execution);
@@ -195,15 +196,15 @@ impl LimitUses {
         freed
     }
 
-    /// Only the begin of this time did not happen: the execution was leased at another.
+    /// Removes only this start: the execution was leased at another time.
     pub(super) fn forget_begin(&mut self, bound: &Bound, execution: ExecutionId, at: Timestamp) {
         if bound.key.kind == LimitKind::Rate {
             self.give_back(bound, execution, at);
         }
     }
 
-    /// The store refused for a key that seemed to have room: what this server has not heard of yet comes soon. If it
-    /// does not, the pauses get longer.
+    /// Lets a key rest after a refusal by the store: the feed will soon deliver the reason. Until it does,
+    /// each rest is longer.
     pub(super) fn rest(&mut self, key: &Key, now: Timestamp) {
         let count = self.keys.entry(key.clone()).or_default();
         let refusals = count.rest.map_or(0, |rest| rest.refusals) + 1;
@@ -212,21 +213,21 @@ impl LimitUses {
         self.expiring.insert((until + REST_KEPT, key.clone()));
     }
 
-    /// Something was committed of a key: what the board thinks is worth asking for again.
-    pub(super) fn hear(&mut self, key: &Key) {
+    /// Ends the rest of a key, because a change of it was committed.
+    pub(super) fn end_rest(&mut self, key: &Key) {
         if let Some(count) = self.keys.get_mut(key) {
             count.rest = None;
             self.tidy(key);
         }
     }
 
-    /// Forgets what counts no more.
+    /// Removes expired entries.
     pub(super) fn prune(&mut self, now: Timestamp) {
         while self.expiring.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, key)) = self.expiring.pop_first() else { return };
             let Some(count) = self.keys.get_mut(&key) else { continue };
-            // Nearly all of a key have the same window, and end in the order of their times. One that ends before an
-            // older one goes after it; until then it is passed over when places are counted.
+            // Nearly all entries of a key have the same window and expire in order. One that expires before
+            // an older entry is removed after it; until then `next` ignores it.
             while count.begun.front().is_some_and(|begun| begun.until <= now) {
                 count.begun.pop_front();
             }

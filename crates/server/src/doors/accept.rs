@@ -9,17 +9,18 @@ use tracing::warn;
 
 use super::{Bounds, Permit, Room};
 
-/// No connection can be accepted (there are too many open files): some may close meanwhile.
+/// The pause after a failed accept (too many open files): some may close in this time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Refused connections are logged this often at most: a flood of connections must not become a flood of lines.
+/// The minimum time between two log lines about refused connections: a flood of connections must not become
+/// a flood of lines.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// A port that accepts a bounded number of connections.
+/// A door is a port that accepts a limited number of connections.
 #[derive(Debug)]
 pub(crate) struct Door {
     listener: TcpListener,
     room: Room,
-    /// The setting that names the port: for people.
+    /// The setting that names the port, for log lines.
     key: &'static str,
     refused: u64,
     logged_at: Option<Instant>,
@@ -30,7 +31,7 @@ impl Door {
         Self { listener, room: Room::new(bounds), key, refused: 0, logged_at: None }
     }
 
-    /// The next connection; nothing when the server closes. A connection for which there is no room is closed at once.
+    /// Returns the next connection, or `None` when the server closes. A connection without room is closed at once.
     pub(crate) async fn accept(&mut self, closing: &CancellationToken) -> Option<(TcpStream, Permit)> {
         loop {
             let accepted = tokio::select! {
@@ -38,7 +39,7 @@ impl Door {
                 () = closing.cancelled() => return None,
                 accepted = self.listener.accept() => accepted,
             };
-            // Messages are small and written one by one; waiting to fill a packet would hold each back.
+            // Messages are small and written one by one; waiting to fill a packet would delay each.
             let accepted =
                 accepted.and_then(|(stream, from)| stream.set_nodelay(true).map(|()| (stream, from)));
             match accepted {
@@ -58,7 +59,7 @@ impl Door {
         self.refused += 1;
         let now = Instant::now();
         if self.logged_at.is_none_or(|at| now.duration_since(at) >= LOG_EVERY) {
-            warn!(port = self.key, refused = self.refused, %why, "connections are refused");
+            warn!(port = self.key, refused = self.refused, %why, "refusing connections");
             self.logged_at = Some(now);
         }
     }

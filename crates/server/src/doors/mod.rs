@@ -1,5 +1,5 @@
-//! The doors: what both ports do with a connection before HTTP begins. They count it, wait for its first bytes, and
-//! tell HTTP/1 from HTTP/2. Neither requests nor calls are seen here.
+//! Owns the doors: what both ports do with a connection before HTTP starts. They count it, wait for its
+//! first bytes, and distinguish HTTP/1 from HTTP/2. They do not see requests or calls.
 
 mod accept;
 mod opening;

@@ -1,4 +1,4 @@
-//! Owns the first bytes of a connection: they must arrive in time, and they tell HTTP/1 from HTTP/2.
+//! Owns the first bytes of a connection: they must arrive in time, and they distinguish HTTP/1 from HTTP/2.
 //!
 //! hyper has no time limit for them: a connection that sends nothing would stay open forever.
 
@@ -10,29 +10,28 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// Every HTTP/2 connection begins with this.
+/// Every HTTP/2 connection starts with these bytes.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How much a peer that speaks the wrong protocol may still send before its connection is closed. Closing while bytes
-/// are unread resets the connection, and the peer would lose the answer.
+/// How much a peer with the wrong protocol may still send before its connection is closed. Closing while
+/// bytes are unread resets the connection, and the peer would lose the response.
 const LEFT_OVER_BYTES: u64 = 64 * 1024;
 
-/// What a peer speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http2,
-    /// Everything else. HTTP/1 itself answers what is not HTTP at all.
+    /// Everything else. The HTTP/1 server responds to data that is not HTTP.
     Http1,
 }
 
-/// A connection whose first bytes were read; reading begins with them again.
+/// A connection whose first bytes were read; reading it starts with them again.
 #[derive(Debug)]
 pub(crate) struct Opened<S> {
     first: Bytes,
     stream: S,
 }
 
-/// Waits for the first bytes. Nothing: the peer sent none in time, or closed the connection.
+/// Waits for the first bytes. Returns `None` if there were none in time, or the peer closed the connection.
 pub(crate) async fn open<S: AsyncRead + Unpin>(
     mut stream: S,
     within: Duration,
@@ -57,7 +56,7 @@ pub(crate) async fn open<S: AsyncRead + Unpin>(
     Some((protocol, Opened { first, stream }))
 }
 
-/// Answers a peer that speaks the wrong protocol, and closes the connection.
+/// Responds to a peer with the wrong protocol, and closes the connection.
 pub(crate) async fn refuse<S>(mut stream: Opened<S>, answer: &[u8], within: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -67,7 +66,7 @@ where
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(LEFT_OVER_BYTES), &mut tokio::io::sink()).await
     };
-    // The peer is gone, or does not read: nothing more can be done for it.
+    // The peer has disconnected or does not read: nothing more can be done.
     let _ = tokio::time::timeout(within, goodbye).await;
 }
 

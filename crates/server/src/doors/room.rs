@@ -8,20 +8,20 @@ use downbeat_core::collections::HashMap;
 /// How many connections one port accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// All of them together.
+    /// All connections.
     pub(crate) total: usize,
-    /// Those from one address.
+    /// Connections from one address.
     pub(crate) per_address: usize,
-    /// Those from this machine: a proxy, a test or many agents may all connect from there.
+    /// Connections from this machine: a proxy, a test or many agents may connect from there.
     pub(crate) loopback: usize,
 }
 
 /// Why there is no room for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
-    #[error("{0} connections are open, which is the most")]
+    #[error("the maximum of {0} connections is open")]
     Total(usize),
-    #[error("{0} connections from that address are open, which is the most from one address")]
+    #[error("the maximum of {0} connections from that address is open")]
     Address(usize),
 }
 
@@ -68,7 +68,7 @@ impl Room {
         Ok(Permit { room: self.clone(), address })
     }
 
-    // A panic between two additions leaves a count that is off by one, which is better than a port that is closed.
+    // A panic between two additions leaves a count that is off by one, which is better than a closed port.
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,8 +87,8 @@ impl Drop for Permit {
     }
 }
 
-/// An IPv4 address counts as itself, also when it arrives as IPv6. Of an IPv6 address only the first 64 bits count: one
-/// host has all addresses that begin with them.
+/// Returns the address to count. An IPv4 address that arrives as IPv6 counts as IPv4. Of an IPv6 address
+/// only the first 64 bits count: one host has all addresses with that prefix.
 fn counted_as(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {

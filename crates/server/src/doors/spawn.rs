@@ -1,14 +1,12 @@
-//! Spawns the tasks of a connection, so that they log in the name of the server that they belong to.
+//! Spawns the tasks of a connection in the server's span, so that their log lines name the server.
 
 use hyper::rt::Executor;
 use tracing::{Instrument, Span};
 
-/// hyper's executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Spawn(Span);
 
 impl Spawn {
-    /// In the span that is current now.
     pub(crate) fn current() -> Self {
         Self(Span::current())
     }

@@ -1,5 +1,5 @@
-//! Owns how a definition is read from the body of a request: JSON or YAML, 1 MiB at most; alone, or in JSON beside what
-//! else is said of a run.
+//! Reads a definition from the body of a request: JSON or YAML, 1 MiB at most; alone, or as a field of a
+//! JSON object with params.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::media::Media;
 use super::payload::Payload;
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::service::{Service, Submit};
 
-/// Bodies above this are read on a thread where that holds up nobody; below, the way there would cost more.
+/// Larger bodies are parsed on a thread that blocks no other request; for smaller ones, the hand-over would cost more.
 const LARGE_BYTES: usize = 32 * 1024;
 
 /// A body that holds a job file.
@@ -26,19 +26,19 @@ pub(super) struct Body {
     format: Media,
 }
 
-/// A submission, and notes on what in its definition is valid and probably not meant.
+/// A submission, with notes on parts of its definition that are valid but probably not intended.
 type Noted = (Submit, Vec<spec::Problem>);
 
-/// What a request says beside the definition about where it is to run.
+/// Where to run it, if the query says so.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Elsewhere<'q> {
+pub(super) struct QueryTarget<'q> {
     /// Replaces the definition's target.
     pub(super) target: Option<&'q str>,
-    /// For a definition that names no cluster.
+    /// For a definition without a cluster.
     pub(super) cluster: Option<&'q str>,
 }
 
-/// The field that shows that a body is not the definition itself. No job file has it.
+/// A body with this field is not the definition itself. No job file has it.
 const DEFINITION: &str = "definition";
 const PARAMS: &str = "params";
 const NO_CACHE: &str = "no_cache";
@@ -55,10 +55,9 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 impl Body {
-    /// The definition in it, checked against the backends that are known; with another target or a cluster, if one is
-    /// given.
-    pub(super) async fn read(self, service: &Service, elsewhere: Elsewhere<'_>) -> Answer<Noted> {
-        let target = match elsewhere.target {
+    /// Parses the definition and checks it against the known backends. Applies the target and the cluster of the query.
+    pub(super) async fn read(self, service: &Service, query: QueryTarget<'_>) -> HttpResult<Noted> {
+        let target = match query.target {
             Some(text) => Some(
                 Selector::parse(text)
                     .map_err(|error| Failure::bad_query(format!("the query is wrong: target: {error}")))?,
@@ -76,9 +75,9 @@ impl Body {
             submit.definition.target = target;
             submit.definition.placement = None;
         }
-        if let Some(cluster) = elsewhere.cluster {
+        if let Some(cluster) = query.cluster {
             let own = submit.definition.cluster.get_or_insert_with(|| cluster.to_owned());
-            // A cluster has a name and an id, and both may be written.
+            // A cluster has a name and an id; a request may use either.
             let store = service.store();
             let is_other = own != cluster && {
                 let found = store.cluster(own).await?;
@@ -86,7 +85,7 @@ impl Body {
             };
             if is_other {
                 let detail = format!(
-                    "the job is for cluster `{}`, and the request for cluster `{}`; remove one of them",
+                    "the job names cluster `{}`, but the request names cluster `{}`; remove one of them",
                     shown(own),
                     shown(cluster)
                 );
@@ -96,8 +95,8 @@ impl Body {
         Ok((submit, notes))
     }
 
-    fn parse(&self, catalogue: &Catalogue) -> Answer<Noted> {
-        // Without an extension either syntax is taken; with one, JSON has to be JSON.
+    fn parse(&self, catalogue: &Catalogue) -> HttpResult<Noted> {
+        // Without a file extension the parser accepts both syntaxes; with `.json` it accepts only JSON.
         let again = |origin| spec::parse_bytes_noting(&self.bytes, origin, catalogue);
         match self.format {
             Media::Yaml => again("body").map(alone).map_err(Failure::invalid),
@@ -107,7 +106,7 @@ impl Body {
                 }
                 Ok(value) => {
                     spec::from_json_noting(&value, catalogue).map(alone).map_err(|problems| {
-                        // Slower, and it knows lines and columns: for those who made a mistake.
+                        // This parser is slower, but it reports lines and columns.
                         Failure::invalid(again("body.json").err().unwrap_or(problems))
                     })
                 }
@@ -123,12 +122,12 @@ impl Body {
     }
 }
 
-/// The submission of a definition that was given alone.
+/// Creates the submission of a definition without params.
 fn alone(spec::Noted { definition, notes }: spec::Noted) -> Noted {
     (Submit { definition, params: None, no_cache: false, idempotency_key: None }, notes)
 }
 
-/// `{"definition": …, "params": {…}, "no_cache": true}`. The definition is an object, or the text of a job file.
+/// Parses `{"definition": …, "params": {…}, "no_cache": true}`. The definition is an object or the text of a job file.
 fn with_params(
     fields: &serde_json::Map<String, Value>,
     catalogue: &Catalogue,
@@ -142,7 +141,7 @@ fn with_params(
     let params = match fields.get(PARAMS) {
         None | Some(Value::Null) => Params::new(),
         Some(Value::Object(params)) => params.clone().into_iter().collect(),
-        Some(_) => return Err(wrong(PARAMS, "must be an object: names and their values".to_owned())),
+        Some(_) => return Err(wrong(PARAMS, "must be an object of names and values".to_owned())),
     };
     let no_cache = match fields.get(NO_CACHE) {
         None | Some(Value::Null) => false,

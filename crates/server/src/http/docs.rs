@@ -1,4 +1,4 @@
-//! The API's description: OpenAPI 3.1 made from the code, and a page that renders it.
+//! Owns the description of the API: OpenAPI 3.1 generated from the code, and a page that renders it.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -19,7 +19,7 @@ const PAGE: &str = include_str!("docs.html");
     info(
         title = "Downbeat",
         description = "Runs jobs on many nodes. Errors are `application/problem+json`; times are RFC 3339 in UTC; \
-                       durations are text such as `1.5s`; lists answer `data` and `pagination`.",
+                       durations are text such as `1.5s`; lists return `data` and `pagination`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     components(schemas(Problem)),
@@ -35,12 +35,12 @@ const PAGE: &str = include_str!("docs.html");
 )]
 struct Base;
 
-/// What is the same whatever the routes are.
+/// Returns the parts of the document that do not depend on the routes.
 pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// The document as it is served: every operation may answer a problem, and a definition is a job file.
+/// Returns the document as it is served: every operation may return a problem, and a definition is a job file.
 pub(super) fn whole(mut document: OpenApi) -> Value {
     for item in document.paths.paths.values_mut() {
         for operation in item.get.iter_mut() {
@@ -53,7 +53,7 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
     }
     let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
     let schemas = &mut document["components"]["schemas"];
-    // The document describes the kinds of events that this server knows.
+    // Removes the kind for events that this server does not know.
     if let Some(kinds) = schemas["EventBody"]["oneOf"].as_array_mut() {
         kinds.retain(|kind| kind["properties"]["kind"]["enum"] != json!(["unknown"]));
     }
@@ -62,12 +62,12 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
     document
 }
 
-/// Statuses of problems, and what they mean; `default` stands for all that are not listed.
+/// Statuses of problems with their descriptions; `default` stands for all other statuses.
 type Problems = [(&'static str, &'static str)];
 
 const OF_ALL: [(&str, &str); 2] = [
     ("421", "The server is not known by the name in `Host`; see the setting `allowed_hosts`"),
-    ("default", "Why it was not carried out"),
+    ("default", "Why the request failed"),
 ];
 
 const OF_CHANGING: [(&str, &str); 2] = [
@@ -90,9 +90,9 @@ fn changing(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut item.post, &mut item.put, &mut item.patch, &mut item.delete].into_iter().flatten()
 }
 
-/// The job file's own schema, with its references led to where it stands here.
+/// Returns the schema of the job file, with its references adapted to its place in this document.
 fn job_file() -> Value {
-    fn relead(value: &mut Value) {
+    fn rebase(value: &mut Value) {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
@@ -100,20 +100,20 @@ fn job_file() -> Value {
                         Value::String(reference) if name == "$ref" => {
                             *reference = reference.replacen("#/", "#/components/schemas/JobFile/", 1);
                         }
-                        value => relead(value),
+                        value => rebase(value),
                     }
                 }
             }
-            Value::Array(items) => items.iter_mut().for_each(relead),
+            Value::Array(items) => items.iter_mut().for_each(rebase),
             _ => {}
         }
     }
     let mut schema = spec::schema();
-    relead(&mut schema);
+    rebase(&mut schema);
     schema
 }
 
-/// A job file alone, or beside what else is said of a run.
+/// Returns the schema of a job file, alone or with params.
 fn job_request() -> Value {
     let file = json!({"$ref": "#/components/schemas/JobFile"});
     json!({
@@ -128,7 +128,7 @@ fn job_request() -> Value {
                         "oneOf": [file, {"type": "string"}],
                     },
                     "params": {"type": "object", "description": "Values for the job's params, by name."},
-                    "no_cache": {"type": "boolean", "description": "Nothing is taken from the cache."},
+                    "no_cache": {"type": "boolean", "description": "If true, the run does not use cached results."},
                 },
                 "additionalProperties": false,
             },
@@ -136,7 +136,7 @@ fn job_request() -> Value {
     })
 }
 
-/// `/api/v1/openapi.json` and `/api/v1/docs`.
+/// Serves `/api/v1/openapi.json` and `/api/v1/docs`.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Router<S> {
     let json = Bytes::from(document.to_string());
     let document = move || async move { ([(header::CONTENT_TYPE, "application/json")], json) };
@@ -144,7 +144,7 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Rout
     Router::new().route("/api/v1/openapi.json", get(document)).route("/api/v1/docs", get(page))
 }
 
-/// What stands for a job file, alone or with params, in the description of a request.
+/// Refers to the schema `JobRequest` in the description of a request.
 #[derive(Debug)]
 pub(super) struct JobRequest;
 

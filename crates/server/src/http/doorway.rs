@@ -1,8 +1,10 @@
-//! What every request passes before a route sees it: whom it asks for, and whether a page of another site sent it.
+//! Owns the checks that every request passes before its route: which host it names, and whether a page of
+//! another site sent it.
 //!
-//! There is no login yet, so whoever can send a request may do everything; and a browser sends requests for every page
-//! that is open in it. Three checks keep those pages out, each of which stops what another may miss: `Host` (see
-//! [`Hosts`]), `Origin` and `Sec-Fetch-Site` (tower-http's [`CsrfLayer`]), and the content type (see [`media`]).
+//! There is no login yet, so every client may do everything, and a browser sends requests for every page
+//! that is open in it. Three checks refuse those pages, each of which stops requests that another may miss:
+//! `Host` (see [`Hosts`]), `Origin` and `Sec-Fetch-Site` (tower-http's [`CsrfLayer`]), and the content type
+//! (see [`media`]).
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use super::hosts::Hosts;
 use super::media;
 use super::problem::Failure;
 
-/// Refuses requests for names that are not this server's, reads as well.
+/// Refuses requests to hosts that are not this server, including reads.
 pub(super) async fn known_host(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match hosts.check(&parts) {
@@ -26,19 +28,19 @@ pub(super) async fn known_host(State(hosts): State<Arc<Hosts>>, request: Request
     }
 }
 
-/// Refuses requests that would change something and that a page of another site sent. `same-site` is another site too:
-/// another port of this machine is.
+/// Refuses changes that a page of another site sent. `same-site` counts as another site: it includes other
+/// ports of this machine.
 pub(super) fn same_origin() -> CsrfLayer<fn(ProtectionError) -> Response> {
     CsrfLayer::new().with_rejection_response(cross_site)
 }
 
 fn cross_site(_: ProtectionError) -> Response {
-    let detail = "a web page of another site sent this request (Origin, Sec-Fetch-Site); only this server's own pages \
-                  and programs may change something";
+    let detail = "a web page of another site sent this request (Origin, Sec-Fetch-Site); send it from a page of \
+                  this server or from a program";
     Failure::new(StatusCode::FORBIDDEN, code::CROSS_SITE, detail).into_response()
 }
 
-/// Refuses bodies that a page may send without asking.
+/// Refuses bodies that a page can send without the browser's preflight check.
 pub(super) async fn known_media(request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     match media::check(&request) {

@@ -1,4 +1,4 @@
-//! Events: listed, and streamed as they come.
+//! Owns events: lists and live streams.
 
 use std::convert::Infallible;
 
@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Flag, Id, Query, page};
 use super::follow::{Follower, Scope};
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 use crate::service::Service;
 
@@ -26,26 +26,26 @@ use crate::service::Service;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// Only events with a higher number. Not given: a stream begins now, a list has the latest.
+    /// Only events with a higher number. Default: a stream starts now; a list has the latest events.
     since: Option<u64>,
-    /// Only events of this run; not given `since`, from its first.
+    /// Only events of this run. Without `since`, all of them.
     run: Option<String>,
-    /// `0`: a list of what there is, instead of a stream.
+    /// `0` returns a list of the recorded events instead of a stream.
     #[param(value_type = Option<String>)]
     follow: Option<Flag>,
-    /// With `follow=0`, rows on the page: 100 when not given, 1,000 at most.
+    /// With `follow=0`, the number of rows; default 100, at most 1,000.
     limit: Option<u32>,
 }
 
 /// Streams all changes (SSE), or lists them with `follow=0`
 ///
-/// In the stream each event has its number as `id` and its kind as `event`. A client that comes back with
-/// `Last-Event-ID` gets exactly what it missed.
+/// In the stream each event has its number as `id` and its kind as `event`. A client that reconnects with
+/// `Last-Event-ID` gets exactly the events that it missed.
 #[utoipa::path(
     get, operation_id = "followEvents", path = "/events", tag = "events",
     params(
         EventsQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was received; before `since`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that the client received; overrides `since`"),
     ),
     responses((status = 200, description = "Events", content(
         (Event = "text/event-stream"), (EventList = "application/json"),
@@ -56,7 +56,7 @@ pub(super) async fn all(
     caller: Caller,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let follow = query.follow.unwrap_or(Flag::On).is_on();
     let run = query.run.as_deref().map(RunId::from);
     if let Some(run) = &run {
@@ -88,11 +88,11 @@ pub(super) async fn all(
 pub(super) struct RunEventsQuery {
     /// Only events with a higher number.
     since: Option<u64>,
-    /// `1`: a stream (SSE) that ends with the event `end` when the run has ended.
+    /// `1` returns a stream (SSE) that sends `end` when the run has ended.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
-    /// Without `follow`, rows on the page: 100 when not given, 1,000 at most.
+    /// Without `follow`, the number of rows; default 100, at most 1,000.
     limit: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct RunEventsQuery {
     params(
         ("id" = String, Path, description = "The run's id"),
         RunEventsQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was received; before `since`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that the client received; overrides `since`"),
     ),
     responses((status = 200, description = "Events", content(
         (EventList = "application/json"), (Event = "text/event-stream"),
@@ -114,7 +114,7 @@ pub(super) async fn of_run(
     Id(id): Id,
     Query(query): Query<RunEventsQuery>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let run = service.run(&caller, &id.as_str().into()).await?.id.clone();
     let since = since(&service, query.since, &headers).await?.unwrap_or(0);
     if query.follow.is_on() {
@@ -125,19 +125,19 @@ pub(super) async fn of_run(
     Ok(Json(listed(&service, &caller, Some(run), since, limit).await?).into_response())
 }
 
-fn refuse_limit(limit: Option<u32>) -> Answer<()> {
+fn refuse_limit(limit: Option<u32>) -> HttpResult<()> {
     match limit {
         None => Ok(()),
         Some(_) => {
-            Err(Failure::bad_query("the query is wrong: limit: a stream has none; it goes with `follow=0`"))
+            Err(Failure::bad_query("the query is wrong: limit: a stream has no limit; add `follow=0`"))
         }
     }
 }
 
-/// The number after which to begin, if the client names one.
-async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> Answer<Option<u64>> {
+/// Returns the number after which to start, if the client sent one.
+async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> HttpResult<Option<u64>> {
     let since = match headers.get("last-event-id") {
-        // A client that reconnects sends its first `since` as well; the header is the newer one.
+        // A client that reconnects also sends its first `since`; the header is newer.
         Some(value) => {
             Some(value.to_str().ok().and_then(|text| text.trim().parse::<u64>().ok()).ok_or_else(|| {
                 let detail = "the header Last-Event-ID is not the number of an event";
@@ -149,7 +149,7 @@ async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> An
     if let Some(since) = since {
         let last = service.store().last_seq().await?;
         if since > last {
-            // Waiting for it would look like a silent system; the store is another one, or was set back.
+            // Waiting for it would look like a silent system. The store was replaced or reset.
             let detail = format!("the query is wrong: since: {since} is after the last event, {last}");
             return Err(Failure::bad_query(detail));
         }
@@ -163,7 +163,7 @@ async fn listed(
     run: Option<RunId>,
     since: u64,
     limit: u32,
-) -> Answer<EventList> {
+) -> HttpResult<EventList> {
     let one_more = limit.min(limits::PAGE_MOST) + 1;
     let mut records = service.events(caller, &EventFilter { since, run }, one_more).await?;
     let has_more = records.len() > limit as usize;
@@ -196,8 +196,8 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
                     Some((sse("end", &End { run: run.id.clone(), execution: None, status }), None))
                 }
                 Err(error) => {
-                    // The client comes back with the last number that it has.
-                    tracing::warn!(%error, "an event stream ends early");
+                    // The client reconnects with the last number that it received.
+                    tracing::warn!(%error, "an event stream ends early; the client has to reconnect");
                     None
                 }
             }
@@ -206,13 +206,12 @@ fn streamed(service: &Service, scope: Scope, since: u64) -> Response {
     live(service, events)
 }
 
-/// A named event with JSON in it.
 pub(super) fn sse(name: &str, data: &impl Serialize) -> SseEvent {
     let data = serde_json::to_string(data).expect("views are plain data");
     SseEvent::default().event(name).data(data)
 }
 
-/// A stream as an answer: kept alive, and ended when the server stops.
+/// Returns a stream as a response: kept alive, and ended when the server stops.
 pub(super) fn live(service: &Service, events: impl Stream<Item = SseEvent> + Send + 'static) -> Response {
     let streams = service.streams();
     let events = events.take_until(async move { streams.cancelled().await }.boxed());

@@ -1,4 +1,4 @@
-//! Single executions. Their output is `output`'s.
+//! Owns single executions. `output` owns their output.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,12 +6,12 @@ use downbeat_api::Execution;
 use downbeat_core::execution::Status;
 
 use super::extract::{Id, Nothing, Query};
-use super::problem::Answer;
+use super::problem::HttpResult;
 use super::{lookup, runs, waits};
 use crate::caller::Caller;
 use crate::service::Service;
 
-/// Shows an execution; while it is pending, with why each node has not taken it
+/// Shows an execution; while it is pending, with the reason for each node
 #[utoipa::path(
     get, operation_id = "showExecution", path = "/executions/{id}", tag = "executions",
     params(("id" = String, Path, description = "The execution's id")),
@@ -22,7 +22,7 @@ pub(super) async fn show(
     caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Execution>> {
+) -> HttpResult<Json<Execution>> {
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
     let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;

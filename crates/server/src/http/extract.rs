@@ -1,4 +1,4 @@
-//! Owns how the parts of a request are read. What does not fit is answered with a problem that names it.
+//! Reads the parts of a request. An invalid part becomes a problem that names it.
 
 use std::fmt;
 
@@ -13,8 +13,9 @@ use downbeat_core::shown::shown;
 use downbeat_store::Page;
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer};
+use utoipa::IntoParams;
 
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 
 /// Query parameters; unknown ones are refused by name.
@@ -45,12 +46,12 @@ fn wrong_query(rejection: &QueryRejection, given: &[(String, String)]) -> String
         let value = given.iter().rfind(|(key, _)| key == name).map(|(_, value)| shown(value));
         return format!("the query is wrong: {name}: `{}` {number}", value.unwrap_or_default());
     }
-    // The path of an unknown field is its name, which the message has as well.
+    // The path of an unknown field is its name, which the message already holds.
     let text = text.find("unknown field").map_or(text, |at| &text[at..]);
     format!("the query is wrong: {}", text.replace("unknown field", "unknown parameter"))
 }
 
-/// What is said of a value that was to be a number, for the words that Rust's standard library has for it.
+/// Describes a value that is not a number, from the error texts of Rust's standard library.
 fn not_a_number(name: &str, why: &str) -> Option<String> {
     let too_large = match why {
         "invalid digit found in string" | "cannot parse integer from empty string" => false,
@@ -60,20 +61,30 @@ fn not_a_number(name: &str, why: &str) -> Option<String> {
     Some(match (name, too_large) {
         ("limit", _) => format!("is not {LIMITS}"),
         (_, true) => "is too large".to_owned(),
-        (_, false) => "is not a whole number from 0 on".to_owned(),
+        (_, false) => "is not a whole number of 0 or more".to_owned(),
     })
 }
 
-/// What `limit` may be.
+/// The valid values of `limit`.
 const LIMITS: &str = "a number from 1 to 1000";
 const _: () = assert!(limits::PAGE_MOST == 1_000);
 
-/// No query parameters at all.
+/// A query without parameters.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
 
-/// The one variable segment of a path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageQuery {
+    /// The number of rows; default 100, at most 1,000.
+    pub(super) limit: Option<u32>,
+    /// How many rows to skip.
+    pub(super) offset: Option<u64>,
+}
+
+/// The only variable segment of a path.
 #[derive(Clone, Debug)]
 pub(super) struct Id(pub(super) String);
 
@@ -93,7 +104,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Response;
 
-    /// There is no authentication yet: everybody is the same caller.
+    /// Returns the same caller for all requests: there is no authentication yet.
     async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Response> {
         Ok(Caller::API)
     }
@@ -137,8 +148,8 @@ impl<'de> Deserialize<'de> for Flag {
     }
 }
 
-/// The window that a list's `limit` and `offset` ask for.
-pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> Answer<Page> {
+/// Returns the page that `limit` and `offset` select.
+pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> HttpResult<Page> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if limit == 0 || limit > limits::PAGE_MOST {
         return Err(Failure::bad_query(format!("the query is wrong: limit: `{limit}` is not {LIMITS}")));
@@ -146,13 +157,13 @@ pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> Answer<Page> {
     Ok(Page { limit, offset: offset.unwrap_or(0) })
 }
 
-/// Words of a comma-separated parameter, each read by `parse`; the first that is none is named with what exists.
+/// Parses a comma-separated parameter. The error names the first invalid word and the known ones.
 pub(super) fn words<T>(
     name: &str,
     text: Option<&str>,
     known: &str,
     parse: impl Fn(&str) -> Option<T>,
-) -> Answer<Vec<T>> {
+) -> HttpResult<Vec<T>> {
     let words = text.unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
     words
         .map(|word| {

@@ -1,4 +1,4 @@
-//! Follows events: from the store up to now, then live from the feed, without a gap and without one twice.
+//! Follows events: from the store up to now, then live from the feed, each exactly once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::journal::Batches;
 use crate::pace::Pace;
 
-/// How often the store is asked when the feed is silent: a server whose news got lost is behind for a moment.
+/// How often to check the store while the feed is silent: the feed may have missed another server's commit.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Which events, and until when.
+/// Which events to send, and until when.
 #[derive(Clone, Debug)]
 pub(super) enum Scope {
     All,
-    /// Those of a run, for ever.
+    /// Events of a run, without an end.
     Run(RunId),
-    /// Those of a run, until it has ended.
+    /// Events of a run, until it has ended.
     UntilEnd(RunId),
 }
 
-/// A reader of events. It holds no more than one read of the store or one batch of the feed.
+/// A reader of events. It buffers at most one read of the store or one batch of the feed.
 #[derive(Debug)]
 pub(super) struct Follower {
     store: Arc<dyn Store>,
     feed: Batches,
     scope: Scope,
-    /// Everything up to this number was sent, or is of no concern.
+    /// Everything up to this number was sent, or is not in scope.
     seen: u64,
     ready: VecDeque<Event>,
     phase: Phase,
@@ -44,7 +44,7 @@ enum Phase {
     /// There may be more in the store.
     Behind,
     Live,
-    /// The run has ended: what the store holds now is all.
+    /// The run has ended: the store holds all of its events.
     Last,
     Ended,
 }
@@ -59,7 +59,7 @@ impl Scope {
 }
 
 impl Follower {
-    /// `feed` must have been subscribed to before, so that nothing falls between it and the store.
+    /// Subscribe to `feed` before the store is read, so that no event falls between the two.
     pub(super) fn new(store: Arc<dyn Store>, feed: Batches, scope: Scope, since: u64) -> Self {
         Self {
             store,
@@ -72,7 +72,6 @@ impl Follower {
         }
     }
 
-    /// The next event; nothing when there will be none.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, store::Error> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -87,7 +86,7 @@ impl Follower {
     }
 
     async fn read_store(&mut self) -> Result<(), store::Error> {
-        // Asked before reading: all that is numbered up to here will have been seen, though most may be of other runs.
+        // Read before the page: everything up to this number is then seen, even if it belongs to other runs.
         let committed = self.store.last_seq().await?;
         let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
         let at_once = self.pace.at_once();
@@ -119,7 +118,7 @@ impl Follower {
             Ok(Ok(batch)) => {
                 for record in batch.iter() {
                     if record.seq > self.seen + 1 {
-                        // Another server committed in between: the store has it.
+                        // Another server committed in between: read it from the store.
                         self.phase = Phase::Behind;
                         return Ok(());
                     }
@@ -186,8 +185,8 @@ mod tests {
             Follower::new(Arc::clone(&self.store), self.feed.subscribe(), Scope::All, since)
         }
 
-        /// Commits one change; another server does not tell this one's feed.
-        async fn commit(&self, tell: Tell) {
+        /// Commits one change. `Publish::Not`: as another server, so that the feed does not get it.
+        async fn commit(&self, publish: Publish) {
             let hostname = "web-01".to_owned();
             let node = NodeId::derive(ClusterId::DEFAULT, &hostname);
             let description = Description {
@@ -213,7 +212,7 @@ mod tests {
             let change = Change::NodeRegistered { registration };
             let server = ServerId(uuid::Uuid::nil());
             let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();
-            if tell == Tell::Feed {
+            if publish == Publish::ToFeed {
                 let seq = committed.seqs[0].unwrap();
                 self.feed.publish(Arc::from([Record { seq, server, change }]));
             }
@@ -221,9 +220,9 @@ mod tests {
     }
 
     #[derive(PartialEq)]
-    enum Tell {
-        Feed,
-        Nobody,
+    enum Publish {
+        ToFeed,
+        Not,
     }
 
     async fn numbers(follower: &mut Follower, count: usize) -> Vec<u64> {
@@ -238,11 +237,11 @@ mod tests {
     #[tokio::test]
     async fn what_is_in_the_store_and_in_the_feed_is_sent_once() {
         let journal = Journal::new();
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         let mut follower = journal.follower(0);
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 2).await, [1, 2]);
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 1).await, [3]);
     }
 
@@ -250,10 +249,10 @@ mod tests {
     async fn a_reader_that_lags_goes_back_to_the_store() {
         let journal = Journal::new();
         let mut follower = journal.follower(0);
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 1).await, [1]);
         for _ in 0..10 {
-            journal.commit(Tell::Feed).await;
+            journal.commit(Publish::ToFeed).await;
         }
         assert_eq!(numbers(&mut follower, 10).await, (2..=11).collect::<Vec<_>>());
     }
@@ -262,10 +261,10 @@ mod tests {
     async fn a_reader_for_which_too_many_bytes_wait_goes_back_to_the_store() {
         let journal = Journal::with(Feed::bounded(0, 1_000, 1_000));
         let mut follower = journal.follower(0);
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 1).await, [1]);
         for _ in 0..100 {
-            journal.commit(Tell::Feed).await;
+            journal.commit(Publish::ToFeed).await;
         }
         assert_eq!(numbers(&mut follower, 100).await, (2..=101).collect::<Vec<_>>());
     }
@@ -274,10 +273,10 @@ mod tests {
     async fn what_another_server_committed_in_between_is_not_skipped() {
         let journal = Journal::new();
         let mut follower = journal.follower(0);
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 1).await, [1]);
-        journal.commit(Tell::Nobody).await;
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::Not).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 2).await, [2, 3]);
     }
 
@@ -285,9 +284,9 @@ mod tests {
     async fn what_another_server_committed_is_found_though_the_feed_is_silent() {
         let journal = Journal::new();
         let mut follower = journal.follower(0);
-        journal.commit(Tell::Feed).await;
+        journal.commit(Publish::ToFeed).await;
         assert_eq!(numbers(&mut follower, 1).await, [1]);
-        journal.commit(Tell::Nobody).await;
+        journal.commit(Publish::Not).await;
         assert_eq!(numbers(&mut follower, 1).await, [2]);
     }
 
@@ -296,7 +295,7 @@ mod tests {
         let journal = Journal::new();
         let last = 301;
         for _ in 0..last {
-            journal.commit(Tell::Nobody).await;
+            journal.commit(Publish::Not).await;
         }
         let mut follower = journal.follower(7);
         assert_eq!(

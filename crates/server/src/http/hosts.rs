@@ -1,23 +1,24 @@
-//! Decides for which names a request may ask the server: the answer to DNS rebinding.
+//! Decides which host names a request may use, as a defence against DNS rebinding.
 //!
-//! A page at `http://evil.example:4680` may let its name resolve to 127.0.0.1 after it was loaded. The browser then takes
-//! this server for the page's own: the page reads everything, and its requests look like those of the same origin. The
-//! one thing that gives it away is the name in `Host`, so a browser must come by a name that belongs to this server.
+//! A page at `http://evil.example:4680` may let its name resolve to 127.0.0.1 after it was loaded. The browser then
+//! treats this server as the page's own: the page can read everything, and its requests look like those of the same
+//! origin. Only the name in `Host` reveals it, so a browser must use a name that belongs to this server.
 //!
 //! | the server listens on | accepted |
 //! |---|---|
 //! | a loopback address | `localhost`, loopback addresses, `allowed_hosts` |
-//! | any other address | the same, every address, this machine's hostname; and any name, unless a browser asks |
+//! | any other address | the same, every address, this machine's hostname; other names only from programs |
 //!
-//! An address in `Host` cannot be rebound: no name was resolved. Nor can a request without `Host`: browsers always send
-//! it. `*.localhost` is not accepted, since another program may serve a page under such a name.
+//! An address in `Host` cannot be rebound: no name was resolved. A request without `Host` does not come from a browser,
+//! which always sends it. `*.localhost` is not accepted, since another program may serve a page under such a name.
 //!
-//! On a loopback address only programs of this machine connect, and they have no reason to use another name. A server
-//! for others has many names (DNS, a balancer, `/etc/hosts`) that it cannot know, and `downbeat --server
-//! http://jobs.example:4680` has to work without a setting. A program cannot be rebound by a page, so its name does not
-//! matter; but is it a program? A page after rebinding is of the same origin: its reads carry no `Origin`, and without
-//! TLS no `Sec-Fetch-Site`. They carry `Accept-Language`, which every browser sends, and which a page can change but not
-//! remove. So a request with any of these needs a known name, and others do not.
+//! On a loopback address only programs of this machine connect, and they have no reason to use another
+//! name. A public server has many names (DNS, a balancer, `/etc/hosts`) that it cannot know, and `downbeat
+//! --server http://jobs.example:4680` has to work without a setting. A page cannot rebind a program, so the
+//! name that a program uses does not matter. A page after rebinding is of the same origin: its reads have
+//! no `Origin`, and without TLS no `Sec-Fetch-Site`. But they have `Accept-Language`, which every browser
+//! sends, and which a page can change but not remove. So a request with any of these headers needs a known
+//! name; others do not.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,14 +28,13 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode};
 use downbeat_api::code;
 
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 
-/// Headers with this prefix are the browser's own: no page can set or remove them.
+/// Browsers set headers with this prefix; no page can set or remove them.
 const OF_BROWSERS: &str = "sec-";
 /// In `allowed_hosts`: every name.
 const ANY: &str = "*";
 
-/// The names of this server.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     reach: Reach,
@@ -42,7 +42,7 @@ pub(crate) struct Hosts {
     allowed: Vec<String>,
 }
 
-/// Who can connect.
+/// Which machines can connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     ThisMachine,
@@ -50,7 +50,7 @@ enum Reach {
 }
 
 impl Hosts {
-    /// `listen` is the address that the port listens on; nothing when that is not known.
+    /// `listen` is the address of the port, or `None` if it is unknown.
     pub(crate) fn new(listen: Option<SocketAddr>, hostname: &str, allowed: &[String]) -> Self {
         let is_loopback = listen.is_none_or(|listen| listen.ip().to_canonical().is_loopback());
         Self {
@@ -60,12 +60,12 @@ impl Hosts {
         }
     }
 
-    /// Refuses a request that asks for a name that is not this server's.
-    pub(super) fn check(&self, parts: &Parts) -> Answer<()> {
-        let asked = parts.uri.authority().map(Authority::as_str).into_iter();
-        let asked = asked.chain(parts.headers.get_all(HOST).iter().map(|name| name.to_str().unwrap_or("?")));
+    /// Refuses a request with a host that is not this server.
+    pub(super) fn check(&self, parts: &Parts) -> HttpResult<()> {
+        let named = parts.uri.authority().map(Authority::as_str).into_iter();
+        let named = named.chain(parts.headers.get_all(HOST).iter().map(|name| name.to_str().unwrap_or("?")));
         let by_browser = is_browser(&parts.headers);
-        for host in asked {
+        for host in named {
             if !self.accepts(host, by_browser) {
                 return Err(self.unknown(host));
             }
@@ -74,7 +74,7 @@ impl Hosts {
     }
 
     fn accepts(&self, host: &str, by_browser: bool) -> bool {
-        // What is not even a host has no name that could be known.
+        // Text that is not a valid host has an empty name, which is never known.
         let name = host.parse::<Authority>().map(|authority| normal(authority.host())).unwrap_or_default();
         let is_allowed = |allowed: &String| *allowed == name || allowed == ANY;
         if name == "localhost" || self.allowed.iter().any(is_allowed) {
@@ -88,19 +88,19 @@ impl Hosts {
     }
 
     fn unknown(&self, host: &str) -> Failure {
-        let to_whom = match self.reach {
+        let client = match self.reach {
             Reach::ThisMachine => "",
-            Reach::Others => " to a browser, or a program that looks like one",
+            Reach::Others => " for a browser or a program that looks like one",
         };
         let detail = format!(
-            "this server is not known as `{host}`{to_whom}; use its address, or start it with that name in the setting \
+            "this server is not known as `{host}`{client}; use its address, or add the name to its setting \
              `allowed_hosts`"
         );
         Failure::new(StatusCode::MISDIRECTED_REQUEST, code::UNKNOWN_HOST, detail)
     }
 }
 
-/// Lower case, without the brackets of an IPv6 address and without the dot that ends a full name.
+/// Converts to lower case, without the brackets of an IPv6 address and the final dot of a full name.
 fn normal(name: &str) -> String {
     let name = name.trim().to_ascii_lowercase();
     let name = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_refused_hears_whether_it_is_for_being_a_browser() {
-        let told = |listen: &str| format!("{:?}", hosts(listen, &[]).unknown("jobs.example"));
-        assert!(!told("127.0.0.1:1").contains("browser"), "{}", told("127.0.0.1:1"));
+    fn a_refusal_says_whether_being_a_browser_is_the_reason() {
+        let detail = |listen: &str| format!("{:?}", hosts(listen, &[]).unknown("jobs.example"));
+        assert!(!detail("127.0.0.1:1").contains("browser"), "{}", detail("127.0.0.1:1"));
         assert!(
-            told("0.0.0.0:1").contains("to a browser, or a program that looks like one; use its address")
+            detail("0.0.0.0:1").contains("for a browser or a program that looks like one; use its address")
         );
     }
 

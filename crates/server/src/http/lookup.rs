@@ -8,17 +8,17 @@ use downbeat_core::ids::NodeId;
 use downbeat_core::run::RunRecord;
 use downbeat_store::Store;
 
-use super::problem::Answer;
+use super::problem::HttpResult;
 
-/// Up to this many unknown hostnames are read one by one, more with one query for the whole cluster.
+/// Up to this many missing hostnames are read one by one; for more, one query reads the whole cluster.
 const ONE_BY_ONE: usize = 8;
 
-/// The hostnames of a run's nodes: those that it targets, and those that took its placed executions.
+/// Returns the hostnames of a run's nodes: its targets, and the nodes of its placed executions.
 pub(super) async fn names<'a>(
     store: &dyn Store,
     run: &RunRecord,
     executions: impl IntoIterator<Item = &'a Execution>,
-) -> Answer<Names> {
+) -> HttpResult<Names> {
     let mut names = Names::of_run(run);
     let nodes = executions.into_iter().filter_map(Execution::node);
     let missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();

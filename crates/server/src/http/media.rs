@@ -1,15 +1,14 @@
-//! Owns which content types a request may have.
+//! Decides which content types a request may have.
 //!
-//! A page of another site may send `text/plain` and forms, and bodies without a type, to any server: the browser asks
-//! nobody before. JSON and YAML it may not. So no route accepts the former, whatever it does with its body.
+//! A page of another site can send `text/plain`, forms, and bodies without a type to any server without a
+//! preflight check, but not JSON or YAML. So no route accepts the former.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use downbeat_api::code;
 
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 
-/// What a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
     Json,
@@ -17,8 +16,8 @@ pub(super) enum Media {
 }
 
 impl Media {
-    /// The declared type of a body; nothing when none is declared.
-    pub(super) fn declared(headers: &HeaderMap) -> Answer<Option<Self>> {
+    /// Returns the declared type of a body, or `None` if there is none.
+    pub(super) fn declared(headers: &HeaderMap) -> HttpResult<Option<Self>> {
         let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(None) };
         let text = value.to_str().unwrap_or_default();
         let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -29,14 +28,13 @@ impl Media {
         }
     }
 
-    /// The type of a body that must have one.
-    pub(super) fn required(headers: &HeaderMap) -> Answer<Self> {
+    /// Returns the type of a body, which must be declared.
+    pub(super) fn required(headers: &HeaderMap) -> HttpResult<Self> {
         Self::declared(headers)?.ok_or_else(|| unsupported("the body has no Content-Type"))
     }
 }
 
-/// Refuses a body whose type is missing or wrong.
-pub(super) fn check(request: &Request) -> Answer<()> {
+pub(super) fn check(request: &Request) -> HttpResult<()> {
     let has_body = !axum::body::HttpBody::is_end_stream(request.body());
     if has_body {
         Media::required(request.headers()).map(drop)
@@ -46,6 +44,6 @@ pub(super) fn check(request: &Request) -> Answer<()> {
 }
 
 fn unsupported(what: &str) -> Failure {
-    let detail = format!("{what}; a definition is application/json or application/yaml");
+    let detail = format!("{what}; use application/json or application/yaml");
     Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, code::UNSUPPORTED_MEDIA_TYPE, detail)
 }

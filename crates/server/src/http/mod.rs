@@ -1,7 +1,7 @@
-//! REST, live streams, health and metrics over HTTP. It reads the store and asks the service; it decides nothing.
+//! Owns REST, live streams, health and metrics over HTTP. It reads the store and calls the service; it decides nothing.
 //!
-//! One file per noun; `downbeat_api` has what they show. A stream is read from the store and woken by the feed, so that a slow
-//! client costs its own reads and nobody else's memory.
+//! One file per resource; `downbeat_api` owns the types. A stream reads the store and is woken by the feed,
+//! so a slow client costs only its own reads.
 
 mod definition;
 mod docs;
@@ -32,4 +32,4 @@ mod work;
 pub(crate) use hosts::Hosts;
 pub use router::openapi;
 pub(crate) use router::router;
-pub(crate) use serve::{Grants, serve};
+pub(crate) use serve::{PortLimits, serve};

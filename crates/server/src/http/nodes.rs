@@ -1,4 +1,4 @@
-//! Nodes and the clusters that they belong to.
+//! Owns nodes and clusters.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -13,8 +13,8 @@ use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Flag, Id, Nothing, Query, page, words};
-use super::problem::Answer;
+use super::extract::{Flag, Id, Nothing, PageQuery, Query, page, words};
+use super::problem::HttpResult;
 use super::runs;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
@@ -35,13 +35,13 @@ pub(super) struct NodesQuery {
     #[serde(default)]
     #[param(inline)]
     order: Order,
-    /// Rows on the page: 100 when not given, 1,000 at most.
+    /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// Rows to pass over.
+    /// How many rows to skip.
     offset: Option<u64>,
 }
 
-/// What nodes are sorted by.
+/// Sorts the nodes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Sort {
@@ -81,7 +81,7 @@ pub(super) async fn list(
     State(service): State<Service>,
     caller: Caller,
     Query(query): Query<NodesQuery>,
-) -> Answer<Json<List<NodeSummary>>> {
+) -> HttpResult<Json<List<NodeSummary>>> {
     listed(&service, &caller, None, &query).await
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn list_of_cluster(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<NodesQuery>,
-) -> Answer<Json<List<NodeSummary>>> {
+) -> HttpResult<Json<List<NodeSummary>>> {
     let cluster = service.cluster(&caller, Some(&id)).await?;
     listed(&service, &caller, Some(cluster), &query).await
 }
@@ -106,7 +106,7 @@ async fn listed(
     caller: &Caller,
     cluster: Option<ClusterId>,
     query: &NodesQuery,
-) -> Answer<Json<List<NodeSummary>>> {
+) -> HttpResult<Json<List<NodeSummary>>> {
     let page = page(query.limit, query.offset)?;
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", |word| {
         NodeStatus::ALL.into_iter().find(|status| status.as_str() == word)
@@ -129,11 +129,11 @@ async fn listed(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct NodeQuery {
-    /// The cluster in which a hostname is looked up: `default` when not given.
+    /// The cluster in which to look up a hostname; default `default`.
     pub(super) cluster: Option<String>,
 }
 
-/// Shows a node with everything that it says of itself
+/// Shows a node with all its details
 #[utoipa::path(
     get, operation_id = "showNode", path = "/nodes/{id}", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
@@ -144,7 +144,7 @@ pub(super) async fn show(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> Answer<Json<Node>> {
+) -> HttpResult<Json<Node>> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
 }
@@ -153,17 +153,17 @@ pub(super) async fn show(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct NodeExecutionsQuery {
-    /// The cluster in which a hostname is looked up: `default` when not given.
+    /// The cluster in which to look up a hostname; default `default`.
     cluster: Option<String>,
     /// Only executions of these statuses, comma-separated.
     status: Option<String>,
-    /// Rows on the page: 100 when not given, 1,000 at most.
+    /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// Rows to pass over.
+    /// How many rows to skip.
     offset: Option<u64>,
 }
 
-/// Lists the executions that a node has, had or will have, in the order of their creation
+/// Lists a node's executions, past, current and pending, in the order of creation
 #[utoipa::path(
     get, operation_id = "listNodeExecutions", path = "/nodes/{id}/executions", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeExecutionsQuery),
@@ -174,7 +174,7 @@ pub(super) async fn executions(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeExecutionsQuery>,
-) -> Answer<Json<List<Execution>>> {
+) -> HttpResult<Json<List<Execution>>> {
     let page = page(query.limit, query.offset)?;
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let statuses = runs::statuses(query.status.as_deref())?;
@@ -197,7 +197,7 @@ pub(super) async fn executions(
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
-/// Drains a node: it finishes what it has and takes no new work
+/// Drains a node: it finishes its work and gets no new work
 #[utoipa::path(
     post, operation_id = "drainNode", path = "/nodes/{id}/drain", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
@@ -208,11 +208,11 @@ pub(super) async fn drain(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> Answer<Json<Node>> {
+) -> HttpResult<Json<Node>> {
     set_drain(&service, &caller, &id, &query, Drain::On).await
 }
 
-/// Takes a drain back: the node takes new work again
+/// Ends a drain: the node gets new work again
 #[utoipa::path(
     post, operation_id = "undrainNode", path = "/nodes/{id}/undrain", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
@@ -223,7 +223,7 @@ pub(super) async fn undrain(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> Answer<Json<Node>> {
+) -> HttpResult<Json<Node>> {
     set_drain(&service, &caller, &id, &query, Drain::Off).await
 }
 
@@ -231,27 +231,27 @@ pub(super) async fn undrain(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct DeleteQuery {
-    /// The cluster in which a hostname is looked up: `default` when not given.
+    /// The cluster in which to look up a hostname; default `default`.
     cluster: Option<String>,
-    /// Also when the node is online: `1` or `true`.
+    /// `1` or `true` also deletes a node that is online.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     force: Flag,
 }
 
-/// Deletes a node: what it holds is lost, what waits for it fails, and its agent ends when it hears of it. An agent that is
-/// started again registers anew. Deleting a node once more changes nothing
+/// Deletes a node: its running work is lost, pending work for it fails, and its agent exits as soon as it
+/// notices. An agent that is started again registers as a new node. Deleting a node twice changes nothing
 #[utoipa::path(
     delete, operation_id = "deleteNode", path = "/nodes/{id}", tag = "nodes",
     params(("id" = String, Path, description = "The node's hostname or id"), DeleteQuery),
-    responses((status = 200, description = "The node that is gone", body = DeletedNode))
+    responses((status = 200, description = "The deleted node", body = DeletedNode))
 )]
 pub(super) async fn delete(
     State(service): State<Service>,
     caller: Caller,
     Id(id): Id,
     Query(query): Query<DeleteQuery>,
-) -> Answer<Json<DeletedNode>> {
+) -> HttpResult<Json<DeletedNode>> {
     let node = service.node_id(&caller, &id, query.cluster.as_deref()).await?;
     let force = if query.force.is_on() { Force::On } else { Force::Off };
     match service.delete_node(&caller, node, force).await {
@@ -261,26 +261,16 @@ pub(super) async fn delete(
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct DeletedQuery {
-    /// Rows on the page: 100 when not given, 1,000 at most.
-    limit: Option<u32>,
-    /// Rows to pass over.
-    offset: Option<u64>,
-}
-
-/// Lists nodes that were deleted, the latest first, for as long as they are remembered
+/// Lists deleted nodes, the latest first, for as long as the store remembers them
 #[utoipa::path(
-    get, operation_id = "listDeletedNodes", path = "/deleted-nodes", tag = "nodes", params(DeletedQuery),
+    get, operation_id = "listDeletedNodes", path = "/deleted-nodes", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "One page of deleted nodes", body = List<DeletedNode>))
 )]
 pub(super) async fn list_deleted(
     State(service): State<Service>,
     caller: Caller,
-    Query(query): Query<DeletedQuery>,
-) -> Answer<Json<List<DeletedNode>>> {
+    Query(query): Query<PageQuery>,
+) -> HttpResult<Json<List<DeletedNode>>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
         service.deleted_nodes(&caller).await?.into_iter().map(DeletedNode::from).collect();
@@ -294,32 +284,22 @@ async fn set_drain(
     id: &str,
     query: &NodeQuery,
     drain: Drain,
-) -> Answer<Json<Node>> {
+) -> HttpResult<Json<Node>> {
     let node = service.node(caller, id, query.cluster.as_deref()).await?.id;
     service.set_drain(caller, node, drain).await?;
     Ok(Json(Node::from(service.node(caller, &node.to_string(), None).await?)))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ClustersQuery {
-    /// Rows on the page: 100 when not given, 1,000 at most.
-    limit: Option<u32>,
-    /// Rows to pass over.
-    offset: Option<u64>,
-}
-
 /// Lists clusters
 #[utoipa::path(
-    get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(ClustersQuery),
+    get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(PageQuery),
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
 pub(super) async fn clusters(
     State(service): State<Service>,
     caller: Caller,
-    Query(query): Query<ClustersQuery>,
-) -> Answer<Json<List<Cluster>>> {
+    Query(query): Query<PageQuery>,
+) -> HttpResult<Json<List<Cluster>>> {
     let page = page(query.limit, query.offset)?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
     Ok(Json(List::cut(all, page.limit, page.offset)))
@@ -336,12 +316,12 @@ pub(super) async fn cluster(
     caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Cluster>> {
+) -> HttpResult<Json<Cluster>> {
     let id = service.cluster(&caller, Some(&id)).await?;
     Ok(Json(shown_cluster(&service, &caller, id).await?))
 }
 
-async fn shown_cluster(service: &Service, caller: &Caller, id: ClusterId) -> Answer<Cluster> {
+async fn shown_cluster(service: &Service, caller: &Caller, id: ClusterId) -> HttpResult<Cluster> {
     let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
     for node in service.nodes(caller, Some(id)).await? {
         *nodes.entry(node.status).or_default() += 1;

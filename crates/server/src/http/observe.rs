@@ -1,4 +1,4 @@
-//! Sees every request: gives it an id, counts it, and logs it. Bodies and headers are never logged.
+//! Gives every request an id, counts it, and logs it. Bodies and headers are never logged.
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use crate::service::Service;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longest id of a client's own that is taken over, in bytes.
+/// The maximum length of an id that a client chose, in bytes.
 const REQUEST_ID_BYTES: usize = 128;
 
-/// Every path that belongs to no route is counted as one.
+/// The label of all paths without a route.
 const UNMATCHED: &str = "unmatched";
 
 pub(super) async fn observe(State(service): State<Service>, request: Request, next: Next) -> Response {
@@ -43,7 +43,7 @@ pub(super) async fn observe(State(service): State<Service>, request: Request, ne
     );
     let (latency_us, request_id) = (elapsed.as_micros(), id.to_str().unwrap_or_default());
     let status_code = status.as_u16();
-    // Successful requests may come by the thousand a second; what went wrong is rare and wanted.
+    // There may be thousands of successful requests per second; failed ones are rare and important.
     if status.is_server_error() {
         warn!(%method, path, status = status_code, latency_us, request_id, "request");
     } else if status.is_client_error() {
@@ -55,7 +55,7 @@ pub(super) async fn observe(State(service): State<Service>, request: Request, ne
     response
 }
 
-/// The method as a label: clients may invent methods, and each would be a series that is never freed.
+/// Returns the method as a label: clients may invent methods, and each would be a series that is never freed.
 fn labelled(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -1,4 +1,4 @@
-//! The output of one execution: as JSON, as text, or streamed as it grows.
+//! Owns the output of one execution: as JSON, as text, or as a live stream.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use utoipa::IntoParams;
 
 use super::events::{live, sse};
 use super::extract::{Flag, Id, Query};
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 use super::wake::Wake;
 use crate::caller::Caller;
 use crate::service::Service;
 
-/// Chunks that are read from the store at once: 1 MiB at most, and so what one slow client holds in memory.
+/// Chunks that are read from the store at once: at most 1 MiB, which bounds the memory of a slow client.
 pub(super) const READ_AT_ONCE: u32 = 64;
 
 pub(super) fn chunk_view(chunk: OutputChunk) -> Chunk {
@@ -35,11 +35,11 @@ pub(super) fn chunk_view(chunk: OutputChunk) -> Chunk {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct OutputQuery {
-    /// Where to begin, in bytes of all that the execution wrote.
+    /// Where to start, as a byte offset into all output of the execution.
     #[serde(default)]
     #[param(value_type = Option<u64>)]
     offset: u64,
-    /// `1`: a stream (SSE) of chunks that ends with the event `end` when the execution has ended.
+    /// `1` returns a stream (SSE) of chunks that sends `end` when the execution has ended.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
@@ -48,7 +48,7 @@ pub(super) struct OutputQuery {
     format: Format,
 }
 
-/// How output that is not followed is written.
+/// The format of output without `follow`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Format {
@@ -57,10 +57,10 @@ enum Format {
     Text,
 }
 
-/// Shows what an execution wrote, or streams it with `follow=1`
+/// Shows the output of an execution, or streams it with `follow=1`
 ///
-/// The tail is kept: `truncated` says that something before it was dropped. In the stream, `id` is the offset after
-/// the chunk, and `Last-Event-ID` goes on from there.
+/// The tail is kept: `truncated` says that earlier output was dropped. In the stream, `id` is the offset
+/// after the chunk; the stream continues after `Last-Event-ID`.
 #[utoipa::path(
     get, operation_id = "showExecutionOutput", path = "/executions/{id}/output", tag = "executions",
     params(("id" = String, Path, description = "The execution's id"), OutputQuery),
@@ -74,7 +74,7 @@ pub(super) async fn show(
     Id(id): Id,
     Query(query): Query<OutputQuery>,
     headers: HeaderMap,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let execution = service.execution(&caller, &id).await?;
     if query.follow.is_on() {
         let from = last_offset(&headers)?.unwrap_or(query.offset);
@@ -87,7 +87,7 @@ pub(super) async fn show(
     })
 }
 
-fn last_offset(headers: &HeaderMap) -> Answer<Option<u64>> {
+fn last_offset(headers: &HeaderMap) -> HttpResult<Option<u64>> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let offset = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     offset.map(Some).ok_or_else(|| {
@@ -96,13 +96,13 @@ fn last_offset(headers: &HeaderMap) -> Answer<Option<u64>> {
     })
 }
 
-/// Whose output it is: what was taken over from another run was written there.
+/// Returns the execution that wrote the output: a reused result has its output in another run.
 fn written_by(execution: &Record) -> ExecutionId {
     execution.reused.unwrap_or(execution.id)
 }
 
-/// All that is kept from an offset on; what the store keeps of one execution is bounded.
-async fn whole(store: &dyn Store, execution: &Record, from: u64) -> Answer<Output> {
+/// Reads all output from an offset on. The store bounds the output of one execution.
+async fn whole(store: &dyn Store, execution: &Record, from: u64) -> HttpResult<Output> {
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut next = from;
     loop {
@@ -128,7 +128,6 @@ async fn whole(store: &dyn Store, execution: &Record, from: u64) -> Answer<Outpu
     })
 }
 
-/// A reader of one execution's output.
 struct Tail {
     store: Arc<dyn Store>,
     execution: ExecutionId,
@@ -151,7 +150,7 @@ fn streamed(service: &Service, execution: ExecutionId, from: u64) -> Response {
         match tail.next().await {
             Ok(event) => event.map(|event| (event, tail)),
             Err(error) => {
-                tracing::warn!(%error, "an output stream ends early");
+                tracing::warn!(%error, "an output stream ends early; the client has to reconnect");
                 None
             }
         }
@@ -168,7 +167,7 @@ impl Tail {
             if self.ended {
                 return Ok(None);
             }
-            // The state first: what had ended by then has all its output in the store.
+            // The state is read first: an execution that has ended has all its output in the store.
             let Some(record) = self.store.execution(self.execution).await? else { return Ok(None) };
             let read = self.store.output(written_by(&record), self.next, READ_AT_ONCE).await?;
             let drained = read.len() < READ_AT_ONCE as usize;

@@ -1,4 +1,4 @@
-//! Owns how the body of a request is received: bounded in bytes, in time, and in the bytes of all that are held at once.
+//! Receives the body of a request, limited in size and time, and limits the total size of all bodies in memory.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::problem::Failure;
 use crate::error::Error;
 
-/// A whole body. Its place among the large ones is free again when its bytes are dropped.
+/// A whole body. Its permits are released when its bytes are dropped.
 #[derive(Debug)]
 pub(super) struct Payload(pub(super) Bytes);
 
@@ -22,13 +22,13 @@ const KIB: usize = 1024;
 /// One permit per KiB of a large body.
 static ROOM: Semaphore = Semaphore::const_new(limits::HTTP_BODIES_BYTES / KIB);
 
-/// A body with its place.
-struct Placed {
+/// A body with its permits.
+struct Reserved {
     bytes: Bytes,
-    _place: SemaphorePermit<'static>,
+    _permits: SemaphorePermit<'static>,
 }
 
-impl AsRef<[u8]> for Placed {
+impl AsRef<[u8]> for Reserved {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -39,44 +39,45 @@ impl<S: Send + Sync> FromRequest<S> for Payload {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
         let most = most_bytes(request.headers());
-        let place = place(&ROOM, most)?;
-        let within = patience(most);
+        let permits = reserve(&ROOM, most)?;
+        let within = time_limit(most);
         let received = timeout(within, Bytes::from_request(request, state)).await;
         let bytes = received.map_err(|_| too_slow(within))?.map_err(|rejection| unreadable(&rejection))?;
-        Ok(Self(keep(bytes, place)))
+        Ok(Self(keep(bytes, permits)))
     }
 }
 
-/// How many bytes a body may have: what it says, or else the most that is taken.
+/// Returns the maximum size of a body: its declared length, or else the limit.
 fn most_bytes(headers: &HeaderMap) -> usize {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(limits::JOB_FILE_BYTES).min(limits::JOB_FILE_BYTES)
 }
 
-/// How long a body may take: a client that sends a byte now and then must not keep its connection forever.
-fn patience(bytes: usize) -> Duration {
+/// Returns how long a body may take: a client that sends a byte now and then must not keep its connection forever.
+fn time_limit(bytes: usize) -> Duration {
     Duration::from_secs(limits::HTTP_BODY_S + (bytes / limits::HTTP_BODY_BYTES_PER_S) as u64)
 }
 
-/// A place for a body of up to so many bytes; nothing for a small one, which needs none.
-fn place(room: &'static Semaphore, bytes: usize) -> Result<Option<SemaphorePermit<'static>>, Failure> {
+/// Reserves memory for a body. A small body needs no permit.
+fn reserve(room: &'static Semaphore, bytes: usize) -> Result<Option<SemaphorePermit<'static>>, Failure> {
     if bytes <= limits::SMALL_MESSAGE_BYTES {
         return Ok(None);
     }
-    let permits = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
-    let place = room.try_acquire_many(permits);
-    place.map(Some).map_err(|_| {
-        Error::Busy("the server holds as many large bodies of requests as it may; try again".to_owned())
-            .into()
+    let count = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
+    let permits = room.try_acquire_many(count);
+    permits.map(Some).map_err(|_| {
+        Error::Busy("the server is receiving too many large requests; try again".to_owned()).into()
     })
 }
 
-/// The body together with as much of its place as it needs.
-fn keep(bytes: Bytes, place: Option<SemaphorePermit<'static>>) -> Bytes {
-    let Some(mut place) = place.filter(|_| bytes.len() > limits::SMALL_MESSAGE_BYTES) else { return bytes };
-    let unused = place.num_permits().saturating_sub(bytes.len().div_ceil(KIB));
-    drop(place.split(unused));
-    Bytes::from_owner(Placed { bytes, _place: place })
+/// Attaches the permits that the body needs and releases the others.
+fn keep(bytes: Bytes, permits: Option<SemaphorePermit<'static>>) -> Bytes {
+    let Some(mut permits) = permits.filter(|_| bytes.len() > limits::SMALL_MESSAGE_BYTES) else {
+        return bytes;
+    };
+    let unused = permits.num_permits().saturating_sub(bytes.len().div_ceil(KIB));
+    drop(permits.split(unused));
+    Bytes::from_owner(Reserved { bytes, _permits: permits })
 }
 
 fn too_slow(within: Duration) -> Failure {
@@ -87,8 +88,7 @@ fn too_slow(within: Duration) -> Failure {
 fn unreadable(rejection: &BytesRejection) -> Failure {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         let most = limits::JOB_FILE_BYTES;
-        let detail =
-            format!("the body is larger than {most} bytes, which is the most that a job file may have");
+        let detail = format!("the body is larger than {most} bytes, the maximum for a job file");
         return Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code::TOO_LARGE, detail);
     }
     Failure::new(rejection.status(), code::MALFORMED, rejection.body_text())
@@ -118,32 +118,32 @@ mod tests {
 
     #[test]
     fn a_large_body_may_take_longer_and_no_length_buys_more_than_the_largest() {
-        let patience = |headers: &HeaderMap| patience(most_bytes(headers));
+        let time_limit = |headers: &HeaderMap| time_limit(most_bytes(headers));
         let with = |length: &str| {
-            patience(&HeaderMap::from_iter([(header::CONTENT_LENGTH, length.parse().unwrap())]))
+            time_limit(&HeaderMap::from_iter([(header::CONTENT_LENGTH, length.parse().unwrap())]))
         };
         assert_eq!(with("10"), Duration::from_secs(30));
         assert_eq!(with("1048576"), Duration::from_secs(94));
         assert_eq!(with("99999999999"), Duration::from_secs(94));
-        assert_eq!(patience(&HeaderMap::new()), Duration::from_secs(94));
+        assert_eq!(time_limit(&HeaderMap::new()), Duration::from_secs(94));
     }
 
     #[test]
     fn large_bodies_are_bounded_together_and_small_ones_get_through() {
         static ROOM: Semaphore = Semaphore::const_new(256);
         let (large, small) = (200 * KIB, limits::SMALL_MESSAGE_BYTES);
-        let first = keep(Bytes::from(vec![1; 100 * KIB]), place(&ROOM, large).unwrap());
+        let first = keep(Bytes::from(vec![1; 100 * KIB]), reserve(&ROOM, large).unwrap());
         assert_eq!((first.len(), ROOM.available_permits()), (100 * KIB, 156), "only what it has");
-        let refused = place(&ROOM, large).unwrap_err().into_response();
+        let refused = reserve(&ROOM, large).unwrap_err().into_response();
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(refused.headers().contains_key(header::RETRY_AFTER));
-        assert!(place(&ROOM, small).unwrap().is_none());
-        // It did not say how long it is.
-        let short = keep(Bytes::from_static(b"#"), place(&ROOM, 150 * KIB).unwrap());
+        assert!(reserve(&ROOM, small).unwrap().is_none());
+        // It did not declare its length.
+        let short = keep(Bytes::from_static(b"#"), reserve(&ROOM, 150 * KIB).unwrap());
         assert_eq!((&short[..], ROOM.available_permits()), (&b"#"[..], 156));
         let part = first.slice(..10);
         drop(first);
-        assert_eq!(ROOM.available_permits(), 156, "somebody still reads it");
+        assert_eq!(ROOM.available_permits(), 156, "a slice is still in use");
         drop(part);
         assert_eq!(ROOM.available_permits(), 256);
     }

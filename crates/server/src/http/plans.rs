@@ -1,4 +1,4 @@
-//! Dry runs: what a definition would do, and whether it is right. Nothing is started.
+//! Owns dry runs: they show what a definition would do and whether it is valid. Nothing starts.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,10 +10,10 @@ use downbeat_core::plan::Plan as CompiledPlan;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::definition::{Body, Elsewhere};
+use super::definition::{Body, QueryTarget};
 use super::docs::JobRequest;
 use super::extract::Query;
-use super::problem::Answer;
+use super::problem::HttpResult;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::service::{Service, Submit};
@@ -24,13 +24,13 @@ use crate::service::{Service, Submit};
 pub(super) struct PlanQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
-    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    /// The cluster, by name or id, if the definition names none; default `default`.
     cluster: Option<String>,
 }
 
 impl PlanQuery {
-    fn elsewhere(&self) -> Elsewhere<'_> {
-        Elsewhere { target: self.target.as_deref(), cluster: self.cluster.as_deref() }
+    fn query_target(&self) -> QueryTarget<'_> {
+        QueryTarget { target: self.target.as_deref(), cluster: self.cluster.as_deref() }
     }
 }
 
@@ -43,7 +43,7 @@ impl PlanQuery {
     ),
     responses(
         (status = 200, description = "The steps, where each runs, and what it waits for", body = Plan),
-        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+        (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn plan(
@@ -51,8 +51,8 @@ pub(super) async fn plan(
     caller: Caller,
     Query(query): Query<PlanQuery>,
     body: Body,
-) -> Answer<Response> {
-    let (Submit { definition, params, .. }, notes) = body.read(&service, query.elsewhere()).await?;
+) -> HttpResult<Response> {
+    let (Submit { definition, params, .. }, notes) = body.read(&service, query.query_target()).await?;
     let knower = service.clone();
     let show = move |plan: CompiledPlan| {
         let mut view = Plan::of(&plan);
@@ -63,7 +63,7 @@ pub(super) async fn plan(
     Ok(shown(service.plan(&caller, definition, &params.unwrap_or_default(), show).await?))
 }
 
-/// A plan as JSON. A large one is written where it was made: it takes as long.
+/// Writes a plan as JSON. The caller does this on the thread that compiled the plan: for a large plan it takes as long.
 pub(super) fn written(plan: &Plan) -> Vec<u8> {
     serde_json::to_vec(plan).expect("views are plain data")
 }
@@ -72,9 +72,9 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], plan).into_response()
 }
 
-/// Checks a definition by itself, without regard to the nodes that there are
+/// Checks a definition without regard to the existing nodes
 ///
-/// Params are checked when they come along: the definition alone does not have to say them all.
+/// Params are checked only if the request has some: a definition is valid without values for all its params.
 #[utoipa::path(
     post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(PlanQuery),
     request_body(
@@ -82,8 +82,8 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
         description = "A job file; in JSON also with the params of a run"
     ),
     responses(
-        (status = 200, description = "Nothing is wrong with it", body = Valid),
-        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+        (status = 200, description = "The definition is valid", body = Valid),
+        (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn validate(
@@ -91,8 +91,8 @@ pub(super) async fn validate(
     _caller: Caller,
     Query(query): Query<PlanQuery>,
     body: Body,
-) -> Answer<Json<Valid>> {
-    let (Submit { definition, params, .. }, _) = body.read(&service, query.elsewhere()).await?;
+) -> HttpResult<Json<Valid>> {
+    let (Submit { definition, params, .. }, _) = body.read(&service, query.query_target()).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }

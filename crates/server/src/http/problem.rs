@@ -1,4 +1,4 @@
-//! Owns how an error becomes an answer: the one place where an error's class turns into an HTTP status.
+//! Turns errors into responses: the only place that maps an error's class to an HTTP status.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,15 +9,15 @@ use downbeat_store as store;
 
 use crate::error::{Class, Error};
 
-/// When a client may try again what was unavailable.
+/// When a client may retry an unavailable operation.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 
 /// When there may be room for another run: runs take a while.
 const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
 
-pub(super) type Answer<T> = Result<T, Failure>;
+pub(super) type HttpResult<T> = Result<T, Failure>;
 
-/// A request that was not carried out.
+/// A request that failed.
 #[derive(Debug)]
 pub(super) struct Failure(Box<Problem>);
 
@@ -35,9 +35,9 @@ impl Failure {
         }))
     }
 
-    /// A read replica was asked for what only its primary does.
+    /// Refuses a request that only the primary can handle.
     pub(super) fn read_only(primary: String) -> Self {
-        let detail = format!("this is a read replica, which changes nothing; its primary is {primary}");
+        let detail = format!("this is a read replica; send changes to its primary, {primary}");
         let mut failure = Self::new(StatusCode::CONFLICT, code::READ_ONLY_REPLICA, detail);
         failure.0.primary = Some(primary);
         failure
@@ -47,13 +47,13 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, code::BAD_QUERY, detail)
     }
 
-    /// A definition with mistakes in it.
+    /// A definition with errors.
     pub(super) fn invalid(problems: Vec<spec::Problem>) -> Self {
         let (what, errors) = ("the definition is not valid", problems.into_iter().map(FieldError::from));
         Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors.collect())
     }
 
-    /// A body that is not what its content type says.
+    /// A body that does not match its content type.
     pub(super) fn malformed(problems: Vec<spec::Problem>) -> Self {
         let (what, errors) = ("the body cannot be read", problems.into_iter().map(FieldError::from));
         Self::with_errors(StatusCode::BAD_REQUEST, code::MALFORMED, what, errors.collect())
@@ -113,7 +113,7 @@ impl From<Error> for Failure {
                     Class::Busy => (StatusCode::SERVICE_UNAVAILABLE, code::BUSY),
                     Class::Bug => (StatusCode::INTERNAL_SERVER_ERROR, code::BUG),
                 };
-                // Being busy is no fault, and a flood of requests must not become a flood of lines.
+                // Being busy is not an error, and a flood of requests must not become a flood of log lines.
                 if status.is_server_error() && class != Class::Busy {
                     tracing::error!(%error, "request failed");
                 }

@@ -1,4 +1,4 @@
-//! What a primary streams to its read replicas, and what a replica turns away.
+//! Streams a primary's data to its read replicas, and refuses requests that a replica cannot handle.
 
 use std::convert::Infallible;
 
@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
 use super::extract::{Flag, Query};
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 use crate::replica::{Following, Since, Until, stream};
 use crate::service::Service;
 
@@ -22,20 +22,20 @@ use crate::service::Service;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReplicationQuery {
-    /// The last event that the replica has; `0` when it has none.
+    /// The last event that the replica has, or `0`.
     #[serde(default)]
     #[param(value_type = Option<u64>)]
     since: u64,
     /// A fingerprint of that event.
     last: Option<String>,
-    /// `0`: ends when everything was sent that there is.
+    /// `0` ends the stream when everything has been sent.
     #[param(value_type = Option<String>)]
     follow: Option<Flag>,
 }
 
-/// Internal: streams everything to a read replica
+/// Internal: streams all data to a read replica
 ///
-/// Lines of JSON, in a form that only servers of the same version understand.
+/// Lines of JSON. Only servers of the same version understand them.
 #[utoipa::path(
     get, operation_id = "replicate", path = "/replication", tag = "system", params(ReplicationQuery),
     responses((status = 200, description = "Frames", body = String, content_type = "application/x-ndjson"))
@@ -43,9 +43,9 @@ pub(super) struct ReplicationQuery {
 pub(super) async fn replicate(
     State(service): State<Service>,
     Query(query): Query<ReplicationQuery>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     if let Some(replica) = service.replica() {
-        // A copy that may be made anew at any moment is nothing to copy.
+        // A copy may be replaced at any moment, so it must not be copied.
         return Err(Failure::read_only(replica.primary()));
     }
     let until = if query.follow.unwrap_or(Flag::On).is_on() { Until::Stopped } else { Until::CaughtUp };
@@ -55,11 +55,11 @@ pub(super) async fn replicate(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// Every request to a replica passes here; on a primary nothing happens.
+/// Refuses requests that a replica cannot handle. Does nothing on a primary.
 pub(super) async fn gate(State(service): State<Service>, request: Request, next: Next) -> Response {
     match service.replica() {
         None => next.run(request).await,
-        Some(replica) => match turned_away(replica, request.method(), request.uri().path()) {
+        Some(replica) => match refusal(replica, request.method(), request.uri().path()) {
             None => next.run(request).await,
             Some(Refusal::NotReady(why)) => {
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_READY, why).into_response()
@@ -83,17 +83,17 @@ enum Refusal {
     NotReady(String),
 }
 
-/// Dry runs are reads, though they are posted. Without a copy there is nothing to read but what the replica says of
-/// itself.
-fn turned_away(replica: &Following, method: &Method, path: &str) -> Option<Refusal> {
+/// Returns why a replica refuses a request. Dry runs are reads, although they are posted. Until the copy is
+/// complete, only the replica's own state can be read.
+fn refusal(replica: &Following, method: &Method, path: &str) -> Option<Refusal> {
     const DRY_RUNS: [&str; 2] = ["/api/v1/plan", "/api/v1/validate"];
-    const OF_ITSELF: [&str; 5] =
+    const OWN_STATE: [&str; 5] =
         ["/api/v1/status", "/api/v1/servers", "/api/v1/openapi.json", "/api/v1/docs", "/api/v1/replication"];
     let reads = method == Method::GET || method == Method::HEAD || method == Method::OPTIONS;
     if !reads && !DRY_RUNS.contains(&path) {
         return Some(Refusal::ReadOnly);
     }
-    if !replica.is_copied() && path.starts_with("/api/") && !OF_ITSELF.contains(&path) {
+    if !replica.is_copied() && path.starts_with("/api/") && !OWN_STATE.contains(&path) {
         return Some(Refusal::NotReady(format!("the copy of {} is not complete yet", replica.primary())));
     }
     None

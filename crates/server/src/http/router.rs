@@ -1,4 +1,4 @@
-//! Owns which path leads where, and what every request passes through.
+//! Owns the routes and the layers that every request passes.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::service::Service;
 
-/// Everything that the server answers over HTTP, to those who ask for it by one of these names.
+/// Creates the router of everything that the server offers over HTTP.
 pub(crate) fn router(service: Service, hosts: Hosts) -> Router {
     let (routes, document) = described();
     routes
@@ -40,7 +40,6 @@ pub(crate) fn router(service: Service, hosts: Hosts) -> Router {
         .with_state(service)
 }
 
-/// The API's OpenAPI document.
 pub fn openapi() -> Value {
     described().1
 }
@@ -86,22 +85,26 @@ fn described() -> (Router<Service>, Value) {
 
 async fn unknown_path(request: Request) -> Failure {
     let path = request.uri().path();
-    let detail = format!("there is nothing at `{path}`; /api/v1/docs lists what there is");
+    let detail = format!("`{path}` does not exist; /api/v1/docs lists the paths");
     Failure::new(StatusCode::NOT_FOUND, code::UNKNOWN_PATH, detail)
 }
 
 async fn wrong_method(request: Request) -> Failure {
-    let detail = format!("`{}` is not possible at `{}`", request.method(), request.uri().path());
+    let detail = format!(
+        "method `{}` is not allowed at `{}`; /api/v1/docs lists the methods",
+        request.method(),
+        request.uri().path()
+    );
     Failure::new(StatusCode::METHOD_NOT_ALLOWED, code::METHOD_NOT_ALLOWED, detail)
 }
 
-// Its signature is the layer's.
+// The layer requires this signature.
 #[expect(clippy::needless_pass_by_value)]
 fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let why = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     tracing::error!(why, "a request panicked");
-    let detail = "a bug in the server; its log has more";
+    let detail = "this is a bug in the server; see its log";
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, code::BUG, detail).into_response()
 }
 
@@ -115,7 +118,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_answered_with_a_problem_that_tells_nothing_of_it() {
+    async fn a_panic_returns_a_problem_that_does_not_reveal_its_text() {
         async fn buggy() {
             panic!("a secret")
         }

@@ -1,4 +1,4 @@
-//! The output of a whole run: what its executions write, merged as it comes, each piece with whose it is.
+//! Owns the output of a whole run: the output of its executions in one stream, each chunk with its execution.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use utoipa::IntoParams;
 use super::events::{live, sse};
 use super::extract::{Flag, Id, Query};
 use super::output::{READ_AT_ONCE, chunk_view};
-use super::problem::Answer;
+use super::problem::HttpResult;
 use super::wake::{Look, Wake};
 use super::{lookup, runs};
 use crate::caller::Caller;
 use crate::service::Service;
 
-/// A run's executions are not listed more often than this, however much happens: a large run has many.
+/// The minimum time between two listings of a run's executions: a large run has many.
 const RELIST_AFTER: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -38,27 +38,27 @@ pub(super) struct RunOutputQuery {
     step: Option<u32>,
     /// Only output of this item of `for_each`, from 0.
     item: Option<u32>,
-    /// `1`: goes on until the run has ended; otherwise until what there is has been sent.
+    /// `1` streams until the run has ended; otherwise the stream ends after the existing output.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
 }
 
-/// Streams what a run's executions wrote (SSE)
+/// Streams the output of a run's executions (SSE)
 ///
-/// Begins with what there is, in the order of the executions, goes on as it comes with `follow=1`, and ends with the
-/// event `end`, which has the run's status.
+/// Starts with the existing output, in the order of the executions. With `follow=1` it continues until the
+/// run has ended. The last event is `end`, with the run's status.
 #[utoipa::path(
     get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
-    responses((status = 200, description = "Pieces of output", body = RunChunk, content_type = "text/event-stream"))
+    responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
 )]
 pub(super) async fn show(
     State(service): State<Service>,
     caller: Caller,
     Id(id): Id,
     Query(query): Query<RunOutputQuery>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     let node = match &query.node {
         Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
@@ -69,27 +69,27 @@ pub(super) async fn show(
     Ok(streamed(&service, merged, query.follow))
 }
 
-/// What of a run is wanted: all that is not said.
+/// Selects executions of a run; a missing field selects all.
 struct Part {
     node: Option<NodeId>,
     step: Option<u32>,
     item: Option<u32>,
 }
 
-/// A reader of the output of all of a run's executions.
+/// A reader of the output of a run's executions.
 struct Merged {
     store: Arc<dyn Store>,
     run: RunId,
     part: Part,
     cursors: BTreeMap<ExecutionId, Cursor>,
-    /// Executions that may have something new.
+    /// Executions that may have new output.
     todo: VecDeque<ExecutionId>,
     status: RunStatus,
     /// The run has ended, and its executions were listed after that.
     over: bool,
 }
 
-/// How far the output of one execution was read.
+/// The position in the output of one execution.
 struct Cursor {
     step: u32,
     task: String,
@@ -97,7 +97,7 @@ struct Cursor {
     node: String,
     attempt: u32,
     next: u64,
-    /// It had ended before its output was read: after reading it up to its end there is no more.
+    /// It had ended before its output was read: no output follows after the current end.
     closed: bool,
     drained: bool,
 }
@@ -115,8 +115,8 @@ impl Merged {
         }
     }
 
-    /// Takes note of new executions and of those that have ended. The run is as it was before they are listed.
-    async fn list(&mut self, run: RunRecord) -> Answer<()> {
+    /// Notes new and ended executions. `run` was read before they are listed.
+    async fn list(&mut self, run: RunRecord) -> HttpResult<()> {
         let mut executions = self.store.executions_of(&self.run).await?;
         executions.retain(|execution| self.wants(execution));
         let names = lookup::names(self.store.as_ref(), &run, &executions).await?;
@@ -142,7 +142,7 @@ impl Merged {
         Ok(())
     }
 
-    /// Only what a node had can have written something.
+    /// Selects executions that were leased: only those can have output.
     fn wants(&self, execution: &Record) -> bool {
         execution.state.lease().is_some()
             && self.part.step.is_none_or(|step| execution.step() == step)
@@ -150,8 +150,8 @@ impl Merged {
             && self.part.node.is_none_or(|node| execution.node() == Some(node))
     }
 
-    /// Reads on in one execution; comes back to it when there is more.
-    async fn read(&mut self, id: ExecutionId) -> Answer<Vec<RunChunk>> {
+    /// Reads more output of one execution, and queues it again if there is more.
+    async fn read(&mut self, id: ExecutionId) -> HttpResult<Vec<RunChunk>> {
         let Some(cursor) = self.cursors.get_mut(&id).filter(|cursor| !cursor.drained) else {
             return Ok(Vec::new());
         };
@@ -177,13 +177,13 @@ impl Merged {
     }
 }
 
-/// The stream: reads what there is, then waits for signs of more.
+/// The stream: reads existing output, then waits for more.
 struct Stream {
     merged: Merged,
     wake: Wake,
     ready: VecDeque<SseEvent>,
     listed_at: Option<Instant>,
-    /// The run's executions have to be listed again.
+    /// Whether to list the run's executions again.
     relist: bool,
     follow: Flag,
     ended: bool,
@@ -196,7 +196,7 @@ fn streamed(service: &Service, merged: Merged, follow: Flag) -> Response {
         match stream.next().await {
             Ok(event) => event.map(|event| (event, stream)),
             Err(failure) => {
-                tracing::warn!(?failure, "an output stream ends early");
+                tracing::warn!(?failure, "an output stream ends early; the client has to reconnect");
                 None
             }
         }
@@ -205,7 +205,7 @@ fn streamed(service: &Service, merged: Merged, follow: Flag) -> Response {
 }
 
 impl Stream {
-    async fn next(&mut self) -> Answer<Option<SseEvent>> {
+    async fn next(&mut self) -> HttpResult<Option<SseEvent>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
@@ -229,7 +229,7 @@ impl Stream {
         }
     }
 
-    async fn list(&mut self) -> Answer<()> {
+    async fn list(&mut self) -> HttpResult<()> {
         if let Some(wait) = self.listed_at.and_then(|at| RELIST_AFTER.checked_sub(at.elapsed())) {
             tokio::time::sleep(wait).await;
         }

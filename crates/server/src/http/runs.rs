@@ -1,4 +1,4 @@
-//! Runs: submitted, listed, shown, paused, cancelled, tried again.
+//! Owns runs: submit, list, show, pause, cancel, retry.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,20 +13,20 @@ use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Body, Elsewhere};
+use super::definition::{Body, QueryTarget};
 use super::docs::JobRequest;
 use super::extract::{Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
-use super::problem::{Answer, Failure};
+use super::problem::{Failure, HttpResult};
 use super::{lookup, plans, waits};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
-/// Of how many failed executions the node is named in the texts of a run without results.
+/// How many failed executions a run without results names with their node.
 const NAMED_FAILURES: usize = 8;
 
-/// Longest idempotency key, in bytes.
+/// The maximum length of an idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -35,20 +35,20 @@ const KEY_BYTES: usize = 255;
 pub(super) struct SubmitQuery {
     /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
     target: Option<String>,
-    /// The cluster of a definition that names none, by name or id: `default` when not given.
+    /// The cluster, by name or id, if the definition names none; default `default`.
     cluster: Option<String>,
 }
 
 /// Submits a run
 ///
-/// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…}, "no_cache": true}`, in
-/// which all but the definition may be left out. With an `Idempotency-Key` the same key answers the first run of that key,
-/// whatever the later body is.
+/// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…},
+/// "no_cache": true}`, in which only the definition is required. If a run with the same `Idempotency-Key`
+/// exists, that run is returned, whatever the body is.
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
         SubmitQuery,
-        ("Idempotency-Key" = Option<String>, Header, description = "Submitting again with it returns the first run"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A second request with the same key returns the first run"),
     ),
     request_body(
         content((JobRequest = "application/json"), (String = "application/yaml")),
@@ -57,8 +57,8 @@ pub(super) struct SubmitQuery {
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
-        (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
-        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+        (status = 429, description = "Too many runs are pending; `Retry-After` says when to try again"),
+        (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn submit(
@@ -67,16 +67,16 @@ pub(super) async fn submit(
     Query(query): Query<SubmitQuery>,
     headers: HeaderMap,
     body: Body,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let elsewhere = Elsewhere { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
-    let (submit, _) = body.read(&service, elsewhere).await?;
+    let target = QueryTarget { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
+    let (submit, _) = body.read(&service, target).await?;
     let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
-        // Nothing has been reported yet: one answer less to fetch from the store.
+        // A new run has no executions, so they need not be read.
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
-        // Also of a run that their silence has ended already.
+        // Also for a run that has already failed because they are silent.
         shown.silent =
             service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
         shown
@@ -92,34 +92,34 @@ fn created(is_new: bool, shown: Run) -> Response {
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
+fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
     let key =
         value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
     if key.is_empty() || key.len() > KEY_BYTES {
         return Err(bad(&format!(
-            "the Idempotency-Key has {} bytes; 1 to {KEY_BYTES} are possible",
+            "the Idempotency-Key has {} bytes; it must have 1 to {KEY_BYTES}",
             key.len()
         )));
     }
     Ok(Some(key.to_owned()))
 }
 
-async fn load(service: &Service, run: &RunRecord) -> Answer<Run> {
+async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
     let executions = service.store().executions_of(&run.id).await?;
     let names = lookup::names(service.store().as_ref(), run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
-    waits::last_words(service, &mut shown).await?;
+    waits::add_last_stderr(service, &mut shown).await?;
     shown.silent = silent(service, run);
     Ok(shown)
 }
 
-/// The same without results.
-async fn stand(service: &Service, run: &RunRecord) -> Answer<RunProgress> {
+/// Loads a run without results.
+async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProgress> {
     let executions = service.store().executions_of(&run.id).await?;
-    // Nobody reads the hostnames of what is only counted; those of the first that failed are in texts.
+    // Hostnames are needed only for the first failed executions, which texts name; the others are only counted.
     let failed = executions
         .iter()
         .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
@@ -133,7 +133,7 @@ async fn stand(service: &Service, run: &RunRecord) -> Answer<RunProgress> {
     Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
 }
 
-/// The nodes of a run that nothing is heard of; of one that has ended nobody asks any more.
+/// Returns the silent nodes of a run, or none if the run has ended.
 fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
     if run.state().is_terminal() {
         return Vec::new();
@@ -141,7 +141,7 @@ fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
     service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
 }
 
-/// What people call a step.
+/// Returns the display name of a step.
 pub(super) fn label(definition: &Definition, step: u32) -> String {
     let mut leaves = definition.steps();
     leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
@@ -157,9 +157,9 @@ pub(super) struct ListQuery {
     job: Option<String>,
     /// Only runs of this cluster, by name or id.
     cluster: Option<String>,
-    /// Rows on the page: 100 when not given, 1,000 at most.
+    /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// Rows to pass over.
+    /// How many rows to skip.
     offset: Option<u64>,
 }
 
@@ -172,7 +172,7 @@ pub(super) async fn list(
     State(service): State<Service>,
     caller: Caller,
     Query(query): Query<ListQuery>,
-) -> Answer<Json<List<RunSummary>>> {
+) -> HttpResult<Json<List<RunSummary>>> {
     let page = page(query.limit, query.offset)?;
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
@@ -199,11 +199,11 @@ pub(super) async fn list(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ShowQuery {
-    /// `1`: with the definition that it runs.
+    /// `1` adds the run's definition.
     #[serde(default)]
     #[param(value_type = Option<String>)]
     definition: Flag,
-    /// `0`: without the results of every node and item, and with counts in `steps`: for watching a large run.
+    /// `0` omits the results per node and item, and returns counts in `steps`, for watching a large run.
     #[param(value_type = Option<String>)]
     results: Option<Flag>,
 }
@@ -214,10 +214,10 @@ pub(super) struct ShowQuery {
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Shown {
     Whole(Run),
-    Standing(RunProgress),
+    Progress(RunProgress),
 }
 
-/// Shows a run with the results of every step on every node, or with `results=0` how each step stands
+/// Shows a run with the results of every step on every node, or with `results=0` the progress of each step
 #[utoipa::path(
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
     responses((status = 200, description = "The run", body = Shown))
@@ -227,13 +227,15 @@ pub(super) async fn show(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
-) -> Answer<Json<Shown>> {
+) -> HttpResult<Json<Shown>> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
-            return Err(Failure::bad_query("the query is wrong: definition: it goes with the results only"));
+            return Err(Failure::bad_query(
+                "the query is wrong: definition: it cannot be used with `results=0`",
+            ));
         }
-        return Ok(Json(Shown::Standing(stand(&service, &run).await?)));
+        return Ok(Json(Shown::Progress(load_progress(&service, &run).await?)));
     }
     let mut shown = load(&service, &run).await?;
     if query.definition.is_on() {
@@ -246,7 +248,7 @@ pub(super) async fn show(
 
 /// Cancels a run
 ///
-/// Answers at once; what runs is stopped and the run ends as `cancelled` soon after.
+/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after.
 #[utoipa::path(
     post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
@@ -256,7 +258,7 @@ pub(super) async fn cancel(
     caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<(StatusCode, Json<Run>)> {
+) -> HttpResult<(StatusCode, Json<Run>)> {
     service.cancel(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
@@ -264,7 +266,7 @@ pub(super) async fn cancel(
 
 /// Pauses a run
 ///
-/// What runs ends; nothing more of it begins until it is resumed.
+/// Running executions finish; nothing else starts until the run is resumed.
 #[utoipa::path(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
@@ -274,56 +276,56 @@ pub(super) async fn pause(
     caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Run>> {
+) -> HttpResult<Json<Run>> {
     service.pause(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
-/// Goes on with a run that is paused
+/// Resumes a paused run
 #[utoipa::path(
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
-    responses((status = 200, description = "The run, which goes on", body = Run))
+    responses((status = 200, description = "The run, which continues", body = Run))
 )]
 pub(super) async fn resume(
     State(service): State<Service>,
     caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Run>> {
+) -> HttpResult<Json<Run>> {
     service.resume(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
-/// How a run is to be tried again.
+/// How to retry a run.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryRequest {
-    /// Only on the nodes on which something failed.
+    /// Only on nodes with a failure.
     #[serde(default)]
     failed_only: bool,
-    /// Also this task, by its name or by the number of its step, and all that follows it, however they ended.
+    /// Also this task, by name or step number, and all tasks after it, even if they succeeded.
     #[serde(default)]
     from: Option<String>,
 }
 
-/// Tries an ended run again
+/// Retries an ended run
 ///
-/// The new run has the definition, the params and the nodes of the first. What succeeded there is taken over and not done
-/// again.
+/// The new run has the same definition, params and nodes. Successful results are reused; those executions
+/// do not run again.
 #[utoipa::path(
     post, operation_id = "retryRun", path = "/runs/{id}/retry", tag = "runs",
     params(
         ("id" = String, Path, description = "The run's id"),
-        ("Idempotency-Key" = Option<String>, Header, description = "Asking again with it returns the first run"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A second request with the same key returns the first run"),
     ),
-    request_body(content = Option<RetryRequest>, description = "Nothing, or how"),
+    request_body(content = Option<RetryRequest>, description = "Optional: how to retry"),
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
-        (status = 429, description = "Too many runs wait; `Retry-After` says when to try again"),
-        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+        (status = 429, description = "Too many runs are pending; `Retry-After` says when to try again"),
+        (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn retry(
@@ -333,14 +335,14 @@ pub(super) async fn retry(
     Query(Nothing {}): Query<Nothing>,
     headers: HeaderMap,
     Payload(body): Payload,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let idempotency_key = idempotency_key(&headers)?;
     let request = if body.trim_ascii().is_empty() {
         RetryRequest::default()
     } else {
         let read = serde_json::from_slice::<Option<RetryRequest>>(&body);
         let malformed = |error| {
-            let detail = format!("the body is not `{{\"failed_only\": true}}`, or the like: {error}");
+            let detail = format!("the body is not valid JSON such as `{{\"failed_only\": true}}`: {error}");
             Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
         };
         read.map_err(malformed)?.unwrap_or_default()
@@ -350,8 +352,7 @@ pub(super) async fn retry(
         (true, None) => Redo::FailedNodes,
         (false, Some(task)) => Redo::From(task),
         (true, Some(_)) => {
-            let detail =
-                "`failed_only` and `from` cannot be used together: what follows a task does so on all nodes";
+            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
             return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
         }
     };
@@ -373,13 +374,13 @@ pub(super) struct ExecutionsQuery {
     step: Option<u32>,
     /// Only executions of this item of `for_each`, from 0.
     item: Option<u32>,
-    /// Rows on the page: 100 when not given, 1,000 at most.
+    /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// Rows to pass over.
+    /// How many rows to skip.
     offset: Option<u64>,
 }
 
-/// Lists a run's executions, every attempt of every step, in the order of their creation
+/// Lists a run's executions, every attempt of every step, in the order of creation
 #[utoipa::path(
     get, operation_id = "listRunExecutions", path = "/runs/{id}/executions", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), ExecutionsQuery),
@@ -390,7 +391,7 @@ pub(super) async fn executions(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<ExecutionsQuery>,
-) -> Answer<Json<List<Execution>>> {
+) -> HttpResult<Json<List<Execution>>> {
     let page = page(query.limit, query.offset)?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     let node = match &query.node {
@@ -420,23 +421,23 @@ pub(super) async fn executions(
     Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
-/// What the store asks of a row. Items are not among what it can look for.
+/// Filters like the store, which cannot filter by item.
 fn is_wanted(execution: &Record, filter: &ExecutionFilter) -> bool {
     filter.node.is_none_or(|node| execution.node() == Some(node))
         && filter.step.is_none_or(|step| execution.step() == step)
         && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
 }
 
-pub(super) fn statuses(text: Option<&str>) -> Answer<Vec<Status>> {
+pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
     words("status", text, &Status::ALL.map(Status::as_str).join(", "), Status::parse)
 }
 
-/// Shows the plan that a run walks
+/// Shows the plan of a run
 #[utoipa::path(
     get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses(
         (status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan),
-        (status = 503, description = "Too many large plans are being made; `Retry-After` says when to try again"),
+        (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
 pub(super) async fn plan(
@@ -444,7 +445,7 @@ pub(super) async fn plan(
     caller: Caller,
     Id(id): Id,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Response> {
+) -> HttpResult<Response> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

@@ -1,5 +1,5 @@
-//! Owns the connections of the REST port: bounded in number, each with time limits for what its peer has to send.
-//! Streams last as long as they like: no limit here concerns an answer.
+//! Owns the connections of the REST port: limited in number, each with time limits for requests. Responses
+//! have no time limit, so streams can stay open.
 
 use std::time::Duration;
 
@@ -16,21 +16,20 @@ use tracing::debug;
 
 use crate::doors::{Bounds, Door, Spawn, open};
 
-/// An HTTP/2 client that is silent for this long is pinged, and one that does not answer for as long again is
-/// disconnected.
+/// An HTTP/2 client that is silent for this long is pinged, and disconnected if it does not respond for as long again.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// What one port grants its peers. Tests bring their own.
+/// The limits of one port. Tests set their own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grants {
+pub(crate) struct PortLimits {
     pub(crate) connections: Bounds,
-    /// For the first bytes of a connection.
+    /// Time limit for the first bytes of a connection.
     pub(crate) first_bytes: Duration,
-    /// For the header of a request, from the end of the one before.
+    /// Time limit for the header of a request, after the previous request.
     pub(crate) header: Duration,
 }
 
-impl Default for Grants {
+impl Default for PortLimits {
     fn default() -> Self {
         Self {
             connections: Bounds {
@@ -44,14 +43,19 @@ impl Default for Grants {
     }
 }
 
-/// Serves until `closing`, and then until every request that is under way is answered.
-pub(crate) async fn serve(listener: TcpListener, router: Router, grants: Grants, closing: CancellationToken) {
+/// Serves until `closing`, and then until all current requests have a response.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    port: PortLimits,
+    closing: CancellationToken,
+) {
     let spawn = Spawn::current();
     let mut builder = auto::Builder::new(spawn.clone());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(grants.header)
+        .header_read_timeout(port.header)
         .max_buf_size(limits::HTTP_HEADER_BYTES);
     builder
         .http2()
@@ -63,20 +67,20 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, grants: Grants,
         .max_header_list_size(limits::HTTP_HEADER_BYTES as u32);
     let service = TowerToHyperService::new(router);
     let connections = GracefulShutdown::new();
-    let mut door = Door::new(listener, "http", grants.connections);
+    let mut door = Door::new(listener, "http", port.connections);
     while let Some((stream, permit)) = door.accept(&closing).await {
         let (builder, service) = (builder.clone(), service.clone());
         let (watcher, closing) = (connections.watcher(), closing.clone());
         spawn.execute(async move {
             let _permit = permit;
             let opened = tokio::select! {
-                opened = open(stream, grants.first_bytes) => opened,
+                opened = open(stream, port.first_bytes) => opened,
                 () = closing.cancelled() => None,
             };
             let Some((_, stream)) = opened else { return };
             let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
             if let Err(error) = watcher.watch(connection).await {
-                debug!(%error, "a connection ended");
+                debug!(%error, "a connection ended with an error");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! The system itself: at a glance, its servers, whether it lives, its figures.
+//! Owns the system: status, servers, health, metrics.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,11 +14,9 @@ use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
 use downbeat_store::{ServerRecord, Tally};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
-use super::extract::{Nothing, Query, page};
-use super::problem::{Answer, Failure};
+use super::extract::{Nothing, PageQuery, Query, page};
+use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 use crate::replica::{Following, Lag};
 use crate::service::Service;
@@ -32,7 +30,7 @@ pub(super) async fn status(
     State(service): State<Service>,
     caller: Caller,
     Query(Nothing {}): Query<Nothing>,
-) -> Answer<Json<Status>> {
+) -> HttpResult<Json<Status>> {
     let (runs, executions, nodes) = counts(service.tally(&caller).await?);
     let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
@@ -53,37 +51,27 @@ pub(super) async fn status(
     }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ServersQuery {
-    /// Rows on the page: 100 when not given, 1,000 at most.
-    limit: Option<u32>,
-    /// Rows to pass over.
-    offset: Option<u64>,
-}
-
 /// Lists the servers that share this store; on a read replica, those of its primary and itself
 #[utoipa::path(
-    get, operation_id = "listServers", path = "/servers", tag = "system", params(ServersQuery),
+    get, operation_id = "listServers", path = "/servers", tag = "system", params(PageQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
 pub(super) async fn servers(
     State(service): State<Service>,
     caller: Caller,
-    Query(query): Query<ServersQuery>,
-) -> Answer<Json<List<Server>>> {
+    Query(query): Query<PageQuery>,
+) -> HttpResult<Json<List<Server>>> {
     let page = page(query.limit, query.offset)?;
     Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
 }
 
-/// Who shares the store, who of them lives, and how many runs each owns.
-async fn servers_now(service: &Service, caller: &Caller) -> Answer<Vec<Server>> {
+/// Returns the servers that share the store, whether each is alive, and how many runs each owns.
+async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Server>> {
     let mut owned: HashMap<ServerId, u64> = HashMap::new();
     for (_, owner) in service.store().open_run_owners().await? {
         *owned.entry(owner).or_default() += 1;
     }
-    // A replica knows who lived when it last heard of its primary.
+    // A replica knows which servers were alive when it last received data from its primary.
     let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
     let stale_after = service.settings().server_stale_after.0;
     let servers = service.servers(caller).await?.into_iter().map(|server| {
@@ -128,7 +116,7 @@ impl From<Lag> for Replica {
     }
 }
 
-/// Counts by run status, execution status and node status, zeros included.
+/// Counts by run status, execution status and node status, including zeros.
 type Counts = (BTreeMap<RunStatus, u64>, BTreeMap<ExecutionStatus, u64>, BTreeMap<NodeStatus, u64>);
 
 fn counts(tally: Tally) -> Counts {
@@ -143,7 +131,7 @@ fn counts(tally: Tally) -> Counts {
     (runs, executions, nodes)
 }
 
-/// Says that the process lives
+/// Returns `ok` if the process runs
 #[utoipa::path(
     get, operation_id = "showHealth", path = "/healthz", tag = "system",
     responses((status = 200, description = "`ok`", body = String, content_type = "text/plain"))
@@ -152,19 +140,19 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Says whether the server can do its work: the store takes writes, and the server is not about to stop
+/// Returns whether the server is ready: the store accepts writes, and the server is not stopping
 #[utoipa::path(
     get, operation_id = "showReadiness", path = "/readyz", tag = "system",
     responses((status = 200, description = "`ready`", body = String, content_type = "text/plain"))
 )]
-pub(super) async fn readyz(State(service): State<Service>) -> Answer<&'static str> {
+pub(super) async fn readyz(State(service): State<Service>) -> HttpResult<&'static str> {
     match service.readiness().await {
         Ok(()) => Ok("ready\n"),
         Err(why) => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_READY, why)),
     }
 }
 
-/// The server's figures, for Prometheus
+/// Returns the server's metrics, for Prometheus
 #[utoipa::path(
     get, operation_id = "showMetrics", path = "/metrics", tag = "system",
     responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))

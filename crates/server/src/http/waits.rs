@@ -1,4 +1,4 @@
-//! Says why a run's steps wait, and what those that failed wrote last.
+//! Explains why a run's steps are pending, and shows the last error output of failed ones.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use downbeat_core::execution::{Execution as Record, Status, Stream};
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
 
-use super::problem::Answer;
+use super::problem::HttpResult;
 use super::runs::label;
 use crate::dispatch::Obstacle;
 use crate::service::{NodeWaits, Service};
 
-/// Of how many waiting steps the reasons are shown: for a placed one each is a look at every node.
+/// For how many pending steps to show reasons: each placed step needs a check of every node.
 const STEPS_SHOWN: usize = 5;
-/// Of how many nodes that a step waits for.
+/// For how many nodes of a pending step to show reasons.
 const NODES_SHOWN: usize = 5;
 
-/// Why one pending execution waits, per node.
-pub(super) async fn reasons(service: &Service, execution: &Record) -> Answer<Vec<Waiting>> {
+/// Returns why a pending execution waits, per node.
+pub(super) async fn reasons(service: &Service, execution: &Record) -> HttpResult<Vec<Waiting>> {
     let waiting = |Obstacle { node, reason, cause }: Obstacle| Waiting {
         node,
         reason,
@@ -31,13 +31,13 @@ fn node_waiting(NodeWaits { hostname, wait }: NodeWaits) -> Waiting {
     Waiting { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
 }
 
-/// Writes into the view why the run and its steps wait.
+/// Sets why the run and its steps are pending.
 pub(super) async fn explain(
     service: &Service,
     run: &RunRecord,
     executions: &[Record],
     shown: &mut Run,
-) -> Answer<()> {
+) -> HttpResult<()> {
     shown.summary.pending_reason = service.pending_reason(run);
     let pending: Vec<&Record> =
         executions.iter().filter(|execution| execution.state.status() == Status::Pending).collect();
@@ -49,13 +49,13 @@ pub(super) async fn explain(
     Ok(())
 }
 
-/// Steps that are bound to nodes and wait for them; each result says so as well.
+/// Returns the pending steps that are pinned to nodes, and sets the reason in each result.
 async fn bound(
     service: &Service,
     run: &RunRecord,
     pending: &[&Record],
     shown: &mut Run,
-) -> Answer<Vec<StepWaiting>> {
+) -> HttpResult<Vec<StepWaiting>> {
     let bound = pending.iter().copied().filter(|execution| execution.pinned.is_some());
     let bound: Vec<&Record> = bound.take(limits::WAITS_EXPLAINED).collect();
     if bound.is_empty() {
@@ -87,9 +87,9 @@ async fn bound(
     Ok(by_step.into_values().collect())
 }
 
-/// Placed steps that no node has taken.
-async fn placed(service: &Service, run: &RunRecord, pending: &[&Record]) -> Answer<Vec<StepWaiting>> {
-    // The items of one step mostly wait for the same: one of them speaks for all.
+/// Returns the placed steps that no node runs.
+async fn placed(service: &Service, run: &RunRecord, pending: &[&Record]) -> HttpResult<Vec<StepWaiting>> {
+    // The items of one step mostly wait for the same reason, so only one of them is explained.
     let mut by_step: BTreeMap<u32, (&Record, u64)> = BTreeMap::new();
     for execution in pending.iter().filter(|execution| execution.pinned.is_none()) {
         by_step.entry(execution.step()).and_modify(|(_, others)| *others += 1).or_insert((execution, 0));
@@ -103,8 +103,8 @@ async fn placed(service: &Service, run: &RunRecord, pending: &[&Record]) -> Answ
     Ok(steps)
 }
 
-/// Writes into the view what the first failed instances wrote to their standard error last.
-pub(super) async fn last_words(service: &Service, shown: &mut Run) -> Answer<()> {
+/// Sets the last standard error line of the first failed instances.
+pub(super) async fn add_last_stderr(service: &Service, shown: &mut Run) -> HttpResult<()> {
     let failed = shown
         .results
         .values_mut()

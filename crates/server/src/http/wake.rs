@@ -1,4 +1,4 @@
-//! Waits until there may be something new to read for a stream of output.
+//! Waits until a stream of output may have something new to read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,34 +11,33 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::journal::Batches;
 use crate::service::Service;
 
-/// How often is looked without being told: another server may have taken the output.
+/// How often to check without a signal: another server may have received the output.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Both signs that output may have grown or ended.
+/// The signals that output has grown or ended.
 #[derive(Debug)]
 pub(super) struct Wake {
     grown: Receiver<ExecutionId>,
     feed: Batches,
 }
 
-/// What to look at.
+/// What to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// At these executions.
+    /// These executions.
     At(BTreeSet<ExecutionId>),
-    /// At the run's executions, and whether it has ended.
+    /// The run's executions, and whether it has ended.
     AtRun,
-    /// At everything: signs were missed, or none came for a while.
+    /// Everything: signals were missed, or none came for a while.
     AtAll,
 }
 
 impl Wake {
-    /// Must be made before the first read, so that nothing falls in between.
+    /// Create it before the first read, so that no signal is missed.
     pub(super) fn new(service: &Service) -> Self {
         Self { grown: service.output_grown(), feed: service.feed().subscribe() }
     }
 
-    /// Waits for one execution.
     pub(super) async fn execution(&mut self, id: ExecutionId) {
         let wait = async {
             loop {
@@ -56,11 +55,10 @@ impl Wake {
                 }
             }
         };
-        // Running out of time is a reason to look as well.
+        // A timeout is also a reason to check.
         let _ = tokio::time::timeout(LOOK_AGAIN, wait).await;
     }
 
-    /// Waits for a run.
     pub(super) async fn run(&mut self, id: &RunId) -> Look {
         let wait = async {
             loop {
@@ -82,7 +80,7 @@ impl Wake {
         tokio::time::timeout(LOOK_AGAIN, wait).await.unwrap_or(Look::AtAll)
     }
 
-    /// Whatever else has grown by now, so that a busy system wakes a stream once and not once per chunk.
+    /// Returns all executions that have grown by now, so that a busy system wakes a stream once and not once per chunk.
     fn more_grown(&mut self, first: ExecutionId) -> BTreeSet<ExecutionId> {
         let mut grown = BTreeSet::from([first]);
         while let Ok(execution) = self.grown.try_recv() {
@@ -92,7 +90,7 @@ impl Wake {
     }
 }
 
-/// Whether the execution may have ended with this change.
+/// Returns whether the execution may have ended with this change.
 fn concerns(change: &Change, id: ExecutionId) -> bool {
     let goes_on = matches!(change, Change::ExecutionLeased { .. } | Change::ExecutionStarted { .. });
     change.execution() == Some(id) && !goes_on

@@ -1,4 +1,5 @@
-//! What a node is at. All of it comes from the store: every server that shares it answers the same, and so does a replica.
+//! Owns a node's work. All of it comes from the store, so all servers that share the store, and replicas,
+//! return the same.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +15,7 @@ use downbeat_store::NodeTotals;
 
 use super::extract::{Id, Query};
 use super::nodes::NodeQuery;
-use super::problem::Answer;
+use super::problem::HttpResult;
 use crate::caller::Caller;
 use crate::service::Service;
 
@@ -29,7 +30,7 @@ pub(super) async fn show(
     caller: Caller,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> Answer<Json<NodeWork>> {
+) -> HttpResult<Json<NodeWork>> {
     let store = service.store().as_ref();
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());
@@ -41,7 +42,7 @@ pub(super) async fn show(
         }
         held.extend(HeldWork::of(&execution, runs[execution.run()].as_ref(), &node, lease_ttl, now));
     }
-    // After the leases: an execution that ends in between is in both rather than in neither.
+    // After the leases: an execution that ends in between is then in both rather than in neither.
     let totals = store.node_totals(node.id).await?;
     Ok(Json(node_work(&node, held, totals, now)))
 }
@@ -51,7 +52,7 @@ fn node_work(node: &NodeRecord, held: Vec<HeldWork>, totals: NodeTotals, now: Ti
     by_status.extend(totals.executions);
     let taken = u32::try_from(held.iter().filter(|held| held.placed).count()).unwrap_or(u32::MAX);
     let total = node.description.slots;
-    // A node's clock may be ahead: nothing happened later than now.
+    // A node's clock may be ahead; `now` is the upper bound.
     let finished_at = totals.finished_at.map(|at| at.min(now));
     NodeWork {
         id: node.id,

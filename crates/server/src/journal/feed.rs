@@ -1,7 +1,7 @@
 //! Owns the feed: committed events, in order, for live streams. A reader that falls behind reads the store instead.
 //!
-//! What waits for the slowest reader is bounded in bytes: a batch may be large, and a reader that stalls (a paused
-//! `curl`) would otherwise keep a thousand of them in memory.
+//! The events that wait for the slowest reader are limited in bytes: a batch may be large, and a stalled
+//! reader (a paused `curl`) would otherwise keep a thousand of them in memory.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,10 +13,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::size::size;
 
-/// Batches that a slow stream may be behind before it has to go back to the store.
+/// How many batches a slow stream may be behind before it has to read the store.
 const BATCHES: usize = 1_024;
 
-/// What was committed, as it is committed.
 #[derive(Clone, Debug)]
 pub struct Feed {
     sender: broadcast::Sender<Arc<Batch>>,
@@ -24,13 +23,13 @@ pub struct Feed {
     waiting: Arc<Waiting>,
 }
 
-/// One batch in the feed. It lives until its last reader has received it.
+/// One batch in the feed. It exists until its last reader has received it.
 #[derive(Debug)]
 struct Batch {
-    /// Nothing: too much waited for slow readers, and this batch was dropped for it.
+    /// `None`: this batch was dropped because too many bytes waited for slow readers.
     events: Mutex<Option<Arc<[Event]>>>,
     bytes: usize,
-    /// The bytes of all batches that wait. What was dropped no longer counts.
+    /// The bytes of all waiting batches, without dropped ones.
     total: Arc<AtomicUsize>,
 }
 
@@ -39,11 +38,10 @@ struct Batch {
 struct Waiting {
     most_bytes: usize,
     bytes: Arc<AtomicUsize>,
-    /// From the oldest on. Those that all readers have received are gone.
+    /// The oldest first. Batches that all readers have received no longer exist.
     batches: Mutex<VecDeque<Weak<Batch>>>,
 }
 
-/// One reader of the feed.
 #[derive(Debug)]
 pub struct Batches(broadcast::Receiver<Arc<Batch>>);
 
@@ -52,7 +50,7 @@ impl Feed {
         Self::bounded(last, BATCHES, limits::FEED_BYTES)
     }
 
-    /// Readers may be so many batches, and so many bytes, behind.
+    /// Creates a feed whose readers may be this many batches and bytes behind.
     pub(crate) fn bounded(last: u64, batches: usize, most_bytes: usize) -> Self {
         let waiting = Waiting { most_bytes, bytes: Arc::default(), batches: Mutex::default() };
         Self {
@@ -62,26 +60,26 @@ impl Feed {
         }
     }
 
-    /// Batches from now on.
+    /// Returns a reader of all batches from now on.
     pub fn subscribe(&self) -> Batches {
         Batches(self.sender.subscribe())
     }
 
-    /// The sequence number of the last event that was published.
+    /// Returns the sequence number of the last published event.
     pub fn last_seq(&self) -> u64 {
         self.last.load(Ordering::Acquire)
     }
 
-    /// What was published before is of another store, or was missed.
+    /// Continues after `last`: earlier events belong to another copy of the store.
     pub(crate) fn restart(&self, last: u64) {
         self.last.store(last, Ordering::Release);
     }
 
-    /// Waits until everything up to this number was published, and so acted on.
+    /// Waits until everything up to this number was published, and so performed.
     pub(crate) async fn reached(&self, seq: u64) {
         let mut batches = self.subscribe();
         while self.last_seq() < seq {
-            // A batch that was missed was published as well.
+            // A missed batch was published as well.
             if let Err(RecvError::Closed) = batches.recv().await {
                 return;
             }
@@ -91,7 +89,7 @@ impl Feed {
     pub(crate) fn publish(&self, events: Arc<[Event]>) {
         if let Some(event) = events.last() {
             self.last.store(event.seq, Ordering::Release);
-            // Sizes cost time, and matter only when somebody may be behind.
+            // Computing sizes takes time, and is needed only if there are readers.
             if self.sender.receiver_count() > 0 {
                 let batch = self.waiting.add(events);
                 let _ = self.sender.send(batch);
@@ -111,7 +109,7 @@ impl Waiting {
             batches.pop_front();
         }
         batches.push_back(Arc::downgrade(&batch));
-        // The newest one as well, when it is too large by itself.
+        // Also drops the newest batch if it is too large by itself.
         while self.bytes.load(Ordering::Acquire) > self.most_bytes {
             let Some(oldest) = batches.pop_front() else { break };
             if let Some(oldest) = oldest.upgrade() {
@@ -138,7 +136,7 @@ impl Drop for Batch {
 }
 
 impl Batches {
-    /// The next batch. `Lagged`: at least one was missed, and the store has it.
+    /// Returns the next batch. `Lagged`: at least one was missed; the store has it.
     pub async fn recv(&mut self) -> Result<Arc<[Event]>, RecvError> {
         let batch = self.0.recv().await?;
         let events = batch.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_stalls_keeps_no_more_than_the_bound_and_is_told_that_it_missed_something() {
+    async fn a_reader_that_stalls_keeps_no_more_than_the_bound_and_is_notified_that_it_missed_something() {
         let feed = Feed::bounded(0, 1_000, BOUND);
         let mut stalled = feed.subscribe();
         for seq in 1..=100 {
@@ -183,7 +181,7 @@ mod tests {
             missed += 1;
         }
         assert!((90..100).contains(&missed), "{missed}");
-        // What fits is still there, in order, up to the last.
+        // The newest batches are still there, in order.
         for seq in missed + 2..=100 {
             assert_eq!(received(&mut stalled).await, Ok(seq));
         }

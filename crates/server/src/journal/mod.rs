@@ -1,8 +1,8 @@
-//! The journal: the one way into the store. It gathers what all parts of the server want to write into one
-//! transaction, and hands what was committed to those that act on it, in order.
+//! Owns the journal: the only way to write to the store. It gathers the changes of all parts of the server
+//! into one transaction, and passes committed events to the performers in order.
 
 mod feed;
 mod writer;
 
 pub use feed::{Batches, Feed};
-pub(crate) use writer::{Journal, Lost, Perform};
+pub(crate) use writer::{CommitError, Journal, Perform};

@@ -1,4 +1,4 @@
-//! Owns the group commit: a batch is whatever queued up while the last one was being written.
+//! Owns the group commit: a batch is everything that queued up while the last one was written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,21 +17,21 @@ use super::Feed;
 use crate::cluster::CommonLevel;
 use crate::metrics::Metrics;
 
-/// Submissions that may wait for the next batch. Beyond it submitters wait: back-pressure, not memory.
+/// Submissions that may wait for the next batch. Beyond this, submitters wait (back-pressure).
 const QUEUE: usize = 4_096;
-/// Submissions in one batch. Bounds how long one transaction takes.
+/// Submissions in one batch. Limits the duration of one transaction.
 const BATCH: usize = 1_024;
 /// Events that are read at once when catching up with the store.
 const CATCH_UP: u32 = 1_000;
-/// How often the store is asked when nothing was heard of other servers: news may get lost.
+/// How often to read the store without a notification from other servers: notifications may be lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long to wait before asking a store again that was away.
+/// The pause before an unavailable store is tried again.
 const STORE_RETRY: Duration = Duration::from_millis(250);
 
-/// How long a failed commit counts against the store when nobody has committed anything since.
+/// How long a failed commit counts against the store if nothing was committed since.
 const FAILURE_COUNTS: Duration = Duration::from_secs(10);
 
-/// Whoever acts on what was committed. Called in the order of commits, before the submitters are answered.
+/// A part that acts on committed events. Called in the order of commits, before the submitters get their outcomes.
 pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
     fn perform(&self, events: &Arc<[Event]>);
 }
@@ -44,7 +44,7 @@ pub(crate) struct Journal {
     level: CommonLevel,
 }
 
-/// How the store took what was last written.
+/// The result of the last write.
 #[derive(Debug)]
 struct Condition {
     available: AtomicBool,
@@ -61,16 +61,16 @@ impl Condition {
 #[derive(Debug)]
 struct Submission {
     changes: Vec<Change>,
-    answer: oneshot::Sender<Result<Vec<Applied>, Lost>>,
+    reply: oneshot::Sender<Result<Vec<Applied>, CommitError>>,
 }
 
-/// The commit failed. It may or may not have taken effect: what a submission relied on has to be looked at again.
+/// The commit failed. It may or may not have taken effect, so the submitter has to read the store again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot commit: {0}")]
-pub(crate) struct Lost(pub String);
+pub(crate) struct CommitError(pub String);
 
 impl Journal {
-    /// Starts the journal's task. It ends when `stop` is cancelled and everything submitted is answered.
+    /// Starts the journal's task. It ends when `stop` is cancelled and all submitted changes have an outcome.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         server: ServerId,
@@ -98,34 +98,33 @@ impl Journal {
         (Self { submissions, condition, level }, task)
     }
 
-    /// Commits changes together with whatever others submit. Answers for each change, in order.
-    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Lost> {
+    /// Commits changes in one batch with those of other submitters. Returns an outcome for each change, in order.
+    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, CommitError> {
         if !changes.iter().all(|change| self.level.allows(change)) {
-            // Whoever decides asks first; half of what was decided is not what was decided.
+            // Callers check the level before they decide; a part of a decision must not be committed alone.
             return Ok(vec![Err(Refusal::NotKnownToAll); changes.len()]);
         }
-        let stopped = || Lost("the server is stopping".to_owned());
-        let (answer, answered) = oneshot::channel();
-        self.submissions.send(Submission { changes, answer }).await.map_err(|_| stopped())?;
-        answered.await.map_err(|_| stopped())?
+        let stopped = || CommitError("the server is stopping".to_owned());
+        let (reply, response) = oneshot::channel();
+        self.submissions.send(Submission { changes, reply }).await.map_err(|_| stopped())?;
+        response.await.map_err(|_| stopped())?
     }
 
     /// Commits one change, together with changes that others submit.
-    pub(crate) async fn commit_one(&self, change: Change) -> Result<Applied, Lost> {
+    pub(crate) async fn commit_one(&self, change: Change) -> Result<Applied, CommitError> {
         let mut outcomes = self.commit(vec![change]).await?;
-        outcomes.pop().ok_or_else(|| Lost("the journal returned no outcome".to_owned()))
+        outcomes.pop().ok_or_else(|| CommitError("the journal returned no outcome".to_owned()))
     }
 
-    /// Whether the last commit went through.
     pub(crate) fn is_available(&self) -> bool {
         self.condition.available.load(Ordering::Acquire)
     }
 
-    /// Why the store does not take what is written, as far as the last commits show.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// Returns why the store does not accept writes, as far as the last commits show.
+    pub(crate) fn store_problem(&self) -> Option<String> {
         match &*self.condition.failed() {
             Some((at, why)) if at.elapsed() < FAILURE_COUNTS || !self.is_available() => Some(why.clone()),
-            _ if !self.is_available() => Some("the store does not answer".to_owned()),
+            _ if !self.is_available() => Some("the store does not respond".to_owned()),
             _ => None,
         }
     }
@@ -142,10 +141,10 @@ async fn others_committed(news: &mut Option<broadcast::Receiver<News>>) {
                 Err(RecvError::Closed) => std::future::pending().await,
             }
         }
-        // What follows at once is answered by the same look.
+        // One read covers all notifications that have arrived.
         while news.try_recv().is_ok() {}
     };
-    // Running out of time is a reason to look as well.
+    // A timeout is also a reason to read.
     let _ = tokio::time::timeout(LOOK_AGAIN, heard).await;
 }
 
@@ -157,7 +156,7 @@ struct Writer {
     metrics: Metrics,
     condition: Arc<Condition>,
     is_shared: bool,
-    /// Of other servers; nothing when there can be none.
+    /// Notifications of other servers; `None` if the store is not shared.
     news: Option<broadcast::Receiver<News>>,
 }
 
@@ -174,14 +173,14 @@ impl Writer {
                     }
                 }
                 () = others_committed(&mut news) => {
-                    if let Err(error) = self.read_on().await {
-                        warn!(%error, "cannot read what other servers committed");
+                    if let Err(error) = self.publish_new().await {
+                        warn!(%error, "cannot read the changes of other servers");
                         self.catch_up(&mut queue, &stop).await;
                     }
                     continue;
                 }
                 () = stop.cancelled() => {
-                    // What was submitted before is still written; later submissions are turned away.
+                    // Earlier submissions are still written; later ones are refused.
                     queue.close();
                     if queue.recv_many(&mut batch, BATCH).await == 0 {
                         return;
@@ -194,57 +193,57 @@ impl Writer {
         }
     }
 
-    /// False: the store failed, and nobody knows whether the batch took effect.
+    /// Writes a batch. Returns false if the store failed: the batch may or may not have taken effect.
     async fn write(&self, batch: Vec<Submission>) -> bool {
-        let (mut changes, mut answers) = (Vec::new(), Vec::with_capacity(batch.len()));
+        let (mut changes, mut replies) = (Vec::new(), Vec::with_capacity(batch.len()));
         for submission in batch {
-            answers.push((submission.changes.len(), submission.answer));
+            replies.push((submission.changes.len(), submission.reply));
             changes.extend(submission.changes);
         }
         let begun = Instant::now();
         match self.store.commit(self.server, &changes).await {
             Ok(committed) => {
                 if self.condition.failed().take().is_some() {
-                    info!("the store takes commits again");
+                    info!("the store accepts commits again");
                 }
                 self.metrics.on_commit(changes.len(), begun.elapsed());
                 let refused = committed.outcomes.iter().any(Result::is_err);
                 let mut known = self.publish(changes, &committed.seqs).await;
                 if refused && self.is_shared {
-                    // What another server did is why: whoever hears of the refusal is to know of that, too.
-                    known &= self.read_on().await.is_ok();
+                    // A change of another server is the reason: the submitter has to know of it, too.
+                    known &= self.publish_new().await.is_ok();
                 }
                 let mut outcomes = committed.outcomes.into_iter();
-                for (count, answer) in answers {
-                    // The submitter may have gone away: what it asked for is done all the same.
-                    let _ = answer.send(Ok(outcomes.by_ref().take(count).collect()));
+                for (count, reply) in replies {
+                    // The submitter may be gone; its changes are committed all the same.
+                    let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
                 known
             }
-            Err(store::Error::Corrupt(why)) if answers.len() > 1 => {
-                // One submission is at fault, and must not take the others with it.
-                warn!(%why, "a batch was refused by the store; writing its parts one by one");
+            Err(store::Error::Corrupt(why)) if replies.len() > 1 => {
+                // One submission is invalid; the others must not fail with it.
+                warn!(%why, "the store refused a batch; writing its submissions one by one");
                 let mut changes = changes.into_iter();
-                let mut well = true;
-                for (count, answer) in answers {
+                let mut is_known = true;
+                for (count, reply) in replies {
                     let part: Vec<Change> = changes.by_ref().take(count).collect();
-                    well &= Box::pin(self.write(vec![Submission { changes: part, answer }])).await;
+                    is_known &= Box::pin(self.write(vec![Submission { changes: part, reply }])).await;
                 }
-                well
+                is_known
             }
             Err(error) => {
-                error!(%error, "cannot commit");
+                error!(%error, "cannot commit changes");
                 *self.condition.failed() = Some((Instant::now(), error.to_string()));
-                for (_, answer) in answers {
-                    let _ = answer.send(Err(Lost(error.to_string())));
+                for (_, reply) in replies {
+                    let _ = reply.send(Err(CommitError(error.to_string())));
                 }
                 false
             }
         }
     }
 
-    /// Hands committed changes on, in the order of their numbers. False: there is a gap before them, and the store did
-    /// not answer what is in it.
+    /// Publishes committed changes in the order of their numbers. Returns false if events before them are
+    /// missing and cannot be read.
     async fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>]) -> bool {
         let mut events: Vec<Event> = changes
             .into_iter()
@@ -257,12 +256,12 @@ impl Writer {
         {
             return false;
         }
-        self.hand_on(events);
+        self.perform_all(events);
         true
     }
 
-    /// Numbers have no gaps: what lies before this one was committed by another server, or by this one without its
-    /// knowing.
+    /// Reads the events before `seq`. Numbers have no gaps, so another server committed them, or this one
+    /// without noticing.
     async fn read_up_to(&self, seq: u64) -> Result<(), store::Error> {
         while self.feed.last_seq() + 1 < seq {
             let missing = seq - 1 - self.feed.last_seq();
@@ -270,15 +269,15 @@ impl Writer {
             let limit = u32::try_from(missing).unwrap_or(u32::MAX).min(CATCH_UP);
             let events = self.store.events(&filter, limit).await?;
             if events.is_empty() {
-                // They are past retention: nobody can act on them any more.
+                // They were removed by retention: nothing can act on them any more.
                 return Ok(());
             }
-            self.hand_on(events);
+            self.perform_all(events);
         }
         Ok(())
     }
 
-    fn hand_on(&self, events: Vec<Event>) {
+    fn perform_all(&self, events: Vec<Event>) {
         if events.is_empty() {
             return;
         }
@@ -289,26 +288,26 @@ impl Writer {
         self.feed.publish(events);
     }
 
-    /// Hands on whatever the store has beyond what was handed on.
-    async fn read_on(&self) -> Result<(), store::Error> {
+    /// Publishes all events of the store that were not published yet.
+    async fn publish_new(&self) -> Result<(), store::Error> {
         loop {
             let filter = EventFilter { since: self.feed.last_seq(), run: None };
             let events = self.store.events(&filter, CATCH_UP).await?;
             if events.is_empty() {
                 return Ok(());
             }
-            self.hand_on(events);
+            self.perform_all(events);
         }
     }
 
-    /// After a failed commit nobody knows whether it took effect: the store does. Until it answers, submitters are
-    /// told that it does not.
+    /// Reads the store until it responds: after a failed commit only the store knows whether it took
+    /// effect. Until then submissions fail.
     async fn catch_up(&self, queue: &mut mpsc::Receiver<Submission>, stop: &CancellationToken) {
         self.condition.available.store(false, Ordering::Release);
-        while let Err(error) = self.read_on().await {
-            warn!(%error, "the store does not answer");
+        while let Err(error) = self.publish_new().await {
+            warn!(%error, "the store does not respond; trying again");
             while let Ok(submission) = queue.try_recv() {
-                let _ = submission.answer.send(Err(Lost(error.to_string())));
+                let _ = submission.reply.send(Err(CommitError(error.to_string())));
             }
             tokio::select! {
                 biased;
@@ -317,7 +316,7 @@ impl Writer {
             }
         }
         self.condition.available.store(true, Ordering::Release);
-        info!("the store answers again");
+        info!("the store responds again");
     }
 }
 
@@ -330,7 +329,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_kind_above_the_common_level_is_refused_with_all_that_was_decided_beside_it() {
+    async fn a_kind_above_the_common_level_is_refused_with_all_changes_of_its_submission() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let (common, stop) = (CommonLevel::default(), CancellationToken::new());
         let feed = Feed::new(0);
@@ -347,11 +346,11 @@ mod tests {
         let at = Timestamp::UNIX_EPOCH;
         let known = Change::RunCancelRequested { run: "none".to_owned().into(), by: "ada".to_owned(), at };
         let newer = Change::Unknown { name: "job_stored".to_owned(), run: None, at };
-        // It reaches the store, which knows no such run.
+        // It reaches the store, which has no such run.
         assert_eq!(journal.commit(vec![known.clone()]).await.unwrap(), [Err(Refusal::NotFound)]);
         let refused = [Err(Refusal::NotKnownToAll), Err(Refusal::NotKnownToAll)];
         assert_eq!(journal.commit(vec![known.clone(), newer]).await.unwrap(), refused);
-        // A server lives that knows less than the first level; none does, but a later level falls in this way.
+        // A server with a lower level joins.
         common.update(level::common([level::LEVEL, 0]));
         assert_eq!(journal.commit(vec![known.clone()]).await.unwrap(), [Err(Refusal::NotKnownToAll)]);
         common.update(level::common([level::LEVEL, level::LEVEL + 1]));

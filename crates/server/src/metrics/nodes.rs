@@ -1,5 +1,5 @@
-//! Owns what is counted per node: claims that were won, claims that were refused, leases that ran out. Each server counts
-//! what it committed itself, so that the sum over all servers is the truth.
+//! Owns the counts per node: leases, refused claims, expired leases. Each server counts only its own
+//! commits, so the sum over all servers is exact.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// What was counted for one node.
+/// The counts of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     claims: u64,
@@ -24,7 +24,7 @@ struct Counts {
 #[derive(Debug, Default)]
 struct Table {
     counts: HashMap<NodeId, Counts>,
-    /// The nodes that there are: only these are told.
+    /// The existing nodes: only these are shown.
     names: Vec<(NodeId, String)>,
 }
 
@@ -34,7 +34,7 @@ impl Table {
     }
 }
 
-/// See the module; cheap to clone.
+/// The counts of all nodes; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PerNode(Arc<Mutex<Table>>);
 
@@ -43,14 +43,14 @@ struct Named {
     node: String,
 }
 
-/// A figure: its name, what it means, and where it is read.
+/// A metric: its name, its help text, and its value.
 type Figure = (&'static str, &'static str, fn(&Counts) -> u64);
 
 const FIGURES: [Figure; 3] = [
     ("node_claims", "Leases that this server committed for a node", |counts| counts.claims),
     (
         "node_claim_contention",
-        "Claims of this server for a node that were refused: another server was faster, or the state had moved",
+        "Claims of this server for a node that were refused: another server was faster, or the state had changed",
         |counts| counts.contention,
     ),
     (
@@ -65,7 +65,7 @@ impl PerNode {
         self.0.lock().expect("nothing panics while it counts")
     }
 
-    /// Changes that this server committed.
+    /// Counts changes that this server committed.
     pub(super) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
         let mut table = self.table();
         for change in changes {
@@ -80,14 +80,14 @@ impl PerNode {
         }
     }
 
-    /// A change of this server's that was refused.
+    /// Counts a refused change of this server.
     pub(super) fn refused(&self, change: &Change, refusal: &Refusal) {
         let mut table = self.table();
         match (change, refusal) {
-            // Nobody was faster: all servers are waited for.
+            // No other server was faster: an older server does not know the change.
             (_, Refusal::NotKnownToAll) => {}
             (Change::ExecutionLeased { lease, .. }, _) => table.of(lease.node).contention += 1,
-            // Refused for their state, they are there already: an earlier try of the same commit took effect.
+            // A refusal for their state means that an earlier try of the same commit succeeded.
             (
                 Change::ExecutionsAdded { executions, .. },
                 Refusal::NodeHeld(_) | Refusal::LimitReached(_) | Refusal::StaleEpoch,
@@ -98,7 +98,7 @@ impl PerNode {
         }
     }
 
-    /// These are the nodes that there are. Those that are gone are forgotten.
+    /// Sets the existing nodes, and drops the counts of others.
     pub(super) fn name(&self, names: Vec<(NodeId, String)>) {
         let mut table = self.table();
         let known: HashSet<NodeId> = names.iter().map(|(node, _)| *node).collect();
@@ -106,18 +106,18 @@ impl PerNode {
         table.names = names;
     }
 
-    /// By hostname: nodes of several clusters that share one are told as one.
-    fn told(&self) -> BTreeMap<String, Counts> {
+    /// Returns the counts by hostname: nodes of several clusters with the same hostname are added up.
+    fn by_hostname(&self) -> BTreeMap<String, Counts> {
         let table = self.table();
-        let mut told: BTreeMap<String, Counts> = BTreeMap::new();
+        let mut by_hostname: BTreeMap<String, Counts> = BTreeMap::new();
         for (node, name) in &table.names {
             let counts = table.counts.get(node).copied().unwrap_or_default();
-            let sum = told.entry(name.clone()).or_default();
+            let sum = by_hostname.entry(name.clone()).or_default();
             sum.claims += counts.claims;
             sum.contention += counts.contention;
             sum.expired += counts.expired;
         }
-        told
+        by_hostname
     }
 }
 
@@ -130,10 +130,10 @@ fn born_leased(executions: &[Execution]) -> impl Iterator<Item = NodeId> {
 
 impl Collector for PerNode {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let told = self.told();
+        let by_hostname = self.by_hostname();
         for (name, help, read) in FIGURES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (hostname, counts) in &told {
+            for (hostname, counts) in &by_hostname {
                 let labels = Named { node: hostname.clone() };
                 ConstCounter::new(read(counts)).encode(family.encode_family(&labels)?)?;
             }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn counts(per_node: &PerNode, name: &str) -> Counts {
-        per_node.told().get(name).copied().unwrap_or_default()
+        per_node.by_hostname().get(name).copied().unwrap_or_default()
     }
 
     fn named(names: &[&str]) -> PerNode {
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_leaves_the_figures_and_begins_anew_when_it_is_back() {
+    fn a_node_that_is_gone_leaves_the_metrics_and_starts_at_zero_when_it_is_back() {
         let per_node = named(&["a", "b"]);
         per_node.committed([leased("a"), leased("b"), leased("stranger")].iter());
-        assert_eq!(per_node.told().into_keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(per_node.by_hostname().into_keys().collect::<Vec<_>>(), ["a", "b"]);
         per_node.name(vec![(node("b"), "b".to_owned())]);
-        assert_eq!(per_node.told().into_keys().collect::<Vec<_>>(), ["b"]);
-        assert_eq!(per_node.table().counts.len(), 1, "nothing is kept of those that are gone");
+        assert_eq!(per_node.by_hostname().into_keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(per_node.table().counts.len(), 1, "no counts of missing nodes are kept");
         per_node.name(vec![(node("a"), "a".to_owned()), (node("b"), "b".to_owned())]);
         assert_eq!((counts(&per_node, "a").claims, counts(&per_node, "b").claims), (0, 1));
     }

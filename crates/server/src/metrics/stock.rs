@@ -1,10 +1,9 @@
-//! Updates the figures that are read off the server's state when somebody asks for them.
+//! Updates the metrics that are read from the server's state on request.
 
 use super::Figure;
 use crate::parts::Parts;
 
-/// Brings these figures up to date.
-pub(crate) async fn take_stock(parts: &Parts) {
+pub(crate) async fn update(parts: &Parts) {
     let metrics = &parts.metrics;
     {
         let board = parts.dispatcher.board();

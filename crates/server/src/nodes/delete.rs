@@ -1,5 +1,5 @@
-//! Deletes a node. What it held is lost and what waits for it fails, as the feed tells every server's board and actors:
-//! whatever dies after the commit, the next start derives the same from the store.
+//! Deletes a node. Its leases are lost and pending work for it fails, as every server's board and actors
+//! learn from the feed. If a server stops after the commit, the next start derives the same from the store.
 
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::{NodeStatus, Tombstone};
@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::error::{Conflict, Error, Noun};
 use crate::parts::Parts;
 
-/// How often the decision is made again because the node changed meanwhile.
+/// How often the decision is made again because the node changed in between.
 const TRIES: u32 = 5;
 
 /// Whether a node that is online may be deleted.
@@ -20,7 +20,7 @@ pub enum Force {
     Off,
 }
 
-/// Deletes a node; its agent stops when it hears of it. Returns the earlier tombstone of a node that was deleted before.
+/// Deletes a node; its agent stops when it notices. Returns the earlier tombstone of a node that was deleted before.
 pub(crate) async fn delete(
     parts: &Parts,
     id: NodeId,
@@ -50,13 +50,13 @@ pub(crate) async fn delete(
             Err(Refusal::NotKnownToAll) => {
                 return Err(Error::OlderServer("deleting nodes"));
             }
-            // The caller meant the agent that was there, not one that was started since.
+            // The caller meant the previous agent, not one that was started since.
             Err(Refusal::StaleSession) => {
                 return Err(Conflict::NodeRegistered(hostname).into());
             }
-            // The node was heard of, or somebody else deleted it: look at it again.
+            // A heartbeat arrived, or another caller deleted the node: decide again.
             Err(_) => {}
         }
     }
-    Err(Error::Unavailable(format!("node `{id}` comes and goes; try again")))
+    Err(Error::Unavailable(format!("node `{id}` keeps changing; try again")))
 }

@@ -1,5 +1,5 @@
-//! Owns heartbeats: gathered, written once per tick, and answered only when they are written, so that what an agent
-//! believes of its leases is never more than what the store knows.
+//! Owns heartbeats: gathered, written once per tick, and confirmed only after the write, so that an agent
+//! never assumes a renewal that the store does not have.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tracing::Instrument;
 
 use crate::clock::Clock;
 
-/// Heartbeats that may wait for the next tick: every node of a full cluster, with room to spare.
+/// Heartbeats that may wait for the next tick: more than a full cluster has nodes.
 const QUEUE: usize = 16_384;
-/// How long heartbeats are gathered. An answer takes at most this long, and a write.
+/// How long heartbeats are gathered. A response takes at most this long plus one write.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Whether a session is its node's current one.
@@ -26,7 +26,7 @@ pub(crate) type Current = bool;
 #[derive(Clone, Debug)]
 pub(crate) struct Heartbeats {
     queue: mpsc::Sender<Beat>,
-    /// When the write that is under way began.
+    /// When the current write started.
     writing: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -64,13 +64,13 @@ impl Heartbeats {
         Self { queue, writing }
     }
 
-    /// How long the store has been busy with the heartbeats before: nobody could renew a lease meanwhile.
+    /// Returns for how long the store has been writing heartbeats: no lease could be renewed in this time.
     pub(crate) fn stalled_for(&self) -> Duration {
         let writing = self.writing.lock().expect("nothing panics while it holds this");
         writing.map_or(Duration::ZERO, |begun| begun.elapsed())
     }
 
-    /// Records a sign of life; answers when it is durable.
+    /// Records a heartbeat. Returns when it is durable.
     pub(crate) async fn beat(&self, node: NodeId, session: SessionId) -> Result<Current, Fault> {
         let stopping = || Fault::Unavailable("the server is stopping".to_owned());
         let (answer, answered) = oneshot::channel();
@@ -87,7 +87,7 @@ async fn write(store: &dyn Store, clock: &Clock, beats: Vec<Beat>) {
             Ok(current) => Ok(current[index]),
             Err(error) => Err(Fault::Unavailable(error.to_string())),
         };
-        // An agent that hung up will beat again.
+        // An agent that has disconnected will send another heartbeat.
         let _ = beat.answer.send(answer);
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes: their signs of life, and what silence does to them.
+//! Owns nodes: their heartbeats, and the consequences of silence.
 
 mod delete;
 mod heartbeat;

@@ -1,10 +1,10 @@
-//! Owns since when this server has been able to take heartbeats without a break: silence before does not count.
+//! Owns since when this server has received heartbeats without a break: earlier silence does not count.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use downbeat_core::Timestamp;
 
-/// Cheap to clone; the sweeper keeps it.
+/// A shared time that the sweeper sets; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Serving(Arc<Mutex<Timestamp>>);
 
@@ -17,7 +17,7 @@ impl Serving {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There was a break until then.
+    /// Restarts the time after a break.
     pub(crate) fn begin(&self, since: Timestamp) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }

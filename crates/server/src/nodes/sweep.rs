@@ -1,4 +1,4 @@
-//! Owns the sweep: nodes that fell silent become stale, then offline; leases that were not renewed end.
+//! Owns the sweep: silent nodes become stale, then offline; leases that were not renewed end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use crate::parts::Parts;
 
-/// A sweeper of one server. Several servers may sweep at once: every change is guarded.
+/// The sweeper of one server. Several servers may sweep at once: every change is guarded.
 pub(crate) struct Sweeper {
     parts: Parts,
     health: Health,
@@ -39,19 +39,20 @@ impl Sweeper {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(self.tick) => {}
             }
-            // The store was away or slow, or this process itself was frozen: no renewal could be taken meanwhile.
+            // The store was unavailable or slow, or this process was frozen: no lease could be renewed in this time.
             let now = self.parts.clock.now();
             let frozen = now.duration_since(looked_at) > signed(self.tick * 4 + Duration::from_secs(1));
             looked_at = now;
             let stalled = self.parts.heartbeats.stalled_for() > self.tick * 4 + Duration::from_secs(1);
-            // Who cannot sign cannot take renewals either: the store may be readable and not take a write.
+            // A server that cannot write its own heartbeat cannot renew leases either: the store may be
+            // readable but not writable.
             let signs = self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0);
             if frozen || stalled || !signs || !self.parts.journal.is_available() {
                 self.parts.serving.begin(self.parts.clock.now());
                 continue;
             }
             if let Err(error) = self.sweep().await {
-                warn!(%error, "cannot sweep");
+                warn!(%error, "cannot check for silent nodes");
                 self.parts.serving.begin(self.parts.clock.now());
             }
         }
@@ -62,7 +63,7 @@ impl Sweeper {
         let shortest = self.lease_ttl.min(self.health.stale_after);
         let mut changes = Vec::new();
         for node in self.parts.store.silent_nodes(now - signed(shortest)).await? {
-            self.judge(&node, now, &mut changes).await?;
+            self.check_node(&node, now, &mut changes).await?;
         }
         if changes.is_empty() {
             return Ok(());
@@ -71,11 +72,11 @@ impl Sweeper {
             .journal
             .commit(changes)
             .await
-            .map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
+            .map_err(|error| store::Error::Unavailable(error.to_string()))?;
         Ok(())
     }
 
-    async fn judge(
+    async fn check_node(
         &self,
         node: &NodeRecord,
         now: Timestamp,
@@ -86,7 +87,7 @@ impl Sweeper {
         let to = self.health.status(silent_for);
         let offline = to == NodeStatus::Offline;
         if silent_for >= self.lease_ttl || offline {
-            let reason = if offline { "the node went offline" } else { "the lease ran out" };
+            let reason = if offline { "the node went offline" } else { "the lease expired" };
             for execution in self.parts.store.held_by(node.id).await? {
                 if let Some(lease) = execution.state.lease()
                     && (offline || lease.granted_at.max(heard) + signed(self.lease_ttl) <= now)

@@ -1,4 +1,4 @@
-//! Owns what a replica does with each frame: its store first, then the board, then the live streams.
+//! Applies each frame to a replica: first to its store, then to the board, then to the live streams.
 
 use std::sync::Arc;
 
@@ -15,38 +15,37 @@ use crate::journal::Perform;
 use crate::parts::Parts;
 use crate::runs::load_board;
 
-/// Parts of a snapshot that wait to be written.
+/// Parts of a snapshot that may wait to be written.
 const PARTS: usize = 2;
 
-/// Why the primary is not followed any further.
+/// Why the replica stops following its primary.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    #[error("the copy has parted from its primary: {0}; it is made anew")]
+    #[error("the copy differs from its primary: {0}; it is replaced by a new snapshot")]
     Diverged(#[from] Diverged),
     #[error(transparent)]
     Store(#[from] store::Error),
     #[error(
-        "it speaks version {0} of the replication protocol, this replica version {VERSION}: start equal versions"
+        "the primary has version {0} of the replication protocol, this replica {VERSION}: start the same release on both"
     )]
     Version(u32),
-    #[error("it sent something that makes no sense: {0}")]
-    Confused(&'static str),
+    #[error("the primary sent an invalid frame: {0}")]
+    InvalidFrame(&'static str),
 }
 
-/// A replica's copy, and all that hangs on it.
+/// A replica's copy, with everything that depends on it.
 #[derive(Debug)]
 pub(crate) struct Applier {
     pub(super) copy: Arc<dyn Replica>,
     pub(super) parts: Parts,
     pub(super) following: Following,
-    /// What the primary keeps of an execution's output.
+    /// How much output of an execution the primary keeps.
     output_max_bytes: u64,
     loading: Option<Loading>,
-    /// The copy is none any more: there is nothing to go on with.
+    /// The copy differs from its primary: it needs a new snapshot.
     diverged: bool,
 }
 
-/// A snapshot that is being taken.
 #[derive(Debug)]
 struct Loading {
     parts: mpsc::Sender<Part>,
@@ -63,7 +62,7 @@ impl Applier {
         self.diverged
     }
 
-    /// A connection has ended: half a snapshot is no use.
+    /// Drops an incomplete snapshot when its connection has ended.
     pub(super) fn forget_loading(&mut self) {
         self.loading = None;
     }
@@ -74,7 +73,7 @@ impl Applier {
                 if version != VERSION {
                     return Err(Failure::Version(version));
                 }
-                info!(primary, server, "follows");
+                info!(primary, server, "following the primary");
                 self.output_max_bytes = output_max_bytes;
                 self.following.connected(primary, self.parts.clock.now(), at);
             }
@@ -90,7 +89,7 @@ impl Applier {
     }
 
     fn begin_copy(&mut self) {
-        info!("takes a snapshot");
+        info!("receiving a snapshot");
         let (sender, parts) = mpsc::channel(PARTS);
         let copy = Arc::clone(&self.copy);
         let written = tokio::spawn(async move { copy.replace(parts).await });
@@ -99,24 +98,24 @@ impl Applier {
 
     async fn load(&mut self, part: Part) -> Result<(), Failure> {
         let end = matches!(part, Part::End { .. });
-        let loading = self.loading.as_mut().ok_or(Failure::Confused("a part of no snapshot"))?;
+        let loading = self.loading.as_mut().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
         let taken = loading.parts.send(part).await.is_ok();
         if taken && !end {
             return Ok(());
         }
-        // At its end, or when it could not be written: then the writer knows why.
-        let loading = self.loading.take().ok_or(Failure::Confused("a part of no snapshot"))?;
+        // At the end, or if a write failed: then the writer returns the error.
+        let loading = self.loading.take().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
         drop(loading.parts);
         let written = loading.written.await;
         let seq = written
-            .map_err(|error| store::Error::Unavailable(format!("a copy was broken off: {error}")))??;
-        self.show_anew(seq).await?;
-        info!(seq, "has a whole copy");
+            .map_err(|error| store::Error::Unavailable(format!("cannot write the copy: {error}")))??;
+        self.rebuild(seq).await?;
+        info!(seq, "the copy is complete");
         Ok(())
     }
 
-    /// What was derived from the former copy is derived again.
-    async fn show_anew(&mut self, seq: u64) -> Result<(), store::Error> {
+    /// Derives everything again that was derived from the former copy.
+    async fn rebuild(&mut self, seq: u64) -> Result<(), store::Error> {
         *self.parts.dispatcher.board() = Board::default();
         load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.metrics.start_from(&self.parts.store.tally().await?);
@@ -130,7 +129,7 @@ impl Applier {
         match self.copy.replicate(&events, &output, self.output_max_bytes).await? {
             Replicated::Applied => {}
             Replicated::Diverged(why) => {
-                error!(%why, "the copy has parted from its primary, and is made anew");
+                error!(%why, "the copy differs from its primary; it is replaced by a new snapshot");
                 self.diverged = true;
                 return Err(why.into());
             }
@@ -139,7 +138,7 @@ impl Applier {
             self.following.applied(event.seq);
             let events: Arc<[Event]> = events.into();
             self.parts.dispatcher.perform(&events);
-            // Nobody claims here, and nobody else forgets these.
+            // A replica claims nothing, so its stray leases are dropped here.
             self.parts.dispatcher.board().forget_stray();
             self.parts.admission.perform(&events);
             self.parts.runs.perform(&events);

@@ -1,14 +1,14 @@
-//! Owns how much goes into one line to a replica: few rows may be large ones, and a replica takes no line without end.
+//! Limits the size of one line to a replica: a few rows may be large, and a replica refuses very long lines.
 
 use downbeat_store::Part;
 use serde::Serialize;
 
 use crate::size::size;
 
-/// Far below what a replica takes. One row alone may be more: none is larger than a job file and its plan.
+/// Far below a replica's limit. A single row may be larger, but not larger than a job file and its plan.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// How many of these, from the front on, make one line: at least one.
+/// Returns how many of the first rows fit into one line: at least one.
 pub(super) fn fitting<T: Serialize>(rows: &[T]) -> usize {
     let mut bytes = 0;
     let within = |row: &&T| {
@@ -18,13 +18,13 @@ pub(super) fn fitting<T: Serialize>(rows: &[T]) -> usize {
     rows.iter().take_while(within).count().max(1).min(rows.len())
 }
 
-/// A part of a snapshot as parts that make one line each.
+/// Splits a part of a snapshot into parts that fit into one line each.
 pub(super) fn cut(part: Part) -> Vec<Part> {
     match part {
         Part::Nodes(rows) => pieces(rows).map(Part::Nodes).collect(),
         Part::Runs(rows) => pieces(rows).map(Part::Runs).collect(),
         Part::Events(rows) => pieces(rows).map(Part::Events).collect(),
-        // Bounded by their number: each of their rows is.
+        // Their rows are small, and their number is limited.
         other @ (Part::Tombstones(_)
         | Part::Holds(_)
         | Part::Executions(_)

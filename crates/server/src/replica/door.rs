@@ -1,5 +1,5 @@
-//! Owns the door for agents, which a replica keeps closed: each call is told where agents belong. Unavailable, not
-//! rejected: an agent that knows several servers goes on to the next.
+//! Refuses agents on a replica: each call returns where agents have to connect. The fault is `Unavailable`,
+//! not a rejection, so that an agent with several servers tries the next one.
 
 use async_trait::async_trait;
 use downbeat_proto::Link;
@@ -11,7 +11,7 @@ use downbeat_proto::message::{
 use super::Following;
 use crate::parts::Parts;
 
-/// See the module.
+/// The replica's side of the agent protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     parts: Parts,
@@ -26,13 +26,11 @@ impl Door {
     async fn closed<T>(&self) -> Result<T, Fault> {
         let servers = self.parts.store.servers().await.unwrap_or_default();
         let doors: Vec<String> = servers.into_iter().map(|server| server.grpc).collect();
-        let at = if doors.is_empty() {
-            String::new()
-        } else {
-            format!(", which takes agents at {}", doors.join(", "))
-        };
+        let at = if doors.is_empty() { String::new() } else { format!(" at {}", doors.join(", ")) };
         let primary = self.following.primary();
-        Err(Fault::Unavailable(format!("this is a read replica, and agents belong to {primary}{at}")))
+        Err(Fault::Unavailable(format!(
+            "this is a read replica; connect agents to its primary {primary}{at}"
+        )))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Owns the connection to a primary: which of its servers, what to go on with, and how long to wait after a failure.
+//! Owns the connection to a primary: which of its servers, from which event on, and the pause after a failure.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use tracing::warn;
 use super::apply::{Applier, Failure};
 use super::frame::{Frame, LINE_BYTES, fingerprint};
 
-/// A primary gives a sign twice a second, but for when it waits for its store.
+/// A primary sends a beat twice a second, unless it waits for its store.
 const SILENCE: Duration = Duration::from_secs(15);
-/// Between two tries: from the first to the most, doubled each time, each with some chance in it.
+/// The pause between two tries: doubled each time up to the maximum, with some randomness.
 const FIRST_PAUSE_MS: u64 = 100;
 const MOST_PAUSE_MS: u64 = 5_000;
 
-/// What a connection ended with.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("{0}")]
     Refused(String),
     #[error("the stream has ended")]
     Closed,
-    #[error("nothing was heard for {}s", SILENCE.as_secs())]
+    #[error("nothing was received for {}s", SILENCE.as_secs())]
     Silent,
-    #[error("it does not answer: {0}")]
+    #[error("cannot connect: {0}")]
     Unreachable(String),
-    #[error("it sent a line of more than {LINE_BYTES} bytes")]
+    #[error("the primary sent a line of more than {LINE_BYTES} bytes")]
     TooLong,
-    #[error("it sent a line that is no frame: {0}")]
+    #[error("the primary sent a line that is not a frame: {0}")]
     Malformed(#[from] serde_json::Error),
     #[error(transparent)]
     Apply(#[from] Failure),
@@ -41,11 +41,11 @@ enum Ended {
     Store(#[from] store::Error),
 }
 
-/// Follows a primary for ever.
+/// Follows a primary until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Follower {
     applier: Applier,
-    /// Servers of one primary site; when one is away the next is asked.
+    /// Servers of one primary site. If one fails, the next is tried.
     primaries: Vec<String>,
     dice: Dice,
 }
@@ -59,13 +59,13 @@ impl Follower {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = self.follow_for_ever() => {}
+            () = self.follow_forever() => {}
         }
-        // A snapshot that is half taken must not keep the store open.
+        // A half-received snapshot must not keep the store open.
         self.applier.forget_loading();
     }
 
-    async fn follow_for_ever(&mut self) {
+    async fn follow_forever(&mut self) {
         let (mut turn, mut pause_ms) = (0, FIRST_PAUSE_MS);
         loop {
             let primary = self.primaries[turn % self.primaries.len()].clone();
@@ -75,18 +75,18 @@ impl Follower {
                 Err(why) => why,
             };
             self.applier.forget_loading();
-            warn!(primary, %why, "does not follow any more");
+            warn!(primary, %why, "lost the primary; trying the next server");
             self.applier.following.disconnected(why.to_string());
             turn += 1;
-            // Whoever spoke was there: its restart is not waited for longer than it takes. A copy that parts again and
-            // again is not made at full speed.
-            let well = frames > 0 && !self.applier.has_diverged();
-            pause_ms = if well { FIRST_PAUSE_MS } else { (pause_ms * 2).min(MOST_PAUSE_MS) };
+            // A primary that sent frames is probably restarting, so the pause stays short. A copy that
+            // differs again and again is not replaced at full speed.
+            let is_healthy = frames > 0 && !self.applier.has_diverged();
+            pause_ms = if is_healthy { FIRST_PAUSE_MS } else { (pause_ms * 2).min(MOST_PAUSE_MS) };
             sleep(Duration::from_millis(pause_ms / 2 + self.dice.next_u64() % pause_ms)).await;
         }
     }
 
-    /// What there is to go on with.
+    /// Returns the query that names the last event of the copy.
     async fn since(&self) -> Result<Vec<(&'static str, String)>, store::Error> {
         if self.applier.has_diverged() || !self.applier.following.is_copied() {
             return Ok(vec![("since", "0".to_owned())]);
@@ -134,7 +134,7 @@ impl From<client::Error> for Ended {
         match error {
             client::Error::Problem(problem) => Ended::Refused(problem.detail),
             client::Error::Foreign { status, .. } => {
-                Ended::Refused(format!("it answered {status}, which is not an answer of a downbeat server"))
+                Ended::Refused(format!("the response {status} is not from a downbeat server"))
             }
             client::Error::Unreachable { why, .. } => Ended::Unreachable(why),
             other => Ended::Unreachable(other.to_string()),

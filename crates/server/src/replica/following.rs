@@ -1,4 +1,5 @@
-//! Owns what a replica knows of its primary: who it is, how far the copy is behind, and whether it may be asked.
+//! Owns a replica's knowledge of its primary: which server it is, how far the copy is behind, and whether
+//! the copy can be read.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,32 +9,32 @@ use downbeat_store::ServerRecord;
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 
-/// A primary that was not heard of for this long may have gone on without us.
+/// After this long without a beat, the lag of the copy is unknown.
 const SILENT_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
-/// How old a copy is. The primary's clock and ours may differ: what counts is how much longer a beat took than the
-/// fastest of this connection.
+/// The age of a copy. The clocks of the two servers may differ, so the age is measured against the fastest
+/// beat of this connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Age {
-    /// Ours minus the primary's, as far as is known.
+    /// The replica's clock minus the primary's, as far as known.
     offset: Option<SignedDuration>,
-    /// The primary's time at which the copy had everything.
+    /// When the copy was last complete, on the primary's clock.
     whole_at: Option<Timestamp>,
 }
 
 impl Age {
-    fn connected(&mut self, now: Timestamp, at: Timestamp) {
-        let offset = now.duration_since(at);
-        // In our time, so that another primary's clock makes no difference.
+    fn connected(&mut self, heard_at: Timestamp, primary_time: Timestamp) {
+        let offset = heard_at.duration_since(primary_time);
+        // Converted to the new primary's clock, so that a change of the primary makes no difference.
         self.whole_at = self.whole_at.zip(self.offset).map(|(whole_at, before)| whole_at + before - offset);
         self.offset = Some(offset);
     }
 
-    fn beat(&mut self, now: Timestamp, at: Timestamp, whole: bool) {
-        let offset = now.duration_since(at);
+    fn beat(&mut self, heard_at: Timestamp, primary_time: Timestamp, whole: bool) {
+        let offset = heard_at.duration_since(primary_time);
         self.offset = Some(self.offset.map_or(offset, |least| least.min(offset)));
         if whole {
-            self.whole_at = Some(at);
+            self.whole_at = Some(primary_time);
         }
     }
 
@@ -43,17 +44,17 @@ impl Age {
     }
 }
 
-/// How far a copy is behind its primary; nothing where that is not known.
+/// How far a copy is behind its primary; `None` where that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lag {
-    /// Where writes and agents belong.
+    /// The server for writes and agents.
     pub(crate) primary: String,
     pub(crate) connected: bool,
     /// The copy's last event.
     pub(crate) seq: u64,
     pub(crate) events: Option<u64>,
     pub(crate) time: Option<Span>,
-    /// How often the copy was made anew since the start.
+    /// How often the copy was replaced since the start.
     pub(crate) copies: u64,
     /// Why the primary is not followed, or was not the last time.
     pub(crate) error: Option<String>,
@@ -71,11 +72,11 @@ struct State {
     age: Age,
     copies: u64,
     error: Option<String>,
-    /// Ends the streams that were opened on the copy that there is.
+    /// Ends the streams that were opened on the current copy.
     streams: CancellationToken,
 }
 
-/// A handle; cheap to clone.
+/// A handle to this knowledge; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Following {
     state: Arc<Mutex<State>>,
@@ -84,7 +85,7 @@ pub(crate) struct Following {
 }
 
 impl Following {
-    /// `copied`: there is a whole copy of former times, up to `seq`.
+    /// `copied`: a complete copy up to `seq` exists from an earlier start.
     pub(crate) fn new(
         itself: ServerRecord,
         primary: String,
@@ -113,7 +114,7 @@ impl Following {
         self.state.lock().expect("nothing panics while it holds this")
     }
 
-    /// This replica, as servers are listed.
+    /// Returns this replica as an entry in the list of servers.
     pub(crate) fn itself(&self, now: Timestamp) -> ServerRecord {
         ServerRecord { seen_at: now, ..(*self.itself).clone() }
     }
@@ -126,23 +127,23 @@ impl Following {
         self.state().copied
     }
 
-    /// The primary's time of day when it was last heard of.
+    /// Returns the primary's time when it last sent a beat.
     pub(crate) fn heard_of(&self) -> Option<Timestamp> {
         self.state().primary_time
     }
 
-    /// Cancelled when the server stops, and when the copy is made anew: numbers may begin elsewhere then.
+    /// Cancelled when the server stops, and when the copy is replaced: its event numbers may then differ.
     pub(crate) fn streams(&self) -> CancellationToken {
         self.state().streams.clone()
     }
 
-    pub(super) fn connected(&self, primary: &str, now: Timestamp, at: Timestamp) {
+    pub(super) fn connected(&self, primary: &str, heard_at: Timestamp, primary_time: Timestamp) {
         let mut state = self.state();
         state.primary = primary.to_owned();
         state.connected = true;
         state.error = None;
-        state.heard_at = Some(now);
-        state.age.connected(now, at);
+        state.heard_at = Some(heard_at);
+        state.age.connected(heard_at, primary_time);
     }
 
     pub(super) fn disconnected(&self, error: String) {
@@ -166,13 +167,14 @@ impl Following {
         former.cancel();
     }
 
-    pub(super) fn beat(&self, now: Timestamp, seq: u64, at: Timestamp) {
+    /// Notes a beat: `heard_at` on this server's clock, `primary_time` on the primary's.
+    pub(super) fn beat(&self, heard_at: Timestamp, seq: u64, primary_time: Timestamp) {
         let mut state = self.state();
         let whole = state.copied && state.seq >= seq;
         state.primary_seq = Some(seq);
-        state.heard_at = Some(now);
-        state.primary_time = Some(at);
-        state.age.beat(now, at, whole);
+        state.heard_at = Some(heard_at);
+        state.primary_time = Some(primary_time);
+        state.age.beat(heard_at, primary_time, whole);
     }
 
     pub(crate) fn lag(&self, now: Timestamp) -> Lag {
@@ -188,7 +190,7 @@ impl Following {
         }
     }
 
-    /// Whether it makes sense to ask here.
+    /// Returns whether the copy is complete and its lag is known.
     pub(crate) fn readiness(&self, now: Timestamp) -> Result<(), String> {
         let state = self.state();
         let why = state.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
@@ -197,7 +199,7 @@ impl Following {
         }
         match state.heard_at {
             Some(at) if now.duration_since(at) < SILENT_AFTER => Ok(()),
-            _ => Err(format!("it is not known how far the copy is behind {}{why}", state.primary)),
+            _ => Err(format!("the lag of the copy behind {} is unknown{why}", state.primary)),
         }
     }
 }
@@ -245,7 +247,7 @@ mod tests {
             // A beat that waited behind events that were slow to apply.
             following.beat(at(4_000), 10, at(2_000 + skew - 5));
             assert_eq!(ms(&following, 4_000), Some(2_000));
-            // Not everything is there: the copy gets older.
+            // The copy is not complete, so its age grows.
             following.beat(at(5_000), 13, at(5_000 + skew - 5));
             assert_eq!((ms(&following, 5_000), following.lag(at(5_000)).events), (Some(3_000), Some(3)));
             following.applied(13);
@@ -273,11 +275,11 @@ mod tests {
         following.disconnected("connection refused".to_owned());
         assert_eq!(following.readiness(at(14_000)), Ok(()));
         let why = following.readiness(at(16_000)).unwrap_err();
-        assert!(why.contains("not known") && why.contains("connection refused"), "{why}");
+        assert!(why.contains("unknown") && why.contains("connection refused"), "{why}");
     }
 
     #[test]
-    fn streams_end_when_the_copy_is_made_anew() {
+    fn streams_end_when_the_copy_is_replaced() {
         let following = following(true);
         let streams = following.streams();
         following.applied(11);

@@ -1,30 +1,30 @@
-//! Owns what a primary sends a replica: frames, one JSON document per line.
+//! Owns frames: what a primary sends to a replica, one JSON document per line.
 
 use downbeat_core::{Event, Timestamp};
 use downbeat_store::{Kept, OutputChunk, Part, Seen, ServerRecord};
 use serde::{Deserialize, Serialize};
 
-/// Of the frames and of what they mean. A replica follows no other.
+/// The version of the frames and their meaning. A replica follows only a primary of the same version.
 pub(super) const VERSION: u32 = 1;
 
-/// The longest line that a replica reads: one event, or one execution's output, is some megabytes at most.
+/// The maximum length of a line that a replica reads: one event, or the output of one execution, has a few
+/// megabytes at most.
 pub(super) const LINE_BYTES: usize = 64 * 1024 * 1024;
 
-/// Each is true of the copy as the frames before it left it.
+/// A frame applies to the copy as the frames before it left it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Frame {
-    /// The first one.
     Hello {
         version: u32,
         server: String,
         output_max_bytes: u64,
         at: Timestamp,
     },
-    /// The copy is of no use: a snapshot follows.
+    /// The copy cannot be continued: a snapshot follows.
     Reset,
     Part(Part),
-    /// Events without a gap, with all output of the executions that end in them.
+    /// Consecutive events, with all output of the executions that end in them.
     Changes {
         events: Vec<Event>,
         output: Vec<OutputChunk>,
@@ -32,7 +32,7 @@ pub(super) enum Frame {
     Kept(Kept),
     Presence(Vec<Seen>),
     Servers(Vec<ServerRecord>),
-    /// The primary's last event, and its time of day.
+    /// The primary's last event and its current time.
     Beat {
         seq: u64,
         at: Timestamp,
@@ -51,7 +51,7 @@ impl Frame {
     }
 }
 
-/// Tells two events of one number apart: those of a store that was set back, or of another one.
+/// Distinguishes two events of the same number, in case the store was reset or replaced.
 pub(super) fn fingerprint(event: &Event) -> String {
     let text = serde_json::to_vec(event).expect("an event is plain data");
     let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

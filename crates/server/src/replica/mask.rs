@@ -1,5 +1,5 @@
-//! Owns what a replica gets in the place of lease tokens, which never leave the server: whoever holds one may speak for
-//! the execution. The same token has the same mask, so the guards of a copy work; no token follows from its mask.
+//! Masks lease tokens, which never leave the server: the holder of a token may act for the execution. Equal
+//! tokens have equal masks, so the guards of a copy work; a mask does not reveal its token.
 
 use downbeat_core::Event;
 use downbeat_core::execution::Execution;

@@ -1,11 +1,11 @@
-//! Read replicas: servers that keep a copy of a primary's store, and what a primary sends them.
+//! Owns read replicas: servers that keep a copy of a primary's store, and the primary's side of it.
 //!
-//! The primary streams frames (`frame`): a snapshot for who has nothing to go on with, then events and output as they
-//! are committed (`send`, `outputs`). The replica follows (`follow`), applies them to its own store with their numbers
+//! The primary streams frames (`frame`): a snapshot if the replica cannot continue, then events and output as they are
+//! committed (`send`, `outputs`). The replica follows (`follow`), applies them to its own store with their numbers
 //! (`apply`), and knows how far behind it is (`following`). It has no journal, no dispatcher and no agents (`door`).
 //!
-//! Invariant: nothing writes to a copy but what its primary sent. A copy that refuses what the primary applied is none
-//! any more, and is made anew.
+//! Invariant: only frames of the primary are written to a copy. A copy that refuses a change that the
+//! primary applied is invalid and is replaced.
 
 mod apply;
 mod cut;

@@ -1,8 +1,8 @@
-//! Owns how far the output of each execution was sent to one replica. Knows no store: it answers what to read next, and
-//! is told what was sent.
+//! Tracks how much output of each execution was sent to one replica. It does not read the store: it returns
+//! what to read next, and the caller reports what was sent.
 //!
-//! Output is written before the result that ends it, with one exception: a message that was on its way when somebody
-//! else ended the execution. So what has ended is looked at once more, `AGAIN_AFTER` later.
+//! Output is written before the result that ends it, with one exception: a message that was on its way when
+//! another server ended the execution. So ended executions are checked once more, `AGAIN_AFTER` later.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -13,25 +13,34 @@ use downbeat_core::{Change, Event, Timestamp};
 use downbeat_store::OutputChunk;
 use tokio::time::Instant;
 
-/// Longer than a message of output is on its way from the check of its lease into the store.
+/// Longer than a message of output takes from the check of its lease to the store.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Signs of growth that are kept of executions not heard of yet. Beyond it all are looked at.
+/// How many unknown executions with output are remembered. Beyond this, all executions are checked.
 const EARLY: usize = 10_000;
 
-/// See the module.
+/// The position in the output of each execution.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
-    /// Executions that a node has or had of late, and where what was sent of each ends.
+    /// Executions that a node holds or held recently, with the end of the output that was sent.
     sent: HashMap<ExecutionId, u64>,
-    /// Those that have ended, and when each is looked at again.
+    /// Ended executions, with the time to check each again.
     ended: VecDeque<(Instant, ExecutionId)>,
-    /// Those that may have more.
+    /// Executions that may have more output.
     grown: BTreeSet<ExecutionId>,
-    /// Output of executions whose event was not sent yet, or that ended long ago.
+    /// Executions with output whose event was not sent yet, or that ended long ago.
     early: HashSet<ExecutionId>,
 }
 
-/// The execution that a change ends, if it is one that a node had.
+/// Which executions to check for new output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Check {
+    /// Only those that were noted.
+    Noted,
+    /// All of them: too many were unknown.
+    All,
+}
+
+/// Returns the execution that a change ends, if a node held it.
 fn ended(change: &Change) -> Option<ExecutionId> {
     match change {
         Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
@@ -50,13 +59,13 @@ fn ended_at(state: &State) -> Option<Timestamp> {
 }
 
 impl Cursors {
-    /// What is to be read before these events may be sent: all that they end, from where it was sent.
+    /// Returns what to read before these events are sent: the rest of the output of the executions that they end.
     pub(super) fn ending(&self, events: &[Event]) -> Vec<(ExecutionId, u64)> {
         let ended: BTreeSet<ExecutionId> = events.iter().filter_map(|event| ended(&event.change)).collect();
         ended.into_iter().map(|id| (id, self.from(id))).collect()
     }
 
-    /// These events were sent, and the replica knows their executions.
+    /// Notes events that were sent.
     pub(super) fn follow(&mut self, events: &[Event], now: Instant) {
         for event in events {
             match &event.change {
@@ -73,7 +82,7 @@ impl Cursors {
         }
     }
 
-    /// An execution of the snapshot that was sent, or one that was open when a replica came back.
+    /// Notes an execution of the snapshot, or one that was open when a replica reconnected.
     pub(super) fn begin(&mut self, execution: &Execution, wall: Timestamp, now: Instant) {
         if is_held(execution) {
             self.track(execution.id);
@@ -84,7 +93,7 @@ impl Cursors {
         }
     }
 
-    /// It has ended, or may have by now: it is looked at once more, later.
+    /// Schedules a later check of an execution that has ended or may have ended.
     pub(super) fn look_again(&mut self, id: ExecutionId, now: Instant) {
         self.sent.entry(id).or_insert(0);
         self.ended.push_back((now + AGAIN_AFTER, id));
@@ -109,14 +118,14 @@ impl Cursors {
         }
     }
 
-    /// The store has more of it. False: so much came at once that all have to be looked at.
-    pub(super) fn grew(&mut self, id: ExecutionId) -> bool {
+    /// Notes that the store has more output of an execution. Returns what to check.
+    pub(super) fn grew(&mut self, id: ExecutionId) -> Check {
         if self.sent.contains_key(&id) {
             self.grown.insert(id);
         } else {
             self.early.insert(id);
         }
-        self.early.len() <= EARLY
+        if self.early.len() <= EARLY { Check::Noted } else { Check::All }
     }
 
     pub(super) fn all_may_have_grown(&mut self) {
@@ -124,14 +133,14 @@ impl Cursors {
         self.grown.extend(self.sent.keys());
     }
 
-    /// What is to be read; nothing when nothing grew.
+    /// Returns what to read of the executions that grew.
     pub(super) fn take_grown(&mut self) -> Vec<(ExecutionId, u64)> {
         let grown = std::mem::take(&mut self.grown);
         grown.into_iter().map(|id| (id, self.from(id))).collect()
     }
 
-    /// To be called when all events up to now were sent: what is due to be looked at once more, and late output of
-    /// executions that nobody follows any more, whole.
+    /// Returns late output to read, once all events up to now were sent: ended executions that are due for
+    /// another check, and executions that are no longer tracked, from the start.
     pub(super) fn take_late(&mut self, now: Instant) -> Vec<(ExecutionId, u64)> {
         let mut late: BTreeSet<(ExecutionId, u64)> = self.early.drain().map(|id| (id, 0)).collect();
         while let Some((_, id)) = self.ended.pop_front_if(|(due, _)| *due <= now) {

@@ -1,7 +1,7 @@
-//! Owns what a primary sends one replica: a snapshot if it has nothing to go on with, then what is committed.
+//! Sends a primary's data to one replica: a snapshot if it cannot continue, then the committed changes.
 //!
-//! A slow replica costs its own reads and nobody's memory: the stream holds one batch, and who falls behind is sent what
-//! the store has. Who is so far behind that the store no longer has it gets a snapshot again.
+//! A slow replica costs only its own reads: the stream buffers one batch, and a replica that falls behind
+//! is served from the store. If the store no longer has the events, the replica gets a new snapshot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,31 +20,33 @@ use tracing::{info, warn};
 use super::cut::{cut, fitting};
 use super::frame::{Frame, VERSION, fingerprint};
 use super::mask::{mask_event, mask_execution};
-use super::outputs::Cursors;
+use super::outputs::{Check, Cursors};
 use crate::journal::Batches;
 use crate::pace::Pace;
 use crate::parts::Parts;
 
-/// How often a replica hears something, also when nothing happens.
+/// The interval of beats, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);
-/// Every so many beats come heartbeats and servers, and output that another server may have taken is looked for.
+/// Every this many beats, the primary also sends heartbeats and servers, and checks for output that another
+/// server received.
 const SELDOM: u32 = 4;
-/// Chunks of output in one frame: some megabytes. Events that end more than that are sent in several frames.
+/// Chunks of output in one frame: a few megabytes. Events with more output are sent in several frames.
 const CHUNKS: u32 = 256;
-/// How many of the last events before a replica's return are looked at for output that came late.
+/// How many events before a replica's reconnection are checked for late output.
 const LOOK_BACK: u64 = 100;
-/// Lines that wait for the replica to take them.
+/// Lines that may wait for the replica.
 const LINES: usize = 4;
-/// Who takes nothing for this long is let go. It also bounds how long a snapshot holds up the store's own cleaning.
+/// A replica that reads nothing for this long is disconnected. This also limits how long a snapshot blocks
+/// the store's cleanup.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Snapshots at once: each holds a connection of the store.
+/// Snapshots at the same time: each uses a connection of the store.
 static SNAPSHOTS: Semaphore = Semaphore::const_new(2);
 
-/// What a replica has already.
+/// The last event that a replica has.
 #[derive(Clone, Debug)]
 pub(crate) struct Since {
     pub(crate) seq: u64,
-    /// Of its last event, if it has that one.
+    /// The fingerprint of its last event, if it has that event.
     pub(crate) fingerprint: Option<String>,
 }
 
@@ -55,20 +57,20 @@ pub(crate) enum Until {
     Stopped,
 }
 
-/// Why a stream ended before that.
+/// Why a stream ended early.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
-    #[error("it went away, or took nothing for {}s", PATIENCE.as_secs())]
+    #[error("it disconnected, or read nothing for {}s", PATIENCE.as_secs())]
     Gone,
     #[error(transparent)]
     Store(#[from] store::Error),
 }
 
-/// Starts to send; the lines come out of the channel.
+/// Starts a task that sends lines to the returned channel.
 pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receiver<Bytes> {
     let (lines, receiver) = mpsc::channel(LINES);
     let sender = Sender {
-        // Subscribed to before anything is read, so that nothing falls in between.
+        // Subscribed before the first read, so that nothing is missed.
         feed: parts.feed.subscribe(),
         grown: parts.outputs.grown(),
         parts: parts.clone(),
@@ -86,7 +88,7 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
     let send = async move {
         tokio::select! {
             ended = sender.run(since, until) => if let Err(why) = ended {
-                info!(%why, "a replica is no longer served");
+                info!(%why, "stopped sending to a replica");
             },
             () = closing.cancelled() => {}
         }
@@ -103,7 +105,7 @@ struct Sender {
     /// The replica has all events up to this one.
     seen: u64,
     cursors: Cursors,
-    /// As they were sent.
+    /// The values that were last sent.
     presence: HashMap<NodeId, Seen>,
     servers: Vec<ServerRecord>,
     kept: Option<Kept>,
@@ -115,7 +117,7 @@ struct Sender {
 enum Wake {
     Batch(Arc<[Event]>),
     Grown(ExecutionId),
-    /// Signs were missed.
+    /// Signals were missed.
     Lagged,
     Beat,
 }
@@ -129,9 +131,9 @@ impl Sender {
             at: self.parts.clock.now(),
         };
         self.send(&hello).await?;
-        if self.can_go_on(&since).await? {
-            info!(since = since.seq, "a replica goes on");
-            self.go_on().await?;
+        if self.can_continue(&since).await? {
+            info!(since = since.seq, "a replica continues");
+            self.continue_copy().await?;
         } else {
             self.reset().await?;
         }
@@ -180,8 +182,8 @@ impl Sender {
         }
     }
 
-    /// Whether what the replica has is the beginning of what this store has, and the rest of it is kept.
-    async fn can_go_on(&self, since: &Since) -> Result<bool, Ended> {
+    /// Returns whether the replica's events are a prefix of this store's events, and the rest still exists.
+    async fn can_continue(&self, since: &Since) -> Result<bool, Ended> {
         if since.seq == 0 || since.seq > self.parts.store.last_seq().await? {
             return Ok(false);
         }
@@ -192,15 +194,15 @@ impl Sender {
                 mask_event(event);
                 since.fingerprint.as_deref().is_none_or(|known| known == fingerprint(event))
             }
-            // Its last event is no longer kept here; the one after it may be the first that is, or still to come.
+            // Its last event no longer exists here; the next one may be the first that does, or may still come.
             Some(event) => event.seq == since.seq + 1,
             None => since.seq == self.parts.store.last_seq().await?,
         })
     }
 
-    async fn go_on(&mut self) -> Result<(), Ended> {
+    async fn continue_copy(&mut self) -> Result<(), Ended> {
         self.send_kept().await?;
-        // Listed before the events are read: the replica knows all of them when those were sent.
+        // Listed before the events are read: the replica then knows all of these executions.
         let open = self.parts.store.open_executions().await?;
         let now = Instant::now();
         let mut back = EventFilter { since: self.seen.saturating_sub(LOOK_BACK), run: None };
@@ -217,14 +219,14 @@ impl Sender {
         for execution in &open {
             self.cursors.begin(execution, self.parts.clock.now(), now);
         }
-        // Where the replica's output ends is not known: it passes over what it has.
+        // The end of the replica's output is unknown: the replica skips chunks that it has.
         self.cursors.all_may_have_grown();
         self.send_grown().await
     }
 
     async fn reset(&mut self) -> Result<(), Ended> {
         let _permit = SNAPSHOTS.acquire().await.expect("it is never closed");
-        info!("a replica gets a snapshot");
+        info!("sending a snapshot to a replica");
         self.send(&Frame::Reset).await?;
         self.cursors = Cursors::default();
         self.presence.clear();
@@ -238,11 +240,13 @@ impl Sender {
                 self.send(&Frame::Part(piece)).await?;
             }
         }
-        reading.await.map_err(|error| store::Error::Unavailable(format!("a snapshot failed: {error}")))??;
+        reading
+            .await
+            .map_err(|error| store::Error::Unavailable(format!("cannot read a snapshot: {error}")))??;
         Ok(())
     }
 
-    /// Masks a part of the snapshot, and takes note of what the replica knows when it has it.
+    /// Masks a part of the snapshot, and notes what the replica knows after it.
     fn note(&mut self, part: &mut Part) {
         let (wall, now) = (self.parts.clock.now(), Instant::now());
         match part {
@@ -259,21 +263,20 @@ impl Sender {
         }
     }
 
-    /// A batch of the feed.
     async fn take(&mut self, batch: &[Event]) -> Result<(), Ended> {
         let known = batch.partition_point(|event| event.seq <= self.seen);
         match batch.get(known) {
             None => Ok(()),
             Some(event) if event.seq == self.seen + 1 => self.send_events(&batch[known..]).await,
-            // Another server committed in between: the store has it.
+            // Another server committed in between: the store has its events.
             Some(_) => self.catch_up().await,
         }
     }
 
-    /// Sends what the store has.
+    /// Sends events from the store until the replica has all of them.
     async fn catch_up(&mut self) -> Result<(), Ended> {
         loop {
-            // Asked first: what is numbered up to here is there to be read, unless it was removed.
+            // Read before the events: all events up to this number can be read, unless they were removed.
             let last = self.parts.store.last_seq().await?;
             let filter = EventFilter { since: self.seen, run: None };
             let events = self.parts.store.events(&filter, self.pace.at_once()).await?;
@@ -284,7 +287,7 @@ impl Sender {
                 _ => {
                     warn!(
                         since = self.seen,
-                        "a replica is too far behind: events that it lacks are no longer kept"
+                        "a replica is too far behind: the store no longer has its next events; it gets a snapshot"
                     );
                     self.reset().await?;
                 }
@@ -292,11 +295,11 @@ impl Sender {
         }
     }
 
-    /// Sends events, and with them all output of what they end.
+    /// Sends events, with all output of the executions that they end.
     async fn send_events(&mut self, events: &[Event]) -> Result<(), Ended> {
         let is_keyed = |event: &Event| matches!(&event.change, Change::RunCreated { run, .. } if run.idempotency_key.is_some());
         if events.iter().any(is_keyed) {
-            // The key may be that of a run that was just removed.
+            // The key may belong to a run that was just removed.
             self.send_kept().await?;
         }
         let (mut rest, mut size) = (events, events.len());
@@ -322,16 +325,16 @@ impl Sender {
             self.seen += size as u64;
             rest = later;
         }
-        // Output of executions that the replica has only now heard of.
+        // Output of executions that the replica knows only now.
         self.send_grown().await
     }
 
     async fn grew(&mut self, id: ExecutionId) -> Result<(), Ended> {
-        let mut few = self.cursors.grew(id);
+        let mut check = self.cursors.grew(id);
         while let Ok(id) = self.grown.try_recv() {
-            few &= self.cursors.grew(id);
+            check = check.max(self.cursors.grew(id));
         }
-        if !few {
+        if check == Check::All {
             self.cursors.all_may_have_grown();
         }
         self.send_grown().await
@@ -353,7 +356,7 @@ impl Sender {
             if !more {
                 return Ok(());
             }
-            // By execution: those before the last one are done.
+            // Output is sorted by execution: those before the last one are done.
             from.retain(|(other, _)| *other >= id);
             from.iter_mut().filter(|(other, _)| *other == id).for_each(|(_, start)| *start = end);
         }
@@ -369,14 +372,14 @@ impl Sender {
         Ok(())
     }
 
-    /// What no event tells, and a sign of life.
+    /// Sends data that is not in events, and a beat.
     async fn beat(&mut self) -> Result<(), Ended> {
         self.catch_up().await?;
         self.send_kept().await?;
         if self.beats.is_multiple_of(SELDOM) {
             self.send_presence().await?;
             self.send_servers().await?;
-            // Output may come to another server, and what that one tells may be missed.
+            // Another server may have received output, and its signal may have been missed.
             if self.parts.store.is_shared() {
                 self.cursors.all_may_have_grown();
                 self.send_grown().await?;
@@ -392,11 +395,11 @@ impl Sender {
     }
 
     async fn send_presence(&mut self) -> Result<(), Ended> {
-        let mut news = self.parts.store.presence().await?;
-        news.retain(|seen| self.presence.get(&seen.0) != Some(seen));
-        if !news.is_empty() {
-            self.presence.extend(news.iter().map(|seen| (seen.0, *seen)));
-            self.send(&Frame::Presence(news)).await?;
+        let mut changed = self.parts.store.presence().await?;
+        changed.retain(|seen| self.presence.get(&seen.0) != Some(seen));
+        if !changed.is_empty() {
+            self.presence.extend(changed.iter().map(|seen| (seen.0, *seen)));
+            self.send(&Frame::Presence(changed)).await?;
         }
         Ok(())
     }

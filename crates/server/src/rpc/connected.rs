@@ -1,4 +1,4 @@
-//! Owns one agent's connection as a service: each call is counted, and its message is metered.
+//! Owns one agent's connection as a service: it counts each call and limits its message.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::intake::{Intake, Metered, Received};
 
 type Agent = grpc::Service;
 
-/// What hyper calls for each request of one connection.
+/// The service that hyper calls for each request of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Connected {
     agent: Agent,
@@ -24,25 +24,24 @@ pub(super) struct Connected {
     calls: Calls,
 }
 
-/// The calls of one connection, counted: those that ever began, and those that are under way.
+/// The calls of one connection: how many started, and how many are in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    begun: AtomicU64,
-    under_way: AtomicU64,
+    started: AtomicU64,
+    in_progress: AtomicU64,
 }
 
-/// One call is under way.
 #[derive(Debug)]
-struct UnderWay(Calls);
+struct CallInProgress(Calls);
 
-/// A call that is under way. What its message takes is counted until it is answered.
-pub(super) struct Answering {
-    answer: <Agent as tower::Service<Request<Metered<Incoming>>>>::Future,
+/// The future of a call. The size of its message counts until the response.
+pub(super) struct CallFuture {
+    response: <Agent as tower::Service<Request<Metered<Incoming>>>>::Future,
     _received: Arc<Received>,
-    _under_way: UnderWay,
+    _in_progress: CallInProgress,
 }
 
 impl Connected {
@@ -56,20 +55,20 @@ impl Connected {
 }
 
 impl Calls {
-    fn begin(&self) -> UnderWay {
-        self.0.begun.fetch_add(1, Ordering::Relaxed);
-        self.0.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(self.clone())
+    fn begin(&self) -> CallInProgress {
+        self.0.started.fetch_add(1, Ordering::Relaxed);
+        self.0.in_progress.fetch_add(1, Ordering::Relaxed);
+        CallInProgress(self.clone())
     }
 
-    /// Waits until no call came for this long and none is under way, or up to twice as long: a timer per call would cost
-    /// more than it is worth.
-    pub(super) async fn cease(self, idle: Duration) {
-        let count = || self.0.begun.load(Ordering::Relaxed);
+    /// Waits until there was no call for `idle` and none is in progress. It may wait up to twice as long: a
+    /// timer per call would cost too much.
+    pub(super) async fn until_idle(self, idle: Duration) {
+        let count = || self.0.started.load(Ordering::Relaxed);
         let mut before = count();
         loop {
             tokio::time::sleep(idle).await;
-            if self.0.under_way.load(Ordering::Relaxed) == 0 && count() == before {
+            if self.0.in_progress.load(Ordering::Relaxed) == 0 && count() == before {
                 return;
             }
             before = count();
@@ -77,32 +76,32 @@ impl Calls {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for CallInProgress {
     fn drop(&mut self) {
-        self.0.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Service<Request<Incoming>> for Connected {
     type Response = Response<grpc::Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = CallFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
-        let under_way = self.calls.begin();
+    fn call(&self, request: Request<Incoming>) -> CallFuture {
+        let in_progress = self.calls.begin();
         let received = self.intake.call();
         let request = request.map(|body| Metered::new(body, Arc::clone(&received)));
-        // Always ready: it has no state.
-        let answer = tower::Service::call(&mut self.agent.clone(), request);
-        Answering { answer, _received: received, _under_way: under_way }
+        // It is stateless and always ready.
+        let response = tower::Service::call(&mut self.agent.clone(), request);
+        CallFuture { response, _received: received, _in_progress: in_progress }
     }
 }
 
-impl Future for Answering {
+impl Future for CallFuture {
     type Output = Result<Response<grpc::Body>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.answer.as_mut().poll(cx)
+        self.response.as_mut().poll(cx)
     }
 }
 
@@ -115,23 +114,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_ends_when_it_makes_no_calls_and_not_before() {
         let (calls, idle) = (Calls::default(), Duration::from_secs(120));
-        let (begun, ceased) = (Instant::now(), tokio::spawn(calls.clone().cease(idle)));
+        let (begun, idled) = (Instant::now(), tokio::spawn(calls.clone().until_idle(idle)));
         for _ in 0..10 {
             tokio::time::sleep(idle / 2).await;
             drop(calls.begin());
         }
-        assert!(!ceased.is_finished());
-        ceased.await.unwrap();
+        assert!(!idled.is_finished());
+        idled.await.unwrap();
         assert!(begun.elapsed() >= idle * 6 && begun.elapsed() <= idle * 7);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_does_not_end_while_a_call_is_under_way() {
+    async fn a_connection_does_not_end_while_a_call_is_in_progress() {
         let (calls, idle) = (Calls::default(), Duration::from_secs(120));
-        let (call, ceased) = (calls.begin(), tokio::spawn(calls.cease(idle)));
+        let (call, idled) = (calls.begin(), tokio::spawn(calls.until_idle(idle)));
         tokio::time::sleep(idle * 10).await;
-        assert!(!ceased.is_finished());
+        assert!(!idled.is_finished());
         drop(call);
-        ceased.await.unwrap();
+        idled.await.unwrap();
     }
 }

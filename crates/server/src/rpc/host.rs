@@ -1,4 +1,4 @@
-//! Owns what agents can ask of a server.
+//! Owns the calls that agents make to a server.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,21 +17,20 @@ use downbeat_store as store;
 
 use crate::parts::Parts;
 
-/// What agents say they hold, held against what this server knows.
+/// The leases that an agent lists, compared with this server's knowledge.
 #[derive(Debug, Default)]
-pub(super) struct Sighted {
-    /// The executions of the leases that count.
+pub(super) struct CheckedLeases {
+    /// Executions whose lease is current.
     pub(super) current: HashSet<ExecutionId>,
-    /// Leases that do not count (any more).
+    /// Leases that are not current (any more).
     refused: Vec<LeaseRef>,
-    /// Leases that the store has never heard of, and another store may have given.
+    /// Leases that this store does not know and that another store may have granted.
     unheard: Vec<LeaseRef>,
 }
 
-impl Sighted {
-    /// What is said of a lease that may be another store's is not taken, and not refused either: the agent keeps it and
-    /// says it again.
-    pub(super) fn all_heard_of(&self) -> Result<(), Fault> {
+impl CheckedLeases {
+    /// Fails if a lease may belong to another store. The agent then keeps its report and sends it again.
+    pub(super) fn require_known(&self) -> Result<(), Fault> {
         match &self.unheard[..] {
             [] => Ok(()),
             [held, ..] => Err(Fault::Unknown(format!("execution `{}`", held.execution))),
@@ -39,7 +38,7 @@ impl Sighted {
     }
 }
 
-/// One server, as agents see it.
+/// The server as agents see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     pub(super) parts: Parts,
@@ -50,25 +49,29 @@ impl Host {
         Self { parts }
     }
 
-    /// Which of these leases count. The store is asked only for what the board does not know.
-    pub(super) async fn sight(&self, node: NodeId, held: Vec<LeaseRef>) -> Result<Sighted, Fault> {
+    /// Checks which of these leases are current. Reads the store only for leases that the board does not know.
+    pub(super) async fn check_leases(
+        &self,
+        node: NodeId,
+        held: Vec<LeaseRef>,
+    ) -> Result<CheckedLeases, Fault> {
         let (known, unknown): (Vec<LeaseRef>, Vec<LeaseRef>) = {
             let board = self.parts.dispatcher.board();
             held.into_iter().partition(|held| board.holds(node, held))
         };
-        let mut sighted = self.sight_in_store(node, unknown).await?;
-        sighted.current.extend(known.into_iter().map(|held| held.execution));
-        Ok(sighted)
+        let mut checked = self.check_in_store(node, unknown).await?;
+        checked.current.extend(known.into_iter().map(|held| held.execution));
+        Ok(checked)
     }
 
-    /// Whether the node was deleted while it had this session.
+    /// Returns whether the node was deleted while it had this session.
     pub(super) async fn is_deleted(&self, node: NodeId, session: SessionId) -> Result<bool, Fault> {
         let tombstones = self.parts.store.tombstones(Some(node)).await.map_err(unavailable)?;
         Ok(tombstones.iter().any(|tombstone| tombstone.session == session))
     }
 
-    /// Why a session is not its node's current one.
-    async fn stranger(&self, node: NodeId, session: SessionId) -> Fault {
+    /// Returns why a session is not the current one of its node.
+    async fn why_not_current(&self, node: NodeId, session: SessionId) -> Fault {
         match self.is_deleted(node, session).await {
             Ok(false) => {}
             Ok(true) => return deleted(node),
@@ -77,29 +80,34 @@ impl Host {
         match self.parts.store.node(node).await.map_err(unavailable) {
             Ok(None) => Fault::Unknown(format!("node `{node}`")),
             Ok(Some(stored)) if stored.displaced == Some(session) => Fault::Occupied(format!(
-                "another installation registered as {} while this one was silent",
+                "another installation registered as {} while this one was disconnected",
                 stored.description.hostname
             )),
             Ok(Some(stored)) if stored.session == session => {
-                Fault::Unavailable(format!("node `{node}` has registered in this moment"))
+                Fault::Unavailable(format!("node `{node}` has just registered; try again"))
             }
             Ok(Some(_)) => superseded(node),
             Err(fault) => fault,
         }
     }
 
-    /// Whoever speaks for a node that does not exist is told so. Which of its sessions speaks does not matter.
-    pub(super) async fn exists(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
+    /// Fails if the node does not exist. Any of its sessions will do.
+    pub(super) async fn require_node(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
         let is_known = self.parts.dispatcher.board().node(node).is_some();
         if is_known || self.parts.store.node(node).await.map_err(unavailable)?.is_some() {
             return Ok(());
         }
-        Err(self.stranger(node, session).await)
+        Err(self.why_not_current(node, session).await)
     }
 
-    /// Records what an agent says is wrong on its host, if that is not what was said before.
-    async fn note_problems(&self, node: NodeId, session: SessionId, said: Vec<String>) -> Result<(), Fault> {
-        let problems = bounded_problems(said);
+    /// Records the problems of an agent's host, if they have changed.
+    async fn note_problems(
+        &self,
+        node: NodeId,
+        session: SessionId,
+        problems: Vec<String>,
+    ) -> Result<(), Fault> {
+        let problems = bounded_problems(problems);
         let is_new = self.parts.dispatcher.board().node(node).is_some_and(|node| node.problems != problems);
         if is_new {
             let at = self.parts.clock.now();
@@ -111,32 +119,32 @@ impl Host {
         Ok(())
     }
 
-    /// What the store says of leases that the board does not know.
-    async fn sight_in_store(&self, node: NodeId, unknown: Vec<LeaseRef>) -> Result<Sighted, Fault> {
+    /// Checks leases that the board does not know.
+    async fn check_in_store(&self, node: NodeId, unknown: Vec<LeaseRef>) -> Result<CheckedLeases, Fault> {
         let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
         let stored = self.stored(&executions).await?;
-        let mut sighted = Sighted::default();
+        let mut checked = CheckedLeases::default();
         for held in unknown {
             match stored.get(&held.execution) {
                 Some(execution) if is_current(execution, node, held) => {
-                    sighted.current.insert(held.execution);
+                    checked.current.insert(held.execution);
                 }
-                Some(_) => sighted.refused.push(held),
-                None => sighted.unheard.push(held),
+                Some(_) => checked.refused.push(held),
+                None => checked.unheard.push(held),
             }
         }
-        if !sighted.unheard.is_empty() {
+        if !checked.unheard.is_empty() {
             let record = self.parts.store.node(node).await.map_err(unavailable)?;
             let lease_ttl = self.parts.settings.lease_ttl.0;
-            // Else the execution was here and is deleted, with its run.
+            // Otherwise the execution was in this store and was deleted with its run.
             if !record.is_some_and(|record| self.rule().may_hold_of_another_store(&record, lease_ttl)) {
-                sighted.refused.append(&mut sighted.unheard);
+                checked.refused.append(&mut checked.unheard);
             }
         }
-        Ok(sighted)
+        Ok(checked)
     }
 
-    /// These executions as the store has them: one question, however many they are.
+    /// Reads these executions from the store with one query.
     pub(super) async fn stored(
         &self,
         executions: &[ExecutionId],
@@ -160,7 +168,7 @@ pub(super) fn unavailable(error: store::Error) -> Fault {
     Fault::Unavailable(error.to_string())
 }
 
-/// What the session of a deleted node is told.
+/// The fault for a session of a deleted node.
 pub(super) fn deleted(node: NodeId) -> Fault {
     Fault::NotFound(format!("node `{node}` was deleted"))
 }
@@ -174,8 +182,8 @@ impl Link for Host {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
         let protocol = agreed_protocol(hello.protocol).ok_or_else(|| {
             Fault::Rejected(format!(
-                "this server speaks versions {OLDEST_PROTOCOL} to {PROTOCOL} of the agent protocol, the agent ({}) \
-                 version {}: upgrade the agent",
+                "this server supports versions {OLDEST_PROTOCOL} to {PROTOCOL} of the agent protocol, the agent ({}) \
+                 uses version {}: upgrade the agent",
                 hello.version, hello.protocol
             ))
         })?;
@@ -190,19 +198,19 @@ impl Link for Host {
             lease_ttl: settings.lease_ttl.0,
             output_max_bytes: settings.output_max_bytes,
             protocol,
-            // The registration may reach an older server, which would declare lost what is announced with it.
+            // An older server may get the registration, and would declare the announced results lost.
             keeps_undelivered: self.parts.level.reaches(level::NODES),
         })
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
-        self.take_in(register).await
+        self.register_node(register).await
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
         let Heartbeat { node, session, held, leaving, problems } = heartbeat;
         if !self.parts.heartbeats.beat(node, session).await? {
-            return Err(self.stranger(node, session).await);
+            return Err(self.why_not_current(node, session).await);
         }
         let (status, (stop, unknown), has_stray) = {
             let mut board = self.parts.dispatcher.board();
@@ -212,8 +220,7 @@ impl Link for Host {
         if has_stray {
             self.parts.dispatcher.wake();
         }
-        // Whoever says goodbye is not gone for good: what it still holds waits for its restart, until silence says
-        // otherwise.
+        // An agent that leaves may restart: its remaining leases wait for it until they expire.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };
         if let Some(from) = status.filter(|from| *from != to) {
             let at = self.parts.clock.now();
@@ -223,13 +230,13 @@ impl Link for Host {
         }
         if leaving {
             let kept: HashSet<ExecutionId> = held.iter().map(|held| held.execution).collect();
-            self.give_up(node, "its agent stopped", |execution, lease| {
+            self.end_leases(node, "the agent stopped", |execution, lease| {
                 lease.session == session && !kept.contains(&execution.id)
             })
             .await?;
         }
         self.note_problems(node, session, problems).await?;
-        let Sighted { refused, unheard, .. } = self.sight_in_store(node, unknown).await?;
+        let CheckedLeases { refused, unheard, .. } = self.check_in_store(node, unknown).await?;
         Ok(HeartbeatAnswer { refused, stop, unheard })
     }
 
@@ -242,10 +249,10 @@ impl Link for Host {
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        self.exists(output.node, output.session).await?;
-        let sighted = self.sight(output.node, output.held).await?;
-        let chunks = output.chunks.into_iter().filter(|chunk| sighted.current.contains(&chunk.execution));
+        self.require_node(output.node, output.session).await?;
+        let checked = self.check_leases(output.node, output.held).await?;
+        let chunks = output.chunks.into_iter().filter(|chunk| checked.current.contains(&chunk.execution));
         self.parts.outputs.append(chunks).await?;
-        sighted.all_heard_of()
+        checked.require_known()
     }
 }

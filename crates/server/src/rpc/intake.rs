@@ -1,5 +1,5 @@
-//! Owns how messages of agents arrive: in bounded time, and with a bound on how much of all of them is in memory at once.
-//! A message is assembled as it arrives, so without it a few connections could make the server hold gigabytes.
+//! Limits the time that messages of agents take to arrive, and the memory of all messages together. A message is
+//! assembled as it arrives, so without this limit a few connections could make the server hold gigabytes.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use downbeat_proto::message::Fault;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The bytes of large messages that a server holds, and those of one connection.
+/// Counts the bytes of large messages of the server and of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Intake {
     all: Arc<Tally>,
@@ -28,7 +28,7 @@ struct Tally {
     most_bytes: usize,
 }
 
-/// One call. What its message takes is counted until the call is answered.
+/// One call. The size of its message counts until the response.
 #[derive(Debug)]
 pub(super) struct Received {
     intake: Intake,
@@ -42,7 +42,7 @@ pub(super) struct Metered<B> {
     body: B,
     call: Arc<Received>,
     begun: Instant,
-    /// Made only when something has to be waited for.
+    /// Created only when the body has to wait.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -51,7 +51,7 @@ impl Intake {
         Self { all: Tally::new(all_bytes), connection: Tally::new(connection_bytes) }
     }
 
-    /// The intake of another connection of the same server.
+    /// Creates the intake of another connection of the same server.
     pub(super) fn of_connection(&self) -> Self {
         Self { all: Arc::clone(&self.all), connection: Tally::new(self.connection.most_bytes) }
     }
@@ -81,7 +81,7 @@ impl Tally {
 }
 
 impl Received {
-    /// Counts what arrived. Whether there is room for it.
+    /// Counts received bytes. Returns whether there is room for them.
     fn add(&self, arrived: usize) -> bool {
         let before = self.bytes.fetch_add(arrived, Ordering::Relaxed);
         let large = |bytes: usize| bytes.saturating_sub(limits::SMALL_MESSAGE_BYTES);
@@ -146,7 +146,7 @@ where
                 if this.call.add(arrived) {
                     Poll::Ready(Some(Ok(frame)))
                 } else {
-                    refused("the server holds as many large messages as it may; send it again later")
+                    refused("the server is receiving too many large messages; send it again later")
                 }
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
@@ -174,7 +174,7 @@ mod tests {
 
     const SMALL: usize = limits::SMALL_MESSAGE_BYTES;
 
-    /// Yields pieces of these sizes, and then either ends or never does.
+    /// Yields chunks of these sizes, and then ends or never does.
     struct Pieces {
         sizes: Vec<usize>,
         ends: bool,
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// How many bytes of a body arrive, and whether it ends well.
+    /// Returns how many bytes of a body arrive, and whether it ends without an error.
     async fn read(call: &Arc<Received>, sizes: &[usize], ends: bool) -> (usize, bool) {
         let mut body = Metered::new(Pieces { sizes: sizes.to_vec(), ends }, call.clone());
         let mut bytes = 0;
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(read(&second.call(), &[SMALL, 151], true).await, (151, false));
         assert_eq!(read(&second.call(), &[SMALL, 150], true).await, (SMALL + 150, true));
         assert_eq!(read(&first.call(), &[SMALL], true).await, (SMALL, true));
-        // Its call was answered.
+        // Its call is finished.
         drop(large);
         assert_eq!(read(&first.call(), &[SMALL, 200], true).await, (SMALL + 200, true));
         assert_eq!(first.all.held_bytes.load(Ordering::Relaxed), 0);

@@ -1,4 +1,4 @@
-//! The agents' side of the server: the protocol's calls, one file per call that does more than pass on.
+//! Owns the agents' side of the server: one file per call of the protocol, except simple ones.
 
 mod connected;
 mod host;

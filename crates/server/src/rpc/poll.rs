@@ -1,4 +1,4 @@
-//! The long poll: parks until there is work, something to stop, or the wait is over.
+//! Owns the long poll: it waits until there is work, something to stop, or a timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::Host;
 use super::host::{superseded, unavailable};
 use crate::dispatch::{Dispatcher, Parking};
 
-/// The longest wait, whatever an agent asks for.
+/// The maximum wait, whatever an agent requests.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Unparks when the caller goes away.
+/// Unparks when the caller disconnects.
 struct Parked<'a> {
     dispatcher: &'a Dispatcher,
     node: NodeId,
@@ -43,7 +43,7 @@ impl Host {
         let (answer, mut answered) = oneshot::channel();
         dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
             match why {
-                // This server may only be behind: the heartbeat, which asks the store, decides what follows.
+                // This server may only be behind: the heartbeat, which reads the store, decides what follows.
                 Parking::UnknownNode => Fault::Unknown(format!("node `{}`", poll.node)),
                 Parking::OtherSession => superseded(poll.node),
             }
@@ -53,16 +53,15 @@ impl Host {
             dispatcher.wake();
         }
         let stopping = || Fault::Unavailable("the server is stopping".to_owned());
-        // The poll was given up without an answer: another session took the node's place, a later
-        // poll did, or the node was deleted.
+        // The poll ended without a response: another session or a later poll replaced it, or the node was deleted.
         let replaced = || {
             let session = dispatcher.board().node(poll.node).map(|node| node.session);
             match session {
                 _ if closing.is_cancelled() => stopping(),
                 Some(session) if session != poll.session => superseded(poll.node),
-                // The heartbeat says whether it was deleted.
+                // The heartbeat returns whether it was deleted.
                 None => Fault::Unknown(format!("node `{}`", poll.node)),
-                _ => Fault::Unavailable("a later poll of this agent took the place of this one".to_owned()),
+                _ => Fault::Unavailable("a later poll of this agent replaced this one".to_owned()),
             }
         };
         tokio::select! {
@@ -71,16 +70,16 @@ impl Host {
             () = closing.cancelled() => Err(stopping()),
             () = tokio::time::sleep(poll.wait.min(LONGEST)) => {
                 dispatcher.board().unpark(poll.node, poll.poll);
-                // It may have been answered in this very moment.
+                // The response may have been sent just now.
                 Ok(answered.try_recv().unwrap_or_default())
             }
         }
     }
 
-    /// What is leased to this session and did not arrive, from the store: the board may be behind.
+    /// Returns leases of this session that did not arrive, from the store: the board may be behind.
     async fn resync(&self, poll: &Poll, held: &[LeaseRef]) -> Result<PollAnswer, Fault> {
         let mut answer = PollAnswer::default();
-        // Whatever is committed from here on waits for this poll, and is not lost with the one before.
+        // Everything that is committed from here on waits for this poll, and is not lost with the one before.
         self.parts.dispatcher.board().unpark_any(poll.node);
         let arrived: HashSet<_> = held.iter().map(|held| held.execution).collect();
         for execution in self.parts.store.held_by(poll.node).await.map_err(unavailable)? {
@@ -104,8 +103,8 @@ impl Host {
         }
         let mut known = arrived;
         known.extend(answer.assignments.iter().map(|assignment| assignment.execution));
-        let told = std::mem::take(&mut answer.assignments);
-        answer.assignments = self.parts.dispatcher.board().resynced(poll.node, &known, told);
+        let assignments = std::mem::take(&mut answer.assignments);
+        answer.assignments = self.parts.dispatcher.board().resynced(poll.node, &known, assignments);
         Ok(answer)
     }
 }

@@ -1,5 +1,5 @@
-//! A new session of a node. What the old one held is lost at once, not after the lease's term, but for the results that
-//! the agent still has.
+//! Registers a new session of a node. Leases of the old session are lost at once, without waiting for their
+//! expiry, except for results that the agent still has.
 
 use std::collections::BTreeSet;
 
@@ -15,16 +15,16 @@ use tracing::info;
 use super::Host;
 use super::host::{deleted, superseded, unavailable};
 
-/// How often a registration is decided anew because something happened to its node meanwhile.
+/// How often a registration is decided again because its node changed in between.
 const TRIES: u32 = 5;
 
 impl Host {
-    pub(super) async fn take_in(&self, register: Register) -> Result<(), Fault> {
+    pub(super) async fn register_node(&self, register: Register) -> Result<(), Fault> {
         let Register { cluster, node, session, description, instance, undelivered, life } = register;
         let derived = NodeId::derive(cluster, &description.hostname);
         if node != derived {
             return Err(Fault::Rejected(format!(
-                "node id `{node}` is not the one of hostname `{}` in cluster `{cluster}`, which is `{derived}`",
+                "node id `{node}` does not match hostname `{}` in cluster `{cluster}`; expected `{derived}`",
                 description.hostname
             )));
         }
@@ -38,7 +38,7 @@ impl Host {
         };
         if is_full {
             return Err(Fault::Rejected(format!(
-                "cluster `{cluster}` has {} nodes, which is the most",
+                "cluster `{cluster}` has the maximum of {} nodes; delete nodes that are no longer used",
                 limits::NODES_PER_CLUSTER
             )));
         }
@@ -55,7 +55,8 @@ impl Host {
                 Decision::Superseded => return Err(superseded(node)),
                 Decision::NotFound => return Err(deleted(node)),
             };
-            // Not before the one that it replaces, whatever a clock says: a call that was under way for long shall lose.
+            // Not before the registration that it replaces, even if a clock jumps: of two calls, the slow
+            // one must lose.
             let at = known.map_or(Timestamp::MIN, |known| known.registered_at).max(self.parts.clock.now());
             let registration = Registration {
                 node,
@@ -70,10 +71,12 @@ impl Host {
             if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
                 break former.displaced().is_some();
             }
-            // Something happened to the node between the look and the commit: it is looked at again.
+            // The node changed between the read and the commit: decide again.
             tries -= 1;
             if tries == 0 {
-                return Err(Fault::Unavailable(format!("others register as node `{node}`, too; try again")));
+                return Err(Fault::Unavailable(format!(
+                    "other agents are registering as node `{node}`; try again"
+                )));
             }
         };
         self.end_former_sessions(node, session, &kept, is_another).await?;
@@ -91,7 +94,7 @@ impl Host {
         }
     }
 
-    /// Of the results that an agent announces, those that the node was given in a former session and that still count.
+    /// Returns the announced results that belong to a former session and whose leases are still current.
     async fn undelivered(
         &self,
         node: NodeId,
@@ -112,7 +115,7 @@ impl Host {
         Ok(held.iter().filter(|execution| counts(execution)).map(|execution| execution.id).collect())
     }
 
-    /// After the registration is committed: from then on nothing more is leased to the old session.
+    /// Ends the leases of former sessions. Called after the registration is committed: nothing more is leased to them.
     async fn end_former_sessions(
         &self,
         node: NodeId,
@@ -120,24 +123,24 @@ impl Host {
         kept: &BTreeSet<ExecutionId>,
         is_another: bool,
     ) -> Result<(), Fault> {
-        let reason = if is_another { "another agent has taken the node" } else { "its agent restarted" };
+        let reason = if is_another { "another agent replaced this one" } else { "the agent restarted" };
         let former =
             |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
-        self.give_up(node, reason, former).await
+        self.end_leases(node, reason, former).await
     }
 
-    /// Ends the leases of a node that are meant.
-    pub(super) async fn give_up(
+    /// Ends the leases of a node that `selects` returns true for.
+    pub(super) async fn end_leases(
         &self,
         node: NodeId,
         reason: &str,
-        is_meant: impl Fn(&Execution, &Lease) -> bool,
+        selects: impl Fn(&Execution, &Lease) -> bool,
     ) -> Result<(), Fault> {
         let now = self.parts.clock.now();
         let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
         let lost = held.into_iter().filter_map(|execution| {
             let lease = *execution.state.lease()?;
-            is_meant(&execution, &lease).then(|| Change::ExecutionLost {
+            selects(&execution, &lease).then(|| Change::ExecutionLost {
                 of: execution.of.parent(),
                 execution: execution.id,
                 token: lease.token,

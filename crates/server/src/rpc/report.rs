@@ -1,4 +1,4 @@
-//! Reports: results are applied once, however often they are sent.
+//! Records reports: each result is applied once, however often the agent sends it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,30 +13,29 @@ use tracing::info;
 use super::Host;
 use super::host::unavailable;
 
-/// The work of executions that are open. It names the outputs that they declare.
+/// The work of open executions, which names their declared outputs.
 type Declared = HashMap<ExecutionId, Arc<Work>>;
 
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let Report { node, session, started, mut finished, free, poll } = report;
-        // Its slots are free whatever becomes of the commit. What is claimed for them may be written with what is said
-        // here: one commit less to wait for.
+        // The slots are free even if the commit fails. Claims for them can join the same batch, which saves one commit.
         if self.parts.dispatcher.board().refresh(node, session, poll, free) {
             self.parts.dispatcher.wake();
         }
-        self.exists(node, session).await?;
-        // A token says nothing when it is shown by a node that it was not given to.
-        let said = started.iter().map(|started| started.held).chain(finished.iter().map(|one| one.held));
-        let said: Vec<LeaseRef> = said.collect();
-        let sighted = self.sight(node, said.clone()).await?;
-        let current = &sighted.current;
-        // Output first: whoever sees the result finds all of it. Only of leases that count.
+        self.require_node(node, session).await?;
+        // A token is valid only from the node that it was granted to.
+        let leases = started.iter().map(|started| started.held).chain(finished.iter().map(|one| one.held));
+        let leases: Vec<LeaseRef> = leases.collect();
+        let checked = self.check_leases(node, leases.clone()).await?;
+        let current = &checked.current;
+        // Output is written first, so that it is complete when the result is visible. Only of current leases.
         let output = finished.iter_mut().flat_map(|finished| std::mem::take(&mut finished.output));
         self.parts.outputs.append(output.filter(|chunk| current.contains(&chunk.execution))).await?;
         finished.retain(|one| current.contains(&one.held.execution));
         let declared = self.declared_outputs(&finished).await?;
         let received_at = Some(self.parts.clock.now());
-        let mut changes = Vec::with_capacity(said.len());
+        let mut changes = Vec::with_capacity(leases.len());
         for started in started.into_iter().filter(|one| current.contains(&one.held.execution)) {
             changes.push(Change::ExecutionStarted {
                 of: started.of,
@@ -50,7 +49,7 @@ impl Host {
             let outcome = finished.outcome;
             let error = outcome.error.map(cut_reason);
             let outcome = Outcome { error, received_at, ..outcome };
-            // What has no entry declares nothing, or has ended meanwhile and is refused.
+            // An execution without an entry declares no outputs, or has ended and is refused.
             let declared =
                 declared.get(&finished.held.execution).map_or(&[][..], |work| work.outputs.as_slice());
             changes.push(Change::ExecutionFinished {
@@ -61,35 +60,35 @@ impl Host {
             });
         }
         let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
-        // What counts is recorded. A receipt for the rest would end it.
-        sighted.all_heard_of()?;
+        // Reports of current leases are recorded. A receipt for the others would make the agent drop them.
+        checked.require_known()?;
         let mut outcomes = outcomes.into_iter();
-        // In the order of what was said, without what was not tried.
-        let is_recorded: Vec<bool> = said
+        // In the order of the report; outcomes exist only for current leases.
+        let is_recorded: Vec<bool> = leases
             .iter()
             .map(|held| {
                 current.contains(&held.execution) && outcomes.next().is_some_and(|outcome| outcome.is_ok())
             })
             .collect();
-        let without_effect = said.iter().zip(&is_recorded).filter(|(_, is_recorded)| !**is_recorded);
+        let without_effect = leases.iter().zip(&is_recorded).filter(|(_, is_recorded)| !**is_recorded);
         let without_effect: Vec<ExecutionId> = without_effect.map(|(held, _)| held.execution).collect();
         let stored = self.stored(&without_effect).await?;
         let receipts =
-            said.into_iter().zip(is_recorded).map(|(LeaseRef { execution, token }, is_recorded)| {
+            leases.into_iter().zip(is_recorded).map(|(LeaseRef { execution, token }, is_recorded)| {
                 if is_recorded {
                     return Receipt::Recorded;
                 }
-                let receipt = second_look(stored.get(&execution), node, token);
+                let receipt = receipt_of(stored.get(&execution), node, token);
                 if receipt == Receipt::Refused {
-                    info!(%execution, %node, "refused a report: its lease is no longer the current one");
+                    info!(%execution, %node, "refused a report: its lease is no longer current");
                 }
                 receipt
             });
         Ok(ReportAnswer { receipts: receipts.collect() })
     }
 
-    /// What the tasks of these executions declare. The store is asked only for open ones that the board does not know
-    /// (yet): another server made them a moment ago.
+    /// Returns the work of executions that declare outputs. Reads the store only for open executions that
+    /// the board does not know yet: another server has just created them.
     async fn declared_outputs(&self, finished: &[Finished]) -> Result<Declared, Fault> {
         let mut declared = Declared::default();
         let mut unknown = Vec::new();
@@ -116,8 +115,8 @@ impl Host {
     }
 }
 
-/// A report that had no effect: because it had it before, or because its lease does not count?
-fn second_look(stored: Option<&Execution>, node: NodeId, token: LeaseToken) -> Receipt {
+/// Returns the receipt of a report without effect: it was recorded before, or its lease is not current.
+fn receipt_of(stored: Option<&Execution>, node: NodeId, token: LeaseToken) -> Receipt {
     let recorded = stored.is_some_and(|execution| {
         let lease = execution.state.lease();
         let same = lease.is_some_and(|lease| lease.token == token && lease.node == node);

@@ -1,5 +1,5 @@
-//! Owns the agents' connections: thousands of them, each with one call parked and nothing else to do. Between a
-//! connection and the calls lies nothing but HTTP/2 and what bounds it: what is laid between costs every node of a fleet.
+//! Owns the agents' connections: thousands, each with one parked call. Only HTTP/2 and its limits lie
+//! between a connection and the calls: every further layer would cost each node of a fleet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,34 +18,34 @@ use super::connected::Connected;
 use super::intake::Intake;
 use crate::doors::{Bounds, Door, Protocol, Spawn, open, refuse};
 
-/// A node that is silent for this long is pinged, and one that does not answer for as long again is hung up on.
+/// A node that is silent for this long is pinged, and disconnected if it does not respond for as long again.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
-/// The answer to HTTP/1: a client that was given the wrong port hears so at once. It is a problem document, as on the
-/// REST port, so that the command line shows its detail.
+/// The response to HTTP/1: a client that uses the wrong port learns so at once. It is a problem document,
+/// as on the REST port, so that the command line shows its detail.
 const WRONG_PORT: &str = concat!(
     "HTTP/1.1 400 Bad Request\r\n",
     "content-type: application/problem+json\r\n",
-    "content-length: 208\r\n",
+    "content-length: 177\r\n",
     "connection: close\r\n",
     "\r\n",
     r#"{"type":"about:blank","title":"Bad Request","status":400,"code":"wrong_port","#,
-    r#""detail":"this is the agents' port (gRPC); REST is on the --http port, which is 4680 unless the server says otherwise","errors":[]}"#,
+    r#""detail":"this is the agents' port (gRPC); REST is on the --http port, by default 4680","errors":[]}"#,
 );
 
-/// What connections may do before and between calls.
+/// The limits of connections.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct ConnectionLimits {
     bounds: Bounds,
-    /// For the first bytes, and for reading that it came to the wrong port.
+    /// Time limit for the first bytes, and for reading the refusal on the wrong port.
     first_bytes: Duration,
-    /// Without a call.
+    /// Maximum time without a call.
     idle: Duration,
 }
 
-impl Default for Patience {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             bounds: Bounds {
@@ -59,13 +59,13 @@ impl Default for Patience {
     }
 }
 
-/// Serves until `closing`, and then until every call that is under way is answered.
+/// Serves until `closing`, and then until all calls in progress have a response.
 pub(crate) async fn serve(listener: TcpListener, host: Arc<impl Link + 'static>, closing: CancellationToken) {
-    serve_with(Patience::default(), listener, host, closing).await;
+    serve_with(ConnectionLimits::default(), listener, host, closing).await;
 }
 
 async fn serve_with(
-    patience: Patience,
+    limit: ConnectionLimits,
     listener: TcpListener,
     host: Arc<impl Link + 'static>,
     closing: CancellationToken,
@@ -84,20 +84,20 @@ async fn serve_with(
     let agent = grpc::service(host);
     let intake = Intake::new(limits::LARGE_MESSAGES_BYTES, limits::LARGE_MESSAGES_PER_CONNECTION_BYTES);
     let connections = GracefulShutdown::new();
-    let mut door = Door::new(listener, "grpc", patience.bounds);
+    let mut door = Door::new(listener, "grpc", limit.bounds);
     while let Some((stream, permit)) = door.accept(&closing).await {
         let connected = Connected::new(agent.clone(), intake.of_connection());
         let (builder, watcher, closing) = (builder.clone(), connections.watcher(), closing.clone());
         spawn.execute(async move {
             let _permit = permit;
             let opened = tokio::select! {
-                opened = open(stream, patience.first_bytes) => opened,
+                opened = open(stream, limit.first_bytes) => opened,
                 () = closing.cancelled() => None,
             };
             let stream = match opened {
                 Some((Protocol::Http2, stream)) => stream,
                 Some((Protocol::Http1, stream)) => {
-                    return refuse(stream, WRONG_PORT.as_bytes(), patience.first_bytes).await;
+                    return refuse(stream, WRONG_PORT.as_bytes(), limit.first_bytes).await;
                 }
                 None => return,
             };
@@ -106,14 +106,14 @@ async fn serve_with(
             tokio::select! {
                 biased;
                 ended = connection => if let Err(error) = ended {
-                    debug!(%error, "a connection ended");
+                    debug!(%error, "a connection ended with an error");
                 },
-                // None that is under way is cut off.
-                () = calls.cease(patience.idle) => debug!("a connection without calls was closed"),
+                // No call in progress is aborted.
+                () = calls.until_idle(limit.idle) => debug!("closed a connection without calls"),
             }
         });
     }
-    // Whoever dials from now on is turned away at once.
+    // New connections are refused from now on.
     drop(door);
     connections.shutdown().await;
 }

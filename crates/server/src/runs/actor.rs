@@ -1,4 +1,4 @@
-//! Owns one run while this server does: it observes what was committed and commits what follows.
+//! Owns one run while this server owns it: it observes committed changes and commits what follows.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::journal::Journal;
 
-/// A failed commit is tried again after this long.
+/// The pause before a failed commit is retried.
 const RETRY: Duration = Duration::from_millis(200);
 
 pub(super) struct Actor {
@@ -25,21 +25,21 @@ pub(super) struct Actor {
     cache: Option<Cache>,
     clock: Clock,
     dice: Dice,
-    /// Another server took the run.
+    /// Another server took the run over.
     is_disowned: bool,
     /// Changes to commit before anything else, unaltered.
     again: Vec<Change>,
 }
 
-/// What an actor works with.
+/// The parts of the server that an actor uses.
 #[derive(Debug)]
-pub(crate) struct Means {
+pub(crate) struct ActorParts {
     pub journal: Journal,
     pub dispatcher: Dispatcher,
     pub cache: Option<Cache>,
 }
 
-/// The run is not this server's any more.
+/// The run does not belong to this server any more.
 struct Disowned;
 
 impl Actor {
@@ -47,11 +47,11 @@ impl Actor {
         mailbox: Mailbox,
         course: Course,
         again: Vec<Change>,
-        means: Means,
+        parts: ActorParts,
         clock: Clock,
         seed: u64,
     ) -> Self {
-        let Means { journal, dispatcher, cache } = means;
+        let ActorParts { journal, dispatcher, cache } = parts;
         Self {
             mailbox,
             course,
@@ -65,7 +65,7 @@ impl Actor {
         }
     }
 
-    /// Until the run ends, is disowned, or the server stops. The last two lose nothing: the store has it all.
+    /// Runs until the run ends, is disowned, or the server stops. The last two lose nothing: the store has everything.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let again = std::mem::take(&mut self.again);
         if !again.is_empty() && self.commit(again, Reserving::Off, &stop).await.is_err() {
@@ -74,7 +74,7 @@ impl Actor {
         loop {
             let mut changes = self.course.take_changes(self.clock.now());
             if let Some(cache) = &self.cache {
-                cache.answer(&mut changes, self.clock.now()).await;
+                cache.fill(&mut changes, self.clock.now()).await;
             }
             let committed =
                 if changes.is_empty() { Ok(()) } else { self.commit(changes, Reserving::On, &stop).await };
@@ -99,7 +99,7 @@ impl Actor {
                         while let Ok(input) = self.mailbox.inputs.try_recv() {
                             self.take(input);
                         }
-                        // Inputs come first; however many there are, the deadline is not put off.
+                        // Inputs come first, but they must not delay the deadline.
                         if self.course.is_late(self.clock.now()) {
                             self.time_passed();
                         }
@@ -135,7 +135,7 @@ impl Actor {
         self.dispatcher.turn(&run, self.clock.now(), &mut self.dice, |turn| act(course, turn));
     }
 
-    /// Commits a turn's changes; tries again for as long as the store is away.
+    /// Commits a turn's changes; retries while the store is unavailable.
     async fn commit(
         &mut self,
         mut changes: Vec<Change>,
@@ -153,14 +153,14 @@ impl Actor {
             };
             match committed {
                 Ok(outcomes) => {
-                    changes = self.settle(changes, outcomes)?;
+                    changes = self.sort_refusals(changes, outcomes)?;
                     if changes.is_empty() {
                         return Ok(());
                     }
                     reserving = Reserving::Off;
                 }
-                Err(lost) => {
-                    warn!(%lost, "will try again");
+                Err(error) => {
+                    warn!(%error, "cannot commit; trying again");
                     release(&self.dispatcher, &mut changes);
                     tokio::select! {
                         biased;
@@ -172,8 +172,8 @@ impl Actor {
         }
     }
 
-    /// Answers what is to be committed again.
-    fn settle(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<Vec<Change>, Disowned> {
+    /// Returns the changes to commit again.
+    fn sort_refusals(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<Vec<Change>, Disowned> {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
@@ -186,7 +186,7 @@ impl Actor {
                         again.push(change);
                     }
                 }
-                // It ended or was leased in this moment, or an earlier try of this commit took effect.
+                // It has just ended or was leased, or an earlier try of this commit succeeded.
                 _ => debug!(change = change.kind(), %refusal, "refused"),
             }
         }
@@ -194,15 +194,15 @@ impl Actor {
     }
 }
 
-/// Whether new executions may be born leased.
+/// Whether new executions may be created as leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reserving {
     On,
     Off,
 }
 
-/// Of what a commit came to: executions that were to be born at a node that another run had just taken for itself. They
-/// are to be committed again, and wait for it.
+/// Returns the changes to commit again: executions that were leased to a node which another run has just
+/// taken for itself. They become pending and wait for the node.
 pub(super) fn refused_for_nodes(
     dispatcher: &Dispatcher,
     changes: Vec<Change>,
@@ -219,7 +219,7 @@ pub(super) fn refused_for_nodes(
     again
 }
 
-/// Lets new executions be born leased where a node waits for work.
+/// Leases new executions to nodes that wait for work.
 pub(super) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
     for change in changes {
         if let Change::ExecutionsAdded { executions, .. } = change {
@@ -228,7 +228,7 @@ pub(super) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Time
     }
 }
 
-/// Takes such leases back when their commit failed.
+/// Takes such leases back if their commit failed.
 pub(super) fn release(dispatcher: &Dispatcher, changes: &mut [Change]) {
     use downbeat_core::execution::State;
     for change in changes {

@@ -1,4 +1,4 @@
-//! Puts earlier results in the place of what would be done again: tasks with `cache`.
+//! Replaces executions by earlier results: for tasks with `cache`.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use downbeat_core::{Change, Timestamp};
 use downbeat_store::Store;
 use tracing::{info, warn};
 
-/// Where a run finds results of others.
+/// The results of earlier runs, for one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     store: Arc<dyn Store>,
@@ -19,16 +19,16 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Nothing for a run that uses no earlier results.
+    /// Returns `None` for a run that uses no earlier results.
     pub(crate) fn of(store: &Arc<dyn Store>, run: &RunRecord, plan: &Arc<Plan>) -> Option<Self> {
         let mut tasks = run.definition.steps();
         let uses = !run.no_cache && tasks.any(|task| task.cache.is_some());
         uses.then(|| Self { store: Arc::clone(store), cluster: run.cluster, plan: Arc::clone(plan) })
     }
 
-    /// Executions that are about to be created and whose result is known are born succeeded. When the store cannot be
-    /// asked, they are carried out.
-    pub(crate) async fn answer(&self, changes: &mut [Change], now: Timestamp) {
+    /// Sets the result of executions that are about to be created, if the cache has it. If the store fails,
+    /// they are executed.
+    pub(crate) async fn fill(&self, changes: &mut [Change], now: Timestamp) {
         let keys: Vec<Arc<str>> =
             wanted(changes).filter_map(|execution| execution.cache_key.clone()).collect();
         if keys.is_empty() {
@@ -37,7 +37,7 @@ impl Cache {
         let found = match self.store.cached(self.cluster, &keys).await {
             Ok(found) => found,
             Err(error) => {
-                warn!(%error, "cannot look for earlier results");
+                warn!(%error, "cannot read cached results; the tasks are executed");
                 return;
             }
         };
@@ -46,7 +46,7 @@ impl Cache {
             let Some(former) = former.filter(|former| self.is_fresh(execution.step(), former, now)) else {
                 continue;
             };
-            info!(step = execution.step(), execution = %former.id, "an earlier result is used");
+            info!(step = execution.step(), execution = %former.id, "using a cached result");
             execution.state = former.state.clone();
             execution.reused = Some(former.id);
         }
@@ -58,7 +58,7 @@ impl Cache {
     }
 }
 
-/// First attempts that wait.
+/// Returns pending first attempts.
 fn wanted(changes: &mut [Change]) -> impl Iterator<Item = &mut Execution> {
     let added = changes.iter_mut().filter_map(|change| match change {
         Change::ExecutionsAdded { executions, .. } => Some(executions),

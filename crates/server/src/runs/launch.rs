@@ -8,21 +8,21 @@ use downbeat_core::run::{Course, Gate, New, RunMade, RunRecord};
 use downbeat_core::{Refusal, level};
 use tracing::info;
 
-use super::actor::{Means, refused_for_nodes, release, reserve};
+use super::actor::{ActorParts, refused_for_nodes, release, reserve};
 use super::cache::Cache;
 use crate::error::Error;
 use crate::parts::Parts;
 use crate::works::RunWork;
 
-/// A run that is to be committed and started.
+/// A run to commit and start.
 pub(crate) struct Launch {
     pub made: RunMade,
     pub plan: Arc<Plan>,
-    /// The executions that it takes over from an earlier run.
+    /// Executions whose results it reuses from an earlier run.
     pub taken: Vec<Execution>,
 }
 
-impl Means {
+impl ActorParts {
     pub(super) fn of(parts: &Parts, run: &RunRecord, plan: &Arc<Plan>) -> Self {
         let cache = Cache::of(&parts.store, run, plan);
         Self { journal: parts.journal.clone(), dispatcher: parts.dispatcher.clone(), cache }
@@ -35,19 +35,19 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     let mut run = RunRecord::new(made, parts.server);
     let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
     let mut dice = parts.chance.dice();
-    // Opened before the first decision: the run hears of every node that goes offline from here on.
+    // Opened before the first decision, so that the run learns of every node that goes offline from here on.
     let mailbox = parts.runs.open(&id);
     let gate = Gate {
         is_known: parts.level.reaches(level::FLEET),
         limit: parts.settings.max_concurrent_runs,
-        // Runs that there is room for do not count.
+        // Runs that can start at once do not count.
         max_pending: &|| parts.settings.max_pending_runs.saturating_add(parts.admission.room()),
     };
     let new = New { run: &run, plan: &plan, taken: &taken, gate };
     let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(&new, turn));
-    let means = Means::of(parts, &run, &plan);
-    if let Some(cache) = &means.cache {
-        cache.answer(&mut changes, now).await;
+    let actor = ActorParts::of(parts, &run, &plan);
+    if let Some(cache) = &actor.cache {
+        cache.fill(&mut changes, now).await;
     }
     let works = parts.dispatcher.works();
     works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
@@ -66,7 +66,7 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     let (steps, nodes, waits) = (run.definition.tasks.len(), run.resolved.nodes.len(), course.is_waiting());
     info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), waits, "run created");
     if !course.is_ended() {
-        parts.runs.start(mailbox, course, again, means, dice.next_u64());
+        parts.runs.start(mailbox, course, again, actor, dice.next_u64());
         if waits {
             parts.admission.wake();
         }

@@ -1,4 +1,4 @@
-//! Runs: one actor per run that this server owns, and the registry that brings them what was committed.
+//! Owns runs: one actor for each run that this server owns, and the registry that sends them committed events.
 
 mod actor;
 mod cache;

@@ -1,8 +1,9 @@
-//! Owns the mailboxes of the runs' actors, and routes what was committed to them.
+//! Owns the mailboxes of the runs' actors, and routes committed events to them.
 
 use std::sync::{Arc, Mutex};
 
 use downbeat_core::collections::HashMap;
+use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::Course;
@@ -12,24 +13,24 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
-use super::actor::{Actor, Means};
+use super::actor::{Actor, ActorParts};
 use crate::clock::Clock;
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 
-/// What an actor is told.
+/// A message to an actor.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// Committed events that concern its run: a batch, and which of it.
+    /// Committed events that concern its run: a batch, and the indexes into it.
     Committed(Arc<[Event]>, Vec<u32>),
-    /// It went offline, or was deleted.
+    /// The node went offline or was deleted.
     NodeGone(NodeId),
 }
 
 /// The runs that this server owns; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
-    // Unbounded: what a mailbox holds is bounded by the instances of its run, and the journal must not wait for it.
+    // Unbounded: a mailbox is limited by the instances of its run, and the journal must not wait for it.
     mailboxes: Arc<Mutex<HashMap<RunId, mpsc::UnboundedSender<Input>>>>,
     tasks: TaskTracker,
     metrics: Metrics,
@@ -37,7 +38,7 @@ pub(crate) struct Runs {
     stop: CancellationToken,
 }
 
-/// A registered mailbox; its run is unknown to the registry once it is dropped without an actor.
+/// A registered mailbox. Dropping it without an actor unregisters its run.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     pub(super) inputs: mpsc::UnboundedReceiver<Input>,
@@ -49,7 +50,7 @@ pub(crate) struct Mailbox {
 impl Drop for Mailbox {
     fn drop(&mut self) {
         let mut mailboxes = self.runs.mailboxes();
-        // The run may have been taken again meanwhile: the newer mailbox stays.
+        // The run may have been taken again: then the newer mailbox stays.
         let own = self.sender.upgrade();
         let is_own = |sender: &mpsc::UnboundedSender<Input>| own.is_some_and(|own| own.same_channel(sender));
         if mailboxes.get(&self.run).is_some_and(is_own) {
@@ -67,7 +68,7 @@ impl Runs {
         self.mailboxes.lock().expect("nothing panics while it holds the mailboxes")
     }
 
-    /// Opens a run's mailbox. Before the commit that creates or takes the run, so that nothing is missed.
+    /// Opens a run's mailbox. Called before the commit that creates or takes the run, so that nothing is missed.
     pub(crate) fn open(&self, run: &RunId) -> Mailbox {
         let (sender, inputs) = mpsc::unbounded_channel();
         let own = sender.downgrade();
@@ -85,25 +86,25 @@ impl Runs {
         mailbox: Mailbox,
         course: Course,
         again: Vec<Change>,
-        means: Means,
+        parts: ActorParts,
         seed: u64,
     ) {
         let run = course.run().clone();
-        let actor = Actor::new(mailbox, course, again, means, self.clock.clone(), seed);
+        let actor = Actor::new(mailbox, course, again, parts, self.clock.clone(), seed);
         let stop = self.stop.clone();
         let span = info_span!("run", run = %run);
         self.tasks.spawn(actor.run(stop).instrument(span));
     }
 
-    /// Waits for all actors to end.
+    /// Waits until all actors have ended.
     pub(crate) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    fn tell_all(&self, node: NodeId) {
+    fn send_to_all(&self, node: NodeId) {
         for mailbox in self.mailboxes().values() {
-            // An actor that ended needs no news.
+            // An actor that has ended needs no messages.
             let _ = mailbox.send(Input::NodeGone(node));
         }
     }
@@ -111,24 +112,17 @@ impl Runs {
     fn count(&self, change: &Change) {
         match change {
             Change::ExecutionFinished { outcome, .. } => {
-                use downbeat_core::execution::{Status, Verdict};
                 self.metrics.execution_ended(match outcome.verdict {
                     Verdict::Succeeded => Status::Succeeded,
                     Verdict::Failed => Status::Failed,
                     Verdict::Cancelled => Status::Cancelled,
                 });
             }
-            Change::ExecutionLost { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Lost);
-            }
-            Change::ExecutionGivenUp { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Failed);
-            }
-            Change::ExecutionSkipped { .. } => {
-                self.metrics.execution_ended(downbeat_core::execution::Status::Skipped);
-            }
+            Change::ExecutionLost { .. } => self.metrics.execution_ended(Status::Lost),
+            Change::ExecutionGivenUp { .. } => self.metrics.execution_ended(Status::Failed),
+            Change::ExecutionSkipped { .. } => self.metrics.execution_ended(Status::Skipped),
             Change::ExecutionsAdded { executions, .. } => {
-                // What was taken over from another run was counted there.
+                // Reused results were counted in their own run.
                 let own = executions.iter().filter(|execution| execution.reused.is_none());
                 for execution in own.filter(|execution| !execution.state.status().is_open()) {
                     self.metrics.execution_ended(execution.state.status());
@@ -161,11 +155,11 @@ impl Perform for Runs {
             if let Some(run) = event.change.run() {
                 by_run.entry(run).or_default().push(index);
             }
-            // What waits for a node that is gone waits for nothing.
+            // Runs must not wait for a node that is gone.
             if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
             | Change::NodeDeleted { node, .. } = event.change
             {
-                self.tell_all(node);
+                self.send_to_all(node);
             }
         }
         let mailboxes = self.mailboxes();

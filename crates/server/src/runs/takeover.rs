@@ -1,4 +1,4 @@
-//! Takes over runs whose owner is gone: raises the epoch, rebuilds the progress, and goes on where it was.
+//! Takes over runs whose owner is gone: raises the epoch, rebuilds the progress, and continues.
 
 use std::sync::Arc;
 
@@ -8,17 +8,18 @@ use downbeat_core::run::{Course, RunRecord};
 use downbeat_store::{self as store, Store};
 use tracing::{error, info};
 
-use super::actor::Means;
+use super::actor::ActorParts;
 use super::registry::Mailbox;
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
 use crate::parts::Parts;
 use crate::works::RunWork;
 
-/// Runs that are taken in one commit. Several servers that take over at once share the work: whoever is first has them.
+/// Runs that are taken in one commit. Several servers that take over at once share the work: the first one
+/// gets each run.
 const AT_ONCE: usize = 64;
 
-/// Takes these runs. Those that somebody else took in this moment are left to them.
+/// Takes these runs over. Runs that another server has just taken are skipped.
 pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), store::Error> {
     let mut taken = 0;
     for ids in runs.chunks(AT_ONCE) {
@@ -34,7 +35,7 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
 struct Taking {
     run: RunRecord,
     work: Arc<RunWork>,
-    /// Open from before the commit, so that nothing is missed.
+    /// Opened before the commit, so that nothing is missed.
     mailbox: Mailbox,
 }
 
@@ -60,45 +61,45 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
         return Ok(0);
     }
     let outcomes = parts.journal.commit(changes).await;
-    let outcomes = outcomes.map_err(|lost| store::Error::Unavailable(lost.to_string()))?;
+    let outcomes = outcomes.map_err(|error| store::Error::Unavailable(error.to_string()))?;
     let mut taken = 0;
     for (taking, outcome) in takings.into_iter().zip(outcomes) {
         if outcome.is_err() {
             continue;
         }
         let id = taking.run.id.clone();
-        match go_on(parts, taking).await {
+        match continue_run(parts, taking).await {
             Ok(()) => taken += 1,
-            // It is this server's and has no actor: it is looked at again.
-            Err(error) => error!(run = %id, %error, "cannot go on with a run"),
+            // This server owns it without an actor: the next check finds it.
+            Err(error) => error!(run = %id, %error, "cannot continue a run"),
         }
     }
     Ok(taken)
 }
 
-/// The run is this server's: rebuilds its progress from the store, and starts its actor.
-async fn go_on(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
+/// Rebuilds the progress of a taken run from the store, and starts its actor.
+async fn continue_run(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
     let Taking { run, work, mailbox } = taking;
     let plan = Arc::clone(&work.plan);
     let (now, epoch) = (parts.clock.now(), run.live.epoch + 1);
     parts.dispatcher.works().insert(work);
     let record = parts.store.run(&run.id).await?.unwrap_or(run);
     let executions = parts.store.executions_of(&record.id).await?;
-    let means = Means::of(parts, &record, &plan);
+    let actor = ActorParts::of(parts, &record, &plan);
     let mut dice = parts.chance.dice();
     let course = parts
         .dispatcher
         .turn(&record.id, now, &mut dice, |turn| Course::restore(plan, &record, epoch, &executions, turn));
     let waits = course.is_waiting();
-    parts.runs.start(mailbox, course, Vec::new(), means, parts.chance.seed());
+    parts.runs.start(mailbox, course, Vec::new(), actor, parts.chance.seed());
     if waits {
         parts.admission.wake();
     }
     Ok(())
 }
 
-/// Puts what the store holds on the board: nodes, and every open execution with its plan.
-/// Before the journal hands anything on: what is committed from here on comes after it.
+/// Loads the board from the store: nodes, and every open execution with its work. Called before the journal
+/// publishes anything: later commits are applied after it.
 pub(crate) async fn load_board(
     store: &dyn Store,
     dispatcher: &Dispatcher,
@@ -134,7 +135,7 @@ pub(crate) async fn load_board(
         }
     }
     board.load_uses(uses);
-    // How long they had waited was counted by the server that leased them.
+    // The server that leased them has counted how long they waited.
     board.take_waits();
     Ok(())
 }

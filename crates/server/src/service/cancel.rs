@@ -13,7 +13,7 @@ impl Service {
         let (by, at) = (caller.name().to_owned(), self.parts.clock.now());
         match self.commit_one(Change::RunCancelRequested { run: run.clone(), by, at }).await? {
             Ok(()) => Ok(()),
-            // If the run is open, it was requested before.
+            // If the run is open, its end was requested before.
             Err(_) => self.open_run(caller, run).await.map(drop),
         }
     }

@@ -4,14 +4,13 @@ use downbeat_core::ids::NodeId;
 use downbeat_core::node::Tombstone;
 
 use super::Service;
-use super::patience::patiently;
+use super::patience::change_in_time;
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::nodes::{self, Force};
 
 impl Service {
-    /// Deletes a node; see [`Force`].
     pub async fn delete_node(&self, caller: &Caller, node: NodeId, force: Force) -> Result<Tombstone, Error> {
-        patiently(nodes::delete(&self.parts, node, force, caller)).await?
+        change_in_time(nodes::delete(&self.parts, node, force, caller)).await?
     }
 }

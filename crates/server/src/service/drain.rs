@@ -1,4 +1,4 @@
-//! Drains a node, or ends that.
+//! Drains a node, or ends the drain.
 
 use downbeat_core::Change;
 use downbeat_core::ids::NodeId;
@@ -7,7 +7,7 @@ use super::Service;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
 
-/// Whether a node is drained: it finishes its executions and takes no new ones.
+/// Whether a node is drained: it finishes its executions and gets no new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
     On,
@@ -15,7 +15,6 @@ pub enum Drain {
 }
 
 impl Service {
-    /// Drains a node, or lets it take work again.
     pub async fn set_drain(&self, caller: &Caller, node: NodeId, drain: Drain) -> Result<(), Error> {
         let (draining, by, at) = (drain == Drain::On, caller.name().to_owned(), self.parts.clock.now());
         let change = Change::NodeDrainSet { node, draining, by, at };

@@ -1,5 +1,4 @@
-//! Finds what a request names: a run, an execution, a node, a cluster. What belongs to something that was found is read
-//! from the store.
+//! Finds the run, execution, node or cluster that a request names. Data of a found object is read from the store.
 
 use std::str::FromStr;
 
@@ -18,7 +17,7 @@ impl Service {
         Ok(self.parts.store.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
-    /// The run, if it has not ended.
+    /// Returns the run, if it has not ended.
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord, Error> {
         let run = self.run(caller, id).await?;
         if run.live.is_ended() {
@@ -33,13 +32,13 @@ impl Service {
         Ok(self.parts.store.execution(parsed).await?.ok_or_else(missing)?)
     }
 
-    /// The cluster with this name or id; the default cluster when none is named.
+    /// Returns the cluster with this name or id; without a name, the default cluster.
     pub async fn cluster(&self, _caller: &Caller, name_or_id: Option<&str>) -> Result<ClusterId, Error> {
         let Some(name) = name_or_id else { return Ok(ClusterId::DEFAULT) };
         Ok(self.parts.store.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
     }
 
-    /// The node with this id, or with this hostname in a cluster.
+    /// Returns the node with this id, or with this hostname in a cluster.
     pub async fn node(
         &self,
         caller: &Caller,
@@ -56,7 +55,7 @@ impl Service {
         Err(Noun::Node(name_or_id.to_owned(), known).into())
     }
 
-    /// The id that a node has or would have; the node need not exist.
+    /// Returns the id that a node has or would have; the node need not exist.
     pub async fn node_id(
         &self,
         caller: &Caller,

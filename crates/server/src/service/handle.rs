@@ -1,4 +1,4 @@
-//! Owns [`Service`]: the handle on one server's parts that the verbs are methods of.
+//! Owns [`Service`]: the handle on one server's parts. Each operation is one of its methods.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::journal::Feed;
-use crate::metrics::{Metrics, take_stock};
+use crate::metrics::{self, Metrics};
 use crate::parts::Parts;
 use crate::replica::Following;
 use crate::settings::Settings;
 
-/// One server, as people and programs see it. Cheap to clone.
+/// One server, as users and programs see it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Service {
     pub(super) parts: Parts,
@@ -38,9 +38,8 @@ impl Service {
         &self.parts.metrics
     }
 
-    /// The figures as OpenMetrics text.
     pub(crate) async fn figures(&self) -> String {
-        take_stock(&self.parts).await;
+        metrics::update(&self.parts).await;
         self.parts.metrics.encode()
     }
 
@@ -56,7 +55,7 @@ impl Service {
         &self.parts.name
     }
 
-    /// The time that all servers agree on.
+    /// Returns the time that all servers agree on.
     pub fn now(&self) -> Timestamp {
         self.parts.clock.now()
     }
@@ -69,7 +68,7 @@ impl Service {
         &self.parts.span
     }
 
-    /// Cancelled when open streams have to end: the server stops, or a replica replaces the copy that they read from.
+    /// Cancelled when open streams have to end: the server stops, or a replica replaces the copy that they read.
     pub fn streams(&self) -> CancellationToken {
         self.replica().map_or_else(|| self.parts.closing.clone(), Following::streams)
     }
@@ -78,12 +77,12 @@ impl Service {
         &self.parts
     }
 
-    /// What this server knows of its primary, if it is a replica.
+    /// Returns what a replica knows of its primary; `None` on a primary.
     pub(crate) fn replica(&self) -> Option<&Following> {
         self.parts.replica.as_ref()
     }
 
-    /// Announces executions whose output grew.
+    /// Returns a receiver of executions whose output has grown.
     pub fn output_grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.parts.outputs.grown()
     }

@@ -1,9 +1,9 @@
-//! Tells whether this server can do its work, and how many nodes report problems.
+//! Returns whether this server is ready, and how many nodes report problems.
 
 use super::Service;
 
 impl Service {
-    /// Whether it makes sense to send requests here; if not, the reason.
+    /// Returns whether the server can handle requests; if not, the reason.
     pub async fn readiness(&self) -> Result<(), String> {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
@@ -12,21 +12,20 @@ impl Service {
         self.replica().map_or(Ok(()), |replica| replica.readiness(self.parts.clock.now()))
     }
 
-    /// Why the store cannot be relied on now; `None` if it can.
+    /// Returns why the store is not usable now, or `None`.
     pub(crate) async fn store_problem(&self) -> Option<String> {
         if let Err(error) = self.parts.store.health().await {
             return Some(error.to_string());
         }
         if self.replica().is_some() {
-            // A replica commits nothing and gives no signs of life.
+            // A replica commits nothing and sends no heartbeats.
             return None;
         }
         let signs = self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0);
-        let silent = || (!signs).then(|| "the store does not answer".to_owned());
-        self.parts.journal.trouble().or_else(silent)
+        let silent = || (!signs).then(|| "the store does not respond".to_owned());
+        self.parts.journal.store_problem().or_else(silent)
     }
 
-    /// How many nodes report that something is wrong with them.
     pub(crate) fn nodes_with_problems(&self) -> u64 {
         let board = self.parts.dispatcher.board();
         board.nodes().filter(|node| !node.problems.is_empty()).count() as u64

@@ -1,4 +1,4 @@
-//! Lists what a caller may see: runs, executions, nodes, events, servers.
+//! Lists runs, executions, nodes, events and servers.
 
 use downbeat_core::Event;
 use downbeat_core::execution::Execution;
@@ -30,7 +30,6 @@ impl Service {
         Ok(self.parts.store.executions(filter, page).await?)
     }
 
-    /// The nodes of a cluster, or of all clusters.
     pub async fn nodes(
         &self,
         _caller: &Caller,
@@ -52,12 +51,11 @@ impl Service {
         Ok(self.parts.store.events(filter, most).await?)
     }
 
-    /// How many runs, executions and nodes there are in each state.
+    /// Returns how many runs, executions and nodes are in each state.
     pub async fn tally(&self, _caller: &Caller) -> Result<Tally, Error> {
         Ok(self.parts.store.tally().await?)
     }
 
-    /// The servers that share the store.
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>, Error> {
         Ok(self.parts.store.servers().await?)
     }

@@ -1,4 +1,5 @@
-//! The server's service: everything that people and programs can ask of it, over any transport. One file per verb.
+//! Owns the server's service: all operations that users and programs can call, over any transport. One file
+//! per operation.
 
 mod cancel;
 mod delete;

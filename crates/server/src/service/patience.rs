@@ -1,4 +1,4 @@
-//! Limits how long a request waits for the store, and what it needs from the store before and after a decision.
+//! Limits how long a request waits for the store, and waits until this server is up to date.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use crate::error::Error;
 /// How long a request waits for the store.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waits for a read from the store.
-pub(super) async fn answered<T>(reading: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+/// Waits for a read from the store, with a time limit.
+pub(super) async fn read_in_time<T>(reading: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| {
         let seconds = PATIENCE.as_secs();
         Err(Error::Unavailable(format!(
-            "the store has not answered for {seconds} s; nothing was done: try again"
+            "the store has not responded for {seconds} s; nothing was changed: try again"
         )))
     })
 }
 
-/// Waits for work that changes something. After the time limit it may still take effect.
-pub(super) async fn patiently<T>(work: impl Future<Output = T>) -> Result<T, Error> {
+/// Waits for a change, with a time limit. After the limit it may still take effect.
+pub(super) async fn change_in_time<T>(work: impl Future<Output = T>) -> Result<T, Error> {
     tokio::time::timeout(PATIENCE, work).await.map_err(|_| {
         let seconds = PATIENCE.as_secs();
         Error::Unavailable(format!(
-            "the store has not answered for {seconds} s; what was asked for may still happen: look before asking \
-             again, or use an Idempotency-Key"
+            "the store has not responded for {seconds} s; the change may still take effect: check before you try again, \
+             or use an Idempotency-Key"
         ))
     })
 }
 
 impl Service {
-    /// Waits until this server knows what all servers have committed by now: a job targets every node that is
-    /// registered, whichever server registered it.
+    /// Waits until this server knows all changes that any server has committed: a job targets every
+    /// registered node, whichever server registered it.
     pub(super) async fn catch_up(&self) -> Result<(), Error> {
         if !self.parts.store.is_shared() {
             return Ok(());
@@ -43,10 +43,10 @@ impl Service {
             self.parts.feed.reached(committed).await;
             Ok(())
         };
-        answered(reached).await
+        read_in_time(reached).await
     }
 
     pub(super) async fn commit_one(&self, change: Change) -> Result<Applied, Error> {
-        Ok(patiently(self.parts.journal.commit_one(change)).await??)
+        Ok(change_in_time(self.parts.journal.commit_one(change)).await??)
     }
 }

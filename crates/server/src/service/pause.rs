@@ -8,12 +8,11 @@ use crate::caller::Caller;
 use crate::error::{Conflict, Error};
 
 impl Service {
-    /// Starts nothing more of a run until it is resumed. Executions that run go on to their end.
+    /// Starts nothing more of a run until it is resumed. Running executions finish.
     pub async fn pause(&self, caller: &Caller, run: &RunId) -> Result<(), Error> {
         self.set_paused(caller, run, true).await
     }
 
-    /// Continues a run that was paused.
     pub async fn resume(&self, caller: &Caller, run: &RunId) -> Result<(), Error> {
         self.set_paused(caller, run, false).await
     }

@@ -1,4 +1,4 @@
-//! Makes plans: which task runs where and in which order.
+//! Creates plans: which task runs where and in which order.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::error::Error;
 
 impl Service {
-    /// Makes the plan of a definition, and returns what `show` makes of it. Starts nothing.
+    /// Creates the plan of a definition, and returns the result of `show`. Starts nothing.
     pub async fn plan<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -29,7 +29,7 @@ impl Service {
         self.compile(cluster, Arc::new(definition), &params, show).await
     }
 
-    /// Makes the plan of a stored run again, and returns what `show` makes of it.
+    /// Creates the plan of a stored run again, and returns the result of `show`.
     pub async fn plan_of<T: Send + 'static>(
         &self,
         run: RunRecord,
@@ -46,17 +46,18 @@ impl Service {
         self.by_size(&definition, nodes, make).await
     }
 
-    /// The compiled plan of an open run, if this server has it.
+    /// Returns the compiled plan of an open run, if this server has it.
     pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
         self.parts.dispatcher.works().run(run).map(|work| Arc::clone(&work.plan))
     }
 
-    /// The backends that a definition may name: the built-in ones, and those that nodes declare.
+    /// Returns the backends that a definition may name: built-in ones, and those that nodes declare.
     pub fn catalogue(&self, cluster: ClusterId) -> Arc<Catalogue> {
         self.parts.dispatcher.board().catalogue(cluster)
     }
 
-    /// The run's nodes that are stale, offline or deleted now, by hostname, each with what becomes of its steps.
+    /// Returns the run's nodes that are stale, offline or deleted now, by hostname, each with the
+    /// consequence for its steps.
     pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
         let board = self.parts.dispatcher.board();
         silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
@@ -66,7 +67,7 @@ impl Service {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 
-    /// Makes a plan, and returns what `show` makes of it.
+    /// Creates a plan, and returns the result of `show`.
     pub(super) async fn compile<T: Send + 'static>(
         &self,
         cluster: ClusterId,
@@ -78,16 +79,16 @@ impl Service {
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
         let (on, params) = (nodes.len(), params.clone());
-        let asked = Arc::clone(&definition);
+        let sized = Arc::clone(&definition);
         let make = move || {
             let resolved = Arc::new(resolve(&definition, &params, &nodes)?);
             Ok(show(Plan::compile(definition, resolved)?))
         };
-        self.by_size(&asked, on, make).await
+        self.by_size(&sized, on, make).await
     }
 
-    /// Makes a large plan among the heavy work, where it waits for a free slot and delays nobody. A small plan is made
-    /// here: handing it over would cost more.
+    /// Creates a large plan as heavy work, where it waits for a free slot and does not delay others.
+    /// Creates a small plan here: the hand-over would cost more.
     pub(super) async fn by_size<T: Send + 'static>(
         &self,
         definition: &Definition,

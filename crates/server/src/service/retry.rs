@@ -10,25 +10,25 @@ use downbeat_core::run::RunRecord;
 use downbeat_core::run::again::{Again, entry_named, retry_of};
 use downbeat_core::spec::Entry;
 
-use super::patience::answered;
+use super::patience::read_in_time;
 use super::{Service, Submitted};
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Noun};
 use crate::runs::Launch;
 
-/// Which part of a run is done again.
+/// Which part of a run to execute again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redo {
     /// Everything that did not succeed.
     Failed,
     /// Everything that did not succeed on the nodes on which something failed.
     FailedNodes,
-    /// Everything that did not succeed; also this task, by name or by the number of a step, and all that follows it,
-    /// however they ended.
+    /// Everything that did not succeed; also this task, by name or step number, and all tasks after it,
+    /// even if they succeeded.
     From(String),
 }
 
-/// A run that is to be retried.
+/// A request to retry a run.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub run: RunId,
@@ -37,12 +37,12 @@ pub struct Retry {
 }
 
 impl Service {
-    /// Creates a run that takes over what succeeded in an ended one.
+    /// Creates a run that reuses the successful results of an ended one.
     pub async fn retry(&self, caller: &Caller, retry: Retry) -> Result<Submitted, Error> {
         self.catch_up().await?;
-        let first = answered(self.run(caller, &retry.run)).await?;
+        let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let executions = answered(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
+        let executions = read_in_time(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
             Redo::Failed => Again::AllNodes,
             Redo::FailedNodes => Again::FailedNodes,
@@ -69,7 +69,7 @@ impl Service {
     }
 }
 
-/// Returns the index of the entry that a name, or the number of a step, refers to.
+/// Returns the index of the entry that a name or a step number refers to.
 fn find_entry(run: &RunRecord, task: &str) -> Result<EntryIx, Error> {
     let definition = &run.definition;
     if let Some(entry) = entry_named(definition, task) {
@@ -89,7 +89,10 @@ fn find_entry(run: &RunRecord, task: &str) -> Result<EntryIx, Error> {
     let mut names: Vec<String> = definition.tasks.iter().flat_map(of_entry).collect();
     names.dedup();
     let known = match names.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => format!("its tasks have no names, and steps from 0 to {}", steps.count().saturating_sub(1)),
+        [] => format!(
+            "its tasks have no names; use a step number from 0 to {}",
+            steps.count().saturating_sub(1)
+        ),
         names => advice(task, names, "tasks"),
     };
     Err(Noun::Task { run: run.id.clone(), task: task.to_owned(), known }.into())

@@ -11,16 +11,16 @@ use downbeat_core::{Refusal, expr};
 use tracing::Instrument;
 
 use super::Service;
-use super::patience::{answered, patiently};
+use super::patience::{change_in_time, read_in_time};
 use crate::caller::Caller;
 use crate::error::{Conflict, Error};
 use crate::runs::{Launch, launch};
 
-/// A run that somebody wants.
+/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct Submit {
     pub definition: Definition,
-    /// Values for the job's params; the others get their defaults. `None`: the definition was given alone.
+    /// Values for the job's params; the others get their defaults. `None` if the definition came alone.
     pub params: Option<Params>,
     /// Whether the run ignores the cache.
     pub no_cache: bool,
@@ -36,12 +36,12 @@ pub struct Submitted {
 }
 
 impl Service {
-    /// Creates a run, and starts it in the same commit. If the caller disconnects before the plan is made, nothing
-    /// happens.
+    /// Creates a run, and starts it in the same commit. If the caller disconnects before the plan is
+    /// created, nothing happens.
     pub async fn submit(&self, caller: &Caller, submit: Submit) -> Result<Submitted, Error> {
         self.check_level(submit.definition.level())?;
         self.catch_up().await?;
-        let cluster = answered(self.cluster(caller, submit.definition.cluster.as_deref())).await?;
+        let cluster = read_in_time(self.cluster(caller, submit.definition.cluster.as_deref())).await?;
         let given = submit.params.unwrap_or_default();
         let params = expr::given(&submit.definition, &given).map_err(Error::Params)?;
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
@@ -50,7 +50,7 @@ impl Service {
         self.create(Launch { made, plan, taken: Vec::new() }).await
     }
 
-    /// Refuses a run that an older server, which shares the store, would run wrongly if it took the run over.
+    /// Refuses a run that an older server on this store would execute wrongly if it took the run over.
     pub(super) fn check_level(&self, level: u32) -> Result<(), Error> {
         if self.parts.level.reaches(level) {
             return Ok(());
@@ -82,11 +82,11 @@ impl Service {
         }
     }
 
-    /// Launches a run, also when the caller disconnects: a run that is committed needs an actor.
+    /// Launches a run even if the caller disconnects: a committed run needs an actor.
     pub(super) async fn create(&self, new: Launch) -> Result<Submitted, Error> {
         let parts = self.parts.clone();
         let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span());
-        let launched = patiently(launched).await?;
+        let launched = change_in_time(launched).await?;
         match launched.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?? {
             Ok(run) => Ok(Submitted { run, created: true }),
             Err(Refusal::KeyInUse(first)) => {
@@ -97,7 +97,7 @@ impl Service {
             Err(Refusal::QueueFull { pending }) => {
                 Err(Error::TooManyRuns { most: self.parts.settings.max_pending_runs, pending })
             }
-            Err(other) => Err(Error::Bug(format!("a new run was refused: {other}"))),
+            Err(other) => Err(Error::Bug(format!("the store refused a new run: {other}"))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs that are asked for while the places for large plans are taken.
+//! Runs that are submitted while no slot for large plans is free.
 
 use std::sync::{Arc, mpsc};
 
@@ -56,14 +56,14 @@ fn large() -> Submit {
     Submit { definition, params: None, no_cache: false, idempotency_key: None }
 }
 
-/// Takes every place; each is free again when its sender is dropped.
+/// Occupies every slot; each is free again when its sender is dropped.
 async fn take_all(heavy: &HeavyWork) -> Vec<mpsc::Sender<()>> {
     let mut taken = Vec::new();
     for _ in 0..limits::PLANS_AT_ONCE {
-        let (let_go, held) = mpsc::channel::<()>();
+        let (finish, held) = mpsc::channel::<()>();
         let heavy = heavy.clone();
         tokio::spawn(async move { heavy.run(move || held.recv().unwrap_err()).await });
-        taken.push(let_go);
+        taken.push(finish);
     }
     until_left(heavy, limits::PLANS_WAITING).await;
     taken
@@ -75,24 +75,24 @@ async fn until_left(heavy: &HeavyWork, room: usize) {
     }
 }
 
-/// Asks for a run, and returns when its plan waits for a place.
-async fn ask(service: &Service) -> JoinHandle<Result<Submitted, Error>> {
-    let asking = service.clone();
-    let asked = tokio::spawn(async move { asking.submit(&Caller::API, large()).await });
+/// Submits a run, and returns when its plan waits for a slot.
+async fn submit_large(service: &Service) -> JoinHandle<Result<Submitted, Error>> {
+    let submitter = service.clone();
+    let submitted = tokio::spawn(async move { submitter.submit(&Caller::API, large()).await });
     until_left(&service.parts.heavy, limits::PLANS_WAITING - 1).await;
-    asked
+    submitted
 }
 
 #[tokio::test]
-async fn who_goes_away_while_a_plan_waits_for_its_place_leaves_no_run() {
+async fn a_caller_that_disconnects_while_its_plan_waits_leaves_no_run() {
     let server = server().await;
     let service = server.service().clone();
     let mut taken = take_all(&service.parts.heavy).await;
-    let asked = ask(&service).await;
-    asked.abort();
-    assert!(asked.await.unwrap_err().is_cancelled());
+    let submitted = submit_large(&service).await;
+    submitted.abort();
+    assert!(submitted.await.unwrap_err().is_cancelled());
     taken.pop();
-    // Places are given in turn: the run of the first would be there by now.
+    // Slots are assigned in order: the run of the first request would exist by now.
     let run = service.submit(&Caller::API, large()).await.unwrap().run.id.clone();
     let events = service.store().events(&Default::default(), u32::MAX).await.unwrap();
     let runs = events.into_iter().filter_map(|event| match event.change {
@@ -109,10 +109,10 @@ async fn a_plan_that_finds_no_place_is_refused_as_busy_and_nothing_is_created() 
     let server = server().await;
     let service = server.service().clone();
     let taken = take_all(&service.parts.heavy).await;
-    let asked = ask(&service).await;
+    let submitted = submit_large(&service).await;
     tokio::time::pause();
     tokio::time::advance(PATIENCE * 2).await;
-    let refused = asked.await.unwrap();
+    let refused = submitted.await.unwrap();
     tokio::time::resume();
     assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
     drop(taken);

@@ -13,10 +13,10 @@ use super::Service;
 use crate::dispatch::Obstacle;
 use crate::error::{Error, Noun};
 
-/// A node is called silent when it missed a heartbeat and half of the next: short of that it may just be between two.
+/// A node counts as silent after one and a half heartbeat intervals: before that, its next heartbeat may just be due.
 const MISSED: (u32, u32) = (3, 2);
 
-/// A node and why it has not begun what it is to do.
+/// A node, and why it has not started an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeWaits {
     pub(crate) hostname: String,
@@ -24,12 +24,12 @@ pub(crate) struct NodeWaits {
 }
 
 impl Service {
-    /// Why a run waits for its turn, if it does.
+    /// Returns why a run waits for admission, if it does.
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
         self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
     }
 
-    /// Why each of these runs waits for its turn, of those that do.
+    /// Returns why runs wait for admission, for those that do.
     pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
         if !runs.iter().any(|run| run.live.is_waiting()) {
             return HashMap::default();
@@ -39,7 +39,7 @@ impl Service {
         runs.iter().filter_map(reason).collect()
     }
 
-    /// Why a pending execution waits, per node.
+    /// Returns why a pending execution waits, per node.
     pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Obstacle>, Error> {
         if execution.pinned.is_some() {
             let waits = self.node_waits(&[execution]).await?;
@@ -64,7 +64,8 @@ impl Service {
         }
     }
 
-    /// Why pending executions that are bound to a node have not begun there; nothing of those that are about to.
+    /// Returns why pending executions have not started on the node that they are pinned to; omits those
+    /// that are about to.
     pub(crate) async fn node_waits(
         &self,
         executions: &[&Execution],
@@ -90,7 +91,7 @@ impl Service {
         Ok(facts.into_iter().filter_map(wait).collect())
     }
 
-    /// Asks the store which nodes are silent, unless every wait is explained without it.
+    /// Reads from the store which nodes are silent, unless every wait is already explained.
     async fn fill_silence(&self, mut facts: Vec<(NodeId, &mut WaitFacts)>) -> Result<(), Error> {
         let health = self.health();
         facts.retain(|(_, facts)| match NodeWait::of(facts, &health) {

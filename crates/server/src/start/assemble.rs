@@ -15,7 +15,7 @@ use super::prune::prune;
 use super::{Server, StartError, hostname};
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::cluster::{CommonLevel, LastSign, Life};
+use crate::cluster::{CommonLevel, LastSign, Membership};
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::http;
@@ -31,7 +31,7 @@ use crate::service::Service;
 use crate::settings::Settings;
 use crate::surroundings::{Chance, Surroundings};
 
-/// A server that is to be started.
+/// The input for starting a server.
 pub(super) struct Order {
     pub(super) settings: Settings,
     pub(super) name: String,
@@ -50,15 +50,15 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let (mut server, doors) = base(order, store, None).await?;
     let (parts, stopping) = (server.parts.clone(), server.stopping.clone());
     let (http, grpc) = (server.http_addr.to_string(), server.grpc_addr.to_string());
-    let life = Arc::new(Life::begin(parts.clone(), http, grpc).await?);
-    server.signing = Some(spawn(Arc::clone(&life).live(stopping.clone())));
-    life.take_over_ownerless().await;
+    let member = Arc::new(Membership::join(parts.clone(), http, grpc).await?);
+    server.signing = Some(spawn(Arc::clone(&member).send_heartbeats(stopping.clone())));
+    member.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
     spawn(parts.dispatcher.clone().run(journal, clock, seed, stopping.clone()));
     spawn(parts.admission.clone().run(parts.clone(), stopping.clone()));
     spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
-    spawn(life.look_after(stopping.clone()));
+    spawn(member.watch(stopping.clone()));
     spawn(prune(parts.clone(), stopping));
     parts.dispatcher.wake();
     parts.admission.wake();
@@ -94,8 +94,8 @@ pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Serv
     Ok(server)
 }
 
-/// Makes what a primary and a replica have in common: the parts, with the board loaded. `is_copied` tells of a replica
-/// whether its copy is complete.
+/// Creates what a primary and a replica have in common: the parts, with the board loaded. `is_copied` is
+/// set for a replica: whether its copy is complete.
 async fn base(
     order: Order,
     store: Arc<dyn Store>,
@@ -121,7 +121,7 @@ async fn base(
     if is_copied.is_none() {
         performers = vec![Arc::new(dispatcher.clone()), Arc::new(admission.clone()), Arc::new(runs.clone())];
     } else {
-        // The journal of a replica ends before anybody can use it.
+        // The journal of a replica ends before it can be used.
         journal_stop.cancel();
     }
     let level = CommonLevel::default();
@@ -194,12 +194,12 @@ fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(work.in_current_span())
 }
 
-fn address(listener: Option<&TcpListener>, asked: SocketAddr) -> SocketAddr {
-    listener.and_then(|listener| listener.local_addr().ok()).unwrap_or(asked)
+fn address(listener: Option<&TcpListener>, configured: SocketAddr) -> SocketAddr {
+    listener.and_then(|listener| listener.local_addr().ok()).unwrap_or(configured)
 }
 
 async fn serve_http(listener: TcpListener, service: Service) {
     let hosts = http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.settings().allowed_hosts);
     let closing = service.parts().closing.clone();
-    http::serve(listener, http::router(service, hosts), http::Grants::default(), closing).await;
+    http::serve(listener, http::router(service, hosts), http::PortLimits::default(), closing).await;
 }

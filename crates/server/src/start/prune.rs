@@ -22,7 +22,7 @@ pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
             () = tokio::time::sleep(PRUNE_EVERY) => {}
             () = stop.cancelled() => return,
         }
-        // No retention, or one longer than the calendar: no run is removed, and the rest of the upkeep is done.
+        // Without retention, or with one longer than the calendar, no run is removed; the other cleanup still runs.
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
         let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
@@ -30,7 +30,7 @@ pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
             match parts.store.prune(before, PRUNE_MOST).await {
                 Ok(0) => break,
                 Ok(runs) => {
-                    info!(runs, "removed runs that are past retention");
+                    info!(runs, "removed runs older than the retention");
                     if runs < u64::from(PRUNE_MOST) || stop.is_cancelled() {
                         break;
                     }

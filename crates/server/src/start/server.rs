@@ -12,7 +12,6 @@ use crate::parts::Parts;
 use crate::rpc::Host;
 use crate::service::Service;
 
-/// A server that runs.
 #[derive(Debug)]
 pub struct Server {
     pub(super) service: Service,
@@ -21,32 +20,30 @@ pub struct Server {
     pub(super) http_addr: SocketAddr,
     pub(super) grpc_addr: SocketAddr,
     pub(super) found_nothing: bool,
-    /// Actors and loops end.
+    /// Ends actors and loops.
     pub(super) stopping: CancellationToken,
     pub(super) listeners: Vec<JoinHandle<()>>,
-    /// Gives signs of life.
+    /// Sends this server's heartbeats.
     pub(super) signing: Option<JoinHandle<()>>,
     pub(super) journal: JoinHandle<()>,
     pub(super) journal_stop: CancellationToken,
 }
 
 impl Server {
-    /// Where HTTP is served.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
     }
 
-    /// Where agents dial in.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc_addr
     }
 
-    /// Whether nothing was ever written to the store before this server was started.
+    /// Returns whether the store was empty when this server started.
     pub fn found_nothing(&self) -> bool {
         self.found_nothing
     }
 
-    /// What agents call, whatever carries it.
+    /// Returns the calls for agents, independent of the transport.
     pub fn link(&self) -> Arc<dyn Link> {
         Arc::clone(&self.host) as Arc<dyn Link>
     }
@@ -55,16 +52,19 @@ impl Server {
         &self.service
     }
 
-    /// Stops: no new requests, those under way end, everything that was submitted is written.
+    /// Stops the server: refuses new requests, finishes those in progress, and writes all submitted changes.
     pub async fn stop(self) {
         info!("stopping");
         self.parts.closing.cancel();
-        self.parts.dispatcher.board().let_go();
+        self.parts.dispatcher.board().drop_polls();
         let grace = self.parts.settings.shutdown_grace.0;
         for listener in self.listeners {
             let abort = listener.abort_handle();
             if tokio::time::timeout(grace, listener).await.is_err() {
-                warn!("requests were still under way after {}", self.parts.settings.shutdown_grace);
+                warn!(
+                    "requests were still in progress after {}; they are aborted",
+                    self.parts.settings.shutdown_grace
+                );
                 abort.abort();
             }
         }
@@ -74,11 +74,11 @@ impl Server {
         // Its last batch is written when the task ends.
         let _ = self.journal.await;
         if let Some(signing) = self.signing {
-            // A sign that is under way must not undo the sign-off.
+            // A heartbeat in progress must not undo the removal.
             let _ = tokio::time::timeout(grace, signing).await;
         }
         if let Err(error) = self.parts.store.remove_server(self.parts.server).await {
-            warn!(%error, "cannot sign off");
+            warn!(%error, "cannot remove this server from the store");
         }
         self.parts.store.close().await;
         info!("stopped");

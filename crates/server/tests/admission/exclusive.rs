@@ -1,11 +1,11 @@
-//! Exclusive runs have their nodes for themselves.
+//! Exclusive runs hold their nodes for themselves.
 
 use downbeat_testbed::in_process::{Setup, settings};
 use serde_json::json;
 
 use crate::work::{Entry, Log, Worker, job, with};
 
-/// Whatever ran on any of the nodes from a run's first work to its last was its own.
+/// Asserts that only this run had work on the nodes between its first and its last execution.
 pub(crate) fn check_alone(entries: &[Entry], run: &str) {
     let of_run = |entry: &Entry| entry.run == run;
     let first = entries.iter().position(of_run).expect("the run did something");
@@ -48,12 +48,12 @@ async fn an_exclusive_run_waits_for_a_step_and_holds_others_off() {
     let reason = format!("waits for web-01, busy with run {plain}");
     let shown = setup.run_until(&exclusive, |run| run["pending_reason"] == reason).await;
     assert_eq!(shown["state"], "pending");
-    // Kept free: what comes now waits, also on the node that has nothing to do.
+    // Kept free: new work waits, also on the idle node.
     let late = setup.submit(&job("all", 1)).await;
     assert_eq!(other.take_soon().await, []);
     let executions = setup.ok(&format!("/runs/{late}/executions")).await;
     let id = executions["data"][0]["id"].as_str().unwrap();
-    let kept = format!("the node is kept free for run {exclusive} (exclusive), which is next");
+    let kept = format!("the node is kept free for run {exclusive} (exclusive), which starts next");
     assert_eq!(setup.ok(&format!("/executions/{id}")).await["waiting"][0]["reason"], kept);
     agent.finish(&work, 0).await;
     let (one, two) = (agent.take().await, other.take().await);
@@ -62,7 +62,7 @@ async fn an_exclusive_run_waits_for_a_step_and_holds_others_off() {
     assert_eq!(setup.ok(&format!("/executions/{id}")).await["waiting"][0]["reason"], held);
     let (_, metrics) = setup.root("/metrics").await;
     assert!(metrics.contains("\ndownbeat_nodes_held 2\n"), "{metrics}");
-    // One node is done, and is still held while the run goes on elsewhere.
+    // One node is finished, and still held while the run continues elsewhere.
     other.finish(&two, 0).await;
     assert_eq!(other.take_soon().await, []);
     agent.finish(&one, 0).await;

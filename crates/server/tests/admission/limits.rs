@@ -1,4 +1,4 @@
-//! Limits of tasks: never more than so many at once, whichever server gives them out, and no place is lost with a node.
+//! Limits of tasks: never more than allowed at once, over all servers, and no slot is lost with a node.
 
 use downbeat_core::Span;
 use downbeat_server::Settings;
@@ -18,14 +18,14 @@ fn quick(store: &str, name: &str) -> Settings {
     }
 }
 
-/// So many items that each take one of a limit.
+/// Creates a job with this many items, each of which uses one slot of a limit.
 fn limited(items: usize, limits: &Value) -> Value {
     let items: Vec<usize> = (0..items).collect();
     let task = json!({"name": "item", "backend": "test", "action": "noop", "for_each": {"items": items}, "limits": limits});
     json!({"tasks": [task]})
 }
 
-/// The most that nodes really had in hand at once.
+/// Returns the maximum number of executions that nodes had at once.
 fn most_at_once(entries: &[Entry]) -> usize {
     let (mut now, mut most) = (0, 0);
     for entry in entries {
@@ -76,11 +76,11 @@ async fn what_a_node_of_another_server_holds_takes_a_place_until_it_ends() {
     let (mut here, mut there) = (one.agent("web-01", &[]).await, two.agent("web-02", &[]).await);
     let first = one.submit(&limited(2, &json!({"db": 1}))).await;
     let held = here.take().await;
-    // The other server's node gets nothing of it, and people are told why.
-    let why = |run: &Value| run["waiting"][0]["nodes"][0]["reason"] == "limit db: 1 of 1 are taken";
+    // The other server's node gets nothing of it, and the reason is shown.
+    let why = |run: &Value| run["waiting"][0]["nodes"][0]["reason"] == "limit db: 1 of 1 in use";
     two.run_until(&first, why).await;
     assert!(there.take_soon().await.is_empty());
-    // What needs no place goes by.
+    // Work without this limit starts.
     let free = two.submit(&json!({"tasks": [{"backend": "test", "action": "noop"}]})).await;
     let other = there.take().await;
     assert_eq!(other.of.run().as_str(), free);
@@ -106,7 +106,7 @@ async fn the_place_of_a_node_that_fell_silent_is_free_when_its_lease_is_over() {
     let lost = silent.take().await;
     let store = one.server.service().store();
     assert_eq!(store.uses().await.unwrap().len(), 1);
-    // It never beats again. Its place goes to the next attempt, on a node of the other server.
+    // It sends no more heartbeats. Its slot goes to the next attempt, on a node of the other server.
     two.run_until(&run, |run| run["waiting"][0]["execution"].is_string()).await;
     let mut other = two.agent("web-02", &[]).await;
     let again = other.take().await;
@@ -137,7 +137,7 @@ async fn a_server_that_starts_knows_what_was_given_out_within_a_rate() {
     let second = two.submit(&limited(1, &json!({"api": "2/1h"}))).await;
     let why = |run: &Value| {
         let reason = run["waiting"][0]["nodes"][0]["reason"].as_str().unwrap_or_default();
-        reason.starts_with("limit api: 2 within 1h were given out; next at ")
+        reason.starts_with("limit api: 2 started within 1h; next at ")
     };
     two.run_until(&second, why).await;
     assert!(agent.take_soon().await.is_empty());

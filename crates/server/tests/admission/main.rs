@@ -1,4 +1,4 @@
-//! Turns: which run begins when, who has which node, and that no server breaks the rules by itself or together.
+//! Turns: which run starts when, which run holds which node, on one server and on several.
 
 mod exclusive;
 mod limits;

@@ -1,4 +1,4 @@
-//! A paused run begins nothing more.
+//! A paused run starts nothing more.
 
 use downbeat_testbed::in_process::Setup;
 use reqwest::StatusCode;
@@ -24,12 +24,12 @@ async fn a_paused_run_lets_what_runs_end_and_goes_on_when_it_is_resumed() {
     let answer = setup.post(&pause, &json!({})).await;
     assert_eq!(
         (answer.status, &answer.body["detail"]),
-        (StatusCode::CONFLICT, &json!(format!("run `{run}` is paused already")))
+        (StatusCode::CONFLICT, &json!(format!("run `{run}` is already paused")))
     );
     agent.finish(&work, 0).await;
     setup.run_until(&run, |run| run["counts"]["succeeded"] == 1).await;
     assert_eq!(agent.take_soon().await, []);
-    // Others are not held up by it.
+    // Other runs are not delayed by it.
     let other = setup.submit(&job("all", 1)).await;
     let work = agent.take().await;
     assert_eq!(work.of.run().to_string(), other);
@@ -55,7 +55,7 @@ async fn a_paused_run_lets_what_runs_end_and_goes_on_when_it_is_resumed() {
 #[tokio::test]
 async fn what_waits_for_a_node_is_not_given_out_while_its_run_is_paused() {
     let setup = Setup::new().await;
-    // Nobody asks for work yet: it waits.
+    // No node polls yet: it waits.
     let mut agent = setup.agent("web-01", &["web"]).await;
     let run = setup.submit(&job("all", 1)).await;
     setup.post(&format!("/runs/{run}/pause"), &json!({})).await;

@@ -1,4 +1,4 @@
-//! Runs beyond the limit wait, and begin in order.
+//! Runs beyond the limit wait, and start in order.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ async fn a_submission_beyond_the_queue_is_refused_until_there_is_room() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.body["code"], "too_many_runs");
     assert_eq!(answer.headers["retry-after"], "5");
-    let detail = "no more than 1 runs may wait for their turn (max_pending_runs), and 1 do; try again later";
+    let detail = "1 runs are pending, and at most 1 may be (max_pending_runs); try again later";
     assert_eq!(answer.body["detail"], detail);
     agent.finish(&work, 0).await;
     assert_eq!(setup.ended(&first).await["state"], "completed");
@@ -79,7 +79,7 @@ async fn a_run_that_is_cancelled_while_it_waits_ends_and_does_nothing() {
     let ended = setup.ended(&second).await;
     assert_eq!((&ended["state"], &ended["started_at"]), (&json!("cancelled"), &json!(null)));
     assert_eq!((&ended["counts"]["skipped"], &ended["counts"]["pending"]), (&json!(2), &json!(0)));
-    // It was not let in in the place of the one behind it.
+    // It was not admitted before the one in front of it.
     assert_eq!(setup.ok(&format!("/runs/{third}")).await["state"], "pending");
     agent.finish(&work, 0).await;
     assert_eq!(agent.take().await.of.run().to_string(), third);
@@ -94,7 +94,7 @@ async fn a_runs_timeout_counts_from_its_start() {
     setup.submit(&job("all", 1)).await;
     let work = agent.take().await;
     let second = setup.submit(&with(job("all", 1), "timeout", "1s")).await;
-    // It waits for longer than it may take.
+    // It waits for longer than its time limit.
     tokio::time::sleep(Duration::from_millis(1_300)).await;
     assert_eq!(setup.ok(&format!("/runs/{second}")).await["state"], "pending");
     agent.finish(&work, 0).await;
@@ -119,7 +119,7 @@ async fn what_waits_when_a_server_stops_waits_when_it_is_back() {
     assert_eq!(shown["pending_reason"], "waits for its turn: 1 of 1 runs under way, next in line");
     setup.post(&format!("/runs/{cancelled}/cancel"), &json!({})).await;
     assert_eq!(setup.ended(&cancelled).await["state"], "cancelled");
-    // A new session: what the former one had is lost, and the run comes to its end one way or the other.
+    // A new session: the executions of the former one are lost, and the run ends.
     let log = Log::default();
     let _worker = Worker::at(&setup, "web-01", &log).await;
     setup.ended(&first).await;

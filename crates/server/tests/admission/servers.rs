@@ -1,4 +1,4 @@
-//! Turns are the same whichever server a run came to, and none is lost with its server.
+//! Turns do not depend on the server that a run was submitted to, and none is lost with its server.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn server(store: &str, name: &str, most: Option<u32>) -> Settings {
     Settings { max_concurrent_runs: most, server_stale_after: Span::from_secs(1), ..settings(store, name) }
 }
 
-/// The most runs that were under way at once, as the events tell.
+/// Returns the maximum number of runs in progress at once, from the events.
 async fn most_under_way(setup: &Setup) -> usize {
     let events = setup.server.service().store().events(&EventFilter::default(), u32::MAX).await.unwrap();
     let (mut under_way, mut most) = (BTreeSet::new(), 0);
@@ -90,7 +90,7 @@ async fn a_run_whose_server_dies_while_it_waits_is_let_in_by_another() {
     let mut agent = two.agent("web-01", &["web"]).await;
     let first = two.submit(&job("all", 1)).await;
     let work = agent.take().await;
-    // A server that ends without a word, and everything in it.
+    // A server that is killed.
     let dying = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let settings = server(&database.url, "one", Some(1));
     let one = dying.spawn(async move { Setup::with(settings).await }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Agents that carry out whatever they are given, and write down in which order.
+//! Agents that execute everything that they get, and record the order.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use downbeat_testbed::in_process::{Agent, Setup};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// What happened on a node.
+/// An event on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) node: String,
@@ -15,7 +15,7 @@ pub(crate) struct Entry {
     pub(crate) began: bool,
 }
 
-/// What happened on all nodes, in one order.
+/// The events on all nodes, in one order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Entry>>>);
 
@@ -29,13 +29,13 @@ impl Log {
         self.0.lock().unwrap().clone()
     }
 
-    /// The runs whose work began, in order.
+    /// Returns the runs whose work started, in order.
     pub(crate) fn runs(&self) -> Vec<String> {
         self.entries().into_iter().filter(|entry| entry.began).map(|entry| entry.run).collect()
     }
 }
 
-/// Carries out all that comes, until it is dropped.
+/// Executes all work until it is dropped.
 pub(crate) struct Worker(JoinHandle<()>);
 
 impl Drop for Worker {
@@ -49,7 +49,7 @@ impl Worker {
         Self::of(setup.agent(hostname, &["web"]).await, hostname, log)
     }
 
-    /// Goes on with an agent that did something before.
+    /// Continues with an agent that was used before.
     pub(crate) fn of(mut agent: Agent, hostname: &str, log: &Log) -> Self {
         let (hostname, log) = (hostname.to_owned(), log.clone());
         Self(tokio::spawn(async move {
@@ -65,7 +65,7 @@ impl Worker {
     }
 }
 
-/// So many steps on every node of a target.
+/// Creates a job of this many steps on every node of a target.
 pub(crate) fn job(target: &str, steps: usize) -> Value {
     let tasks = vec![json!({"backend": "test", "action": "noop"}); steps];
     json!({"target": target, "tasks": tasks})

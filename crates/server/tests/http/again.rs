@@ -1,4 +1,4 @@
-//! Params, pauses, and runs that are tried again.
+//! Params, pauses, and retries of runs.
 
 use downbeat_testbed::in_process::{Agent, Setup, noop, send};
 use reqwest::{Method, StatusCode};
@@ -13,14 +13,15 @@ fn two_steps() -> Value {
     json!({"name": "deploy", "target": "all", "strategy": "continue", "tasks": [task("first"), task("second")]})
 }
 
-/// Takes the next piece of work and ends it; answers its run and step.
+/// Finishes the next execution. Returns its run and step.
 async fn work(agent: &mut Agent, exit_code: i32) -> (String, u32) {
     let work = agent.take().await;
     agent.finish(&work, exit_code).await;
     (work.of.run().to_string(), work.of.step())
 }
 
-/// A run that failed in its second step on web-02: both nodes ended the first, and web-01 the second too.
+/// Creates a run that failed in its second step on web-02: both nodes finished the first step, and web-01
+/// the second too.
 async fn failed(setup: &Setup, one: &mut Agent, two: &mut Agent) -> String {
     let id = setup.submit(&two_steps()).await;
     let first = one.take().await;
@@ -83,7 +84,7 @@ async fn the_failed_nodes_alone_are_a_run_of_their_own() {
     assert_eq!(work(&mut two, 7).await, (second.clone(), 1));
     let run = setup.ended(&second).await;
     assert_eq!((&run["status"], &run["counts"]["succeeded"]), (&json!("failed"), &json!(1)), "{run}");
-    // What was taken over twice leads to where it was really done.
+    // A result that was reused twice refers to the original execution.
     let original = setup.ok(&format!("/runs/{first}")).await["results"]["0"]["web-02"]["execution"].clone();
     let third = setup.post(&format!("/runs/{second}/retry"), &json!(null)).await;
     assert_eq!(third.body["results"]["0"]["web-02"]["reused"], original);
@@ -188,7 +189,7 @@ async fn a_paused_run_begins_nothing_more_until_it_is_resumed() {
     assert!(paused.body["paused_at"].is_string());
     let again = post("pause").await;
     assert_eq!(again.status, StatusCode::CONFLICT);
-    assert!(again.body["detail"].as_str().unwrap().ends_with("is paused already"), "{}", again.body);
+    assert!(again.body["detail"].as_str().unwrap().ends_with("is already paused"), "{}", again.body);
     agent.finish(&first, 0).await;
     let run = setup.run_until(&id, |run| run["counts"]["succeeded"] == 1).await;
     assert_eq!((&run["status"], &run["paused"]), (&json!("running"), &json!(true)));
@@ -239,7 +240,7 @@ async fn a_definition_comes_alone_or_beside_its_params() {
         assert_eq!(error["path"], path, "{}", answer.body);
         assert!(error["message"].as_str().unwrap().contains(word), "{error}");
     }
-    // The text knows its lines.
+    // The parser of the text reports lines.
     let answer =
         setup.post("/runs", &json!({"definition": "target: all\ntasks:\n  - backend: nope\n"})).await;
     assert_eq!(answer.body["errors"][0]["line"], 3, "{}", answer.body);

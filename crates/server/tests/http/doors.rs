@@ -1,5 +1,5 @@
-//! Who may ask, and how: pages of other sites are refused by every route that changes something, foreign names by every
-//! route. The routes come from the OpenAPI document, so that a new one cannot be forgotten.
+//! Which requests are accepted: pages of other sites are refused by every route that changes something, foreign host
+//! names by every route. The routes come from the OpenAPI document, so that a new one cannot be forgotten.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -27,7 +27,7 @@ impl Operation {
         setup.http.request(self.method.clone(), url)
     }
 
-    /// A body that it would carry out.
+    /// Returns a body that the operation would accept.
     fn body(&self) -> Value {
         if self.path.contains("{id}") { json!({}) } else { noop() }
     }
@@ -48,9 +48,9 @@ fn operations() -> Vec<Operation> {
     operations
 }
 
-/// A node and a run under way: there is something that each route could change.
+/// Starts a server with a node and an open run, so that each route could change something.
 async fn busy() -> (Setup, String) {
-    // The node sends no heartbeats, and its silence is not to be an event.
+    // The node sends no heartbeats, and its silence must not become an event.
     let hour = Span::from_secs(3_600);
     let (node_stale_after, node_offline_after, lease_ttl) = (hour, Span(hour.0 * 2), hour);
     let patient = settings("memory:", "one");
@@ -79,7 +79,7 @@ const UNSUPPORTED: (StatusCode, &str) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "un
 /// Names and values.
 type Headers = &'static [(&'static str, &'static str)];
 
-/// What pages of other sites can send, and how it is refused.
+/// Requests that pages of other sites can send, and how they are refused.
 const BY_HEADERS: [(Headers, (StatusCode, &str)); 9] = [
     (&[("Origin", "https://evil.example")], CROSS_SITE),
     (&[("Origin", "null")], CROSS_SITE),
@@ -93,7 +93,7 @@ const BY_HEADERS: [(Headers, (StatusCode, &str)); 9] = [
     (&[("Host", "evil.example"), ("Sec-Fetch-Site", "same-origin")], UNKNOWN_HOST),
 ];
 
-/// Types that a page may send without asking the server first.
+/// Types that a page may send without a preflight check.
 const BY_TYPE: [Option<&str>; 4] = [
     None,
     Some("text/plain"),
@@ -134,7 +134,7 @@ async fn no_route_that_changes_something_obeys_a_page_of_another_site() {
     assert!(refused >= 9 * 22, "{refused}");
     assert_eq!(events(&setup).await, before, "nothing happened");
 
-    // A page could have: the same requests by a program are carried out.
+    // The same requests are accepted from a program.
     let mut obeyed = Vec::new();
     for operation in operations().iter().filter(|operation| operation.changes()) {
         let (setup, run) = busy().await;

@@ -112,7 +112,7 @@ async fn many_events_are_read_in_pages_and_none_is_missed_while_more_are_made() 
     }
     let mut stream = setup.follow("/events?since=0").await;
     let first = stream.next().await.unwrap();
-    // The rest of the first page is with the client's reader; these come while it is behind.
+    // The client still reads the rest of the first page; these are committed while it is behind.
     for _ in 0..100 {
         setup.submit(&definition).await;
     }

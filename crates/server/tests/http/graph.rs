@@ -1,4 +1,4 @@
-//! Graphs as they are shown: plans, items, what came from the cache, and runs that are tried again from a task on.
+//! Graphs as they are shown: plans, items, cached results, and retries from a task on.
 
 use downbeat_testbed::in_process::{Agent, Setup};
 use reqwest::StatusCode;
@@ -154,7 +154,7 @@ async fn a_run_is_tried_again_from_a_task_on_and_an_unknown_one_is_not_found() {
     let both = setup.post(&retry, &json!({"from": "unit", "failed_only": true})).await;
     assert_eq!(both.status, StatusCode::BAD_REQUEST, "{}", both.body);
 
-    // By name, and by the number of its step.
+    // By name, and by step number.
     for from in ["unit", "1"] {
         let second = setup.post(&retry, &json!({"from": from})).await;
         assert_eq!(second.status, StatusCode::CREATED, "{}", second.body);
@@ -165,7 +165,7 @@ async fn a_run_is_tried_again_from_a_task_on_and_an_unknown_one_is_not_found() {
         let run = setup.ended(&id).await;
         assert_eq!(run["status"], "completed", "{run}");
         assert!(run["results"]["0"]["web-01"]["reused"].is_string(), "build is taken over: {run}");
-        // It is asked for again, so an earlier result of it will not do.
+        // The caller asks for it again, so an earlier result is not used.
         assert_eq!(run["results"]["1"]["web-01"].get("cached"), None, "{run}");
         assert_eq!(run["results"]["2"]["web-01"].get("reused"), None, "{run}");
     }

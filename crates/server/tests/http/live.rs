@@ -1,4 +1,4 @@
-//! The projection of a run: folding its events gives what the server shows, after every event of every kind of run.
+//! The projection of a run: folding its events equals the server's view, after every event of every kind of run.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use downbeat_testbed::DEADLINE;
 use downbeat_testbed::in_process::{Agent, Setup};
 
-/// A run ends within this many rounds of its agents, or something is wrong.
+/// A run ends within this many rounds of its agents.
 const ROUNDS: u32 = 100;
 
-/// Enough to begin at many a moment.
+/// Enough to start at many different events.
 const MOST_PROJECTIONS: usize = 12;
 
-/// Runs that follow their events, each from another moment on.
+/// Projections of a run, each started at another event.
 struct Folded {
     client: Client,
     id: RunId,
@@ -25,7 +25,7 @@ struct Folded {
 }
 
 impl Folded {
-    /// The first projection begins with the run as it was created, or as it is by now.
+    /// The first projection starts with the run as it was created, or as it is now.
     async fn submit(setup: &Setup, definition: &Value) -> Self {
         let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
         let seq = client.last_seq().await.unwrap();
@@ -60,7 +60,7 @@ impl Folded {
         }
     }
 
-    /// Every projection shows what the server shows. Returns whether the run has ended.
+    /// Asserts that every projection equals the server's view. Returns whether the run has ended.
     async fn check(&mut self) -> bool {
         loop {
             let seq = self.client.last_seq().await.unwrap();
@@ -80,7 +80,7 @@ impl Folded {
         }
     }
 
-    /// Lets the agents do what there is to do until the run has ended. `fails` says which piece of work does.
+    /// Lets the agents work until the run has ended. `fails` selects the executions that fail.
     async fn drive(&mut self, agents: &mut [Agent], fails: impl Fn(u32) -> bool) {
         let mut number = 0;
         for _ in 0..ROUNDS {
@@ -101,7 +101,7 @@ impl Folded {
     }
 }
 
-/// Without what no event says.
+/// Removes fields that events do not contain.
 fn without_asking(mut run: Run) -> Run {
     run.summary.pending_reason = None;
     (run.waiting, run.silent) = (Vec::new(), Vec::new());
@@ -186,7 +186,7 @@ async fn an_execution_that_is_lost_with_its_node() {
     let work = agents[0].take().await;
     agents[0].start(&work).await;
     run.check().await;
-    // A new session of the node: its former one has nothing to report any more.
+    // A new session of the node: the former one has nothing to report any more.
     agents[0] = setup.agent("web-01", &[]).await;
     run.drive(&mut agents, |_| false).await;
 }

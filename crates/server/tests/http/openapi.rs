@@ -1,4 +1,4 @@
-//! The OpenAPI document: golden, whole, and true.
+//! The OpenAPI document: golden, complete, and true.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +92,7 @@ async fn every_route_in_the_document_answers() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     let run = setup.submit(&noop()).await;
-    // For whatever is to be deleted.
+    // A node that can be deleted.
     setup.agent("web-02", &[]).await;
     let work = agent.take().await;
     agent.finish(&work, 0).await;
@@ -122,7 +122,7 @@ async fn every_route_in_the_document_answers() {
                 request = request.json(&noop());
             }
             let answer = send(request).await;
-            // The run has ended well: nothing is left to be asked of it.
+            // The run has succeeded: no such request is possible.
             let of_open_runs = ["/cancel", "/pause", "/resume", "/retry"];
             let wanted = if of_open_runs.iter().any(|end| path.ends_with(end)) {
                 answer.status == StatusCode::CONFLICT

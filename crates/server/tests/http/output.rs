@@ -1,4 +1,4 @@
-//! Output: of one execution and of a run, whole and as it grows.
+//! Output: of one execution and of a run, whole and while it grows.
 
 use downbeat_core::ids::LeaseToken;
 use downbeat_proto::message::LeaseRef;

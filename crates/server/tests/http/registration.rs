@@ -1,4 +1,4 @@
-//! Who may be a node, what a node that is deleted leaves, and what is said to whom.
+//! Which agents may register as a node, the effects of deleting a node, and the faults that agents get.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// An agent in one of its lives.
+/// An agent in one of its sessions.
 struct Life {
     register: Register,
     poll: u64,
-    /// Work that came together with what was taken.
+    /// Assignments that arrived together with the one that was returned.
     ready: VecDeque<Assignment>,
 }
 
-/// Hostname, instance (none: an agent from before) and life.
+/// Hostname, instance (`None` for an old agent) and session number.
 fn life(hostname: &str, instance: &str, life: u64) -> Life {
     let catalogue = downbeat_core::backend::Catalogue::builtin();
     let description = Description {
@@ -132,7 +132,7 @@ async fn delete(setup: &Setup, path: &str) -> (StatusCode, Value) {
     (answer.status, answer.body)
 }
 
-/// The error of the first execution of a run that has ended like this.
+/// Returns the error of the first execution of a run that ended with this status.
 async fn ended_reason(setup: &Setup, run: &str) -> String {
     setup.ended(run).await;
     let executions = setup.ok(&format!("/runs/{run}/executions")).await;
@@ -157,7 +157,7 @@ async fn a_node_that_is_alive_is_taken_only_by_its_own_installation() {
     let second = life("web-01", "one", 2);
     second.join(&setup).await.expect("it has restarted");
     assert!(matches!(first.beat(&setup).await, Err(Fault::Superseded(_))));
-    // A call of the former life that was under way for long.
+    // A call of the former session that was delayed.
     assert!(matches!(first.join(&setup).await, Err(Fault::Superseded(_))));
     second.beat(&setup).await.unwrap();
 }
@@ -195,7 +195,7 @@ async fn whoever_was_never_heard_of_is_told_to_register() {
     assert!(matches!(answer, Err(Fault::Unknown(_))), "its results are not refused: {answer:?}");
 }
 
-/// Work that another store gave.
+/// A lease that another store granted.
 fn foreign() -> Assignment {
     Assignment {
         execution: downbeat_core::ids::ExecutionId(Uuid::new_v4()),
@@ -225,7 +225,7 @@ async fn what_the_store_has_never_heard_of_is_neither_refused_nor_renewed_nor_in
     let both = agent.finish_all(&setup, &[&foreign, &own]).await;
     assert!(matches!(both, Err(Fault::Unknown(_))), "{both:?}");
     assert_eq!(setup.ended(&run).await["status"], "completed", "the other result is recorded");
-    // An agent from before does not know what it is to be told.
+    // An old agent does not know this fault.
     let old = life("web-02", "", 0);
     old.join(&setup).await.unwrap();
     assert_eq!(old.beat_with(&setup, vec![held(&foreign)], false).await.unwrap(), [held(&foreign)]);
@@ -272,7 +272,7 @@ async fn results_that_a_new_session_announces_are_not_lost_and_the_rest_is() {
     second.join(&setup).await.unwrap();
     assert_eq!(second.beat_with(&setup, vec![held(&works[1])], false).await.unwrap(), [held(&works[1])]);
     assert_eq!(second.beat_with(&setup, vec![held(&works[0])], false).await.unwrap(), []);
-    // The lost one is sent again, the announced one is not.
+    // The lost execution is retried, the announced one is not.
     let again = second.take(&setup).await;
     assert_eq!((again.of.run().as_str(), again.attempt), (works[1].of.run().as_str(), 2));
     assert_eq!(second.finish(&setup, &works[0]).await.unwrap(), [Receipt::Recorded]);
@@ -296,7 +296,7 @@ async fn what_a_new_session_announces_no_more_is_lost() {
     assert_eq!(setup.ok(&format!("/runs/{run}")).await["finished_at"], Value::Null);
     let mut third = life("web-01", "one", 3);
     third.join(&setup).await.unwrap();
-    // `noop` is idempotent: it is sent again.
+    // `noop` is idempotent: it is retried.
     let again = third.take(&setup).await;
     assert_eq!((again.attempt, third.finish(&setup, &again).await.unwrap()), (2, vec![Receipt::Recorded]));
     setup.ended(&run).await;
@@ -311,7 +311,7 @@ async fn what_an_agent_that_leaves_does_not_hold_is_lost_at_once() {
     let works = [agent.take(&setup).await, agent.take(&setup).await];
     let mut other = life("web-02", "two", 1);
     other.join(&setup).await.unwrap();
-    // It has the first one's result.
+    // It has the result of the first one.
     agent.beat_with(&setup, vec![held(&works[0])], true).await.unwrap();
     let again = other.take(&setup).await;
     assert_eq!((again.of.run().as_str(), again.attempt), (works[1].of.run().as_str(), 2));
@@ -339,7 +339,7 @@ async fn a_node_that_is_online_is_deleted_only_by_force() {
     assert_eq!(delete(&setup, "/nodes/web-01").await, (StatusCode::OK, body), "once more changes nothing");
     assert_eq!(setup.get("/nodes/web-01").await.status, StatusCode::NOT_FOUND);
     assert_eq!(delete(&setup, "/nodes/web-02").await.0, StatusCode::NOT_FOUND);
-    // Its agent is told, each time; started anew it is a node again.
+    // Its agent is refused each time; after a restart it registers as a node again.
     assert!(matches!(agent.beat(&setup).await, Err(Fault::NotFound(_))));
     assert!(matches!(agent.join(&setup).await, Err(Fault::NotFound(_))));
     let next = life("web-01", "one", 2);
@@ -399,7 +399,7 @@ async fn what_a_deleted_node_had_is_not_sent_to_it_again() {
     first.join(&setup).await.unwrap();
     let runs = [setup.submit(&noop()).await, setup.submit(&noop()).await];
     first.take(&setup).await;
-    // The first run's step is lost and waits for the node again. The second one's is with the node.
+    // The first run's step is lost and waits for the node again. The node holds the second run's step.
     let mut second = life("web-01", "one", 2);
     second.join(&setup).await.unwrap();
     second.take(&setup).await;
@@ -425,7 +425,7 @@ async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
         Box::pin(async move { link.poll(Poll { node, session, free, poll, resync: None, wait }).await })
     };
     let (mut one, mut other) = (poll(1), poll(2));
-    // Once one of them gave way to the other, that one waits.
+    // Once one agent has replaced the other, the other one waits.
     let waiting = tokio::select! {
         _ = &mut one => other,
         _ = &mut other => one,
@@ -487,7 +487,7 @@ async fn while_an_older_server_lives_agents_deliver_results_before_they_register
             older().await;
             tokio::task::yield_now().await;
         }
-        // It is gone.
+        // It was removed.
         while !keeps().await {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,5 @@
-//! What agents report: bounded, held against what the task declares, and with clocks that are not the server's.
+//! Reports of agents: limited in size, checked against the task's declared outputs, with clocks that differ
+//! from the server's.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// The only result of a run of one placed task.
+/// Returns the only result of a run with one placed task.
 async fn result(setup: &Setup, run: &str) -> Value {
     let run = setup.ended(run).await;
     let results = run["results"]["0"].as_object().expect("there is a step");
@@ -46,7 +47,7 @@ async fn a_result_is_as_old_as_the_server_says_whatever_its_agents_clock_says() 
             (time(&kept["leased_at"]), time(&kept["started_at"]), time(&kept["finished_at"]));
         assert!(leased <= started && started <= finished && finished <= Timestamp::now(), "{kept}");
         assert_eq!(kept["duration"], "1us");
-        // It is a moment old, so it is used; nobody takes work of this run.
+        // The cached result is recent, so it is used; no node gets work of this run.
         let second = setup.submit(&job).await;
         assert_eq!(result(&setup, &second).await["cached"], true, "{hours} h");
     }

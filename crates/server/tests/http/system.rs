@@ -1,4 +1,4 @@
-//! Status, servers, health and figures.
+//! Status, servers, health and metrics.
 
 use downbeat_testbed::in_process::{Setup, noop};
 use reqwest::StatusCode;

@@ -1,4 +1,4 @@
-//! What is said of nodes that a run has to do without, and of names that do not exist.
+//! Messages about nodes that a run cannot use, and about names that do not exist.
 
 use downbeat_core::ids::ClusterId;
 use downbeat_testbed::DEADLINE;
@@ -137,7 +137,7 @@ async fn the_cluster_of_a_request_is_for_a_definition_that_names_none() {
             (
                 StatusCode::BAD_REQUEST,
                 Some(
-                    "the job is for cluster `default`, and the request for cluster `other`; remove one of them"
+                    "the job names cluster `default`, but the request names cluster `other`; remove one of them"
                 )
             )
         );

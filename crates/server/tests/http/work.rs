@@ -1,4 +1,4 @@
-//! What a node is at, and what is counted of it.
+//! The work of a node, and its counts.
 
 use downbeat_core::Span;
 use downbeat_core::ids::NodeId;
@@ -11,7 +11,7 @@ fn placed() -> Value {
     json!({"name": "placed", "tasks": [{"name": "only", "backend": "test", "action": "noop"}]})
 }
 
-/// Waits until what a node is at is as wanted.
+/// Waits until the work of a node satisfies a condition.
 async fn work_until(setup: &Setup, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let path = format!("/nodes/{node}/workers");
     let wait = async {
@@ -55,7 +55,7 @@ async fn a_node_shows_what_it_holds_and_has_done() {
     assert_eq!((&held["leased_at"], &held["started_at"]), (&leased["claimed_at"], &Value::Null));
     assert_eq!(leased["slots"], json!({"total": 2, "free": 1}));
     assert_eq!((&leased["totals"]["leased"], &leased["expired_leases"]), (&json!(1), &json!(0)));
-    // The lease's term begins with the grant, or with a later heartbeat.
+    // The lease's time starts with its grant, or with a later heartbeat.
     let time = |value: &Value| value.as_str().unwrap().parse::<downbeat_core::Timestamp>().unwrap();
     let term = time(&held["expires_at"]).duration_since(time(&held["leased_at"]));
     assert!(term.as_secs() >= 30, "{held}");
@@ -131,7 +131,7 @@ async fn a_lease_that_is_not_renewed_is_counted_and_shown_as_expired() {
     let mut silent = setup.agent("web-01", &[]).await;
     let run = setup.submit(&placed()).await;
     let work = silent.take().await;
-    // Its agent never beats. Another takes over what it had.
+    // Its agent sends no heartbeats. Another node takes over its work.
     let lost = work_until(&setup, "web-01", |work| work["expired_leases"] == 1).await;
     assert_eq!((&lost["held"], &lost["totals"]["lost"]), (&json!([]), &json!(1)));
     assert_eq!(lost["id"], json!(NodeId::derive(downbeat_core::ids::ClusterId::DEFAULT, "web-01")));

@@ -1,4 +1,4 @@
-//! A replica answers every read as its primary does.
+//! A replica returns the same as its primary for every read.
 
 use downbeat_testbed::Database;
 use downbeat_testbed::in_process::{Setup, settings};
@@ -6,7 +6,7 @@ use downbeat_testbed::in_process::{Setup, settings};
 use crate::load::Load;
 use crate::site::{alike, caught_up, replica, replica_settings, sqlite, url};
 
-/// Half of the load before there is a replica, the rest while it copies and follows.
+/// Half of the load runs before the replica exists, the rest while it copies and follows.
 async fn under_load(primary: &Setup, copy: &str, seed: u64) {
     let mut load = Load::start(primary, seed).await;
     load.submit(primary, 8).await;
@@ -41,7 +41,7 @@ async fn every_read_answers_alike_from_postgres() {
     database.drop().await;
 }
 
-/// The replica follows one server, agents and clients use the other; then the first one goes.
+/// The replica follows one server, agents and clients use the other; then the first one stops.
 #[tokio::test]
 async fn what_another_server_takes_reaches_the_replica_and_any_of_them_is_followed() {
     let (dir, database) = (tempfile::tempdir().unwrap(), Database::create().await);

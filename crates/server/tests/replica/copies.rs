@@ -1,4 +1,4 @@
-//! When a replica goes on with the copy that it has, and when it makes a new one.
+//! When a replica continues its copy, and when it replaces it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::load::Load;
 use crate::site::{alike, caught_up, replica, replica_settings, sqlite, standing, url};
 
-/// A replica on a runtime of its own, which ends in the middle of whatever it does.
+/// A replica on its own runtime, which can be killed at any moment.
 struct Victim {
     runtime: tokio::runtime::Runtime,
     setup: Setup,
@@ -21,7 +21,7 @@ impl Victim {
     async fn start(settings: &Settings) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        // The file is let go of by the threads of the one before.
+        // The threads of the former replica may still have the file open.
         let server = eventually("the copy to be free", || async {
             let settings = settings.clone();
             runtime.spawn(downbeat_server::start(settings)).await.unwrap().ok()
@@ -94,7 +94,7 @@ async fn a_primary_that_starts_again_is_followed_from_where_it_was() {
     assert_eq!(caught_up(&primary, &replica).await, 1);
 }
 
-/// Some ended runs, and a copy of them whose replica is away.
+/// Creates some ended runs, and a copy of them whose replica is stopped.
 async fn away(primary: &Setup, copy: &Settings) {
     let mut load = Load::start(primary, 8).await;
     load.submit(primary, 5).await;
@@ -172,7 +172,7 @@ async fn a_copy_that_refuses_what_its_primary_applied_is_made_anew() {
     let run = primary.submit(&noop()).await;
     let work = agent.take().await;
     assert_eq!(caught_up(&primary, &replica).await, 1);
-    // Another owner, as far as the copy knows: what the run's real owner does next is refused.
+    // For the copy the run has another owner, so it refuses the next change of the real owner.
     let file = rusqlite::Connection::open(dir.path().join("copy.db")).unwrap();
     file.busy_timeout(Duration::from_secs(5)).unwrap();
     assert_eq!(file.execute("UPDATE runs SET epoch = 99", []).unwrap(), 1);
@@ -189,7 +189,7 @@ async fn a_copy_of_another_history_is_made_anew() {
     let (one, other) = (Setup::new().await, Setup::new().await);
     let copy = replica_settings(&[url(&one)], &sqlite(&dir, "copy.db"));
     away(&one, &copy).await;
-    // As long a history, and another one.
+    // A history of the same length, but a different one.
     let last = one.server.service().store().last_seq().await.unwrap();
     let agent = other.agent("web-9", &[]).await;
     while other.server.service().store().last_seq().await.unwrap() < last + 5 {
@@ -212,7 +212,7 @@ async fn output_that_came_after_the_end_reaches_the_replica() {
     agent.finish(&work, 0).await;
     primary.ended(&run).await;
     alike(&primary, &replica).await;
-    // Past the server, as another one would have taken it: nobody says that it grew.
+    // Written to the store directly, as another server would: nothing announces it.
     let late = downbeat_store::OutputChunk {
         execution: work.execution,
         offset: 8,

@@ -1,4 +1,4 @@
-//! What a replica refuses, and what it says of itself.
+//! What a replica refuses, and what it reports about itself.
 
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
@@ -81,7 +81,7 @@ async fn a_replica_shows_its_role_its_primary_and_its_lag() {
 #[tokio::test]
 async fn a_replica_is_not_ready_before_it_has_a_copy() {
     let primary = Setup::new().await;
-    // Nobody listens there any more.
+    // Nothing listens there any more.
     let gone = url(&primary);
     primary.server.stop().await;
     let replica = Setup::with(replica_settings(std::slice::from_ref(&gone), "memory:")).await;

@@ -1,4 +1,4 @@
-//! Owns random work: runs of several shapes, agents that write, fail and finish, people who cancel and drain.
+//! Owns random work: runs of several shapes, agents that write, fail and finish, users who cancel and drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ impl Load {
         Self { agents, stop, dice: Dice::new(seed), runs: Vec::new() }
     }
 
-    /// Submits so many runs, and does this and that between them.
+    /// Submits this many runs, with random actions between them.
     pub(crate) async fn submit(&mut self, primary: &Setup, count: usize) {
         for _ in 0..count {
             self.runs.push(primary.submit(&definition(&mut self.dice)).await);
@@ -59,7 +59,7 @@ impl Load {
         }
     }
 
-    /// Until every run has ended and the agents have too.
+    /// Waits until every run and the agents have ended.
     pub(crate) async fn end(mut self, primary: &Setup) {
         for run in &self.runs {
             primary.ended(run).await;

@@ -1,4 +1,4 @@
-//! Read replicas against real primaries: the same answers, whatever happens to either.
+//! Read replicas with real primaries: both return the same, whatever happens to either.
 
 mod alike;
 mod copies;

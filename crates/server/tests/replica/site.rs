@@ -1,4 +1,4 @@
-//! Owns a primary and its replica for tests, and what it means that both answer alike.
+//! Owns a primary and its replica for tests, and compares what both return.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,12 +26,12 @@ pub(crate) async fn replica(of: &Setup, store: &str) -> Setup {
     Setup::with(replica_settings(&[url(of)], store)).await
 }
 
-/// What a replica says of itself.
+/// Returns the replica's own status.
 pub(crate) async fn standing(replica: &Setup) -> Value {
     replica.ok("/status").await["replica"].clone()
 }
 
-/// Waits until the replica has all events of the primary, and answers how often it copied everything.
+/// Waits until the replica has all events of the primary. Returns how often it copied everything.
 pub(crate) async fn caught_up(primary: &Setup, replica: &Setup) -> u64 {
     let last = primary.server.service().store().last_seq().await.unwrap();
     eventually("the replica catches up", async || {
@@ -42,7 +42,7 @@ pub(crate) async fn caught_up(primary: &Setup, replica: &Setup) -> u64 {
     .await
 }
 
-/// Every read, and what it answers, without what is a server's own.
+/// Returns every read with its response, without the parts that differ per server.
 async fn answers(setup: &Setup) -> BTreeMap<String, Value> {
     let mut paths: Vec<String> =
         ["/clusters", "/clusters/default", "/clusters/default/nodes", "/openapi.json", "/docs"]
@@ -82,7 +82,7 @@ async fn answers(setup: &Setup) -> BTreeMap<String, Value> {
     let mut answers = BTreeMap::new();
     for path in paths {
         let mut answer = setup.get(&path).await;
-        // They grow and shrink with the time of the answer.
+        // They depend on the time of the response.
         for held in answer.body.get_mut("held").and_then(Value::as_array_mut).into_iter().flatten() {
             (held["lease_age"], held["expires_in"]) = (Value::Null, Value::Null);
         }
@@ -103,7 +103,7 @@ async fn answers(setup: &Setup) -> BTreeMap<String, Value> {
     answers
 }
 
-/// Waits until every read answers the same on both. Nothing else may happen meanwhile.
+/// Waits until every read returns the same on both. Nothing else may change in this time.
 pub(crate) async fn alike(primary: &Setup, replica: &Setup) -> usize {
     caught_up(primary, replica).await;
     let mut differ = Vec::new();

@@ -1,4 +1,4 @@
-//! Live streams on a replica, and the stream that it lives on.
+//! Live streams on a replica, and the stream that feeds it.
 
 use downbeat_core::limits;
 use downbeat_testbed::in_process::{Sent, Setup, noop};
@@ -28,7 +28,7 @@ async fn events_stream_from_a_replica_with_the_primarys_numbers_and_resume() {
         assert_eq!(Some(&event), there.next().await.as_ref());
         sent.push(event);
     }
-    // Where one left off at the primary, the replica goes on.
+    // The replica continues a stream that was interrupted at the primary.
     let request = replica.request(Method::GET, "/events").header("last-event-id", (last / 2).to_string());
     let mut resumed = replica.stream(request).await;
     for event in &sent[usize::try_from(last / 2).unwrap()..] {
@@ -60,7 +60,7 @@ async fn output_streams_from_a_replica_up_to_its_end() {
     for stream in [&mut one, &mut all] {
         assert_eq!(stream.next().await.unwrap().data["text"], "two\n", "before its end");
     }
-    // The last of it comes with the result: no stream may end without it.
+    // The last output comes with the result: no stream may end without it.
     agent.finish_with(&work, 0, Some((8, "three\n"))).await;
     for stream in [&mut one, &mut all] {
         let rest = stream.rest().await;
@@ -103,14 +103,14 @@ impl Frames {
 const MANY: u64 = 1_200;
 const LARGE: u64 = 1_000;
 
-/// Makes `MANY` events. The first are of some 16 kB each, together more than fits into a connection that nobody reads.
+/// Creates `MANY` events. The first have about 16 kB each, together more than fits into an unread connection.
 async fn make_events(primary: &Setup) {
     let groups: Vec<String> = (0..limits::GROUPS_PER_NODE).map(|number| format!("{number:0>250}")).collect();
     let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
     for _ in 0..LARGE {
         primary.agent("web-1", &groups).await;
     }
-    // A small one: the answers have the whole node in them.
+    // A small node: the responses contain the whole node.
     primary.agent("web-2", &[]).await;
     for _ in LARGE + 1..MANY {
         primary.post("/nodes/web-2/drain", &json!({})).await;
@@ -142,7 +142,7 @@ async fn a_replica_that_is_too_far_behind_gets_a_snapshot_in_the_middle() {
     let mut frames = Frames::open(&primary, "since=0").await;
     while frames.next().await.unwrap().get("beat").is_none() {}
     make_events(&primary).await;
-    // What it was not sent yet is gone.
+    // The events that it lacks no longer exist.
     let soon = downbeat_core::Timestamp::now() + std::time::Duration::from_secs(60);
     store.prune(soon, 1_000).await.unwrap();
     let (mut seen, mut reset) = (0, false);

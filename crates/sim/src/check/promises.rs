@@ -88,7 +88,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
         if let Some(Execution { id, state: State::Lost { reason, lease, .. }, .. }) =
             tables.executions.get(&held.execution)
             && lease.token == held.token
-            && reason == "its agent restarted"
+            && reason == "the agent restarted"
         {
             findings
                 .add(format_args!("{id} is lost because {reason}, and its result was on the agent's disk"));

@@ -21,7 +21,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     for event in &evidence.events {
         story.tell(event);
         let Change::ExecutionLost { execution, reason, .. } = &event.change else { continue };
-        if !["the lease ran out", "the node went offline"].contains(&reason.as_str()) {
+        if !["the lease expired", "the node went offline"].contains(&reason.as_str()) {
             continue;
         }
         let place = usize::try_from(event.seq - 1).expect("sequence numbers are small here");

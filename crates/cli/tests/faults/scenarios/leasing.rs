@@ -103,7 +103,7 @@ async fn an_expired_lease_is_found_and_what_follows_has_the_next_attempt() {
         (executions[0]["status"] == "lost").then(|| executions[0].clone())
     })
     .await;
-    assert_eq!((name_of(&lost), &lost["error"]), (begun[0].clone(), &json!("the lease ran out")));
+    assert_eq!((name_of(&lost), &lost["error"]), (begun[0].clone(), &json!("the lease expired")));
     assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-1"}"#).await, 1);
     assert_eq!(site.work("web-1").await["expired_leases"], 1);
     let executions = site.executions(&run).await;

@@ -34,11 +34,12 @@ pub(super) struct Active {
     pub at: At,
     pub node: Option<NodeId>,
     pub leased: bool,
-    /// Sent again after a loss: waits until then for its node to come back, offline or not, unless it is deleted.
+    /// Set if the attempt was sent again after a loss: it waits until then for its node, offline or not, unless the
+    /// node is deleted.
     pub patience: Option<Timestamp>,
-    /// A retry that is delayed until then.
+    /// Set for a retry that is delayed until then.
     pub not_before: Option<Timestamp>,
-    /// Placed, and no node has fitted since then.
+    /// Set for a placed attempt: no node has fitted it since then.
     pub unfit_since: Option<Timestamp>,
 }
 
@@ -53,9 +54,9 @@ pub(super) struct Over {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attempts {
     active: HashMap<ExecutionId, Active>,
-    /// Whether any attempt was ever sent again and waits for its node: else no deadline has to be searched.
+    /// Whether any attempt was ever sent again and waits for its node. If not, there is no deadline to search for.
     is_patient: bool,
-    /// Attempts whose end is known, and for which it is not decided yet what follows.
+    /// Attempts whose end is known and whose consequences are not decided yet.
     ended: Vec<Ended>,
 }
 
@@ -73,7 +74,7 @@ impl Attempts {
         self.active.get(&execution)
     }
 
-    /// Returns the attempts that no node has yet.
+    /// Returns the attempts that are not leased yet.
     pub(super) fn pending(&self) -> impl Iterator<Item = (ExecutionId, &Active)> {
         self.active
             .iter()
@@ -81,13 +82,13 @@ impl Attempts {
             .map(|(execution, active)| (*execution, active))
     }
 
-    /// Returns the placed attempts that no node has yet.
+    /// Returns the placed attempts that are not leased yet.
     pub(super) fn unplaced_mut(&mut self) -> impl Iterator<Item = (ExecutionId, &mut Active)> {
         let unplaced = |active: &Active| !active.leased && active.node.is_none();
         self.active.iter_mut().filter(move |(_, active)| unplaced(active)).map(|(id, active)| (*id, active))
     }
 
-    /// Returns all of them, in the order of their ids.
+    /// Returns all active attempts, in the order of their ids.
     pub(super) fn in_order(&self) -> Vec<ExecutionId> {
         let mut executions: Vec<ExecutionId> = self.active.keys().copied().collect();
         executions.sort_unstable();
@@ -100,7 +101,7 @@ impl Attempts {
         }
     }
 
-    /// Ends an attempt; returns whether there was one.
+    /// Ends an attempt; returns whether it was active.
     pub(super) fn end(&mut self, execution: ExecutionId, end: End) -> bool {
         let active = self.active.remove(&execution);
         self.ended.extend(active.as_ref().map(|active| Ended { at: active.at, end }));
@@ -115,7 +116,7 @@ impl Attempts {
         std::mem::take(&mut self.ended)
     }
 
-    /// Returns when the first of them has waited for its node for too long.
+    /// Returns when the first attempt will have waited too long for its node.
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         let pending = self.is_patient.then(|| self.pending());
         pending.into_iter().flatten().filter_map(|(_, active)| active.patience).min()
@@ -123,14 +124,14 @@ impl Attempts {
 }
 
 impl Progress {
-    /// An attempt ended.
+    /// Records that an attempt ended.
     pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &Turn<'_>) {
         if self.attempts.end(execution, end) {
             self.waves.note_end(turn.now);
         }
     }
 
-    /// Returns the attempts that no node has yet and that are to be given up, with the reason that `why` returns.
+    /// Returns the attempts to give up: those that are not leased yet and for which `why` returns a reason.
     pub(super) fn pending_over(&self, why: impl Fn(&Active) -> Option<&'static str>) -> Vec<Over> {
         let over = self.attempts.pending().filter_map(|(execution, active)| {
             let why = why(active)?;
@@ -140,8 +141,8 @@ impl Progress {
         over.collect()
     }
 
-    /// Gives attempts up in the order in which simultaneous failures count, which is the order of their steps. The
-    /// records do not show which was the first, and a server that takes over must decide the same.
+    /// Gives attempts up in the order in which simultaneous failures count: the order of their steps. The records
+    /// do not show which one was first, and a server that takes over must decide the same.
     pub(super) fn give_up(&mut self, mut over: Vec<Over>, turn: &Turn<'_>) {
         over.sort_unstable_by_key(|Over { at, .. }| (at.step, at.pass, at.walk));
         for Over { execution, error, .. } in over {

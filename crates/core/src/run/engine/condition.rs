@@ -6,7 +6,7 @@ use crate::plan::{PassIx, Shape};
 use crate::spec::Condition;
 
 impl Progress {
-    /// Whether a pass begins at all, now that everything before it ended.
+    /// Returns `Ok` if a pass begins, now that everything before it has ended; else the reason why it is skipped.
     pub(super) fn pass_runs(&self, pass: PassIx) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
@@ -25,7 +25,7 @@ impl Progress {
         self.condition_holds(pass)
     }
 
-    /// Whether what came before a pass lets it begin, whatever has ended the run since.
+    /// Like `pass_runs`, but ignores that the run is stopping or that fail-fast was triggered.
     pub(super) fn condition_holds(&self, pass: PassIx) -> Result<(), String> {
         let condition = self.condition(pass);
         match self.plan.shape {
@@ -39,7 +39,7 @@ impl Progress {
             (None | Some(Condition::Always), _) | (Some(Condition::OnSuccess), None) => Ok(()),
             (Some(Condition::OnSuccess), Some(step)) => Err(format!("{} failed", self.step_text(step))),
             (Some(Condition::OnFailure), _) => {
-                // In a roll-out what failed may come later in the list: it answers what comes before it.
+                // In a roll-out a later step of the list may have failed already: only failures of earlier steps count.
                 let first = self.plan.entry_of(pass).first;
                 match self.failures.lowest() {
                     Some(step) if step < first => Ok(()),
@@ -69,7 +69,7 @@ impl Progress {
         }
     }
 
-    /// Whether a leaf runs on a node that has reached it. Inside a branch it looks at that node's own walk.
+    /// Returns `Ok` if a leaf runs on a node that has reached it. Inside a branch only that node's own walk counts.
     pub(super) fn leaf_runs(&self, at: At) -> Result<(), String> {
         if self.stopping.is_some() {
             return Err(self.stop_reason());
@@ -84,7 +84,7 @@ impl Progress {
                 }
                 match self.failures.fail_fast() {
                     // An offline node triggered fail-fast while this pass began: the other nodes get their one attempt,
-                    // unless they begin one after the other.
+                    // unless `max_parallel` can make them wait for room.
                     Some((pass, _)) if !begun && pass == at.pass && !self.is_bounded(pass) => Ok(()),
                     Some((_, step)) if !self.plan.answers_failures(at.step) => {
                         Err(format!("{} failed", self.step_text(step)))

@@ -37,7 +37,7 @@ impl Progress {
         }
     }
 
-    /// Whether the retry or delivery rule allows another attempt.
+    /// Returns whether the retry or delivery rule allows another attempt.
     fn may_come_again(&self, &Ended { at, end }: &Ended) -> bool {
         match end {
             End::Failed => self.has_retries(at),
@@ -46,14 +46,14 @@ impl Progress {
         }
     }
 
-    /// The last attempt of an instance ended.
+    /// Ends an instance whose last attempt ended.
     fn end_instance(&mut self, Ended { at, end }: Ended, turn: &Turn<'_>) {
         let failed = match end {
             End::Succeeded => false,
             End::Failed | End::GivenUp => true,
-            // Cancelled without a request (its agent was drained) counts as lost.
+            // An attempt that was cancelled without a request (its agent was drained) counts as lost.
             End::Lost | End::Cancelled => self.stopping.is_none(),
-            // Withdrawn before it was sent. If an earlier attempt failed, the instance failed.
+            // The attempt was withdrawn before it was sent. If an earlier attempt failed, the instance failed.
             End::Skipped => self.passes.walk(at.pass, at.walk).attempt > 1,
         };
         if failed {
@@ -64,7 +64,7 @@ impl Progress {
         self.passes.next_leaf(at.pass, at.walk);
     }
 
-    /// Whether the retry rule allows another attempt after a failure.
+    /// Returns whether the retry rule allows another attempt after a failure.
     pub(super) fn has_retries(&self, at: At) -> bool {
         let used = self.passes.walk(at.pass, at.walk).retries;
         self.plan.task(at.step).retry.is_some_and(|rule| used < rule.max)
@@ -82,7 +82,7 @@ impl Progress {
         self.attempt(at, Some(turn.now + pause), None, turn)
     }
 
-    /// Whether the delivery rule allows another attempt after a loss.
+    /// Returns whether the delivery rule allows another attempt after a loss.
     pub(super) fn has_resends(&self, at: At) -> bool {
         self.plan.steps[at.step].delivery == Delivery::AtLeastOnce
             && self.passes.walk(at.pass, at.walk).losses < limits::RESENDS_AFTER_LOSS

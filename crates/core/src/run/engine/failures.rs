@@ -1,4 +1,4 @@
-//! Owns the failures of a run, and decides what the strategy makes of them.
+//! Owns the failures of a run, and decides by the strategy whether they trigger fail-fast.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ pub(super) struct Failures {
     first: Option<(StepIx, Option<NodeIx>)>,
     /// The lowest number of a step that failed.
     lowest: Option<StepIx>,
-    /// Nodes that failed and left a list that continues without them, and the step that failed on them.
+    /// Nodes that failed and left a list that continues without them, with the step that failed on each.
     left: HashMap<NodeIx, StepIx>,
     /// Nodes whose failure counts against the budget, each once.
     nodes: HashSet<NodeIx>,
@@ -53,7 +53,7 @@ impl Failures {
     }
 }
 
-/// How many failures a run survives.
+/// Returns how many failures a run tolerates.
 fn budget(plan: &Plan) -> u32 {
     plan.budget().unwrap_or(match plan.definition.strategy() {
         Strategy::FailFast => 0,
@@ -62,7 +62,7 @@ fn budget(plan: &Plan) -> u32 {
 }
 
 impl Progress {
-    /// The last attempt of an instance failed.
+    /// Records that the last attempt of an instance failed.
     pub(super) fn instance_failed(&mut self, at: At, turn: &Turn<'_>) {
         let node = self.note_failure(at);
         if self.count_failure(at.pass, at.step, node) {
@@ -70,7 +70,7 @@ impl Progress {
         }
     }
 
-    /// Marks walk, pass and node; returns the node.
+    /// Marks the walk, the pass and the node as failed; returns the node.
     pub(super) fn note_failure(&mut self, at: At) -> Option<NodeIx> {
         let node = self.passes.mark_failed(at.pass, at.walk);
         let failures = &mut self.failures;
@@ -84,7 +84,7 @@ impl Progress {
         node
     }
 
-    /// Counts a failure, in the order in which they happen; returns whether this one triggers fail-fast.
+    /// Counts a failure and returns whether it triggers fail-fast. Must be called in the order in which failures happen.
     pub(super) fn count_failure(&mut self, pass: PassIx, step: StepIx, node: Option<NodeIx>) -> bool {
         let failures = &mut self.failures;
         failures.first.get_or_insert((step, node));
@@ -104,8 +104,8 @@ impl Progress {
         true
     }
 
-    /// After fail-fast, withdraws the attempts that were not sent yet. Attempts that run end by themselves. In the pass
-    /// that triggered it, each node gets its one attempt, however busy it is, but no retry.
+    /// Withdraws the attempts that were not sent yet, after fail-fast. Running attempts are left to end by
+    /// themselves. In the pass that triggered it, each node gets its one attempt, however busy it is, but no retry.
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
         let Some((pass, step)) = self.failures.fail_fast else { return };
         let reason = format!("{} failed", self.step_text(step));

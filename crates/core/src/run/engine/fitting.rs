@@ -9,23 +9,23 @@ use super::progress::{Progress, Turn};
 use crate::plan::StepIx;
 use crate::span::Span;
 
-/// How often the engine looks for nodes: often enough for the shortest wait, and seldom enough to cost nothing.
+/// How often the engine checks for nodes: often enough for the shortest wait, seldom enough to cost nothing.
 const LOOKS_PER_WAIT: i32 = 8;
 const LONGEST: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Looks {
-    /// When to check next whether nodes fit the placed attempts that are pending.
+    /// The time of the next check whether nodes fit the pending placed attempts.
     next: Option<Timestamp>,
 }
 
 impl Progress {
-    /// Returns when the engine checks next whether nodes fit the placed attempts that are pending.
+    /// Returns the time of the next check whether nodes fit the pending placed attempts.
     pub fn next_look(&self) -> Option<Timestamp> {
         self.looks.next
     }
 
-    /// A placed attempt is pending: schedules a check whether nodes fit it.
+    /// Schedules a check whether nodes fit the pending placed attempts.
     pub(super) fn look_soon(&mut self, now: Timestamp) {
         if self.looks.next.is_none() {
             self.looks.next = Some(now + self.look_pause());
@@ -56,7 +56,7 @@ impl Progress {
                 active.unfit_since = None;
                 continue;
             };
-            // While a retry is delayed it does not wait for a node.
+            // A delayed retry does not wait for a node yet.
             let from = active.not_before.map_or(turn.now, |at| at.max(turn.now));
             let since = *active.unfit_since.get_or_insert(from);
             let most = plan.definition.placement_timeout(plan.task(step));

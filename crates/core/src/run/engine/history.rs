@@ -1,4 +1,4 @@
-//! Owns what is recorded of a run, by instance and by pass.
+//! Owns the records of a run, by instance and by pass.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,15 +7,15 @@ use crate::plan::{PassIx, Plan, StepIx};
 use crate::run::Instance;
 
 pub(super) struct History<'a> {
-    /// Executions that were carried over from another run are not among them.
+    /// Without the executions that were carried over from another run.
     pub attempts: HashMap<Instance, Vec<&'a Execution>>,
-    /// Steps of which anything is recorded.
+    /// Steps with a record.
     steps: HashSet<StepIx>,
-    /// Passes of which anything is recorded.
+    /// Passes with a record.
     passes: Vec<bool>,
-    /// Passes after which, however far, anything is recorded.
+    /// Passes that a pass with a record depends on, directly or indirectly.
     later: Vec<bool>,
-    /// The run was asked to stop, so that its cancelled attempts were meant to be.
+    /// The run was asked to stop, so its cancelled attempts were cancelled on purpose.
     pub stopped: bool,
 }
 
@@ -38,7 +38,7 @@ impl<'a> History<'a> {
         history
     }
 
-    /// Not only one pass back: a pass whose instances were all carried over has no record.
+    /// Looks back over more than one pass: a pass whose instances were all carried over has no record.
     fn before_recorded(&self, plan: &Plan) -> Vec<bool> {
         let mut later = vec![false; plan.passes.len()];
         let recorded = (0..).map(PassIx).zip(&self.passes).filter(|(_, has)| **has);
@@ -66,19 +66,19 @@ impl<'a> History<'a> {
         self.passes[pass.get()]
     }
 
-    /// Whether anything is recorded of a pass that comes after this one, however far.
+    /// Returns whether any later pass has a record, however far it is.
     pub(super) fn has_later(&self, pass: PassIx) -> bool {
         self.later[pass.get()]
     }
 
-    /// Whether an entry with `for_each` was skipped, or failed, before it had items.
+    /// Returns whether an entry with `for_each` was skipped or failed before its items were known.
     pub(super) fn has_no_items(&self, plan: &Plan, pass: PassIx) -> bool {
         let step = plan.entry_of(pass).first;
         self.attempts.contains_key(&Instance { step, node: None, item: None })
     }
 
-    /// Whether something is recorded that follows this instance: then its end was final. Without that the same is
-    /// decided again.
+    /// Returns whether a record exists that follows this instance: then its end was final. Without such a record the
+    /// engine decides again, with the same result.
     pub(super) fn went_on(&self, plan: &Plan, pass: PassIx, instance: Instance) -> bool {
         let position = plan.steps[instance.step].position;
         match plan.entry_of(pass).step(position + 1) {

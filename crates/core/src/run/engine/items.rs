@@ -11,7 +11,7 @@ use crate::plan::{ItemIx, Items, PassIx};
 use crate::run::Instance;
 
 impl Progress {
-    /// Returns the items of a pass, if it has any. They depend only on records, so that they are the same each time.
+    /// Returns the items of a pass, if it has any. They depend only on records, so they are the same each time.
     pub(super) fn items_of(&mut self, pass: PassIx) -> Result<Option<Arc<[Value]>>, String> {
         let plan = Arc::clone(&self.plan);
         let entry = plan.entry_of(pass);
@@ -34,15 +34,15 @@ impl Progress {
         Ok(Some(items))
     }
 
-    /// From now on the outputs of the entry's items are a list.
+    /// Records the number of items: from now on the outputs of the entry are a list.
     pub(super) fn note_items(&mut self, pass: PassIx, items: &[Value]) {
         let count = u32::try_from(items.len()).expect("items are bounded");
         self.outputs.note_items(self.plan.passes[pass].entry, count);
     }
 
-    /// Whether no item of a pass that is due is left to do: there are none, or all of them succeeded in the run that this
-    /// one retries. Nothing is recorded of such a pass, so later events must make no difference: it begins nothing, and
-    /// there is nothing to skip.
+    /// Returns whether a due pass has no items left to run: it has none, or all of them succeeded in the run that this
+    /// one retries. Such a pass leaves no record, so later events must make no difference to it: it begins nothing and
+    /// skips nothing.
     pub(super) fn has_nothing_to_do(&mut self, pass: PassIx) -> bool {
         if self.plan.entry_of(pass).each.is_none() || self.condition_holds(pass).is_err() {
             return false;
@@ -62,7 +62,7 @@ impl Progress {
 fn list(value: &Value) -> Result<Arc<[Value]>, String> {
     let items = match value {
         Value::Array(items) => items.clone(),
-        // A line `name=[…]` is a text.
+        // Output lines `name=[…]` are strings.
         Value::String(text) => match serde_json::from_str(text) {
             Ok(Value::Array(items)) => items,
             _ => return Err("for_each: it came to a text, and no list".to_owned()),

@@ -1,5 +1,5 @@
-//! The engine: walks a run's plan. It observes what was committed and returns the changes that follow. It reads no
-//! clock and does no IO, and all of its state can be rebuilt from the recorded executions.
+//! The engine runs a plan: it observes committed changes and returns the changes that follow. It reads no clock and does
+//! no IO, and all of its state can be rebuilt from the recorded executions.
 
 mod attempts;
 mod condition;

@@ -17,8 +17,8 @@ pub(super) struct Outbox {
 }
 
 impl Progress {
-    /// Returns the changes that this turn decided on. They are to be committed as one submission, and observed once they
-    /// are committed.
+    /// Returns the changes that this turn decided on. The caller commits them as one submission, and passes them to
+    /// `observe` when they are committed.
     #[must_use]
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
         let Outbox { added, changes, path, end } = std::mem::take(&mut self.outbox);

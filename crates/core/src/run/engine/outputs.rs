@@ -1,4 +1,4 @@
-//! Owns what steps said, and what the expressions of later ones see of it.
+//! Owns the outputs of steps, and decides which of them the expressions of later steps see.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, ResolvedTemplate, StepIx};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outputs {
     values: HashMap<(StepIx, Speaker), Data>,
-    /// How many items an entry goes over.
+    /// The number of items of each entry.
     items: HashMap<EntryIx, u32>,
-    /// Of a step, those of all its nodes by hostname. Made when somebody asks, forgotten when another node speaks.
+    /// A step's outputs on all nodes, by hostname. A cache: built on first use, removed when another node sets outputs.
     by_hostname: HashMap<StepIx, Data>,
-    /// Of a step, those of all its items. The same.
+    /// A step's outputs for all items. A cache, like `by_hostname`.
     by_item: HashMap<StepIx, Data>,
 }
 
-/// Whose outputs they are.
+/// The part of a step that set the outputs: a node, an item, or the only instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Speaker {
     Node(NodeIx),
@@ -51,8 +51,8 @@ impl Outputs {
         self.by_item.remove(&step);
     }
 
-    /// As one of `entry` that is `speaker` sees them: those of its own node or item, or of the only instance that there
-    /// is; of an entry that goes over items, all of them.
+    /// Returns a step's outputs as the instance `speaker` of `entry` sees them: those of its own node or item, or of the
+    /// only instance. For a step of another entry with items, returns the outputs of all items.
     fn seen_from(&mut self, plan: &Plan, step: StepIx, entry: EntryIx, speaker: Speaker) -> Data {
         let theirs = plan.steps[step].entry;
         if plan.entries[theirs].each.is_some() && theirs != entry {
@@ -67,10 +67,10 @@ impl Outputs {
         self.values.get(&(step, own)).cloned().unwrap_or_else(|| Data::from(&Params::new()))
     }
 
-    /// Each output as a list, in the order of the items.
+    /// Returns each output as a list, in the order of the items.
     fn by_item(&mut self, plan: &Plan, step: StepIx) -> Data {
         let Some(&count) = self.items.get(&plan.steps[step].entry) else {
-            // It was skipped, or had no list: it said nothing, and not an empty list.
+            // The entry was skipped, or its items were not a list: it has no outputs, which is not an empty list.
             return Data::from(&Params::new());
         };
         let made = self.by_item.entry(step).or_insert_with(|| {
@@ -98,7 +98,7 @@ impl Outputs {
 }
 
 impl Progress {
-    /// What an attempt that succeeded said.
+    /// Records the outputs of an attempt that succeeded.
     pub(super) fn note_outputs(&mut self, execution: ExecutionId, outputs: &Params) {
         if let Some(at) = self.attempts.get(execution).map(|active| active.at) {
             let Walk { node, item, .. } = *self.passes.walk(at.pass, at.walk);
@@ -112,7 +112,7 @@ impl Progress {
         }
     }
 
-    /// What expressions of an entry look at, on a node or for an item.
+    /// Returns the values that expressions of an entry may use, on a node or for an item.
     pub(super) fn scope_of(
         &mut self,
         template: &ResolvedTemplate,

@@ -15,7 +15,7 @@ pub(super) struct At {
     pub step: StepIx,
 }
 
-/// How an entry ended, for those that depend on it.
+/// How an entry ended; entries that depend on it need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryEnd {
     Succeeded,
@@ -25,7 +25,7 @@ pub(super) enum EntryEnd {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// Waits for this many passes.
+    /// The pass waits for this many other passes.
     Waiting {
         missing: u32,
     },
@@ -37,15 +37,15 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct OpenPass {
     walks: Vec<Walk>,
-    /// The items of its walks, if it has items.
+    /// The items of the walks, if the entry has `for_each`.
     pub items: Option<Arc<[Value]>>,
-    /// Walks that have not ended.
+    /// The number of walks that have not ended.
     open: u32,
-    /// Of those, walks that have begun.
+    /// The number of walks that have begun and not ended.
     begun: u32,
     failed: bool,
     ran: bool,
-    /// Walks that wait for room, in their order.
+    /// The walks that wait for room, in order.
     pub line: VecDeque<WalkIx>,
 }
 
@@ -60,18 +60,18 @@ impl OpenPass {
     }
 }
 
-/// One way through an entry's leaves: a node's, an item's, or the only one of an entry that is placed.
+/// One sequence through an entry's leaves: for a node, for an item, or the only one of a placed entry.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     pub node: Option<NodeIx>,
     pub item: Option<ItemIx>,
-    /// The position of its next leaf inside the entry.
+    /// The position of the next leaf inside the entry.
     pub position: u32,
     pub attempt: u32,
     pub retries: u32,
     pub losses: u32,
     pub failed: bool,
-    /// Whether an attempt was made of any of its leaves, or there is room for one.
+    /// Whether any of its leaves has had an attempt, or room was reserved for one.
     pub begun: bool,
 }
 
@@ -104,7 +104,7 @@ impl Passes {
         self.remaining == 0
     }
 
-    /// Makes the passes due that wait for nothing.
+    /// Makes the passes due that depend on no other pass.
     pub(super) fn begin(&mut self) {
         let stages = (0..).map(PassIx).zip(&self.stages);
         let roots = stages.filter(|(_, stage)| matches!(stage, Stage::Waiting { missing: 0 }));
@@ -180,7 +180,7 @@ impl Passes {
         walk.node
     }
 
-    /// Moves a walk on to its next leaf.
+    /// Moves a walk to its next leaf.
     pub(super) fn next_leaf(&mut self, pass: PassIx, walk: WalkIx) {
         let walk = self.walk_mut(pass, walk);
         walk.position += 1;
@@ -189,7 +189,7 @@ impl Passes {
         walk.losses = 0;
     }
 
-    /// Ends a walk. Returns how its pass ended if this was its last one.
+    /// Ends a walk. If it was the last one of its pass, returns how the pass ended.
     pub(super) fn end_walk(&mut self, pass: PassIx, walk: WalkIx) -> Option<EntryEnd> {
         let open = self.get_mut(pass)?;
         open.open -= 1;
@@ -201,7 +201,7 @@ impl Passes {
         })
     }
 
-    /// Ends a pass. The passes that waited only for it become due.
+    /// Ends a pass. Passes that waited only for this one become due.
     pub(super) fn end(&mut self, plan: &Plan, pass: PassIx, end: EntryEnd) {
         self.stages[pass] = Stage::Ended(end);
         self.remaining -= 1;
@@ -215,7 +215,7 @@ impl Passes {
         }
     }
 
-    /// Returns how a pass ended that another one waited for.
+    /// Returns how a pass ended. It must have ended: another pass waited for it.
     pub(super) fn end_of(&self, pass: PassIx) -> EntryEnd {
         match self.stages[pass] {
             Stage::Ended(end) => end,

@@ -1,5 +1,4 @@
-//! Decides what goes into an attempt: its params as they come out, the limits that it takes part in, and the name of what
-//! went into it.
+//! Prepares an attempt: evaluates its params, resolves the keys of its limits, and computes its cache key.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::limits;
 use crate::plan::ResolvedTemplate;
 use crate::spec::{Limits, Task};
 
-/// What an execution is made of, beside its place and its state.
+/// The contents of an execution, except for its instance and its state.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
     /// From 1.
@@ -27,7 +26,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// One that is never sent.
+    /// Returns the contents of a first attempt that is never sent.
     pub(super) fn first() -> Self {
         Self { number: 1, params: None, limits: None, cache_key: None }
     }
@@ -75,11 +74,11 @@ impl Progress {
     }
 }
 
-/// Equal for equal inputs, and for nothing else.
+/// Returns a hash of the inputs: equal for equal inputs, different for different ones.
 fn cache_key(task: &Task, params: &Params, node: Option<NodeId>) -> Arc<str> {
     let mut outputs: Vec<&str> = task.outputs.iter().map(String::as_str).collect();
     outputs.sort_unstable();
-    // Maps of JSON are ordered by their keys here, so that equal params are written alike.
+    // JSON maps are ordered by key here, so equal params have equal text.
     let inputs = serde_json::json!([task.backend, task.action, params, outputs, node]);
     let digest = Sha256::digest(inputs.to_string());
     let mut key = String::with_capacity(64);

@@ -1,4 +1,4 @@
-//! Owns how far a run is: the facts that come in, and its end.
+//! Owns how far a run is: takes in facts, and decides the run's end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,20 +29,20 @@ pub struct Turn<'a> {
     pub now: Timestamp,
     pub dice: &'a mut Dice,
     pub reach: &'a dyn Fn(NodeId) -> Reach,
-    /// What expressions may ask of a node.
+    /// Returns the values of a node that expressions may use.
     pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
-    /// Whether any node fits a placed step, by what lasts; else why not.
+    /// Returns `Ok` if some node fits a placed step, judged by its lasting properties; else the reason why none fits.
     pub fits: &'a dyn Fn(StepIx) -> Result<(), String>,
 }
 
-/// Why everything that is left is ended.
+/// The reason why the rest of a run is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     Cancelled,
     TimedOut,
 }
 
-/// How far a run is. Each part has its file, which alone writes its fields.
+/// The progress of a run. Each part has its own file, and only that file writes the part's fields.
 #[derive(Clone, Debug)]
 pub struct Progress {
     pub(super) plan: Arc<Plan>,
@@ -56,7 +56,7 @@ pub struct Progress {
     pub(super) paused: bool,
     /// Instances that succeeded in the run that this one retries.
     pub(super) carried: HashSet<Instance>,
-    /// Instances so far, as far as they come from items.
+    /// The number of instances that items have created so far.
     pub(super) instances: usize,
     pub(super) passes: Passes,
     pub(super) attempts: Attempts,
@@ -70,7 +70,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A run that has not begun. `state` is that of its record.
+    /// Creates the progress of a run that has not begun. `state` comes from the run's record.
     pub fn new(plan: Arc<Plan>, run: RunId, epoch: u64, state: RunState) -> Self {
         Self {
             passes: Passes::new(&plan),
@@ -94,7 +94,7 @@ impl Progress {
         }
     }
 
-    /// The values of the job's params, for expressions.
+    /// Sets the values of the job's params, which expressions use.
     #[must_use]
     pub fn with_params(mut self, params: Arc<Params>) -> Self {
         self.params = params;
@@ -121,7 +121,7 @@ impl Progress {
         self.state.is_terminal()
     }
 
-    /// Starts the walk.
+    /// Begins the run: its first passes become due.
     pub fn begin(&mut self, turn: &mut Turn<'_>) {
         if self.state == RunState::Pending {
             self.move_to(&[RunState::Starting, RunState::Running]);
@@ -130,13 +130,13 @@ impl Progress {
         self.run_to_fixpoint(turn);
     }
 
-    /// Takes in a committed change of this run, and decides what follows.
+    /// Takes in a committed change of this run, and decides the consequences.
     pub fn observe(&mut self, change: &Change, turn: &mut Turn<'_>) {
         self.observe_all([change], turn);
     }
 
-    /// Like `observe`, for changes that became known together. What follows is decided when all of them are taken in, so
-    /// that their order makes no difference.
+    /// Like `observe`, for changes that became known together. The consequences are decided after all changes are
+    /// taken in, so that the order of the changes makes no difference.
     pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
         for change in changes {
             self.take_in(change, turn);
@@ -152,7 +152,7 @@ impl Progress {
                     match &execution.state {
                         State::Leased { .. } => self.attempts.note_lease(execution.id),
                         State::Succeeded { outcome, .. } => {
-                            // A cached result: the attempt succeeded without having been sent.
+                            // A cached result: the attempt succeeded without being sent.
                             self.note_outputs(execution.id, &outcome.outputs);
                             self.attempts.end(execution.id, End::Succeeded);
                         }
@@ -197,7 +197,7 @@ impl Progress {
         }
     }
 
-    /// Ends everything that is left.
+    /// Ends the rest of the run.
     pub fn stop(&mut self, stop: Stop, turn: &mut Turn<'_>) {
         self.begin_stop(stop, turn);
         self.run_to_fixpoint(turn);
@@ -214,15 +214,15 @@ impl Progress {
             self.emit(Change::ExecutionCancelRequested { run, execution, epoch, reason, at: turn.now });
         }
         if self.state == RunState::Pending {
-            // It never began: everything is skipped.
+            // The run never began: everything is skipped.
             self.passes.begin();
         }
     }
 
-    /// A node went offline or was deleted: the attempts that wait for it fail. Attempts that were sent again after a loss
-    /// keep waiting for a node that is offline, and fail when it was deleted.
+    /// Fails the attempts that wait for a node that went offline or was deleted. Attempts that were sent again after a
+    /// loss keep waiting for a node that is offline; they fail only if it was deleted.
     pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        // The node may be back already. The attempts that waited for it fail all the same.
+        // The node may be back already. The attempts that waited for it fail anyway.
         let reach = match (turn.reach)(node) {
             Reach::Deleted => Reach::Deleted,
             Reach::Here | Reach::Offline => Reach::Offline,
@@ -233,7 +233,7 @@ impl Progress {
         self.give_up(over, turn);
     }
 
-    /// Time passed: gives up the attempts that have waited too long for their node, or for any node.
+    /// Gives up the attempts that have waited too long for their node, or for any node.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let mut over = self.pending_over(|active| {
@@ -244,12 +244,12 @@ impl Progress {
         self.run_to_fixpoint(turn);
     }
 
-    /// Returns when `tick` has something to do, or to look at.
+    /// Returns the time of the next `tick`: the next deadline, or the next check for nodes.
     pub fn next_tick(&self) -> Option<Timestamp> {
         self.next_deadline().into_iter().chain(self.next_look()).min()
     }
 
-    /// Returns when something follows from time alone, whatever nodes there are.
+    /// Returns the next deadline that does not depend on the state of nodes.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let wave = self.waves.pause_ends().filter(|_| !self.paused);
         self.attempts.next_deadline().into_iter().chain(wave).min()

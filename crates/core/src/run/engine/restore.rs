@@ -1,7 +1,7 @@
-//! Rebuilds a run's progress from its recorded executions, so that a run continues where it was.
+//! Rebuilds a run's progress from its recorded executions, so that another server can continue the run.
 //!
-//! Records win over decisions that would be made now. Only when all records are known are the decisions made that
-//! were not recorded before the former owner died.
+//! Records win over decisions that would be made now. Decisions that the former owner did not record are made only
+//! after all records are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::ids::NodeId;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx, WalkIx};
 use crate::run::{Instance, RunRecord, RunState};
 
-/// What restoring found to be decided once everything recorded is known.
+/// Open questions that restoring found. They are decided after all records are read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resume {
     stop: Option<Stop>,
@@ -28,7 +28,7 @@ pub(super) struct Resume {
     passes: Vec<PassIx>,
 }
 
-/// A failure that is on record. Failures count in this order.
+/// A recorded failure. Failures count in the order of these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Failure {
     cause: Cause,
@@ -42,20 +42,20 @@ struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Own,
-    /// Its next attempt was withdrawn by fail-fast: whatever the clocks say, something else had failed before.
+    /// Fail-fast withdrew the next attempt: another instance must have failed before, whatever the clocks show.
     Withdrawn,
 }
 
-/// Whether an instance is over, as its records show.
+/// Whether an instance has ended, according to its records.
 enum Recorded {
-    /// An attempt is open, or it is not decided whether another one follows.
+    /// An attempt is open, or it is not decided yet whether another one follows.
     Open,
     Over,
 }
 
 impl Progress {
-    /// Returns the progress of `run` as its record and executions show it. `go_on` decides what is open.
-    /// `stop`: the run was asked to stop before, so that its cancelled attempts were meant to be.
+    /// Returns the progress of `run` as its record and executions show it. `go_on` makes the open decisions.
+    /// `stop` is set if the run was asked to stop before: then its cancelled attempts were cancelled on purpose.
     pub fn restore(
         plan: Arc<Plan>,
         run: &RunRecord,
@@ -81,7 +81,7 @@ impl Progress {
         progress
     }
 
-    /// Counts failures in the order in which they happened: it decides which of them triggered fail-fast.
+    /// Counts failures in the order in which they happened, because the order decides which one triggered fail-fast.
     fn count_failures(&mut self) {
         let mut failures = std::mem::take(&mut self.resume.failures);
         failures.sort_unstable();
@@ -90,7 +90,7 @@ impl Progress {
         }
     }
 
-    /// Notes what succeeded in the run that this one retries.
+    /// Records the instances that succeeded in the run that this one retries.
     fn restore_carried(&mut self, executions: &[Execution]) {
         let nodes = self.plan.resolved.nodes.iter().zip((0..).map(NodeIx));
         let index: HashMap<NodeId, NodeIx> = nodes.map(|(node, index)| (node.id, index)).collect();
@@ -105,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Makes the decisions that were not recorded, and repeats requests that may have been missed.
+    /// Makes the decisions that were not recorded, and repeats requests that may have been lost.
     pub fn go_on(&mut self, turn: &mut Turn<'_>) {
         if self.is_ended() {
             return;
@@ -127,7 +127,7 @@ impl Progress {
         self.follow_ends(resume.walks, turn);
         self.passes.add_due(resume.passes);
         self.withdraw(turn);
-        // Nodes that went offline or were deleted while no server observed the run.
+        // Nodes may have gone offline or been deleted while no server observed the run.
         let reach = turn.reach;
         let over = self.pending_over(|active| reach(active.node?).fails(active.patience.is_some()));
         self.give_up(over, turn);
@@ -147,7 +147,7 @@ impl Progress {
         let open = if history.has_no_items(&self.plan, pass) || !(recorded || began) {
             self.plain_walks_of(pass)
         } else {
-            // It had items when it began, and they evaluate to the same again.
+            // The pass had items when it began, and they evaluate to the same values again.
             self.walks_of(pass).unwrap_or_else(|_| self.plain_walks_of(pass))
         };
         if began {
@@ -162,16 +162,16 @@ impl Progress {
         }
     }
 
-    /// Whether a pass began that the run has reached. Its records need not show it: all of its leaves may have been
-    /// skipped one by one, or carried over from another run.
+    /// Returns whether a pass began that the run has reached. Its records need not show it: all its leaves may have
+    /// been skipped one by one, or carried over from another run.
     fn would_begin(&mut self, pass: PassIx) -> bool {
         match self.plan.shape {
             Shape::List => {
-                // All that came before it has ended, so all failures that matter to it are known.
+                // Everything before this pass has ended, so all failures that matter to it are known.
                 self.count_failures();
                 self.pass_runs(pass).is_ok()
             }
-            // Whether fail-fast was triggered is not known yet, and makes no difference to passes that depend on this one.
+            // It is not known yet whether fail-fast was triggered; it makes no difference to passes that depend on this one.
             Shape::Graph => self.condition_holds(pass).is_ok(),
         }
     }
@@ -198,7 +198,7 @@ impl Progress {
         self.walk_ended(pass, walk);
     }
 
-    /// Restores how often an instance was tried.
+    /// Restores how many attempts an instance has had.
     fn restore_counts(&mut self, at: At, attempts: &[&Execution]) {
         let Some((last, before)) = attempts.split_last() else { return };
         if last.attempt > 1 || !matches!(last.state, State::Skipped { .. }) {
@@ -247,7 +247,7 @@ impl Progress {
             }
             State::Lost { at: time, .. } | State::Cancelled { at: time, .. } => {
                 self.passes.mark_ran(at.pass);
-                // A final end is known to be final before anything is retried: it may have triggered fail-fast.
+                // Final ends are identified before anything is retried: one of them may have triggered fail-fast.
                 if self.has_resends(at) && !went_on(self) {
                     self.resume.ended.push(Ended { at, end: End::Lost });
                     return Recorded::Open;
@@ -267,12 +267,12 @@ impl Progress {
         };
         let node = self.pinned(at);
         let patience = (resent && node.is_some()).then(|| execution.created_at + self.patience(at.step));
-        // When nodes were last checked is not on record: the wait counts from now.
+        // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
         self.attempts.add(execution.id, Active { at, node, leased, patience, not_before, unfit_since });
     }
 
-    /// Marks a failure as when it happened. Its consequences are decided when all failures are known.
+    /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.
     fn restore_failure(&mut self, at: At, cause: Cause, time: Timestamp) {
         let node = self.note_failure(at);
         let At { pass, step, .. } = at;
@@ -287,7 +287,7 @@ fn is_loss(state: &State) -> bool {
 fn ended_at(state: &State) -> Option<Timestamp> {
     match state {
         State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
-        // Releases without receipts recorded an agent's clock, which may lag: no attempt ended before it was leased.
+        // Releases without receipts recorded the agent's clock, which may lag. No attempt ended before it was leased.
         State::Succeeded { outcome, lease } => Some(outcome.ended_at().max(lease.granted_at)),
         State::Failed { at, lease, .. } | State::Cancelled { at, lease, .. } => {
             Some(lease.map_or(*at, |lease| lease.granted_at.max(*at)))

@@ -1,8 +1,8 @@
-//! Decides how much of a run is under way at once: `max_parallel` of the job, and of a `for_each`.
+//! Decides how much of a run is active at once: `max_parallel` of the job, and of a `for_each`.
 //!
 //! A walk that has begun keeps its room until it ends. The others wait, and begin in the order of the job file and of
-//! their items or nodes. A pass begins when there is room for one of its walks: passes that have begun have records. So
-//! the order needs no memory, and is the same after a server was replaced.
+//! their items or nodes. A pass begins when there is room for one of its walks, so a pass that has begun has records.
+//! Therefore the order need not be stored, and is the same after another server takes over.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +17,17 @@ pub(super) struct Room {
     lined: BTreeSet<PassIx>,
     /// Passes with walks that wait for room among their own items.
     full: BTreeSet<PassIx>,
-    /// Whether the run was stopping, and whether fail-fast had been triggered, when the waiting walks were last decided.
+    /// Whether the run was stopping, and whether fail-fast had been triggered, at the last `sweep_line`.
     swept: (bool, bool),
 }
 
 impl Room {
-    /// A pass waits for room in the run.
+    /// Adds a pass that waits for room in the run.
     pub(super) fn add(&mut self, pass: PassIx) {
         self.awaiting_room.insert(pass);
     }
 
-    /// A walk of a pass ended.
+    /// Records that a walk of a pass ended.
     pub(super) fn freed(&mut self, pass: PassIx) {
         if self.full.remove(&pass) {
             self.lined.insert(pass);
@@ -50,12 +50,12 @@ impl Progress {
         self.passes.get(pass).is_some_and(|open| most.is_none_or(|most| open.begun() < most))
     }
 
-    /// Whether walks of a pass may have to wait for room.
+    /// Returns whether walks of a pass may have to wait for room.
     pub(super) fn is_bounded(&self, pass: PassIx) -> bool {
         self.plan.definition.max_parallel.is_some() || self.own_bound(pass).is_some()
     }
 
-    /// A walk that could begin waits until there is room.
+    /// Adds a walk that could begin to those that wait for room.
     pub(super) fn line_up(&mut self, pass: PassIx, walk: WalkIx) {
         if let Some(open) = self.passes.get_mut(pass) {
             open.line.push_back(walk);
@@ -63,7 +63,7 @@ impl Progress {
         }
     }
 
-    /// Lets the first begin that waits and for which there is room; returns whether one did.
+    /// Begins the first waiting pass or walk for which there is room; returns whether one began.
     pub(super) fn use_room(&mut self, turn: &mut Turn<'_>) -> bool {
         if !self.run_has_room() {
             return false;
@@ -86,7 +86,7 @@ impl Progress {
         true
     }
 
-    /// Returns the first pass with walks that wait and may begin.
+    /// Returns the first pass with waiting walks that may begin.
     fn first_in_line(&mut self) -> Option<PassIx> {
         while let Some(&pass) = self.room.lined.first() {
             if self.pass_has_room(pass) {
@@ -106,8 +106,8 @@ impl Progress {
         next
     }
 
-    /// Once the run stops or fail-fast is triggered, decides again about everything that waits. Most of it does not begin
-    /// any more, and the rest lines up again.
+    /// Once the run stops or fail-fast is triggered, decides again about everything that waits. Most of it no longer
+    /// begins, and the rest lines up again.
     pub(super) fn sweep_line(&mut self, turn: &mut Turn<'_>) -> bool {
         let now = (self.stopping.is_some(), self.failures.fail_fast().is_some());
         if std::mem::replace(&mut self.room.swept, now) == now {

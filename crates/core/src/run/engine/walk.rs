@@ -1,4 +1,4 @@
-//! Decides what follows when a pass is due: its walks begin, and each goes from leaf to leaf.
+//! Begins the passes that are due, and moves each of their walks from leaf to leaf.
 
 use jiff::Timestamp;
 
@@ -14,7 +14,7 @@ use crate::spec::Condition;
 use crate::work::Origin;
 
 impl Progress {
-    /// Decides every pass that is due, until nothing more follows.
+    /// Decides every pass that is due, until there is nothing more to decide.
     pub(super) fn run_to_fixpoint(&mut self, turn: &mut Turn<'_>) {
         let pausing = self.waves.take_pausing();
         self.passes.add_due(pausing);
@@ -33,7 +33,7 @@ impl Progress {
             return self.passes.end(&self.plan, pass, EntryEnd::Succeeded);
         }
         match self.pass_runs(pass) {
-            // A pass that was carried over whole needs no room.
+            // A pass whose instances were all carried over needs no room.
             Ok(()) if self.plan.definition.max_parallel.is_some() && !self.is_whole(pass) => {
                 self.room.add(pass);
             }
@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// Returns the walks of a pass that begins: of each node, for each item, or the only one.
+    /// Returns the walks of a pass that begins: one for each node, one for each item, or a single one.
     pub(super) fn walks_of(&mut self, pass: PassIx) -> Result<OpenPass, String> {
         let Some(items) = self.items_of(pass)? else { return Ok(self.plain_walks_of(pass)) };
         self.note_items(pass, &items);
@@ -68,7 +68,7 @@ impl Progress {
         Ok(OpenPass::new(walks, Some(items)))
     }
 
-    /// Returns the walks of a pass without items; an entry whose items are not known has one.
+    /// Returns the walks of a pass without items. An entry whose items are not known has one walk.
     pub(super) fn plain_walks_of(&self, pass: PassIx) -> OpenPass {
         let walks = match self.plan.nodes_of_pass(pass) {
             Some(nodes) => nodes.iter().map(|&node| Walk::new(Some(node), None)).collect(),
@@ -77,7 +77,7 @@ impl Progress {
         OpenPass::new(walks, None)
     }
 
-    /// The items of a pass are not a list: its first leaf fails, and what follows is decided as for any failure.
+    /// Fails the first leaf of a pass whose items are not a list. The consequences are those of any failure.
     fn fail_pass(&mut self, pass: PassIx, error: String, turn: &mut Turn<'_>) {
         let open = self.plain_walks_of(pass);
         let _walks = self.passes.open(pass, open);
@@ -89,14 +89,14 @@ impl Progress {
         self.advance(pass, at.walk, turn);
     }
 
-    /// Whether a node takes part in a pass that begins.
+    /// Returns `Ok` if a node takes part in a pass that begins; else the reason why it does not.
     fn joins(&self, pass: PassIx, walk: WalkIx, turn: &Turn<'_>) -> Result<(), String> {
         let Some(node) = self.passes.walk(pass, walk).node else { return Ok(()) };
         if self.condition(pass) == Some(Condition::OnFailure) {
             if self.plan.definition.rollout.is_some() {
                 self.answers(pass, walk, node)?;
             }
-            // Also on nodes that failed, as long as they can be reached.
+            // The step also runs on nodes that failed, if they are reachable.
             return match (turn.reach)(self.plan.node(node).id).fails(false) {
                 Some(why) => Err(format!("the node {why}")),
                 None => Ok(()),
@@ -108,7 +108,7 @@ impl Progress {
         }
     }
 
-    /// Whether a node of a roll-out has failures to answer: its own, or, once the budget is spent, any.
+    /// Returns `Ok` if an on-failure step of a roll-out runs on a node: the node failed, or the budget is spent.
     fn answers(&self, pass: PassIx, walk: WalkIx, node: NodeIx) -> Result<(), String> {
         if walk.0 >= self.waves.nodes(&self.plan) {
             return Err("the node was never touched".to_owned());
@@ -122,7 +122,7 @@ impl Progress {
         }
     }
 
-    /// Takes a walk to its next attempt, or to its end.
+    /// Moves a walk on until its next attempt is created or the walk ends.
     pub(super) fn advance(&mut self, pass: PassIx, walk: WalkIx, turn: &mut Turn<'_>) {
         loop {
             let position = self.passes.walk(pass, walk).position;
@@ -159,12 +159,12 @@ impl Progress {
         Instance { step: at.step, node: node.map(|node| self.plan.node(node).id), item }
     }
 
-    /// Whether an instance succeeded in the run that this one retries; this run has its own record of that.
+    /// Returns whether an instance succeeded in the run that this one retries; this run has its own record of that.
     pub(super) fn is_carried(&self, at: At) -> bool {
         !self.carried.is_empty() && self.carried.contains(&self.instance(at))
     }
 
-    /// Whether all of a pass succeeded in the run that this one retries, or there is nothing that could.
+    /// Returns whether every instance of a pass succeeded in the run that this one retries, or there are no instances.
     pub(super) fn is_whole(&mut self, pass: PassIx) -> bool {
         let entry = self.plan.entry_of(pass);
         if entry.each.is_some() {
@@ -180,7 +180,7 @@ impl Progress {
         }
     }
 
-    /// Creates the next attempt of an instance. Returns false if it cannot be sent; a failed attempt was recorded then.
+    /// Creates the next attempt of an instance. Returns false if it cannot be sent; then a failed attempt was recorded.
     pub(super) fn attempt(
         &mut self,
         at: At,
@@ -256,7 +256,7 @@ impl Progress {
         }
     }
 
-    /// A walk reached its end; with the last walk the pass ends, and the passes that waited for it are due.
+    /// Ends a walk. With its last walk the pass ends, and the passes that waited for it become due.
     pub(super) fn walk_ended(&mut self, pass: PassIx, walk: WalkIx) {
         match self.passes.end_walk(pass, walk) {
             Some(end) => self.passes.end(&self.plan, pass, end),
@@ -277,7 +277,7 @@ impl Progress {
         self.plan.entry_of(pass).condition
     }
 
-    /// Whether new attempts of a step may still be made.
+    /// Returns whether a step may still get new attempts.
     pub(super) fn goes_on(&self, step: StepIx) -> bool {
         self.stopping.is_none() && (self.failures.fail_fast().is_none() || self.plan.answers_failures(step))
     }

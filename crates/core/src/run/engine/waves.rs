@@ -9,9 +9,9 @@ use crate::plan::{PassIx, Plan};
 pub(super) struct Waves {
     /// How many waves have begun.
     begun: u32,
-    /// When the last attempt of this run ended: a pause between waves counts from then.
+    /// When the last attempt of this run ended: the pause between waves counts from then.
     last_end: Option<Timestamp>,
-    /// A pass that waits for the begin of its wave, and when that is.
+    /// The pass that waits for its wave to begin, and when the wave begins.
     pausing: Option<(Timestamp, PassIx)>,
 }
 
@@ -20,12 +20,12 @@ impl Waves {
         self.last_end = self.last_end.max(Some(at));
     }
 
-    /// An agent's clock may be fast, and a wave does not wait for it.
+    /// Limits the last end to `now`: an agent's clock may be fast, and a wave does not wait for it.
     pub(super) fn forget_future(&mut self, now: Timestamp) {
         self.last_end = self.last_end.min(Some(now));
     }
 
-    /// A pass of `wave` begins.
+    /// Records that a pass of `wave` begins.
     pub(super) fn begin(&mut self, wave: Option<u32>) {
         self.begun = self.begun.max(wave.map_or(0, |wave| wave + 1));
     }
@@ -45,10 +45,10 @@ impl Waves {
 }
 
 impl Progress {
-    /// Returns the next pass that is due; nothing while a person, or the pause between two waves, delays it.
+    /// Returns the next pass that is due; `None` while the run is paused, or during the pause between two waves.
     pub(super) fn next_due(&mut self, turn: &Turn<'_>) -> Option<PassIx> {
         if self.paused && self.stopping.is_none() {
-            // A pass that was carried over whole begins nothing, and does not delay the run's end.
+            // A pass whose instances were all carried over begins nothing, so it does not delay the run's end.
             let due: Vec<PassIx> = self.passes.due().collect();
             let idle = due.into_iter().find(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;
             self.passes.remove_due(idle);
@@ -64,7 +64,7 @@ impl Progress {
         Some(pass)
     }
 
-    /// Returns when the wave that a pass opens may begin, if it has to wait.
+    /// Returns when the wave of a pass may begin, if the pass is the first of its wave and has to wait.
     fn wave_begins(&self, pass: PassIx) -> Option<Timestamp> {
         self.wave(pass).filter(|wave| *wave > 0 && *wave >= self.waves.begun)?;
         let rollout = self.plan.definition.rollout.as_ref()?;

@@ -1,6 +1,6 @@
-//! Owns the table of the job file's fields: the name of each, where it may stand, its meaning and its schema. The
-//! parser's messages, the JSON schema and `docs/job-file.md` all come from this table. How a field is read is `parse`'s
-//! work; a test holds every example of the table against the parser.
+//! Owns the table of the job file's fields: the name of each, the maps that may have it, its meaning and its schema.
+//! The parser's messages, the JSON schema and `docs/job-file.md` are generated from this table. `parse` reads the
+//! fields; a test checks every example of the table with the parser.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,
-    /// Where the field may stand.
+    /// The maps that may have the field.
     pub on: &'static [On],
     /// The manual: the schema's description and the text of the reference page.
     pub help: &'static str,
@@ -20,7 +20,7 @@ pub struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     Job,
-    /// A task that stands directly under the job's `tasks`.
+    /// A task directly under the job's `tasks`.
     Task,
     /// A task inside a branch.
     Leaf,
@@ -35,7 +35,7 @@ pub enum On {
     Cache,
 }
 
-/// Writes rows of the table: `[where it stands] "name": "meaning" => {schema},`.
+/// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.
 macro_rules! fields {
     ($([$($on:ident),+] $name:literal: $help:literal => $schema:tt,)+) => {
         pub(super) const FIELDS: &[super::Field] = &[$(super::Field {
@@ -51,17 +51,17 @@ mod job;
 mod part;
 mod task;
 
-/// All fields, in the order in which the reference page lists them.
+/// Returns all fields, in the order of the reference page.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
     [job::FIELDS, task::FIELDS, part::FIELDS].into_iter().flatten()
 }
 
-/// The fields of one of these maps.
+/// Returns the fields of these maps.
 fn on(maps: &[On]) -> impl Iterator<Item = &'static Field> {
     fields().filter(move |field| field.on.iter().any(|on| maps.contains(on)))
 }
 
-/// The names of the fields that one of these maps may have.
+/// Returns the names of the fields that these maps may have.
 pub(super) fn names(maps: &[On]) -> Vec<&'static str> {
     let mut names = Vec::new();
     for field in on(maps) {
@@ -72,7 +72,7 @@ pub(super) fn names(maps: &[On]) -> Vec<&'static str> {
     names
 }
 
-/// The schema of such a map.
+/// Returns the schema of a map.
 pub(super) fn object(map: On, required: &[&str]) -> Value {
     let properties: Map<String, Value> = on(&[map])
         .map(|field| {

@@ -1,4 +1,4 @@
-//! Reads what a task does: its backend, its action and the params of that action.
+//! Reads a task's backend, its action and the params of that action.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub(super) struct WorkFields<'n, 't> {
 }
 
 impl<'c> Checker<'c> {
-    /// Whether a field that no task has is a param of the task's action.
+    /// Returns whether a field that no task has is a param of the task's action.
     pub(super) fn is_param(&self, entries: &[Entry<'_>], name: &str) -> bool {
         let text = |field: &str| {
             let entry = entries.iter().find(|entry| entry.key == field)?;
@@ -97,7 +97,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// The names of backend and action, and the action's schema.
+    /// Returns the names of backend and action, and the action's schema.
     fn known_action<'n>(
         &mut self,
         path: Path<'_>,
@@ -127,7 +127,8 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// The values of the params, as their kinds read them. Notes command lines that look as if they need a shell.
+    /// Returns the values of the params, converted to their kinds. Adds a note for command lines that seem to need a
+    /// shell.
     fn given_params(
         &mut self,
         path: Path<'_>,
@@ -152,7 +153,7 @@ impl<'c> Checker<'c> {
         given
     }
 
-    /// Counts the size of a task's params, and refuses too much.
+    /// Adds the size of a task's params to the total, and refuses too much.
     fn count_params(&mut self, path: Path<'_>, at: At, params: &Params) -> Option<()> {
         let bytes = params_bytes(params);
         self.params_bytes += bytes;
@@ -170,7 +171,7 @@ impl<'c> Checker<'c> {
         Some(())
     }
 
-    /// Reports a problem at the position of its param, or of the element of it.
+    /// Reports a problem at the position of its param, or of the element in it.
     pub(super) fn param_problem(&mut self, path: Path<'_>, params: &Node<'_>, problem: ParamProblem) {
         let param = path.field(&problem.param);
         let entry = match params.content() {
@@ -191,7 +192,7 @@ impl<'c> Checker<'c> {
     }
 }
 
-/// A command line is only split into words: a shell's sign has no meaning in it.
+/// Returns the note about a shell sign: a command line is only split into words, so the sign has no effect.
 fn no_shell(sign: &str, backend: &str) -> String {
     let instead = match backend {
         "exec" => "`exec shell` runs a command in a shell",

@@ -1,4 +1,4 @@
-//! Checks the names in the expressions of a job whose tasks could all be read: what they name must be there.
+//! Checks that the names in a job's expressions exist. Runs only if all tasks could be read.
 
 use super::field::Checker;
 use super::path::Path;
@@ -39,7 +39,7 @@ impl Checker<'_> {
                         self.problem(holder.field("limits"), at, problem.message);
                     }
                 }
-                // What is no expression was said when the task was read.
+                // An invalid expression was reported when the task was read.
                 let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) else {
                     continue;
                 };

@@ -1,4 +1,5 @@
-//! Reads how work is multiplied, bounded and spread: `for_each`, `max_parallel`, `limits`, `cache`, `prefer`, `spread`.
+//! Reads the fields that multiply, limit and spread work: `for_each`, `max_parallel`, `limits`, `cache`, `prefer`,
+//! `spread`.
 
 use super::field::Checker;
 use super::path::Path;
@@ -15,7 +16,7 @@ const ITEMS: &str =
     "a list of items, or one expression that comes to a list: \"{{ steps.NAME.outputs.NAME }}\"";
 
 impl Checker<'_> {
-    /// Executions that may be open at once.
+    /// Reads how many executions may be open at the same time.
     pub(super) fn parallel(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<u32> {
         let most = u32::try_from(limits::INSTANCES_PER_RUN).unwrap_or(u32::MAX);
         self.whole_number(path, node, 1..=most)
@@ -116,7 +117,7 @@ impl Checker<'_> {
         Some(found)
     }
 
-    /// `true`, `false`, or how old a result may be.
+    /// Reads `true`, `false`, or the maximum age of a result.
     pub(super) fn cache(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Cache> {
         let entries = match node.content() {
             Content::Map(entries) => entries,
@@ -174,7 +175,7 @@ impl Checker<'_> {
                 _ => self.unknown_field(path, entry, &[On::Preference], &[], &[]),
             }
         }
-        // What is misspelt or wrong was said.
+        // Misspelt or invalid fields were reported before.
         let says_nothing = entries.iter().all(|entry| entry.key == "weight" || is_empty(&entry.value));
         if says_nothing {
             self.problem(path, node.at, "say what is preferred: `labels`, `requires` or `nodes`");
@@ -217,7 +218,8 @@ impl Checker<'_> {
         }
     }
 
-    /// What is multiplied has no nodes of its own: each item goes where it fits.
+    /// Checks that a task with `for_each` has no `target`, since each item runs on a node that fits, and that no task
+    /// has too many limits together with the job's.
     pub(super) fn fan_out_rules(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
         for (index, (item, entry)) in items.iter().zip(&definition.tasks).enumerate() {
             if entry.for_each().is_some() && !definition.is_placed(entry) {
@@ -234,7 +236,7 @@ impl Checker<'_> {
             }
             for (leaf, task) in entry.leaves().iter().enumerate() {
                 let most = definition.limits_of(task).count();
-                // Too many of its own were counted before.
+                // A task with too many limits of its own was reported before.
                 if most > limits::LIMITS_PER_TASK && task.limits.len() <= limits::LIMITS_PER_TASK {
                     let path = path.index(index);
                     let message = format!(

@@ -1,4 +1,4 @@
-//! Reads single fields: texts, numbers, durations, choices, lists. What is wrong is noted, and reading goes on.
+//! Reads single fields: texts, numbers, durations, choices, lists. Records each problem and continues.
 
 use std::ops::RangeInclusive;
 
@@ -12,21 +12,21 @@ use crate::span::{NotASpan, Span};
 use crate::spec::fields::names;
 use crate::spec::{At, On, Problem};
 
-/// A field's name, and what to write instead of it.
+/// A field's name, and the text to write instead of it.
 pub(super) type Hint = (&'static str, &'static str);
 
-/// Walks the tree once, and notes everything that is wrong.
+/// Reads the tree once, and records every problem.
 #[derive(Debug)]
 pub(super) struct Checker<'c> {
     pub(super) catalogue: &'c Catalogue,
     problems: Vec<Problem>,
-    /// What is valid, and probably not meant.
+    /// Notes about text that is valid but probably not intended.
     notes: Vec<Problem>,
-    /// Of all tasks so far.
+    /// The size of the params of all tasks so far.
     pub(super) params_bytes: usize,
 }
 
-/// The position of a node, if it was read from a text.
+/// Returns the position of a node, if it was read from a text.
 fn known(at: At) -> Option<At> {
     (at != At::default()).then_some(at)
 }
@@ -36,7 +36,7 @@ impl<'c> Checker<'c> {
         Self { catalogue, problems: Vec::new(), notes: Vec::new(), params_bytes: 0 }
     }
 
-    /// All problems, in the order of the text.
+    /// Returns all problems, in the order of the text.
     pub(super) fn into_problems(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| problem.at);
         self.problems
@@ -46,7 +46,7 @@ impl<'c> Checker<'c> {
         self.problems.is_empty()
     }
 
-    /// Enough is noted; the rest would only cost time.
+    /// Returns whether enough problems are recorded; more would only cost time.
     pub(super) fn is_full(&self) -> bool {
         self.problems.len() >= limits::PROBLEMS_LISTED
     }
@@ -57,7 +57,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// Notes something that is valid, and probably not meant.
+    /// Adds a note about text that is valid but probably not intended.
     pub(super) fn note(&mut self, path: Path<'_>, at: At, message: String) {
         if self.notes.len() < limits::PROBLEMS_LISTED {
             self.notes.push(Problem { path: path.to_string(), at: known(at), message });
@@ -129,7 +129,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// The entries of a map with these fields.
+    /// Returns the entries of a map with these fields.
     pub(super) fn fields_of<'n, 't>(
         &mut self,
         path: Path<'_>,
@@ -145,7 +145,7 @@ impl<'c> Checker<'c> {
         }
     }
 
-    /// A list of texts, none of them empty.
+    /// Reads a list of texts, none of them empty.
     pub(super) fn texts(&mut self, path: Path<'_>, node: &Node<'_>, of: &str) -> Option<Vec<String>> {
         let items = self.list(path, node, of)?;
         let mut texts = Vec::with_capacity(items.len());
@@ -232,7 +232,7 @@ impl<'c> Checker<'c> {
         };
         let span = match text.parse::<Span>() {
             Ok(span) if span.0.subsec_nanos() == 0 => span,
-            // What is kept is what prints: a definition that is stored and read back is the same one.
+            // Keeps the span as it prints, so that a definition is equal after it was stored and read back.
             Ok(span) => span.to_string().parse::<Span>().unwrap_or(span),
             Err(NotASpan(text)) => {
                 self.problem(path, node.at, NotASpan(shown(&text)).to_string());
@@ -250,7 +250,7 @@ impl<'c> Checker<'c> {
         Some(span)
     }
 
-    /// One of a closed set of words.
+    /// Reads one of a closed set of words.
     pub(super) fn choice<T: Copy>(
         &mut self,
         path: Path<'_>,
@@ -276,7 +276,7 @@ impl<'c> Checker<'c> {
         None
     }
 
-    /// The name of a job or a cluster: it becomes part of addresses and ids.
+    /// Reads the name of a job or a cluster, which becomes part of addresses and ids.
     pub(super) fn identifier(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "a name")?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -297,7 +297,7 @@ impl<'c> Checker<'c> {
         self.short_enough(path, node, text)
     }
 
-    /// The name of a task: for people, so it may hold blanks.
+    /// Reads the name of a task. It is only shown to users, so it may contain blanks.
     pub(super) fn label(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "a name")?;
         if text.trim().is_empty() || text.trim() != text || text.contains(char::is_control) {
@@ -314,7 +314,8 @@ impl<'c> Checker<'c> {
         self.short_enough(path, node, text)
     }
 
-    /// Backends, actions and targets are known before anything runs. Whether there is an expression where none may be.
+    /// Reports an expression where none is allowed, and returns whether there was one. Backends, actions and targets
+    /// must be known before anything runs.
     pub(super) fn refuse_expression(&mut self, path: Path<'_>, node: &Node<'_>, what: &str) -> bool {
         let found = matches!(node.content(), Content::Text(text) if text.contains("{{"));
         if found {
@@ -336,8 +337,8 @@ impl<'c> Checker<'c> {
         Some(text.to_owned())
     }
 
-    /// Reports a field that none of these maps has. `planned` are fields of later versions, `other_names` those of other
-    /// tools.
+    /// Reports a field that none of these maps has. `planned` are fields of later versions, `other_names` the names
+    /// that other tools use.
     pub(super) fn unknown_field(
         &mut self,
         above: Path<'_>,
@@ -364,7 +365,7 @@ impl<'c> Checker<'c> {
     }
 }
 
-/// What was found instead, for people.
+/// Describes the value that was found instead.
 pub(super) fn described(node: &Node<'_>) -> String {
     match node.content() {
         Content::Null | Content::Shared(_) => "nothing".to_owned(),
@@ -380,7 +381,7 @@ pub(super) fn described(node: &Node<'_>) -> String {
     }
 }
 
-/// Whether one of the entries is this field misspelt: then it is not also missing.
+/// Returns whether one of the entries is this field misspelt, so that it is not also reported as missing.
 pub(super) fn misspelt(entries: &[Entry<'_>], field: &str, maps: &[On]) -> bool {
     let valid = names(maps);
     entries.iter().take(limits::PROBLEMS_LISTED).map(|entry| entry.key.as_ref()).any(|key| {

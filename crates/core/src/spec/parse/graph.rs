@@ -1,5 +1,5 @@
-//! Checks what tasks say of each other: names are unique, `depends_on` names entries that exist, and nothing waits
-//! for itself. It looks at the tree, so that a task with another problem is still known by its name.
+//! Checks how tasks refer to each other: names are unique, `depends_on` names existing entries, and there are no
+//! cycles. It reads the tree, so that a task with another problem is still found by its name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use crate::nearest::nearest;
 use crate::shown::shown;
 use crate::spec::At;
 
-/// A longer cycle is cut when it is printed.
+/// The number of entries of a cycle that are printed; the rest is cut.
 const CYCLE_SHOWN: usize = 20;
 
-/// A name and where it stands: of an entry, or of a leaf in it.
+/// A name and its position, of an entry or of a leaf in it.
 struct Named<'n> {
     entry: usize,
     leaf: Option<usize>,
@@ -52,7 +52,7 @@ impl Checker<'_> {
             let known = if named.leaf.is_none() { &mut entries } else { &mut leaves };
             known.entry(named.name).or_insert(named.entry);
         }
-        // For each entry the entries that it waits for, and where that is said.
+        // For each entry, the entries that it waits for, with the position of each reference.
         let mut waits: Vec<Vec<(usize, At)>> = vec![Vec::new(); items.len()];
         let mut names: Vec<&str> = entries.keys().copied().collect();
         names.sort_unstable();
@@ -111,7 +111,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a name stands in a list before. Nearly every list is short, and looking through it costs less than a set.
+/// The names of a list that were read before. Most lists are short, and searching them costs less than a set.
 enum Said<'n> {
     Few,
     Many(HashSet<&'n str>),
@@ -155,7 +155,8 @@ fn unknown(name: &str, names: &[&str], branch: Option<&Node<'_>>) -> String {
     }
 }
 
-/// Cycles that share no entry, each as the entries in the order of waiting, with the place where each says so.
+/// Returns cycles that share no entry. Each is the list of its entries in waiting order, with the position of each
+/// reference.
 fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
     let mut waiters: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
     let mut open: Vec<usize> = waits.iter().map(Vec::len).collect();
@@ -180,7 +181,7 @@ fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
                 }
             }
         }
-        // What is left waits for something that is left: whoever follows that comes back to where they were.
+        // Every remaining entry waits for a remaining entry, so following them always ends in a cycle.
         let Some(start) = (from..waits.len()).find(|entry| !removed[*entry]) else { return found };
         from = start;
         let mut walked: Vec<(usize, At)> = Vec::new();

@@ -9,7 +9,7 @@ use crate::backend::Catalogue;
 use crate::limits;
 use crate::spec::{Definition, Noted, On, Problem, Strategy};
 
-/// Fields of later versions, each with what to write in this one.
+/// Fields of later versions, each with the text to write in this one.
 const PLANNED_FIELDS: &[Hint] = &[
     ("schedule", "remove it, and let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
@@ -19,7 +19,7 @@ const PLANNED_FIELDS: &[Hint] = &[
     ("on_failure", "give the last task `condition: on_failure` instead"),
     ("retry", "give the tasks `max_retries` instead; `downbeat run retry` repeats a whole run"),
 ];
-/// What other tools call the fields of a job.
+/// The names that other tools use for the fields of a job.
 const OTHER_NAMES: &[Hint] = &[
     ("hosts", "did you mean `target`?"),
     ("nodes", "did you mean `target`?"),
@@ -63,7 +63,7 @@ impl Checker<'_> {
             return None;
         };
         let items = self.job_tasks(path, tasks)?;
-        // Each entry at its index in the file, readable or not, so that references to it can still be checked.
+        // Keeps each entry at its index in the file, valid or not, so that references to it can still be checked.
         let mut read = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             if self.is_full() {
@@ -83,7 +83,7 @@ impl Checker<'_> {
         Some(definition)
     }
 
-    /// The fields of the file.
+    /// Returns the fields of the file.
     fn job_entries<'n, 't>(&mut self, tree: &'n Node<'t>) -> Option<&'n [Entry<'t>]> {
         let message = match tree.content() {
             Content::Map(entries) => return Some(entries),
@@ -161,7 +161,7 @@ impl Checker<'_> {
         (definition, tasks)
     }
 
-    /// The entries of `tasks`: at least one, and not too many.
+    /// Returns the entries of `tasks`: at least one, and not too many.
     fn job_tasks<'n, 't>(&mut self, path: Path<'_>, tasks: &'n Node<'t>) -> Option<&'n [Node<'t>]> {
         let items = match tasks.content() {
             Content::Null => &[],
@@ -182,7 +182,7 @@ impl Checker<'_> {
     }
 }
 
-/// How many steps an entry of `tasks` has.
+/// Returns how many steps an entry of `tasks` has.
 fn leaves(item: &Node<'_>) -> usize {
     match item.content() {
         Content::Map(entries) => {

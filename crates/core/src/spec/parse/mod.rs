@@ -1,5 +1,5 @@
-//! Reads what people write: text or JSON into a tree that knows its positions (`yaml`, `tree`), and the tree into a
-//! definition (`job`, `rollout`, `task`, `action`, `graph`, `expression`), collecting everything that is wrong on the way.
+//! Reads job files: text or JSON into a tree with positions (`yaml`, `tree`), and the tree into a definition (`job`,
+//! `rollout`, `task`, `action`, `graph`, `expression`), collecting all problems.
 
 mod action;
 mod expression;

@@ -1,4 +1,4 @@
-//! Owns the way from the top of a job file to a field. It is linked on the stack, and becomes text only for a problem.
+//! Owns the path from the top of a job file to a field. It is linked on the stack, and becomes text only for a problem.
 
 use std::fmt;
 

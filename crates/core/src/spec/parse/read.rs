@@ -1,4 +1,4 @@
-//! The ways in: a job file's bytes, its text, or JSON that is already read.
+//! The entry points of the parser: a job file's bytes, its text, or parsed JSON.
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definiti
     parse_noting(text, origin, catalogue).map(|noted| noted.definition)
 }
 
-/// As `parse`, with notes about what is valid and probably not meant.
+/// As `parse`, with notes about text that is valid but probably not intended.
 pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     if text.len() > limits::JOB_FILE_BYTES {
         return Err(whole(format!(
@@ -42,7 +42,7 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
     match yaml::tree(text) {
         Ok(Some(tree)) => job::check(&tree, catalogue),
         Ok(None) => Err(whole("the file is empty; a job needs at least a list of `tasks`".to_owned())),
-        // YAML 1.2 holds all of JSON but for a few escapes; those are read without positions.
+        // YAML 1.2 contains all of JSON except a few escapes; files with those are read as JSON, without positions.
         Err(error) if error.cause == Cause::Syntax && text.trim_start().starts_with('{') => {
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => from_json_noting(&value, catalogue),
@@ -53,12 +53,12 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
     }
 }
 
-/// Reads a job file of which it is not even known that it is text.
+/// Reads a job file that may not even be UTF-8 text.
 pub fn parse_bytes(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> Result<Definition, Vec<Problem>> {
     parse_bytes_noting(bytes, origin, catalogue).map(|noted| noted.definition)
 }
 
-/// As `parse_bytes`, with notes about what is valid and probably not meant.
+/// As `parse_bytes`, with notes about text that is valid but probably not intended.
 pub fn parse_bytes_noting(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     match std::str::from_utf8(bytes) {
         Ok(text) => parse_noting(text, origin, catalogue),
@@ -76,7 +76,7 @@ pub fn from_json(value: &Value, catalogue: &Catalogue) -> Result<Definition, Vec
     from_json_noting(value, catalogue).map(|noted| noted.definition)
 }
 
-/// As `from_json`, with notes about what is valid and probably not meant.
+/// As `from_json`, with notes about text that is valid but probably not intended.
 pub fn from_json_noting(value: &Value, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     match Node::of_json(value) {
         Ok(tree) => job::check(&tree, catalogue),
@@ -92,7 +92,7 @@ fn problem(error: NotATree) -> Problem {
     Problem { path: String::new(), at: Some(error.at), message: error.message }
 }
 
-/// The position of a byte, for texts that no parser has seen.
+/// Returns the position of a byte, for text that was not parsed.
 fn at_byte(text: &str, index: usize) -> At {
     let before = &text[..index];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -1,5 +1,5 @@
-//! Reads what a job says as a whole about a fleet: `rollout`, `exclusive`, `priority`, `params`; and the rules of what
-//! goes together.
+//! Reads the job's fields about the whole fleet: `rollout`, `exclusive`, `priority`, `params`; and checks which fields
+//! may be combined.
 
 use super::field::{Checker, misspelt};
 use super::path::Path;
@@ -12,13 +12,13 @@ use crate::spec::{Amount, At, Batch, Condition, Definition, Entry, On, Rollout};
 
 const AMOUNT: &str = "a number of nodes such as 10, or a part of them such as 25%";
 
-/// Where the fields stand that rules are about.
+/// The positions of the fields that the rules refer to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FleetFields {
     pub(super) rollout: Option<At>,
     pub(super) strategy: Option<At>,
     pub(super) exclusive: Option<At>,
-    /// Whether there is a `target`, be it right or wrong.
+    /// Whether there is a `target`, valid or not.
     pub(super) targeted: bool,
 }
 
@@ -158,7 +158,7 @@ impl Checker<'_> {
         self.problem(path, at, message);
     }
 
-    /// The rules of what goes together, for a job whose tasks could be read.
+    /// Checks which fields may be combined, for a job whose tasks could be read.
     pub(super) fn fleet_rules(&mut self, definition: &Definition, fields: FleetFields) {
         let top = Path::Top;
         if let Some(at) = fields.rollout {
@@ -226,7 +226,7 @@ impl Checker<'_> {
     }
 }
 
-/// A name that needs no quotes in an expression.
+/// Returns whether a name needs no quotes in an expression.
 fn is_word(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

@@ -1,4 +1,4 @@
-//! Decides what a plain YAML scalar is, by the core schema of YAML 1.2: `yes`, `1_000` and dates are texts.
+//! Decides the type of a plain YAML scalar, by the core schema of YAML 1.2: `yes`, `1_000` and dates are texts.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,8 @@ pub(super) fn plain(text: Cow<'_, str>) -> Content<'_> {
     }
 }
 
-/// Infinities and not-a-number stay texts: nothing in a job file means them, and JSON cannot hold them.
+/// Reads a number. Infinities and not-a-number stay texts: no field of a job file uses them, and JSON cannot contain
+/// them.
 fn number(text: &str) -> Option<Number> {
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
         return None;

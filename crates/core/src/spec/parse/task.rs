@@ -1,4 +1,4 @@
-//! Reads one entry of `tasks`: a leaf, or a branch of leaves. `action` reads what the leaf does.
+//! Reads one entry of `tasks`: a leaf, or a branch of leaves. `action` reads the leaf's action and params.
 
 use super::action::WorkFields;
 use super::field::{Checker, Hint, misspelt};
@@ -12,7 +12,7 @@ use crate::spec::{On, fields};
 
 /// An entry under the job's `tasks` is a task or a branch.
 const ENTRY: &[On] = &[On::Task, On::Branch];
-/// What other tools call the fields of a task.
+/// The names that other tools use for the fields of a task.
 const OTHER_NAMES: &[Hint] = &[
     ("run", "write `backend: exec`, `action: shell` and `params: {command: ...}`"),
     ("shell", "write `backend: exec`, `action: shell` and `params: {command: ...}`"),
@@ -113,7 +113,7 @@ impl Checker<'_> {
         tasks
     }
 
-    /// Reads a task that stands under the job's `tasks` (`On::Task`) or in a branch (`On::Leaf`).
+    /// Reads a task directly under the job's `tasks` (`On::Task`) or in a branch (`On::Leaf`).
     fn leaf(&mut self, path: Path<'_>, at: At, entries: &[Entry<'_>], on: On) -> Option<Task> {
         let mut task = Task::default();
         let mut work = WorkFields::default();
@@ -226,7 +226,7 @@ impl Checker<'_> {
             return None;
         };
         let delay = delay.unwrap_or_else(Retry::default_delay);
-        // The default cap must not cut a longer delay that is set.
+        // The default cap must not shorten a longer delay that the user set.
         let max_delay = max_delay.unwrap_or_else(|| Retry::default_max_delay().max(delay));
         if max_delay < delay {
             self.problem(

@@ -1,5 +1,5 @@
-//! Owns the tree between text and definition: values with their positions. Texts are borrowed from the source, so
-//! that reading a large JSON body costs little more than walking it.
+//! Owns the tree between text and definition: values with their positions. Texts are borrowed from the source, so that
+//! reading a large JSON body costs little.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -11,12 +11,12 @@ use crate::spec::At;
 
 #[derive(Clone, Debug)]
 pub(super) struct Node<'t> {
-    /// The default when there is no text.
+    /// The default position when there is no text.
     pub(super) at: At,
     pub(super) content: Content<'t>,
 }
 
-/// What stands there. `written` is the scalar's source, where that is more than the value shows: `0755`, `True`.
+/// The value of a node. `written` is the scalar's source, where it differs from the value: `0755`, `True`.
 #[derive(Clone, Debug)]
 pub(super) enum Content<'t> {
     Null,
@@ -31,7 +31,7 @@ pub(super) enum Content<'t> {
     Text(Cow<'t, str>),
     List(Vec<Node<'t>>),
     Map(Vec<Entry<'t>>),
-    /// An anchored value, wherever it is used: an alias costs nothing, however large the value is.
+    /// An anchored value that aliases share, so that an alias costs nothing even if the value is large.
     Shared(Rc<Node<'t>>),
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Entry<'t> {
     pub(super) value: Node<'t>,
 }
 
-/// A JSON value that is beyond all measure.
+/// A JSON value that exceeds the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Beyond {
     #[error("values are nested more than {most} levels deep", most = limits::NESTING_DEPTH)]
@@ -108,7 +108,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// As `to_value`, but numbers and booleans directly inside stay as they were written: `[chmod, 0755]`.
+    /// As `to_value`, but numbers and booleans directly inside keep their source text: `[chmod, 0755]`.
     pub(super) fn to_value_of_texts(&self) -> Value {
         match self.content() {
             Content::List(items) => Value::Array(items.iter().map(Node::as_written).collect()),

@@ -1,5 +1,5 @@
-//! Builds the tree from YAML's events. Every bound on hostile text is kept here: depth, number of values (aliases
-//! count as what they stand for), one document, no tags, no key twice.
+//! Builds the tree from YAML events. Enforces every bound on hostile text: depth, number of values (an alias counts as
+//! its whole value), one document, no tags, no duplicate keys.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,8 @@ use crate::limits;
 use crate::shown::shown;
 use crate::spec::At;
 
-/// Why a text is no tree. There is one: what comes after it is anyone's guess.
+/// The reason why a text is not a valid tree. Only the first is reported: what follows a syntax error cannot be
+/// trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NotATree {
     pub(super) at: At,
@@ -25,7 +26,7 @@ pub(super) struct NotATree {
 pub(super) enum Cause {
     /// The text does not follow YAML's grammar.
     Syntax,
-    /// It does, and goes beyond what a job file may hold.
+    /// The text is valid YAML, but exceeds what a job file may contain.
     Rule,
 }
 
@@ -35,7 +36,7 @@ impl NotATree {
     }
 }
 
-/// The tree, or nothing when the text holds no value.
+/// Parses the tree; `None` when the text contains no value.
 pub(super) fn tree(text: &str) -> Result<Option<Node<'_>>, NotATree> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
@@ -76,11 +77,11 @@ fn syntax(error: &ScanError) -> NotATree {
     }
 }
 
-/// How much a complete value stands for.
+/// The size of a complete value, with aliases expanded.
 #[derive(Clone, Copy)]
 struct Extent {
     values: usize,
-    /// Levels of lists and maps, itself included.
+    /// Levels of lists and maps, including itself.
     levels: usize,
 }
 
@@ -177,7 +178,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    /// Bounds what a small text can stand for.
+    /// Checks the expanded size, because a small text with aliases can stand for a very large value.
     fn admit(&mut self, extent: Extent, at: At) -> Result<(), NotATree> {
         if self.open.len() + extent.levels > limits::NESTING_DEPTH {
             return Err(NotATree::new(at, Beyond::Depth.to_string()));
@@ -224,7 +225,7 @@ impl<'t> Builder<'t> {
                     *key = Some((name, node.at));
                 }
                 Some((key, at)) => {
-                    // An empty value has no place of its own.
+                    // An empty value has no position of its own.
                     if matches!(node.content, Content::Null) {
                         node.at = at;
                     }

@@ -1,5 +1,5 @@
-//! Random cases: a definition, its nodes, and what the nodes' backends declare. What uses what is said by names in the
-//! definition alone, so that a case stays whole when parts of it go.
+//! Random cases: a definition, its nodes, and the schemas of the nodes' backends. References between tasks are only
+//! names in the definition, so that a case stays valid when parts of it are removed.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,7 +15,7 @@ use downbeat_core::spec::{
 };
 use serde_json::{Value, json};
 
-/// As many nodes as a case may have.
+/// The maximum number of nodes of a case.
 pub(crate) const MOST_NODES: usize = 5;
 
 static NODES: LazyLock<Vec<NodeRef>> = LazyLock::new(|| {
@@ -34,27 +34,27 @@ pub(crate) fn node_number(id: NodeId) -> usize {
     NODES.iter().position(|node| node.id == id).expect("a node of the case")
 }
 
-/// What is run, and where.
+/// A definition, and the nodes on which it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) definition: Definition,
     pub(crate) nodes: usize,
-    /// For each entry the nodes that it targets, or nothing when it is placed.
+    /// For each entry the nodes that it targets, or `None` when it is placed.
     pub(crate) targets: Vec<Option<Vec<usize>>>,
-    /// For each step whether its action is declared idempotent.
+    /// For each step, whether its action is declared idempotent.
     pub(crate) idempotent: Vec<bool>,
 }
 
 const ITEM: &str = "{{ item }}";
 const INDEX: &str = "{{ index }}";
 
-/// What a value in a definition stands for.
+/// The meaning of a value in a definition.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Written<'v> {
     Plain(&'v Value),
     Item,
     Index,
-    /// What the task of this name says.
+    /// The output of the task of this name.
     Output(&'v str),
 }
 
@@ -74,7 +74,7 @@ fn output_of(name: &str) -> Value {
     format!("{{{{ steps.{name}.outputs.v }}}}").into()
 }
 
-/// The task that the list of a `for_each` comes from.
+/// Returns the task whose output is the list of a `for_each`.
 pub(crate) fn source(each: &ForEach) -> Option<&str> {
     let values = each.items.as_array().map_or(std::slice::from_ref(&each.items), Vec::as_slice);
     values.iter().find_map(|value| match read(value) {
@@ -134,14 +134,14 @@ impl Case {
         }
     }
 
-    /// Entry and leaf of each step.
+    /// Returns the entry and leaf of each step.
     pub(crate) fn places(&self) -> Vec<(usize, usize)> {
         let leaves =
             |(entry, tasks): (usize, &Entry)| (0..tasks.leaves().len()).map(move |leaf| (entry, leaf));
         self.definition.tasks.iter().enumerate().flat_map(leaves).collect()
     }
 
-    /// Whether what the one entry says is there when the other one begins.
+    /// Returns whether the outputs of entry `before` exist when `entry` begins.
     fn comes_after(&self, entry: usize, before: usize) -> bool {
         if !self.definition.is_graph() {
             return before < entry;
@@ -150,7 +150,7 @@ impl Case {
         self.definition.tasks[entry].depends_on().iter().any(|other| other == name)
     }
 
-    /// Lets some entries that are placed go over items.
+    /// Adds items to some placed entries.
     fn add_items(&mut self, dice: &mut Dice) {
         let places = self.places();
         for entry in 0..self.definition.tasks.len() {
@@ -187,7 +187,7 @@ impl Case {
         }
     }
 
-    /// Lets some steps say something, and some others use it.
+    /// Adds outputs to some steps, and uses of them to others.
     fn add_uses(&mut self, dice: &mut Dice) {
         let places = self.places();
         for &(entry, leaf) in &places {
@@ -210,7 +210,7 @@ impl Case {
         }
     }
 
-    /// What a step says when it succeeds, on a node or for an item.
+    /// Returns the output of a step that succeeds, on a node or for an item.
     pub(crate) fn output(step: usize, place: Option<usize>) -> Value {
         (100 * step + place.map_or(0, |place| place + 1)).into()
     }
@@ -259,7 +259,7 @@ impl Case {
         self.idempotent.push(dice.below(2) == 0);
     }
 
-    /// What the targets came to, as the server would have settled it.
+    /// Returns the targets as the server would have resolved them.
     pub(crate) fn resolved(&self) -> Resolved {
         let mut sets: Vec<Vec<NodeIx>> = Vec::new();
         let mut entries = Vec::new();
@@ -275,7 +275,7 @@ impl Case {
         }
         let count = u32::try_from(self.nodes).unwrap();
         let waves = self.definition.rollout.as_ref().map(|rollout| rollout.batch.waves(count));
-        // A placed step's nodes are not known, so nothing is declared for it.
+        // The nodes of a placed step are not known, so no schema is declared for it.
         let mut idempotent = Vec::new();
         let mut step = StepIx(0);
         for (entry, target) in self.definition.tasks.iter().zip(&self.targets) {
@@ -297,7 +297,7 @@ impl Case {
         }
     }
 
-    /// Smaller cases that are like this one.
+    /// Returns smaller cases that are similar to this one.
     pub(crate) fn smaller(&self) -> Vec<Case> {
         let mut found = Vec::new();
         if self.nodes > 1 {
@@ -351,7 +351,7 @@ impl Case {
         case
     }
 
-    /// Nothing uses what nobody says any more.
+    /// Removes uses of outputs that no task has any more.
     fn forget_who_is_gone(&mut self) {
         let names: Vec<String> = self
             .definition
@@ -407,7 +407,7 @@ impl Case {
         found
     }
 
-    /// A leaf less, or less of a leaf.
+    /// Returns cases without this leaf, or with a simpler leaf.
     fn with_less(&self, index: usize, leaf: usize, step: usize) -> Vec<Case> {
         let mut found = Vec::new();
         let mut change = |change: &dyn Fn(&mut Task)| {
@@ -450,13 +450,13 @@ fn each_mut(entry: &mut Entry) -> Option<&mut ForEach> {
     }
 }
 
-/// Which entries an entry may depend on.
+/// The entries that an entry may depend on.
 #[derive(Clone, Copy)]
 enum Order {
     List,
-    /// Those that stand before it in the job file.
+    /// Entries before it in the job file.
     Forwards,
-    /// Those that stand after it.
+    /// Entries after it in the job file.
     Backwards,
 }
 

@@ -1,4 +1,4 @@
-//! Holds what the engine recorded against what the tables say, and reports where they differ.
+//! Compares the engine's records with the result of the tables, and reports the differences.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::story::{BEGINNING_MS, Fact, Line, Story, place_of};
 use super::tables::{Given, Why};
 
 impl Story<'_> {
-    /// Everything that is recorded, against everything that must be.
+    /// Compares all records with all expected ones.
     pub(super) fn compare(&mut self) -> Result<(), String> {
         if let Some(broken) = &self.world.broken {
             return Err(broken.clone());
@@ -178,7 +178,7 @@ impl Story<'_> {
     }
 }
 
-/// The status, and whether it was told to stop. Leased and running are the same to a run.
+/// Returns the status, and whether a stop was requested. For a run, leased and running are the same.
 pub(super) fn status_of(state: &State) -> (Status, bool) {
     match state {
         State::Leased { stop, .. } | State::Running { stop, .. } => (Status::Leased, *stop),
@@ -193,7 +193,7 @@ pub(super) fn reason_of(state: &State) -> Option<&str> {
     }
 }
 
-/// The kind of reason that a skip is recorded with, read off its words.
+/// Returns the kind of reason of a recorded skip, found by its text.
 pub(super) fn why_of(state: &State) -> Option<Why> {
     let reason = reason_of(state)?;
     Some(match reason {

@@ -1,4 +1,4 @@
-//! Owns what stories were about: a test of things that never happen would always pass.
+//! Counts the situations that stories contained: a test in which a situation never occurs would always pass.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use downbeat_core::execution::Status;
 use super::story::Story;
 use super::tables::{Given, Why};
 
-/// What stories must have been about, some of them.
+/// The situations that must occur in some of the stories.
 pub(crate) const KINDS: [&str; 42] = [
     "all items taken over",
     "budget spent",
@@ -69,7 +69,7 @@ const SKIPS: [(&str, Why); 13] = [
     ("skip: nothing failed on this node", Why::NothingFailedOnThisNode),
 ];
 
-/// What stories were about, so that a test can say that nothing was left out.
+/// The number of times each situation occurred, so that a test can check that none is missing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts(pub(crate) BTreeMap<&'static str, u64>);
 

@@ -1,5 +1,5 @@
-//! Random jobs, random outcomes and random losses: the engine against the tables, step by step.
-//! `DOWNBEAT_TEST_SEED=n` plays one case again, `DOWNBEAT_TEST_CASES=n` plays so many.
+//! Random jobs, random outcomes and random losses: compares the engine with the tables, step by step.
+//! `DOWNBEAT_TEST_SEED=n` repeats one case, `DOWNBEAT_TEST_CASES=n` runs n cases.
 
 mod case;
 mod compare;
@@ -29,7 +29,7 @@ fn case(seed: u64) -> Case {
     Case::random(&mut Dice::new(seed))
 }
 
-/// A report when the engine and the tables differ, or when either panics.
+/// Returns a report when the engine and the tables differ, or when either panics.
 fn differs(case: &Case, seed: u64, counts: &mut Counts) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(|| play(case, seed, counts))) {
         Ok(played) => played.err(),
@@ -42,7 +42,7 @@ fn differs(case: &Case, seed: u64, counts: &mut Counts) -> Option<String> {
     }
 }
 
-/// A smaller case that differs too, of the same story or of one like it.
+/// Shrinks a case: finds a smaller one that differs too, with the same story or a similar one.
 fn shrink(mut case: Case, seed: u64, mut report: String) -> String {
     let smaller_that_differs = |case: &Case| {
         case.smaller().into_iter().find_map(|smaller| {
@@ -99,7 +99,7 @@ fn every_run_comes_to_what_the_tables_say() {
     }
     let total = total.into_inner().expect("nobody panics with it");
     println!("{cases} cases: {total:#?}");
-    // A few stories may leave things out.
+    // With few stories, some situations may not occur.
     for what in KINDS.into_iter().filter(|_| cases >= 1_000) {
         let count = total.0.get(what).copied().unwrap_or(0);
         assert!(count >= cases / 200, "of {cases} stories only {count} had: {what}");

@@ -1,4 +1,4 @@
-//! The rules of `docs/fleet.md` and `docs/graph.md`, each below the sentence that it comes from.
+//! The rules of `docs/fleet.md` and `docs/graph.md`, each below the sentence that it implements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ impl<'a> Tables<'a> {
     }
 
     /// "`max_failures` is the budget: a number of nodes, or a part of all nodes (rounded down)." Without a roll-out
-    /// fail-fast strikes with the first failure, and `continue` never.
+    /// it is 0 for fail-fast and unlimited for `continue`.
     pub(super) fn budget(&self) -> usize {
         match (&self.case.definition.rollout, self.case.definition.strategy()) {
             (Some(rollout), _) => self.amount(rollout.max_failures),
@@ -53,13 +53,13 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether retries or the delivery rule leave an attempt.
+    /// Returns whether the retries or the delivery rule allow another attempt.
     pub(super) fn may_come_again(&self, instance: usize) -> bool {
         let Instance { attempts, step, node, .. } = &self.instances[instance];
         let task = self.task(instance);
         let (last, before) = attempts.split_last().expect("it has an attempt");
         match last.status {
-            // "Lost attempts do not count against `retry`." What was never sent is not tried again.
+            // "Lost attempts do not count against `retry`." An attempt that was never sent is not retried.
             Status::Failed => {
                 let failed = before.iter().filter(|attempt| attempt.status == Status::Failed).count();
                 last.sent && failed < task.retry.map_or(0, |retry| retry.max as usize)
@@ -78,24 +78,25 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// After a stop nothing is begun; after fail-fast struck only what answers failures.
+    /// Returns whether the instance may begin: after a stop nothing may, and after fail-fast only steps that run after
+    /// failures.
     pub(super) fn goes_on(&self, instance: usize) -> bool {
         self.stop.is_none() && (self.struck.is_none() || self.is_answer(instance))
     }
 
-    /// All leaves of an instance's branch, on its node or for its item.
+    /// Returns all leaves of an instance's branch, on its node or for its item.
     pub(super) fn walk(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let Instance { part, node, item, .. } = self.instances[instance];
         self.instances.iter().filter(move |i| i.part == part && i.node == node && i.item == item)
     }
 
-    /// The earlier leaves of the branch on this node.
+    /// Returns the earlier leaves of the branch on this node.
     pub(super) fn earlier_leaves(&self, instance: usize) -> impl Iterator<Item = &Instance> {
         let leaf = self.instances[instance].leaf;
         self.walk(instance).filter(move |other| other.leaf < leaf)
     }
 
-    /// Whether an instance is what its walk has come to.
+    /// Returns whether an instance is the next of its walk.
     pub(super) fn is_next(&self, instance: usize) -> bool {
         let Instance { part, attempts, fate, .. } = &self.instances[instance];
         attempts.is_empty()
@@ -113,7 +114,7 @@ impl<'a> Tables<'a> {
         self.case.definition.tasks[entry].for_each().is_some()
     }
 
-    /// Whether its walks begin one after the other, as there is room.
+    /// Returns whether its walks begin one after the other, as capacity allows.
     pub(super) fn is_bounded(&self, part: usize) -> bool {
         self.case.definition.max_parallel.is_some() || self.most_items(part).is_some()
     }
@@ -157,7 +158,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether all of an entry was taken over, or it has no items.
+    /// Returns whether all of an entry was taken over, or it has no items.
     pub(super) fn is_whole(&self, part: usize) -> bool {
         let Part { entry, wave, .. } = self.parts[part];
         if !self.goes_over_items(entry) {
@@ -175,8 +176,8 @@ impl<'a> Tables<'a> {
             })
     }
 
-    /// "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." What was taken over
-    /// whole begins nothing. A wave waits for its pause.
+    /// "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." A part that was
+    /// taken over as a whole is not held up, because it begins nothing. A wave waits for its pause.
     pub(super) fn is_held_up(&self, part: usize) -> bool {
         if self.paused && self.stop.is_none() {
             return !self.is_whole(part);
@@ -184,7 +185,7 @@ impl<'a> Tables<'a> {
         self.wave_begins().is_some_and(|at| self.now < at)
     }
 
-    /// While something waits for a node it is looked "at least eight times within the shortest `placement_timeout`, and every
+    /// While an execution waits for a node, the engine looks for one "at least eight times within the shortest `placement_timeout`, and every
     /// ten seconds".
     pub(crate) fn latest_look(&self) -> Option<i64> {
         let waits = |i: &Instance| i.node.is_none() && i.status() == Some(Status::Pending);
@@ -220,7 +221,7 @@ impl<'a> Tables<'a> {
     }
 
     /// "`pause` is waited between the end of a wave and the beginning of the next." It counts from the end of the last
-    /// attempt. Nothing is waited for when nothing more begins.
+    /// attempt. There is no pause when nothing more begins.
     pub(super) fn wave_begins(&self) -> Option<i64> {
         let rollout = self.case.definition.rollout.as_ref()?;
         let wave = self.parts.iter().find(|part| part.stage == Stage::Due)?.wave?;
@@ -234,7 +235,7 @@ impl<'a> Tables<'a> {
         self.parts.iter().any(|part| part.wave == Some(wave) && part.stage == Stage::Began)
     }
 
-    /// Whether the turn of an entry means that it runs.
+    /// Returns whether an entry that is due runs, or why it is skipped.
     pub(super) fn part_runs(&self, part: usize) -> Result<(), Why> {
         if self.stop.is_some() {
             return Err(Why::Stopped);
@@ -283,8 +284,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "An entry failed when any of its instances did; else it succeeded when any of them ran; else it was skipped." What was
-    /// taken over counts where its turn came; a task without items succeeded.
+    /// "An entry failed when any of its instances did; else it succeeded when any of them ran; else it was skipped." Executions
+    /// that were taken over count when their part is due; a task without items succeeded.
     pub(super) fn end_of(&self, part: usize) -> Fate {
         let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
         if self.parts[part].stage == Stage::Skipped {
@@ -298,7 +299,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether a node takes part in an entry that begins.
+    /// Returns whether a node takes part in an entry that begins, or why not.
     pub(super) fn node_joins(&self, instance: usize) -> Result<(), Why> {
         let Instance { entry, node, .. } = self.instances[instance];
         let Some(node) = node else { return Ok(()) };
@@ -332,7 +333,7 @@ impl<'a> Tables<'a> {
         &self.case.definition.tasks[entry].leaves()[leaf]
     }
 
-    /// The condition inside a branch; a leaf of its own has it as an entry.
+    /// Returns the condition inside a branch. For a leaf outside a branch, the entry has the condition.
     pub(super) fn leaf_condition(&self, instance: usize) -> Option<Condition> {
         match &self.case.definition.tasks[self.instances[instance].entry] {
             Entry::Branch(branch) => branch.tasks[self.instances[instance].leaf].condition,
@@ -362,7 +363,7 @@ impl<'a> Tables<'a> {
         self.places.iter().position(|&place| task(place).name.as_deref() == Some(name))
     }
 
-    /// What an instance's params come to.
+    /// Returns the rendered params of an instance.
     pub(crate) fn given(&self, instance: usize) -> Given {
         let Instance { entry, node, item, .. } = self.instances[instance];
         let params = &self.task(instance).params;
@@ -391,8 +392,8 @@ impl<'a> Tables<'a> {
             |instance: &Instance| instance.said.clone().filter(|_| instance.fate == Some(Fate::Succeeded));
         let all = || self.instances.iter().filter(|other| other.step == step);
         if self.goes_over_items(theirs) && theirs != entry {
-            // "The list of what the items said, in their order, with `null` for those that said nothing." Of a task that
-            // was skipped it is missing.
+            // "The list of what the items said, in their order, with `null` for those that said nothing." For a
+            // skipped task the list is missing.
             let items = self.parts.iter().find(|part| part.entry == theirs)?.items.as_ref()?;
             let said = |item: usize| {
                 self.instance_at((step, None, Some(item))).and_then(|i| said(&self.instances[i]))
@@ -407,7 +408,7 @@ impl<'a> Tables<'a> {
     }
 
     /// "Equal backend, action, params (as they came out) and declared outputs; on each node its own, for a task with a
-    /// target." Nothing for a task without `cache`.
+    /// target." `None` for a task without `cache`.
     pub(crate) fn inputs(&self, instance: usize) -> Option<String> {
         let task = self.task(instance);
         task.cache?;
@@ -449,7 +450,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Whether an entry is done again when another one is.
+    /// Returns whether an entry runs again when another one does.
     fn follows(&self, entry: usize, from: usize) -> bool {
         if !self.graph || entry == from {
             return entry >= from;
@@ -457,8 +458,8 @@ impl<'a> Tables<'a> {
         self.parts[entry].after.iter().any(|&before| self.follows(before, from))
     }
 
-    /// "Nor is anything of a node on which one of them ran, for it may have undone what was done there." The same of what a
-    /// branch did without a node of its own, be it for an item.
+    /// "Nor is anything of a node on which one of them ran, for it may have undone what was done there." The same
+    /// holds for a branch without its own node, and for one of its items.
     fn may_be_undone(&self, instance: usize) -> bool {
         let Instance { node, item, entry, .. } = self.instances[instance];
         (0..self.instances.len()).filter(|&i| self.is_answer(i) && self.instances[i].was_tried()).any(|i| {

@@ -1,4 +1,4 @@
-//! Tells the engine and the tables the same story, step by step, and compares what they make of it.
+//! Applies the same story to the engine and the tables, step by step, and compares their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::world::World;
 
 pub(super) const BEGINNING_MS: i64 = 1_000_000_000;
 
-/// Something that happened.
+/// An event of the story.
 #[derive(Clone, Debug)]
 pub(super) enum Fact {
     Leased(usize),
@@ -28,12 +28,12 @@ pub(super) enum Fact {
     Failed(usize),
     Cancelled(usize),
     Lost(usize),
-    /// A step that no node fits from now on.
+    /// No node fits the step from now on.
     Unfit(usize),
     Fits(usize),
     Offline(usize),
     Deleted(usize),
-    /// Back, or registered again.
+    /// The node is back, or registered again.
     Online(usize),
     Stopped(Stop),
     Paused(bool),
@@ -48,15 +48,15 @@ pub(super) enum Line {
     LaterMs(i64),
     Look,
     Restart,
-    /// Before the submission after so many.
+    /// The server dies before the submission after this many.
     DiesAfter(u32),
     NobodyHears,
-    /// Several facts become known at once.
+    /// Several facts become known together.
     Together,
     Race(usize),
 }
 
-/// How often things happen in one story, of 32.
+/// The frequency of each kind of event in one story, out of 32.
 struct Habits {
     fails: u64,
     loses: u64,
@@ -89,7 +89,7 @@ impl Habits {
     }
 }
 
-/// Plays a whole story; the error is a report for people.
+/// Plays a whole story; the error is a report for the reader.
 pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let mut dice = Dice::new(seed ^ 0x0570_71e5);
     let has_cache = case.definition.steps().any(|task| task.cache.is_some());
@@ -117,7 +117,7 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     Ok(())
 }
 
-/// Some of what a run of the same case that went well has left.
+/// Returns some of the results of an earlier run of the same case that succeeded.
 fn earlier_results(case: &Case, dice: &mut Dice) -> Vec<Execution> {
     let (definition, resolved) = case.shared();
     let mut world = World::of(definition, resolved, dice.next_u64());
@@ -142,7 +142,7 @@ pub(super) fn place_of(execution: &Execution) -> Place {
     (execution.step() as usize, execution.pinned.map(node_number), execution.item().map(|item| item as usize))
 }
 
-/// What a succeeded execution said.
+/// Returns the output of a succeeded execution.
 fn said_by(execution: &Execution) -> Value {
     match &execution.state {
         State::Succeeded { outcome, .. } => outcome.outputs["v"].clone(),
@@ -156,7 +156,7 @@ pub(super) struct Story<'a> {
     pub(super) tables: Tables<'a>,
     /// The last attempt of each instance.
     pub(super) ids: Vec<Option<ExecutionId>>,
-    /// The name under which results with these inputs are kept.
+    /// The cache keys of results, by their inputs.
     pub(super) keys: BTreeMap<String, String>,
     dice: Dice,
     habits: Habits,
@@ -217,7 +217,7 @@ impl<'a> Story<'a> {
             if self.tables.run_end().is_some() {
                 return Ok(());
             }
-            // Never nothing: clocks that stand still cannot say which of two failures was the first.
+            // Time always advances: with equal times it is undefined which of two failures was first.
             let seconds = self.dice.below(3);
             self.pass_time(1 + 1_000 * i64::try_from(seconds).expect("small"))?;
             if self.tables.run_end().is_none() {
@@ -245,7 +245,7 @@ impl<'a> Story<'a> {
         self.dice.below(32) < of_32
     }
 
-    /// The next thing that happens.
+    /// Chooses and applies the next event.
     fn next(&mut self, step: usize) -> Result<(), String> {
         if let Some((when, stop)) = self.habits.stops_at
             && step >= when
@@ -264,7 +264,8 @@ impl<'a> Story<'a> {
         if self.chance(self.habits.deaf) {
             let restarts = self.dice.below(2) == 0;
             self.told.push(if restarts { Line::NobodyHears } else { Line::Together });
-            // A pause between waves counts from when the end was heard of, or, after a restart, from the record of it.
+            // A pause between waves counts from the time when the engine learned of the end or, after a restart, from
+            // its record.
             let most = if !restarts && self.case.definition.rollout.is_some() { 1 } else { 3 };
             let changes = self.news(most);
             if restarts {
@@ -284,7 +285,7 @@ impl<'a> Story<'a> {
             self.hear(fact);
             return Ok(());
         }
-        // Nothing can happen by itself: time goes by, a person resumes, or a node comes back.
+        // Nothing can happen without an outside event: time passes, a user resumes the run, or a node comes back.
         if self.tables.paused {
             self.hear(Fact::Paused(false));
         } else if let Some(tick) = self.tables.next_tick() {
@@ -301,15 +302,15 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// Some facts that are on record before anybody hears of them.
+    /// Returns some facts that are recorded before the engine learns of them.
     fn news(&mut self, most: u64) -> Vec<Change> {
         let mut changes = Vec::new();
         for news in 0..1 + self.dice.below(most) {
             match self.choose() {
-                // Who hears of it gives up what waits for it, before or after the next fact.
+                // The engine gives up work that waits for this node, before or after the next fact.
                 Some(Fact::Offline(_) | Fact::Deleted(_)) | None => break,
                 Some(fact) => {
-                    // Clocks that stand still cannot say which of two failures was the first.
+                    // With equal times it is undefined which of two failures was first.
                     if news > 0 {
                         self.tables.now += 1;
                         self.world.now = at(self.tables.now);
@@ -321,13 +322,13 @@ impl<'a> Story<'a> {
         changes
     }
 
-    /// A step that waits for a node to fit it.
+    /// Returns a step that waits for a node that fits.
     fn unfit_step(&self) -> Option<usize> {
         let waits = |i: &&Instance| i.status() == Some(Status::Pending) && i.node.is_none();
         self.tables.instances.iter().filter(waits).map(|i| i.step).find(|step| self.tables.unfit[*step])
     }
 
-    /// "After a server was replaced the time counts anew", of what it found.
+    /// "After a server was replaced the time counts anew", for executions that were waiting.
     fn forget_looks(&mut self) {
         for id in std::mem::take(&mut self.world.remembered) {
             let execution = &self.world.executions[&id];
@@ -367,7 +368,7 @@ impl<'a> Story<'a> {
         Some(self.fact_about(chosen))
     }
 
-    /// What nodes can do something about.
+    /// Returns the instances that nodes can act on.
     fn open(&self) -> Vec<usize> {
         let reachable = |node: Option<usize>| node.is_none_or(|node| !self.tables.offline[node]);
         let is_open = |i: &usize| {
@@ -411,7 +412,7 @@ impl<'a> Story<'a> {
         Fact::Said(instance, said)
     }
 
-    /// What a task says that others go over, or that is no list.
+    /// Returns an output that other tasks use as their list; it may be invalid.
     fn list(&mut self) -> Value {
         match self.dice.below(12) {
             0 | 1 => json!([]),
@@ -427,7 +428,7 @@ impl<'a> Story<'a> {
         self.world.executions[&id].state.status() == Status::Running
     }
 
-    /// Tells both, and lets both decide; the server may die over it.
+    /// Applies the fact to both, and lets both decide; the server may die during it.
     fn hear(&mut self, fact: Fact) {
         self.may_die();
         let race = self.may_race(&fact);
@@ -445,7 +446,7 @@ impl<'a> Story<'a> {
         self.tick();
     }
 
-    /// Something that waits and that a node may be given while the engine still thinks that it waits.
+    /// Returns a pending instance that a node may lease while the engine still sees it as pending.
     fn may_race(&mut self, fact: &Fact) -> Option<usize> {
         let changes_itself = matches!(fact, Fact::Leased(_) | Fact::Paused(_));
         if !self.chance(self.habits.races) || changes_itself || self.world.dies_after.is_some() {
@@ -466,7 +467,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// Answers the change that it is, if nobody has heard of it.
+    /// Applies the fact to both. Returns its change if the engine has not observed it yet.
     fn tell(&mut self, fact: Fact, heard: bool) -> Option<Change> {
         self.told.push(Line::Happens(fact.clone()));
         let (run, at) = (self.world.record.id.clone(), self.world.now);
@@ -559,7 +560,7 @@ impl<'a> Story<'a> {
         self.tables.now += by_ms;
         self.world.now = at(self.tables.now);
         self.told.push(Line::LaterMs(by_ms));
-        // Both have said when time alone matters, and the same; when it looks for nodes is the engine's affair.
+        // Both agree on the next time at which time alone matters; only the engine decides when it looks for nodes.
         let looks = self.world.progress.next_look().is_some_and(|at| at <= self.world.now);
         if looks {
             self.told.push(Line::Look);
@@ -573,7 +574,7 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// The clock strikes when the engine asked for it, however often.
+    /// Ticks the engine as often as it asked for by now.
     fn tick(&mut self) {
         for _ in 0..100 {
             if self.world.progress.next_tick().is_none_or(|tick| tick > self.world.now) {
@@ -584,7 +585,7 @@ impl<'a> Story<'a> {
         panic!("the engine asks for the same moment again and again");
     }
 
-    /// What a run that tries this one again begins with.
+    /// Returns the executions that a retry of this run takes over.
     fn taken_over(&mut self, from: Option<usize>) -> Result<Vec<Execution>, String> {
         let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
         let again = from.map_or(Again::AllNodes, |entry| Again::From(EntryIx::new(entry)));

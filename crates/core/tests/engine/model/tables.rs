@@ -1,6 +1,7 @@
-//! A slow, obvious interpreter of the tables of `docs/fleet.md` and `docs/graph.md`. It is told what happened and says what every instance
-//! must have come to by now. It knows nothing of the engine: it holds plain lists, and looks through all of them after
-//! everything that it is told. Here is what follows from what; the sentences themselves are in `rules`.
+//! A slow, obvious interpreter of the tables of `docs/fleet.md` and `docs/graph.md`. It receives every event and
+//! computes the expected state of every instance. It shares nothing with the engine: it keeps plain lists, and searches
+//! all of them after every event. This file contains the consequences of events; `rules` contains the sentences
+//! themselves.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,12 @@ use serde_json::Value;
 
 use super::case::{Case, MOST_NODES, source};
 
-/// The kind of reason that a skip is recorded with.
+/// The kind of reason of a recorded skip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Why {
     /// The run was cancelled, or timed out.
     Stopped,
-    /// Something failed elsewhere.
+    /// A step failed elsewhere.
     Failure,
     /// The budget was spent in an earlier wave.
     WaveNeverBegan,
@@ -26,7 +27,7 @@ pub(crate) enum Why {
     NoDependencyFailed,
     NodeOffline,
     NodeUntouched,
-    /// Within the budget, and this node did not fail.
+    /// The budget was not exceeded, and this node did not fail.
     NodeNotConcerned,
     FailedOnThisNode,
     NothingFailedOnThisNode,
@@ -38,13 +39,13 @@ pub(crate) enum Stop {
     TimedOut,
 }
 
-/// What an instance came to in the end.
+/// The final result of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Succeeded,
     Failed,
     Skipped,
-    /// The run was stopped before it could come to anything.
+    /// The run was stopped before the instance had a result.
     Stopped,
 }
 
@@ -52,21 +53,21 @@ pub(crate) enum Fate {
 pub(crate) struct Attempt {
     pub(crate) status: Status,
     pub(crate) why: Option<Why>,
-    /// It was told to stop.
+    /// A stop was requested.
     pub(crate) stop: bool,
-    /// A node had it.
+    /// It was leased by a node.
     pub(super) sent: bool,
-    /// Sent again after a loss, and pinned: until then it waits for its node.
+    /// For a pinned retry after a loss: the time until which it waits for its node.
     waits_until: Option<i64>,
-    /// The most that it may be held back as a retry.
+    /// The latest time until which a retry may be delayed.
     pub(crate) held_until: Option<i64>,
-    /// How long it is held back: dice decide that, and the record says it.
+    /// The time until which it is delayed: it is random, and read from the record.
     pub(crate) not_before: Option<i64>,
-    /// Since when no node has fitted it.
+    /// The time since which no node fits it.
     pub(crate) unfit_since: Option<i64>,
-    /// No node has fitted it for too long.
+    /// No node fitted it for too long.
     pub(crate) unfit: bool,
-    /// An earlier result that it finds.
+    /// The earlier result for it.
     found: Option<Value>,
     /// The earlier result was used.
     pub(crate) cached: bool,
@@ -92,7 +93,7 @@ impl Default for Attempt {
     }
 }
 
-/// What an instance's params come to.
+/// The rendered params of an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Given {
     NothingUsed,
@@ -103,7 +104,7 @@ pub(crate) enum Given {
 /// A step on a node or for an item.
 pub(crate) type Place = (usize, Option<usize>, Option<usize>);
 
-/// One step on one node, for one item, or the only one of a placed step.
+/// One step on one node or for one item, or the only instance of a placed step.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
     pub(crate) part: usize,
@@ -112,11 +113,11 @@ pub(crate) struct Instance {
     pub(crate) step: usize,
     pub(crate) node: Option<usize>,
     pub(crate) item: Option<usize>,
-    /// It succeeded in the run that this one tries again.
+    /// It succeeded in the run that this one retries.
     pub(crate) taken_over: bool,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) fate: Option<Fate>,
-    /// What it said when it succeeded.
+    /// Its output when it succeeded.
     pub(crate) said: Option<Value>,
 }
 
@@ -125,7 +126,7 @@ impl Instance {
         self.attempts.last().map(|attempt| attempt.status)
     }
 
-    /// Whether any attempt was made, and not only recorded that there is none.
+    /// Returns whether any attempt was really made: a record without an attempt does not count.
     pub(crate) fn was_tried(&self) -> bool {
         self.attempts.len() > 1 || self.attempts.iter().any(|attempt| attempt.status != Status::Skipped)
     }
@@ -134,7 +135,7 @@ impl Instance {
         self.status().is_some_and(|status| status.is_open())
     }
 
-    /// The order of the job file, and of nodes or items.
+    /// Returns the sort key: the order of the job file, and of nodes or items.
     pub(super) fn order(&self) -> (usize, Option<usize>, Option<usize>, usize) {
         (self.part, self.node, self.item, self.leaf)
     }
@@ -148,15 +149,15 @@ pub(super) enum Stage {
     Skipped,
 }
 
-/// What begins together: an entry on all of its nodes, or with a roll-out on those of one wave.
+/// A part begins as a whole: an entry on all of its nodes, or with a roll-out on the nodes of one wave.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) entry: usize,
     pub(super) wave: Option<usize>,
-    /// The parts that end before this one begins.
+    /// The parts that must end before this one begins.
     pub(super) after: Vec<usize>,
     pub(super) stage: Stage,
-    /// What it goes over, once that is known.
+    /// Its items, once they are known.
     pub(super) items: Option<Vec<Value>>,
 }
 
@@ -165,33 +166,33 @@ pub(crate) struct Tables<'a> {
     pub(super) graph: bool,
     pub(crate) instances: Vec<Instance>,
     pub(super) parts: Vec<Part>,
-    /// Instances that failed, in the order in which they did.
+    /// Failed instances, in the order of their failures.
     pub(crate) failures: Vec<usize>,
-    /// The part in which fail-fast struck.
+    /// The part in which fail-fast began.
     pub(crate) struck: Option<usize>,
     pub(crate) stop: Option<Stop>,
     pub(crate) paused: bool,
-    /// Deleted ones too.
+    /// Includes deleted nodes.
     pub(crate) offline: Vec<bool>,
     pub(crate) deleted: Vec<bool>,
     /// Steps that no node fits.
     pub(crate) unfit: Vec<bool>,
-    /// Earlier results, by what went into them: what they said.
+    /// The outputs of earlier results, by their inputs.
     pub(crate) results: BTreeMap<String, Value>,
-    /// What succeeded in the run that this one tries again, and what it said.
+    /// The instances that succeeded in the run that this one retries, with their outputs.
     taken_over: BTreeMap<Place, Value>,
     pub(crate) now: i64,
-    /// When the last attempt ended.
+    /// The end of the last attempt.
     pub(super) last_end: Option<i64>,
     /// Entry and leaf of each step.
     pub(super) places: Vec<(usize, usize)>,
-    /// For each entry the step that its list comes from, if any.
+    /// For each entry the step whose output is its list, if any.
     pub(crate) sources: Vec<Option<usize>>,
     by_place: Vec<Option<usize>>,
     count: usize,
 }
 
-/// As many items as are looked up.
+/// The maximum number of items.
 const MOST_ITEMS: usize = 8;
 const COLUMNS: usize = 1 + MOST_NODES + MOST_ITEMS;
 
@@ -258,7 +259,7 @@ impl<'a> Tables<'a> {
         let part = self.parts.len();
         let tasks = &self.case.definition.tasks;
         let after = if self.graph {
-            // A graph: an entry waits for those that it depends on.
+            // In a graph, an entry waits for its dependencies.
             let names = tasks[entry].depends_on().iter();
             names.map(|name| tasks.iter().position(|e| e.name() == Some(name)).expect("it exists")).collect()
         } else {
@@ -268,7 +269,7 @@ impl<'a> Tables<'a> {
         self.parts.push(Part { entry, wave, after, stage: Stage::Waiting, items: None });
         match nodes {
             Some(nodes) => nodes.into_iter().for_each(|node| self.add_walk(part, Some(node), None)),
-            // What a `for_each` goes over is known when its turn comes.
+            // The items of a `for_each` are known when the entry is due.
             None if self.goes_over_items(entry) => {}
             None => self.add_walk(part, None, None),
         }
@@ -311,7 +312,7 @@ impl<'a> Tables<'a> {
         self.by_place[row_and_column(place)]
     }
 
-    // What it is told.
+    // Events.
 
     pub(crate) fn leased(&mut self, instance: usize) {
         let attempt = self.last(instance);
@@ -333,7 +334,7 @@ impl<'a> Tables<'a> {
         self.end(instance, status, None);
     }
 
-    /// It is looked at whether nodes fit what waits. "Waiting for a slot, for a limit or for its turn does not count."
+    /// Updates whether nodes fit the pending instances. "Waiting for a slot, for a limit or for its turn does not count."
     pub(crate) fn looked(&mut self) {
         for i in 0..self.instances.len() {
             let Instance { node, step, .. } = self.instances[i];
@@ -385,16 +386,16 @@ impl<'a> Tables<'a> {
         }
     }
 
-    // What follows.
+    // Consequences.
 
-    /// Looks through everything until nothing more follows.
+    /// Applies the rules until nothing changes.
     pub(crate) fn decide(&mut self) {
         if self.stop.is_some() {
             self.stop_everything();
         }
         loop {
             while self.settle_ends() || self.walk_on() || self.turn_of_next_part() || self.begin_next() {}
-            // What that comes to becomes known together.
+            // These results become known together.
             let (used, withdrawn, given_up) = (self.use_results(), self.withdraw(), self.give_up());
             if !used && !withdrawn && !given_up {
                 return;
@@ -412,7 +413,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// What the attempts that ended mean for their instances.
+    /// Resolves the instances whose attempts ended.
     fn settle_ends(&mut self) -> bool {
         let mut ended: Vec<usize> = (0..self.instances.len())
             .filter(|&i| self.instances[i].fate.is_none())
@@ -420,7 +421,7 @@ impl<'a> Tables<'a> {
             .collect();
         ended.sort_by_key(|&i| self.instances[i].attempts.last().map(|attempt| attempt.ended));
         let any = !ended.is_empty();
-        // What is final comes first: it may strike, and then nothing is tried again.
+        // Final failures come first: they may start fail-fast, and then nothing is retried.
         ended.retain(|&instance| {
             let again = self.may_come_again(instance);
             if !again {
@@ -444,10 +445,10 @@ impl<'a> Tables<'a> {
             Status::Succeeded => Fate::Succeeded,
             // "An instance fails when its last attempt failed."
             Status::Failed => Fate::Failed,
-            // "Otherwise it fails as lost." Cancelled by its agent alone is as good as lost.
+            // "Otherwise it fails as lost." An attempt that only its agent cancelled counts as lost.
             Status::Lost | Status::Cancelled if self.stop.is_none() => Fate::Failed,
             Status::Lost | Status::Cancelled => Fate::Stopped,
-            // Withdrawn before it was sent: if an attempt before it failed, the instance did.
+            // It was withdrawn before it was sent: if an earlier attempt failed, the instance failed.
             Status::Skipped if withdrawn => Fate::Skipped,
             Status::Skipped => Fate::Failed,
             Status::Pending | Status::Leased | Status::Running => unreachable!("it ended"),
@@ -519,8 +520,8 @@ impl<'a> Tables<'a> {
         self.instances[instance].fate = Some(Fate::Skipped);
     }
 
-    /// "What was not begun is skipped." The entry that it struck in has begun on all of its nodes: what waits there gets
-    /// its one attempt, but no other one.
+    /// "What was not begun is skipped." The part in which fail-fast began has begun on all of its nodes: pending
+    /// instances there keep their first attempt, but are not retried.
     fn withdraw(&mut self) -> bool {
         let Some(struck) = self.struck else { return false };
         let mut any = false;
@@ -555,7 +556,7 @@ impl<'a> Tables<'a> {
         !gone.is_empty()
     }
 
-    /// "Each node walks its leaves at its own pace." What has begun goes on; what does not run is skipped, in any case.
+    /// "Each node walks its leaves at its own pace." Walks that have begun continue; leaves that do not run are skipped.
     fn walk_on(&mut self) -> bool {
         let next = |&i: &usize| self.is_next(i) && (self.leaf_runs(i).is_err() || self.walk_has_begun(i));
         let Some(i) = (0..self.instances.len()).filter(next).min_by_key(|&i| self.instances[i].order())
@@ -573,7 +574,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The first entry of the job file whose turn has come: it is skipped, or it begins.
+    /// Skips or begins the first entry of the job file that is due.
     fn turn_of_next_part(&mut self) -> bool {
         for part in 0..self.parts.len() {
             let waits = self.parts[part].stage == Stage::Waiting;
@@ -642,7 +643,7 @@ impl<'a> Tables<'a> {
                 self.skip(i, why);
             }
         }
-        // "An entry begins on all of its nodes at once", but where there are bounds: there one after the other.
+        // "An entry begins on all of its nodes at once", except where there are bounds: there one after the other.
         if !self.is_bounded(part) {
             for i in 0..self.instances.len() {
                 if self.instances[i].part == part && self.is_next(i) {
@@ -677,16 +678,16 @@ impl<'a> Tables<'a> {
             && self.instances.iter().filter(|i| i.part == part).all(|i| i.fate.is_some())
     }
 
-    // What can be asked.
+    // Queries.
 
-    /// When time alone makes something happen.
+    /// Returns the next time at which time alone changes something.
     pub(crate) fn next_tick(&self) -> Option<i64> {
         let pending = self.instances.iter().filter(|i| i.status() == Some(Status::Pending));
         let patience = pending.filter_map(|i| i.attempts.last().and_then(|attempt| attempt.waits_until));
         patience.chain(self.wave_begins().filter(|_| !self.paused)).min()
     }
 
-    /// How the run ended, and whether in part; nothing while it goes on.
+    /// Returns how the run ended, and whether partially; `None` while it is active.
     pub(crate) fn run_end(&self) -> Option<(RunState, bool)> {
         let decided = self.parts.iter().all(|part| matches!(part.stage, Stage::Began | Stage::Skipped));
         if !decided || self.instances.iter().any(|instance| instance.fate.is_none()) {

@@ -1,4 +1,4 @@
-//! Whose turn it is: priorities, jobs that take turns, ages.
+//! The order of turns: priorities, jobs that take turns, ages.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn job(name: &str, more: &Value) -> Value {
     definition
 }
 
-/// At every point each of these has had its share, but for at most `bound`.
+/// Asserts that at every point each of these has had its share, within `bound`.
 fn assert_fair(served: &[String], of: &[&str], bound: f64) {
     for length in 0..=served.len() {
         let share = length as f64 / of.len() as f64;
@@ -72,7 +72,7 @@ fn a_newcomer_neither_waits_for_a_backlog_nor_gets_one() {
     world.wait(&new, 40, None);
     let served = world.one_by_one(60);
     assert_fair(&served, &["old", "third", "new"], 2.0);
-    // It has nothing for a while, and comes back: no turns were saved up.
+    // It has nothing pending for a while and then again: no turns were saved up.
     world.one_by_one(120);
     let before = world.one_by_one(50);
     assert_fair(&before[before.len() - 30..], &["old", "third"], 2.0);
@@ -115,7 +115,7 @@ fn many_old_ones_of_one_class_do_not_starve_another_class() {
     let many = world.run("many", job("m", &json!({})));
     world.wait(&many, 10_000, None);
     world.now += SignedDuration::from_secs(60);
-    // Other nodes could take these, too: another class.
+    // Other nodes fit these, too: another class.
     let other = world.run("other", job("o", &json!({"placement": {"forbid": ["elsewhere"]}})));
     world.wait(&other, 50, None);
     assert_fair(&world.one_by_one(60), &["many", "other"], 1.0);
@@ -171,7 +171,7 @@ fn fleet_work_of_a_node_goes_by_priority_then_by_age() {
         let executions = world.executions(run, 1, Some(node_id(0)));
         world.add(run, executions);
     }
-    // One of less priority is not born before them.
+    // New work of a lower priority is not leased before them.
     let (poll, late) = (world.park(0, 1, WIDE), world.run("late", fleet(6)));
     let mut born = world.executions(&late, 1, Some(node_id(0)));
     world.reserve(&mut born);

@@ -1,4 +1,5 @@
-//! Limits on the board: what it counts, whom it lets by, and that it does not ask in vain.
+//! Limits on the board: what it counts, which work it lets through, and that it avoids claims that the
+//! store would refuse.
 
 use downbeat_core::state::LimitUse;
 
@@ -36,7 +37,7 @@ fn a_key_is_shared_by_all_runs_and_each_is_held_to_its_own_number() {
     let mut runs: Vec<String> = claimed_by_run(&claims).into_iter().map(|(run, _)| run).collect();
     runs.sort();
     assert_eq!(runs, ["narrow", "wide", "wide"]);
-    // Two are left, which is too many for one of them and room for the other.
+    // Two are in use, which is the maximum for one of them but not for the other.
     let ended: Vec<Change> = claims
         .iter()
         .filter(
@@ -105,7 +106,7 @@ fn a_rate_lets_by_so_many_within_its_time() {
         world.end(&claims);
         world.now += second * 10;
     }
-    // That they ended makes no room: they began.
+    // Their end makes no room: a rate counts starts.
     assert_eq!(given, [0, 10, 20, 60, 70, 80, 120, 130, 140, 180]);
 }
 
@@ -136,7 +137,7 @@ fn a_claim_that_the_store_refused_for_a_limit_is_not_asked_for_again_at_once() {
     assert_eq!(claimed(&claims), ids[..1]);
     world.board.unclaim(&claims[0]);
     world.board.rest(&claims[0], "db", world.now);
-    // Its slot is for others meanwhile, and it is tried again later.
+    // Others use its slot, and it is tried again later.
     assert_eq!(claimed_by_run(&world.claim())[0].0, "other");
     let _poll = world.park(0, 2, Free { fleet: 0, placed: 1 });
     assert!(world.claim().is_empty());
@@ -147,7 +148,7 @@ fn a_claim_that_the_store_refused_for_a_limit_is_not_asked_for_again_at_once() {
     let claims = world.claim();
     assert_eq!(claimed(&claims), ids[..1]);
     assert_eq!(world.board.next_due(), None);
-    // Refused without any news: it rests longer.
+    // Refused again without a change of the limit: it rests longer.
     world.board.unclaim(&claims[0]);
     world.board.rest(&claims[0], "db", world.now);
     assert!(world.claim().is_empty());
@@ -162,7 +163,7 @@ fn what_another_server_gave_out_counts() {
     let _poll = world.park(0, 1, Free { fleet: 0, placed: 8 });
     let claims = world.claim();
     assert_eq!(claimed(&claims), ids[..2]);
-    // The other server was faster with the first, and has a third that this one did not know of.
+    // The other server leased the first one before, and a third one that this server did not know.
     let at = world.now + SignedDuration::from_millis(1);
     let lease = |token| Lease {
         token: LeaseToken(Uuid::from_u128(token)),
@@ -181,10 +182,10 @@ fn what_another_server_gave_out_counts() {
     for claim in &claims {
         world.board.unclaim(claim);
     }
-    assert!(world.claim().is_empty(), "both places are taken");
+    assert!(world.claim().is_empty(), "both slots are in use");
     world.end(&theirs);
     let _poll = world.park(0, 2, Free { fleet: 0, placed: 8 });
-    // Both ended, but only one more may begin within the hour.
+    // Both ended, but only one more may start within the hour.
     assert_eq!(world.claim().len(), 1);
 }
 
@@ -214,7 +215,7 @@ fn a_place_is_free_again_whatever_ends_its_execution() {
     world.board.claims_failed(claims);
     let claims = world.claim();
     assert_eq!(claimed(&claims), ids[1..2]);
-    // The run is paused while it was claimed, and goes on.
+    // The run is paused while it was claimed, and continues.
     let paused = |paused, at| Change::RunPauseSet { run: RunId::from("r"), paused, by: String::new(), at };
     world.commit(vec![paused(true, world.now)]);
     world.board.unclaim(&claims[0]);
@@ -292,7 +293,7 @@ fn what_the_store_remembers_counts_when_a_server_starts() {
     world.wait(&run, 5, Some(json!({"api": "3/1m"})));
     let _poll = world.park(0, 1, Free { fleet: 0, placed: 20 });
     assert_eq!(world.claim().len(), 1 + 2);
-    // The window of what was remembered ends as any other.
+    // The window of a loaded use ends like any other.
     world.now += SignedDuration::from_secs(60);
     let _poll = world.park(0, 2, Free { fleet: 0, placed: 20 });
     assert_eq!(world.claim().len(), 3, "what is left of those with a rate");
@@ -311,7 +312,7 @@ fn reasons_say_what_an_execution_waits_for() {
         obstacles.into_iter().map(|found| format!("{}: {}", found.node, found.reason)).collect::<Vec<_>>()
     };
     let drained = "n2: is draining and takes no new work";
-    let turn = "the turn of its job has not come";
+    let turn = "other jobs come first";
     assert_eq!(
         reasons(&mut world, &execution, 0),
         [format!("n0: {turn}"), format!("n1: {turn}"), drained.to_owned()]
@@ -321,9 +322,9 @@ fn reasons_say_what_an_execution_waits_for() {
     let _poll = world.park(0, 1, WIDE);
     let claims = world.claim();
     world.commit(claims);
-    let taken = "n0: all slots are taken".to_owned();
+    let taken = "n0: all slots are in use".to_owned();
     assert_eq!(reasons(&mut world, &execution, 0), [taken, format!("n1: {turn}"), drained.to_owned()]);
-    // Two limits are; then nodes that would take it say nothing.
+    // Two limits are full: then nodes that fit give no reason.
     world.wait(&run, 4, Some(json!({"db": 2, "api": "2/1m"})));
     let _poll = world.park(1, 1, WIDE);
     let claims = world.claim();
@@ -333,10 +334,10 @@ fn reasons_say_what_an_execution_waits_for() {
     assert_eq!(
         reasons(&mut world, &execution, 30),
         [
-            "-: limit api: 2 within 1m were given out; next at 1970-01-01T00:17:40Z",
-            "-: limit db: 2 of 2 are taken",
+            "-: limit api: 2 started within 1m; next at 1970-01-01T00:17:40Z",
+            "-: limit db: 2 of 2 in use",
             drained,
         ]
     );
-    assert_eq!(reasons(&mut world, &execution, 60)[0], "-: limit db: 2 of 2 are taken");
+    assert_eq!(reasons(&mut world, &execution, 60)[0], "-: limit db: 2 of 2 in use");
 }

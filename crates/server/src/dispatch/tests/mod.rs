@@ -1,4 +1,4 @@
-//! The board without a server: what it gives out, takes back, and hands over.
+//! The board without a server: what it claims, releases and assigns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl World {
         self.commit(ends);
     }
 
-    /// The end of what was claimed.
+    /// Ends executions that were claimed.
     fn end_of(&self, claim: &Change) -> Change {
         let Change::ExecutionLeased { of: Parent::Run(run), execution, lease } = claim else {
             panic!("no claim: {claim:?}")
@@ -169,7 +169,7 @@ impl World {
         self.commit(ends);
     }
 
-    /// So many of a run's first step wait, with these limits.
+    /// Adds this many pending executions of a run's first step, with these limits.
     fn wait(&mut self, run: &RunId, count: usize, limits: Option<Value>) -> Vec<ExecutionId> {
         let limits = limits.map(|limits| Arc::new(serde_json::from_value(limits).unwrap()));
         let executions: Vec<Execution> = (0..count)
@@ -184,7 +184,7 @@ impl World {
         ids
     }
 
-    /// Gives so many slots of one node to what waits, one after the other: each ends before the next. Answers the runs.
+    /// Claims this many executions for one node, one after the other: each ends before the next. Returns their runs.
     fn one_by_one(&mut self, slots: usize) -> Vec<String> {
         let mut runs = Vec::new();
         for _ in 0..slots {
@@ -302,7 +302,7 @@ fn a_lease_that_commits_while_its_poll_is_gone_waits_for_the_next_one() {
     let mut executions = world.executions(&run, 1, Some(node_id(0)));
     world.reserve(&mut executions);
     drop(poll);
-    // The next poll resynchronises: the store does not have the lease yet, the commit comes right after.
+    // The next poll resynchronizes: the store does not have the lease yet, the commit comes right after.
     world.board.unpark_any(node_id(0));
     world.board.resynced(node_id(0), &HashSet::default(), Vec::new());
     world.add(&run, executions.clone());
@@ -359,7 +359,7 @@ fn the_result_of_a_former_session_is_lost_when_its_agent_has_not_listed_it_for_l
     assert_eq!(later(80, &[held]), [], "its agent has it");
     assert_eq!(later(10, &[]), []);
     assert_eq!(later(90, &[]), []);
-    assert_eq!(later(1, &[]), [(held, "its agent no longer has its result".to_owned())]);
+    assert_eq!(later(1, &[]), [(held, "the agent no longer has its result".to_owned())]);
     assert_eq!(later(10, &[]), [], "its end is being committed");
     assert_eq!(later(100, &[]).len(), 1, "that was not committed");
 }
@@ -507,7 +507,7 @@ fn a_claim_that_another_server_won_gives_its_slot_back() {
     let _poll = world.park(0, 1, Free { fleet: 1, placed: 1 });
     let claims = world.claim();
     assert_eq!(claimed(&claims), [first]);
-    // The feed tells that it went to a node of another server, before the refusal arrives.
+    // The feed reports that a node of another server has it, before the refusal arrives.
     let lease = Lease {
         token: LeaseToken(Uuid::from_u128(7)),
         node: node_id(1),
@@ -574,7 +574,7 @@ fn a_held_node_gets_work_of_its_holder_only() {
         Change::RunAdmitted { run: holder.clone(), epoch: 1, limit: None, nodes: vec![node_id(0)], at };
     world.commit(vec![admitted]);
     let _parked = [world.park(0, 1, WIDE), world.park(1, 1, WIDE)];
-    // Neither born there nor claimed; the oldest that waits does not stand in the holder's way.
+    // Neither leased at creation nor claimed; older pending work does not block the holder.
     let mut born = world.executions(&other, 1, Some(node_id(0)));
     world.reserve(&mut born);
     assert_eq!(leased(&born), 0);
@@ -589,7 +589,7 @@ fn a_held_node_gets_work_of_its_holder_only() {
     let mut claims = claimed_by_run(&world.claim());
     claims.sort();
     assert_eq!(claims, [("holder".to_owned(), node_id(0)), ("placed".to_owned(), node_id(1))]);
-    // Its end gives the node back.
+    // Its end frees the node.
     let path = vec![downbeat_core::run::RunState::Cancelled];
     world.commit(vec![Change::RunMoved { run: holder, epoch: 1, path, end: None, at }]);
     let _again = world.park(0, 2, WIDE);
@@ -620,7 +620,7 @@ fn what_waits_of_a_paused_run_is_not_given_out_until_it_goes_on() {
     let (late, at) = (executions.split_off(1), world.now);
     world.add(&run, executions);
     world.commit(vec![paused(true, at)]);
-    // Also what comes while it is paused, now or after a delay.
+    // Also work that is added while it is paused, now or after a delay.
     let mut late = late;
     world.reserve(&mut late);
     assert_eq!(leased(&late), 0);

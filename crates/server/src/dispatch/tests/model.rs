@@ -1,4 +1,4 @@
-//! Random nodes, jobs, placements and limits, held against a slow reading of the rules after every turn.
+//! Random nodes, jobs, placements and limits, compared with a slow reading of the rules after every round.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ struct Job {
     paused: bool,
 }
 
-/// Something that was given out: it counts until it ends.
+/// A lease: it counts until it ends.
 #[derive(Clone, Debug)]
 struct Given {
     item: Item,
@@ -40,10 +40,10 @@ struct Story {
     nodes: u32,
     waiting: Vec<Item>,
     given: Vec<Given>,
-    /// When leases with a rate were given, and until when they count.
+    /// When leases with a rate were granted, and until when they count.
     begun: Vec<(ExecutionId, String, Timestamp, Timestamp)>,
     free: BTreeMap<u32, Free>,
-    /// Kept, so that what is handed over arrives.
+    /// Kept, so that assignments can be received.
     polls: Vec<oneshot::Receiver<PollAnswer>>,
 }
 
@@ -127,7 +127,7 @@ impl Story {
         self.world.add(&id, executions);
     }
 
-    /// Something happens.
+    /// Performs a random action.
     fn happen(&mut self) {
         match self.chance.below(10) {
             0..4 => self.add_work(),
@@ -156,7 +156,7 @@ impl Story {
         }
     }
 
-    /// Nodes ask for work, and what waits is given out.
+    /// Nodes poll, and pending work is claimed.
     fn turn(&mut self) {
         self.free.clear();
         self.polls.clear();
@@ -190,7 +190,7 @@ impl Story {
         self.resolve(served.len());
     }
 
-    /// What was claimed is committed or not.
+    /// Commits the claims or not.
     fn resolve(&mut self, count: usize) {
         let mut committed = Vec::new();
         for given in self.given.split_off(self.given.len() - count) {
@@ -228,7 +228,7 @@ impl Story {
         self.given.iter().filter(|given| given.item.run == run && on(given.node)).count() as u32
     }
 
-    /// Whether all limits of an execution have a place.
+    /// Returns whether all limits of an execution have room.
     fn has_places(&self, item: &Item) -> bool {
         item.limits.iter().all(|(key, limit)| match limit {
             Limit::AtOnce(most) => {
@@ -246,7 +246,7 @@ impl Story {
         })
     }
 
-    /// Whether a node could take it, slots apart.
+    /// Returns whether a node fits, apart from its slots.
     fn fits(&self, item: &Item, node: u32) -> bool {
         let (job, record) = (&self.jobs[item.run], self.world.board.node(node_id(node)).unwrap());
         match item.pinned {
@@ -274,7 +274,7 @@ impl Story {
         place::rank(&job.placement, record, held, self.free.get(&node).copied().unwrap_or_default().placed)
     }
 
-    /// One that is given out, before it is.
+    /// Checks a claim before it counts.
     fn check_claim(&self, item: &Item, node: u32) {
         assert!(!self.jobs[item.run].paused);
         assert!(self.fits(item, node) && self.has_slot(item, node), "{item:?} on {node}");
@@ -286,7 +286,7 @@ impl Story {
         }
     }
 
-    /// What still waits has a reason to, and nobody was overtaken.
+    /// Checks that all work that is still pending has a reason, and that no work was overtaken.
     fn check_rest(&self, served: &[(Item, u32)]) {
         for item in self.waiting.iter().filter(|item| !self.jobs[item.run].paused && self.has_places(item)) {
             let could = |node: u32| self.fits(item, node) && self.has_slot(item, node);
@@ -311,7 +311,7 @@ impl Story {
         }
     }
 
-    /// Between two turns of another lane, the one of what still waits had one.
+    /// Checks that between two turns of another lane, the lane of pending work had one.
     fn check_turns(&self, item: &Item, served: &[(Item, u32)], rivals: &[&(Item, u32)]) {
         let lane = |run: usize| (self.jobs[run].lane.as_str(), self.jobs[run].priority);
         let mine = lane(item.run);
@@ -349,9 +349,9 @@ fn random_stories_are_told_by_the_rules() {
     assert!(given > 0);
 }
 
-/// Answers how much was given out.
+/// Returns how many leases were granted.
 fn tell(seed: u64) -> usize {
-    let told = std::panic::catch_unwind(|| {
+    let result = std::panic::catch_unwind(|| {
         let mut story = Story::begin(seed);
         let mut given = 0;
         for _ in 0..40 {
@@ -363,5 +363,5 @@ fn tell(seed: u64) -> usize {
         }
         given
     });
-    told.unwrap_or_else(|_| panic!("DOWNBEAT_TEST_SEED={seed} tells it again"))
+    result.unwrap_or_else(|_| panic!("DOWNBEAT_TEST_SEED={seed} repeats it"))
 }

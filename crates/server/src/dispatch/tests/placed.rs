@@ -1,8 +1,8 @@
-//! Where: what is preferred, spreading, and whether any node fits at all.
+//! Placement: preferences, spreading, and whether any node fits at all.
 
 use super::*;
 
-/// Nodes `n0`, `n1`, … with these labels.
+/// Creates nodes `n0`, `n1`, … with these labels.
 fn labelled(labels: &[Value]) -> World {
     let mut world = World::new(0);
     for (index, labels) in labels.iter().enumerate() {
@@ -13,7 +13,7 @@ fn labelled(labels: &[Value]) -> World {
     world
 }
 
-/// How many each node is given of a run with this placement, of so many that wait.
+/// Returns how many executions each node gets of a run with this placement.
 fn given(world: &mut World, placement: &Value, count: usize, free: &[u32]) -> Vec<usize> {
     let name = format!("r{}", world.polls);
     let run = world.run(&name, noops(1, &json!({"placement": placement})));
@@ -44,7 +44,7 @@ fn preferred_nodes_come_first_and_others_when_they_are_full() {
     for (count, wanted) in [(1, [0, 1, 0, 0]), (3, [1, 2, 0, 0]), (5, [2, 2, 1, 0]), (9, [2, 2, 2, 2])] {
         assert_eq!(given(&mut world, &prefer, count, &[2, 2, 2, 2]), wanted, "{count}");
     }
-    // Nobody is what is preferred.
+    // No node has the preferred label.
     assert_eq!(given(&mut world, &json!({"prefer": [{"nodes": ["n9"]}]}), 4, &[1, 1, 1, 1]), [1, 1, 1, 1]);
 }
 

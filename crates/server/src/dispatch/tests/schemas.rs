@@ -1,10 +1,10 @@
-//! What nodes declare, and the catalogue that is made of it.
+//! Backends that nodes declare, and the catalogue of them.
 
 use downbeat_core::backend::BackendSchema;
 
 use super::*;
 
-/// A record with schemas of its own, as one that has just arrived has.
+/// Creates a record with its own schemas, like one that has just registered.
 fn node(index: u32, backends: &[&str]) -> NodeRecord {
     let schema = |name: &&str| {
         Arc::new(BackendSchema { name: (*name).to_owned(), help: String::new(), actions: Vec::new() })

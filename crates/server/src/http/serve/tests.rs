@@ -1,4 +1,4 @@
-//! A real port with short limits, and clients that do not behave.
+//! A real port with short limits, and clients that misbehave.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ use tokio_stream::wrappers::BroadcastStream;
 
 use super::*;
 
-/// A test that waits longer than this has failed.
+/// A test that waits longer than this fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Limits that a test waits for.
 const SHORT: Duration = Duration::from_millis(50);
@@ -39,7 +39,12 @@ impl Port {
         };
         let router = Router::new().route("/", get(|| async { "hello" })).route("/events", get(stream));
         let closing = CancellationToken::new();
-        tokio::spawn(serve(listener, router, Grants { connections, first_bytes, header }, closing.clone()));
+        tokio::spawn(serve(
+            listener,
+            router,
+            PortLimits { connections, first_bytes, header },
+            closing.clone(),
+        ));
         Self { address, events, closing }
     }
 
@@ -64,11 +69,11 @@ struct Client(TcpStream);
 
 impl Client {
     async fn send(&mut self, text: &str) {
-        // The server may have closed the connection: reading tells.
+        // The server may have closed the connection: the next read shows it.
         let _ = self.0.write_all(text.as_bytes()).await;
     }
 
-    /// Reads until this comes.
+    /// Reads until this text arrives.
     async fn reads(&mut self, wanted: &str) -> bool {
         let read = async {
             let mut text = Vec::new();
@@ -80,7 +85,7 @@ impl Client {
             }
             true
         };
-        tokio::time::timeout(DEADLINE, read).await.expect("the server answers or closes")
+        tokio::time::timeout(DEADLINE, read).await.expect("the server responds or closes")
     }
 
     async fn is_closed(&mut self) {
@@ -127,7 +132,7 @@ async fn a_stream_goes_on_after_the_time_for_a_header() {
     let mut stream = port.connect().await;
     stream.send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(stream.reads("text/event-stream").await);
-    // One that came later has had its time.
+    // A later connection has also reached its time limit.
     let mut idle = port.connect().await;
     assert!(idle.is_served().await);
     idle.is_closed().await;
@@ -143,7 +148,7 @@ async fn one_address_gets_no_more_than_its_share() {
     assert!(one.is_served().await && two.is_served().await);
     assert!(!port.connect().await.is_served().await);
     assert!(port.connect_from(Ipv4Addr::new(127, 0, 0, 2)).await.is_served().await);
-    assert!(one.is_served().await, "the others go on");
+    assert!(one.is_served().await, "the others continue");
     drop(two);
     let again = async { while !port.connect().await.is_served().await {} };
     tokio::time::timeout(DEADLINE, again).await.expect("there is room again");
@@ -162,7 +167,7 @@ async fn a_flood_of_connections_keeps_no_stream_from_its_events() {
     }
     port.events.send("during the flood".to_owned()).unwrap();
     assert!(stream.reads("during the flood").await);
-    // Those that were accepted are silent, and make room when their time is over.
+    // The accepted ones are silent, and make room after their time limit.
     for client in &mut flood {
         client.is_closed().await;
     }

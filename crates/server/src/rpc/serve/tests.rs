@@ -1,4 +1,4 @@
-//! The agents' port against peers that are not agents.
+//! The agents' port with peers that are not agents.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Nothing in these tests takes longer.
+/// The maximum duration in these tests.
 const SOON: Duration = Duration::from_secs(30);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADERS: u8 = 1;
@@ -24,37 +24,37 @@ const FRAME_SIZE_ERROR: u8 = 6;
 #[derive(Debug)]
 struct Nobody;
 
-fn nobody<T>() -> Result<T, Fault> {
-    Err(Fault::Unavailable("nobody is here".to_owned()))
+fn no_service<T>() -> Result<T, Fault> {
+    Err(Fault::Unavailable("no agent service".to_owned()))
 }
 
 #[async_trait]
 impl Link for Nobody {
     async fn hello(&self, _: Hello) -> Result<Welcome, Fault> {
-        nobody()
+        no_service()
     }
     async fn register(&self, _: Register) -> Result<(), Fault> {
-        nobody()
+        no_service()
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        nobody()
+        no_service()
     }
     async fn poll(&self, _: Poll) -> Result<PollAnswer, Fault> {
-        nobody()
+        no_service()
     }
     async fn report(&self, _: Report) -> Result<ReportAnswer, Fault> {
-        nobody()
+        no_service()
     }
     async fn output(&self, _: Output) -> Result<(), Fault> {
-        nobody()
+        no_service()
     }
 }
 
-/// A port with this patience; it closes with the token.
-async fn port(patience: Patience) -> (SocketAddr, CancellationToken) {
+/// Starts a port with these limits; it closes with the token.
+async fn port(limits: ConnectionLimits) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, closing) = (listener.local_addr().unwrap(), CancellationToken::new());
-    tokio::spawn(serve_with(patience, listener, Arc::new(Nobody), closing.clone()));
+    tokio::spawn(serve_with(limits, listener, Arc::new(Nobody), closing.clone()));
     (address, closing)
 }
 
@@ -63,7 +63,7 @@ fn frame(length: usize, kind: u8, flags: u8, stream: u32) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat()
 }
 
-/// The next frame: its kind and what it holds. Nothing at the end of the connection.
+/// Returns the kind and the content of the next frame; `None` at the end of the connection.
 async fn next(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
@@ -87,34 +87,38 @@ async fn greeted(address: SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_peer_is_told_what_one_connection_may_do() {
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     let mut stream = greeted(address).await;
     let (kind, settings) = timeout(SOON, next(&mut stream)).await.unwrap().unwrap();
     assert_eq!(kind, SETTINGS);
-    let told = |number: u8| {
+    let announced = |number: u8| {
         let mut pairs = settings.chunks_exact(6);
-        let pair = pairs.find(|pair| pair[..2] == [0, number]).expect("the setting is told");
+        let pair = pairs.find(|pair| pair[..2] == [0, number]).expect("the setting is announced");
         u32::from_be_bytes(pair[2..].try_into().unwrap())
     };
-    assert_eq!((told(3), told(5), told(6)), (16, 64 * 1024, 8 * 1024), "streams, frame, headers");
+    assert_eq!(
+        (announced(3), announced(5), announced(6)),
+        (16, 64 * 1024, 8 * 1024),
+        "streams, frame, headers"
+    );
 }
 
 #[tokio::test]
 async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     for _ in 0..60 {
         let mut stream = greeted(address).await;
-        // Only its head says how long it is.
+        // Only its header declares a length.
         stream.write_all(&frame(10 * 1024 * 1024, HEADERS, 4, 1)).await.unwrap();
         let goaway = async {
             loop {
-                match next(&mut stream).await.expect("the server says why it goes") {
+                match next(&mut stream).await.expect("the server sends a reason") {
                     (GOAWAY, body) => return body,
                     _ => continue,
                 }
             }
         };
-        let goaway = timeout(SOON, goaway).await.expect("the server says so soon");
+        let goaway = timeout(SOON, goaway).await.expect("the server responds in time");
         assert_eq!(goaway[7], FRAME_SIZE_ERROR);
         closes(&mut stream).await;
     }
@@ -122,8 +126,8 @@ async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
 
 #[tokio::test]
 async fn silence_and_half_a_preface_are_not_waited_for() {
-    let patience = Patience { first_bytes: Duration::from_millis(50), ..Patience::default() };
-    let (address, _closing) = port(patience).await;
+    let limits = ConnectionLimits { first_bytes: Duration::from_millis(50), ..ConnectionLimits::default() };
+    let (address, _closing) = port(limits).await;
     for half in [&b""[..], &PREFACE[..10]] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(half).await.unwrap();
@@ -133,15 +137,15 @@ async fn silence_and_half_a_preface_are_not_waited_for() {
 
 #[tokio::test]
 async fn a_connection_that_makes_no_call_is_closed() {
-    let patience = Patience { idle: Duration::from_millis(50), ..Patience::default() };
-    let (address, _closing) = port(patience).await;
+    let limits = ConnectionLimits { idle: Duration::from_millis(50), ..ConnectionLimits::default() };
+    let (address, _closing) = port(limits).await;
     closes(&mut greeted(address).await).await;
 }
 
 #[tokio::test]
 async fn connections_are_bounded_and_one_that_ends_makes_room() {
     let bounds = Bounds { total: 2, per_address: 2, loopback: 2 };
-    let (address, _closing) = port(Patience { bounds, ..Patience::default() }).await;
+    let (address, _closing) = port(ConnectionLimits { bounds, ..ConnectionLimits::default() }).await;
     let mut held = [greeted(address).await, greeted(address).await];
     for stream in &mut held {
         timeout(SOON, next(stream)).await.unwrap().expect("it is served");
@@ -162,7 +166,7 @@ async fn http1_is_told_that_this_is_the_port_of_agents() {
     assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head} {}", body.len());
     let problem: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(problem["code"], "wrong_port");
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /api/v1/nodes HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = String::new();
@@ -170,10 +174,10 @@ async fn http1_is_told_that_this_is_the_port_of_agents() {
     assert_eq!(answer, WRONG_PORT);
 }
 
-/// A whole message, as large as they come.
+/// A message of the maximum size.
 #[tokio::test]
 async fn a_large_message_arrives_in_many_frames() {
-    let (address, _closing) = port(Patience::default()).await;
+    let (address, _closing) = port(ConnectionLimits::default()).await;
     let link = grpc::Client::connect(&address.to_string()).await.unwrap();
     let chunk = downbeat_proto::message::Chunk {
         execution: downbeat_core::ids::ExecutionId(uuid::Uuid::nil()),
@@ -188,5 +192,5 @@ async fn a_large_message_arrives_in_many_frames() {
         held: Vec::new(),
         chunks: vec![chunk; 9 * 1024 * 1024 / limits::OUTPUT_CHUNK_BYTES],
     };
-    assert_eq!(link.output(output).await, nobody(), "it reached the host");
+    assert_eq!(link.output(output).await, no_service(), "it reached the host");
 }

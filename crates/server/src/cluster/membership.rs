@@ -1,4 +1,4 @@
-//! Owns this server's signs of life, and its look at those of the others: a run whose owner fell silent is taken over.
+//! Sends this server's heartbeats, and watches those of the others: it takes over runs whose owner is silent.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::dispatch::Share;
 use crate::parts::Parts;
 use crate::runs::take_over;
 
-/// The time after which a server counts as stale has so many parts. In each it signs twice, and it is taken for gone
-/// when all but one have passed in silence: so its runs go on elsewhere within that time.
+/// `server_stale_after` is divided into this many parts. A server sends two heartbeats in each, and counts
+/// as gone after all but one have passed in silence, so that its runs continue elsewhere within that time.
 const PARTS: u32 = 5;
 
-/// When this server's last sign of life reached the store, unless one failed since. Cheap to clone.
+/// When this server's last heartbeat reached the store, unless one failed since. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastSign(Arc<Mutex<Option<Instant>>>);
 
 impl LastSign {
-    /// Whether the others see this server alive.
+    /// Returns whether the other servers see this one alive.
     pub(crate) fn is_fresh(&self, stale_after: Duration) -> bool {
         self.signed().is_some_and(|signed| signed.elapsed() < stale_after)
     }
@@ -42,57 +42,57 @@ impl LastSign {
     }
 }
 
-/// See the module.
-pub(crate) struct Life {
+/// This server's membership in the set of servers that share the store.
+pub(crate) struct Membership {
     parts: Parts,
     http: String,
     grpc: String,
-    rhythm: Mutex<Rhythm>,
+    history: Mutex<History>,
 }
 
-/// How this server's own signs of life have come.
+/// The history of this server's own heartbeats.
 #[derive(Clone, Copy, Debug)]
-struct Rhythm {
-    /// Since when without a break, here and so elsewhere: silence before does not count, for it may have been the
-    /// store's.
+struct History {
+    /// Since when they were sent without a break. Silence of others before that does not count: the store
+    /// may have been unavailable.
     since: Timestamp,
     last: Timestamp,
     /// Another server started later under the same name.
     replaced: bool,
 }
 
-impl Life {
-    /// Takes the store's time, and signs on.
-    pub(crate) async fn begin(parts: Parts, http: String, grpc: String) -> Result<Self, store::Error> {
+impl Membership {
+    /// Reads the store's time, and registers this server.
+    pub(crate) async fn join(parts: Parts, http: String, grpc: String) -> Result<Self, store::Error> {
         parts.clock.set_by(parts.store.as_ref()).await?;
         let now = parts.clock.now();
-        let rhythm = Mutex::new(Rhythm { since: now, last: now, replaced: false });
-        let life = Self { parts, http, grpc, rhythm };
-        life.sign().await?;
-        if !life.parts.store.is_shared() {
-            // An embedded store has one server: whoever else signed on is a former life.
-            for other in life.parts.store.servers().await? {
-                if other.id != life.parts.server {
-                    life.parts.store.remove_server(other.id).await?;
+        let history = Mutex::new(History { since: now, last: now, replaced: false });
+        let member = Self { parts, http, grpc, history };
+        member.sign().await?;
+        if !member.parts.store.is_shared() {
+            // An embedded store has one server: all others are earlier sessions of it.
+            for other in member.parts.store.servers().await? {
+                if other.id != member.parts.server {
+                    member.parts.store.remove_server(other.id).await?;
                 }
             }
         }
-        Ok(life)
+        Ok(member)
     }
 
-    fn rhythm(&self) -> MutexGuard<'_, Rhythm> {
-        self.rhythm.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pause(&self) -> Duration {
         self.parts.settings.server_stale_after.0 / PARTS / 2
     }
 
-    /// Signs until it is told to stop. Apart from all that takes long: who is busy is not gone.
-    pub(crate) async fn live(self: Arc<Self>, stop: CancellationToken) {
+    /// Sends heartbeats until `stop`, in its own task: a busy server is not gone.
+    pub(crate) async fn send_heartbeats(self: Arc<Self>, stop: CancellationToken) {
         let mut quiet = false;
         while stop.run_until_cancelled(tokio::time::sleep(self.pause())).await.is_some() {
-            if self.rhythm().replaced {
+            if self.history().replaced {
                 continue;
             }
             let signed = async {
@@ -102,23 +102,23 @@ impl Life {
             match signed.await {
                 Ok(()) if quiet => {
                     quiet = false;
-                    info!("the store takes signs of life again");
+                    info!("the store accepts heartbeats again");
                 }
                 Ok(()) => {}
                 Err(error) => {
                     self.parts.last_sign.set(None);
-                    // The next one begins a new rhythm.
-                    self.rhythm().last = Timestamp::MIN;
+                    // The next heartbeat starts a new history.
+                    self.history().last = Timestamp::MIN;
                     if !std::mem::replace(&mut quiet, true) {
-                        warn!(%error, "cannot give a sign of life; trying on");
+                        warn!(%error, "cannot send a heartbeat; trying again");
                     }
                 }
             }
         }
     }
 
-    /// Looks after the runs of those that are gone, until it is told to stop.
-    pub(crate) async fn look_after(self: Arc<Self>, stop: CancellationToken) {
+    /// Takes over the runs of servers that are gone, until `stop`.
+    pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut news = self.parts.store.news();
         loop {
             tokio::select! {
@@ -127,7 +127,7 @@ impl Life {
                 () = another_left(&mut news) => {}
                 () = tokio::time::sleep(self.pause()) => {}
             }
-            // A store that is away is complained about by whoever signs.
+            // If the store is unavailable, the task that sends heartbeats logs it.
             if self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0) {
                 self.take_over_ownerless().await;
             }
@@ -149,24 +149,24 @@ impl Life {
         parts.store.put_server(&record).await?;
         parts.last_sign.set(Some(Instant::now()));
         let (now, break_after) = (parts.clock.now(), self.gone_after() / 2);
-        let mut rhythm = self.rhythm();
-        if rhythm.last == Timestamp::MIN || now.duration_since(rhythm.last) > break_after {
-            rhythm.since = now;
+        let mut history = self.history();
+        if history.last == Timestamp::MIN || now.duration_since(history.last) > break_after {
+            history.since = now;
         }
-        rhythm.last = now;
+        history.last = now;
         Ok(())
     }
 
-    /// Looks at all servers' signs of life, and acts on them. If that fails, the next look is soon.
+    /// Checks all servers' heartbeats and acts on them. If that fails, the next check is soon.
     pub(crate) async fn take_over_ownerless(&self) {
         let looked = async {
-            // Before the servers: the owner of a run has signed on before it owns it.
+            // Read before the servers: the owner of a run has registered before it owns the run.
             let open = self.parts.store.open_run_owners().await?;
             let servers = self.parts.store.servers().await?;
             self.act(self.look(&servers, open), &servers).await
         };
         if let Err(error) = looked.await {
-            warn!(%error, "cannot look after runs");
+            warn!(%error, "cannot check for runs without an owner");
         }
     }
 
@@ -181,7 +181,7 @@ impl Life {
             level: level::LEVEL,
         };
         let signs: Vec<Sign<'_>> = servers.iter().map(sign_of).collect();
-        let silence = Silence { since: self.rhythm().since, gone_after: self.gone_after() };
+        let silence = Silence { since: self.history().since, gone_after: self.gone_after() };
         look(&own, &signs, open, |run| parts.runs.owns(run), silence, now)
     }
 
@@ -191,18 +191,18 @@ impl Life {
         parts.dispatcher.board().share(Share { index: index as u64, servers: look.alive.len() as u64 });
         parts.level.update(look.level);
         for server in servers {
-            if look.replaced_by == Some(server.id) && !std::mem::replace(&mut self.rhythm().replaced, true) {
+            if look.replaced_by == Some(server.id) && !std::mem::replace(&mut self.history().replaced, true) {
                 parts.last_sign.set(None);
                 error!(
                     name = &*parts.name,
                     other = %server.http,
-                    "another server was started with this server's name; its runs go to others: give each its own \
-                     --name"
+                    "another server was started with this server's name, and other servers take over its runs; start each \
+                     server with its own --name"
                 );
             }
             if look.forgotten.contains(&server.id) {
                 parts.store.remove_server(server.id).await?;
-                info!(server = server.name, "forgot a server that has been gone for a day");
+                info!(server = server.name, "removed a server that has been gone for a day");
             }
         }
         take_over(parts, look.ownerless).await
@@ -224,7 +224,7 @@ fn sign_of(server: &ServerRecord) -> Sign<'_> {
     }
 }
 
-/// A server that leaves says so: its runs need not wait until it counts as gone.
+/// Waits until a server announces that it stops: its runs need not wait until it counts as gone.
 async fn another_left(news: &mut broadcast::Receiver<News>) {
     loop {
         match news.recv().await {
