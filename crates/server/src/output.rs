@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::{Chunk, Fault};
-use downbeat_store::{News, OutputChunk, Store};
+use downbeat_store::{Hint, OutputChunk, Store};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ impl Outputs {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let announce = grown.clone();
-        let others = announce_others(store.news(), grown.clone());
+        let others = announce_others(store.hints(), grown.clone());
         tokio::spawn(async move { stop.run_until_cancelled(others).await });
         let gatherer = async move {
             let mut gathered = Vec::new();
@@ -91,10 +91,10 @@ impl Outputs {
 }
 
 /// Announces output that other servers received.
-async fn announce_others(mut news: broadcast::Receiver<News>, announce: broadcast::Sender<ExecutionId>) {
+async fn announce_others(mut hints: broadcast::Receiver<Hint>, announce: broadcast::Sender<ExecutionId>) {
     loop {
-        match news.recv().await {
-            Ok(News::Output(executions)) => {
+        match hints.recv().await {
+            Ok(Hint::Output(executions)) => {
                 for execution in executions.iter() {
                     let _ = announce.send(*execution);
                 }

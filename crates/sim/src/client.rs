@@ -1,4 +1,4 @@
-//! Owns the people: they submit runs, try again when nobody answers, pause, change their mind, and drain nodes.
+//! Owns the users: they submit runs, retry without a response, pause, cancel, and drain nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,24 @@ use downbeat_server::{Caller, Class, Drain, Force, Service, Submit};
 use crate::cluster::Cluster;
 use crate::jobs::job;
 
-/// Whoever makes the requests.
 static SIM: Caller = Caller::named("sim");
 
-/// A client waits this long for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client waits for a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Asks any server that is up; nothing when it does not answer in time, or dies.
+/// Calls a random server. Returns nothing if the server does not respond in time or crashes.
 async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Service) -> F) -> Option<T> {
     let servers = cluster.shape.servers as u64;
-    let server = usize::try_from(cluster.world.below(servers)).expect("an index fits");
+    let server = usize::try_from(cluster.world.below(servers)).expect("an index fits in usize");
     let (service, gate) = cluster.service(server)?;
     tokio::select! {
         biased;
         () = gate.closed() => None,
-        answer = tokio::time::timeout(PATIENCE, what(service)) => answer.ok(),
+        answer = tokio::time::timeout(RESPONSE_TIMEOUT, what(service)) => answer.ok(),
     }
 }
 
-/// Submits one run, after a while, and perhaps cancels it.
+/// Submits one run after a random delay, and may cancel it.
 pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duration, cancel: bool) {
     let world = cluster.world.clone();
     let definition = world.draw(|dice| definition(cluster.shape.agents, dice));
@@ -45,22 +44,22 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
         };
         match ask(&cluster, |service| async move { service.submit(&SIM, submit).await }).await {
             Some(Ok(submitted)) => break submitted.run.id.clone(),
-            // Its nodes are not there yet.
+            // Its nodes do not exist yet.
             Some(Err(error)) if error.class() == Class::Rejected => {
-                world.say(format_args!("run {number} is refused: {error}"));
+                world.log(format_args!("run {number} is refused: {error}"));
             }
-            // Without a key nobody may ask twice.
+            // A retry without a key could create a second run.
             Some(Err(_)) | None if !keyed => {
-                world.say(format_args!("run {number} may or may not exist"));
+                world.log(format_args!("run {number} may or may not exist"));
                 return;
             }
-            Some(Err(error)) => world.say(format_args!("run {number} is not taken: {error}")),
+            Some(Err(error)) => world.log(format_args!("run {number} is not accepted: {error}")),
             None => {}
         }
         tokio::time::sleep(Duration::from_secs(1) + world.up_to(Duration::from_secs(2))).await;
     };
     let shown = serde_json::to_string(&definition).unwrap_or_default();
-    world.say(format_args!("run {number} is accepted: {run} {shown}"));
+    world.log(format_args!("run {number} is accepted: {run} {shown}"));
     world.truth(|truth| truth.accepted.push(run.clone()));
     if world.below(5) == 0 {
         tokio::time::sleep(world.up_to(within)).await;
@@ -72,9 +71,9 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
     }
 }
 
-/// Pauses a run, and lets it go on after a while, however long it takes to be heard.
+/// Pauses a run and resumes it later, with retries until a server responds.
 async fn pause_for_a_while(cluster: &Cluster, run: &RunId) {
-    cluster.world.say(format_args!("{run} is to be paused"));
+    cluster.world.log(format_args!("{run} will be paused"));
     let paused = run.clone();
     let _ = ask(cluster, |service| async move { service.pause(&SIM, &paused).await }).await;
     tokio::time::sleep(cluster.world.up_to(Duration::from_secs(20))).await;
@@ -82,7 +81,7 @@ async fn pause_for_a_while(cluster: &Cluster, run: &RunId) {
         let resumed = run.clone();
         match ask(cluster, |service| async move { service.resume(&SIM, &resumed).await }).await {
             Some(Ok(())) => return,
-            // It has ended, or the pause was never heard.
+            // The run has ended, or the pause never arrived.
             Some(Err(error)) if error.class() != Class::Unavailable => return,
             Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
         }
@@ -90,7 +89,7 @@ async fn pause_for_a_while(cluster: &Cluster, run: &RunId) {
 }
 
 async fn cancel_run(cluster: &Cluster, run: &RunId) {
-    cluster.world.say(format_args!("{run} is to be cancelled"));
+    cluster.world.log(format_args!("{run} will be cancelled"));
     for _ in 0..20 {
         let wanted = run.clone();
         match ask(cluster, |service| async move { service.cancel(&SIM, &wanted).await }).await {
@@ -104,10 +103,10 @@ async fn cancel_run(cluster: &Cluster, run: &RunId) {
     }
 }
 
-/// Drains a node, and takes that back after a while, however long it takes to be heard.
+/// Drains a node and undrains it later, with retries until a server responds.
 pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duration) {
     let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
-    cluster.world.say(format_args!("n{agent} is to be drained for {duration:?}"));
+    cluster.world.log(format_args!("n{agent} will be drained for {duration:?}"));
     let _ = ask(&cluster, |service| async move { service.set_drain(&SIM, node, Drain::On).await }).await;
     tokio::time::sleep(duration).await;
     while !matches!(
@@ -118,19 +117,19 @@ pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duratio
     }
 }
 
-/// Deletes a node, online or not. Its agent ends when it hears of it, and is started again.
+/// Deletes a node, online or not. Its agent stops when it is notified, and is started again.
 pub(crate) async fn delete(cluster: Arc<Cluster>, agent: usize) {
     let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
     let force = if cluster.world.below(2) == 0 { Force::On } else { Force::Off };
-    cluster.world.say(format_args!("n{agent} is to be deleted, {force:?}"));
+    cluster.world.log(format_args!("n{agent} will be deleted, {force:?}"));
     let answer = ask(&cluster, |service| async move { service.delete_node(&SIM, node, force).await }).await;
-    let told =
+    let deleted =
         answer.map(|answer| answer.map(|tombstone| tombstone.session).map_err(|error| error.to_string()));
-    cluster.world.say(format_args!("the deletion of n{agent}: {told:?}"));
+    cluster.world.log(format_args!("the deletion of n{agent}: {deleted:?}"));
 }
 
 fn definition(agents: usize, dice: &mut Dice) -> Definition {
     let job = job(agents, dice);
     from_json(&job, &Catalogue::builtin())
-        .unwrap_or_else(|problems| panic!("a random job is wrong: {problems:?} in {job:#}"))
+        .unwrap_or_else(|problems| panic!("a random job is invalid: {problems:?} in {job:#}"))
 }

@@ -1,4 +1,4 @@
-//! Owns time: the true one, which the database has, and the one that each host believes in.
+//! Owns time: the true time, which the database uses, and the clock of each host.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// When every seed begins, in seconds since the epoch.
+/// The start of every seed, in seconds since the epoch.
 const BEGINNING_S: i64 = 1_750_000_000;
 
-/// True time. The runtime's clock is paused, so it moves only when everything waits.
+/// True time. The runtime's clock is paused, so it only advances when every task waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrueClock {
     begun: Instant,
@@ -25,13 +25,13 @@ impl TrueClock {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        let beginning = Timestamp::from_second(BEGINNING_S).expect("the beginning is a time");
+        let beginning = Timestamp::from_second(BEGINNING_S).expect("the start is a valid time");
         let elapsed_us = i64::try_from(self.elapsed().as_micros()).unwrap_or(i64::MAX);
         beginning + SignedDuration::from_micros(elapsed_us)
     }
 }
 
-/// What a host takes for the time of day: off by so much, and more or less so as time goes by.
+/// A host's clock: it has an offset and a drift.
 #[derive(Clone, Debug)]
 pub(crate) struct HostClock {
     truth: TrueClock,
@@ -60,7 +60,7 @@ impl HostClock {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).offset_us += by_us;
     }
 
-    /// Right again, and from now on.
+    /// Corrects the clock, without drift from now on.
     pub(crate) fn set_right(&self) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Error::default();
     }

@@ -1,5 +1,5 @@
-//! Owns the servers and agents of one simulation: each is kept alive by a task that starts it again after every end,
-//! as an init system would. A crash closes the gate of the life that it ends.
+//! Owns the servers and agents of one simulation: a task per host restarts it after every end, as an init system would.
+//! A crash closes the gate of the current session.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,23 +19,23 @@ use crate::gate::Gate;
 use crate::host::Machine;
 use crate::network::{Dial, Network, address};
 use crate::seed::Broken;
-use crate::store::{Health, Herald, Reached};
-use crate::world::{Place, World};
+use crate::store::{Health, Notifier, ServerStore};
+use crate::world::{HostId, World};
 
-/// How one cluster is made.
+/// The settings of one cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) servers: usize,
-    /// One server may have an embedded store, which has no clock of its own.
+    /// False for a single server with an embedded store, which has no clock of its own.
     pub(crate) is_shared: bool,
     pub(crate) server_stale_after: Duration,
     pub(crate) agents: usize,
     pub(crate) slots: u32,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) grace: Duration,
-    /// The most that a host's clock is off at the start.
+    /// The largest initial error of a host's clock.
     pub(crate) clock_error: Duration,
-    /// The same for an agent's, when that is more.
+    /// The same for an agent's clock, if larger.
     pub(crate) agent_clock_error: Duration,
     pub(crate) drift_ppm: u64,
     pub(crate) max_concurrent_runs: Option<u32>,
@@ -56,7 +56,7 @@ pub(crate) struct Cluster {
     pub(crate) world: Arc<World>,
     pub(crate) network: Arc<Network>,
     pub(crate) health: Arc<Health>,
-    herald: Arc<Herald>,
+    notifier: Arc<Notifier>,
     pub(crate) memory: Arc<MemoryStore>,
     pub(crate) shape: Shape,
     broken: Option<Broken>,
@@ -66,60 +66,59 @@ pub(crate) struct Cluster {
     agents: Vec<Slot>,
 }
 
-/// One host over all its lives.
+/// One host over all its sessions.
 #[derive(Debug)]
 struct Slot {
     pub(crate) clock: HostClock,
-    life: Mutex<Life>,
-    /// To end in order.
+    session: Mutex<Session>,
+    /// Requests an orderly stop.
     stop: Notify,
     orphans: Arc<Mutex<CancellationToken>>,
 }
 
 #[derive(Debug)]
-struct Life {
+struct Session {
     number: u64,
     gate: Gate,
     service: Option<Service>,
-    /// When the next life may begin.
+    /// When the next session may start.
     down_until: Instant,
 }
 
 impl Slot {
     fn new(clock: HostClock) -> Self {
-        let life = Life { number: 0, gate: Gate::default(), service: None, down_until: Instant::now() };
-        Self { clock, life: Mutex::new(life), stop: Notify::new(), orphans: Arc::default() }
+        let session = Session { number: 0, gate: Gate::default(), service: None, down_until: Instant::now() };
+        Self { clock, session: Mutex::new(session), stop: Notify::new(), orphans: Arc::default() }
     }
 
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the host may be up, and begins a life.
+    /// Waits until the host may be up, and starts a session.
     async fn begin(&self) -> (u64, Gate) {
         loop {
-            let until = self.life().down_until;
+            let until = self.session().down_until;
             if until <= Instant::now() {
                 break;
             }
             tokio::time::sleep_until(until).await;
         }
-        let mut life = self.life();
-        life.number += 1;
-        life.gate = Gate::default();
-        (life.number, life.gate.clone())
+        let mut session = self.session();
+        session.number += 1;
+        session.gate = Gate::default();
+        (session.number, session.gate.clone())
     }
 
     fn end(&self, down_for: Duration) {
-        let mut life = self.life();
-        life.down_until = life.down_until.max(Instant::now() + down_for);
-        life.service = None;
-        life.gate.close();
+        let mut session = self.session();
+        session.down_until = session.down_until.max(Instant::now() + down_for);
+        session.service = None;
+        session.gate.close();
     }
 }
 
 impl Cluster {
-    /// Starts everything.
     pub(crate) fn start(
         world: &Arc<World>,
         seed: u64,
@@ -137,7 +136,7 @@ impl Cluster {
             world: world.clone(),
             network: Network::new(world.clone()),
             health: Arc::default(),
-            herald: Arc::default(),
+            notifier: Arc::default(),
             memory: Arc::new(MemoryStore::new()),
             shape,
             broken,
@@ -157,39 +156,39 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn clock(&self, place: Place) -> &HostClock {
-        &self.slot(place).clock
+    pub(crate) fn clock(&self, host: HostId) -> &HostClock {
+        &self.slot(host).clock
     }
 
-    fn slot(&self, place: Place) -> &Slot {
-        match place {
-            Place::Server(number) => &self.servers[number],
-            Place::Agent(number) => &self.agents[number],
+    fn slot(&self, host: HostId) -> &Slot {
+        match host {
+            HostId::Server(number) => &self.servers[number],
+            HostId::Agent(number) => &self.agents[number],
         }
     }
 
-    /// As kill -9 or a power cut would; it is up again after `down_for`.
-    pub(crate) fn crash(&self, place: Place, down_for: Duration) {
-        self.world.say(format_args!("{place} crashes, for {down_for:?}"));
-        self.world.truth(|truth| match place {
-            Place::Server(_) => truth.counts.server_crashes += 1,
-            Place::Agent(_) => truth.counts.agent_crashes += 1,
+    /// Ends a host as kill -9 or a power cut would. It starts again after `down_for`.
+    pub(crate) fn crash(&self, host: HostId, down_for: Duration) {
+        self.world.log(format_args!("{host} crashes, for {down_for:?}"));
+        self.world.truth(|truth| match host {
+            HostId::Server(_) => truth.counts.server_crashes += 1,
+            HostId::Agent(_) => truth.counts.agent_crashes += 1,
         });
-        if let Place::Server(_) = place {
-            self.network.hang_up(place);
+        if let HostId::Server(_) = host {
+            self.network.hang_up(host);
         }
-        self.slot(place).end(down_for);
+        self.slot(host).end(down_for);
     }
 
-    /// As an operator would.
-    pub(crate) fn stop(&self, place: Place) {
-        self.world.say(format_args!("{place} is told to stop"));
-        self.slot(place).stop.notify_one();
+    /// Stops a host as an operator would.
+    pub(crate) fn stop(&self, host: HostId) {
+        self.world.log(format_args!("{host} is asked to stop"));
+        self.slot(host).stop.notify_one();
     }
 
     pub(crate) fn service(&self, server: usize) -> Option<(Service, Gate)> {
-        let life = self.servers[server].life();
-        Some((life.service.clone()?, life.gate.clone()))
+        let session = self.servers[server].session();
+        Some((session.service.clone()?, session.gate.clone()))
     }
 
     pub(crate) fn set_clocks_right(&self) {
@@ -198,12 +197,12 @@ impl Cluster {
         }
     }
 
-    fn chance(&self, place: Place, life: u64) -> u64 {
-        let (kind, number) = match place {
-            Place::Server(number) => (1, number),
-            Place::Agent(number) => (2, number),
+    fn chance(&self, host: HostId, session: u64) -> u64 {
+        let (kind, number) = match host {
+            HostId::Server(number) => (1, number),
+            HostId::Agent(number) => (2, number),
         };
-        let mut dice = Dice::new(self.seed ^ (kind << 60) ^ ((number as u64) << 48) ^ (life << 16));
+        let mut dice = Dice::new(self.seed ^ (kind << 60) ^ ((number as u64) << 48) ^ (session << 16));
         dice.next_u64()
     }
 
@@ -226,7 +225,7 @@ impl Cluster {
         let servers = self.shape.servers;
         let mut settings = downbeat_agent::Settings::new(self.data.join(format!("n{number}")));
         settings.servers =
-            (0..servers).map(|turn| address(Place::Server((number + turn) % servers))).collect();
+            (0..servers).map(|turn| address(HostId::Server((number + turn) % servers))).collect();
         settings.hostname = format!("n{number}");
         settings.groups = vec![if number.is_multiple_of(2) { "even" } else { "odd" }.to_owned()];
         settings.slots = self.shape.slots;
@@ -235,7 +234,7 @@ impl Cluster {
         settings
     }
 
-    /// What is on an agent's disk that no server acknowledged.
+    /// Records the results on an agent's disk that no server has acknowledged.
     fn note_kept(&self, number: usize) {
         let dir = self.data.join(format!("n{number}")).join("outbox");
         let mut files: Vec<PathBuf> =
@@ -244,9 +243,9 @@ impl Cluster {
         for file in files {
             let bytes = std::fs::read(file).unwrap_or_default();
             let mut rest = bytes.as_slice();
-            // Length, checksum, result.
+            // A record is its length, checksum and result.
             while let Some((header, tail)) = rest.split_at_checked(8) {
-                let length = u32::from_le_bytes(header[..4].try_into().expect("it has four bytes"));
+                let length = u32::from_le_bytes(header[..4].try_into().expect("the slice has four bytes"));
                 let Some((payload, tail)) = tail.split_at_checked(length as usize) else { break };
                 if let Ok(finished) = finished_from_bytes(payload) {
                     self.world.truth(|truth| truth.kept.push(finished.held));
@@ -262,25 +261,25 @@ fn signed(number: u64) -> i64 {
 }
 
 async fn keep_server(cluster: Arc<Cluster>, number: usize) {
-    let place = Place::Server(number);
+    let host = HostId::Server(number);
     let slot = &cluster.servers[number];
     loop {
-        let (life, gate) = slot.begin().await;
-        let store = Arc::new(Wrapped(Reached {
+        let (session, gate) = slot.begin().await;
+        let store = Arc::new(Wrapped(ServerStore {
             inner: cluster.memory.clone(),
             world: cluster.world.clone(),
             health: cluster.health.clone(),
-            place,
+            host,
             gate: gate.clone(),
             broken: cluster.broken,
-            news: cluster.herald.listen(place, &gate),
-            herald: cluster.herald.clone(),
+            hints: cluster.notifier.listen(host, &gate),
+            notifier: cluster.notifier.clone(),
             is_shared: cluster.shape.is_shared,
         }));
         let clock = slot.clock.clone();
         let surroundings = downbeat_server::Surroundings {
             wall: Arc::new(move || clock.now()),
-            seed: cluster.chance(place, life),
+            seed: cluster.chance(host, session),
         };
         let started = tokio::select! {
             biased;
@@ -290,40 +289,40 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
         let server = match started {
             Ok(server) => server,
             Err(error) => {
-                cluster.world.say(format_args!("{place} does not start: {error}"));
+                cluster.world.log(format_args!("{host} does not start: {error}"));
                 slot.end(Duration::from_secs(1));
                 continue;
             }
         };
-        cluster.world.say(format_args!("{place} is up, life {life}"));
-        slot.life().service = Some(server.service().clone());
-        cluster.network.listen(place, server.link(), gate.clone());
+        cluster.world.log(format_args!("{host} is up, session {session}"));
+        slot.session().service = Some(server.service().clone());
+        cluster.network.listen(host, server.link(), gate.clone());
         tokio::select! {
             biased;
             () = gate.closed() => continue,
             () = slot.stop.notified() => {}
         }
-        slot.life().service = None;
+        slot.session().service = None;
         tokio::select! {
             biased;
             () = gate.closed() => continue,
             () = server.stop() => {}
         }
-        cluster.world.say(format_args!("{place} stopped"));
-        cluster.network.hang_up(place);
+        cluster.world.log(format_args!("{host} stopped"));
+        cluster.network.hang_up(host);
         slot.end(Duration::from_secs(1));
     }
 }
 
 async fn keep_agent(cluster: Arc<Cluster>, number: usize) {
-    let place = Place::Agent(number);
+    let host = HostId::Agent(number);
     let slot = &cluster.agents[number];
     loop {
-        let (life, gate) = slot.begin().await;
+        let (session, gate) = slot.begin().await;
         let machine = Machine {
             world: cluster.world.clone(),
             agent: number,
-            incarnation: life,
+            incarnation: session,
             gate: gate.clone(),
             seed: cluster.seed,
             orphans: slot.orphans.clone(),
@@ -331,11 +330,11 @@ async fn keep_agent(cluster: Arc<Cluster>, number: usize) {
         let clock = slot.clock.clone();
         let surroundings = downbeat_agent::Surroundings {
             wall: Arc::new(move || clock.now()),
-            seed: cluster.chance(place, life),
+            seed: cluster.chance(host, session),
             disk: Disk::Inline,
             host: Arc::new(machine),
         };
-        let dial = Dial { network: cluster.network.clone(), from: place, gate: gate.clone() };
+        let dial = Dial { network: cluster.network.clone(), from: host, gate: gate.clone() };
         let mut handle = Agent::start_within(cluster.agent_settings(number), Arc::new(dial), surroundings);
         let ended = tokio::select! {
             biased;
@@ -359,8 +358,9 @@ async fn keep_agent(cluster: Arc<Cluster>, number: usize) {
                 }
             }
             Some(ended) => {
-                let why = ended.err().map_or_else(|| "it was told to".to_owned(), |error| error.to_string());
-                cluster.world.say(format_args!("{place} ended: {why}"));
+                let why =
+                    ended.err().map_or_else(|| "it was asked to stop".to_owned(), |error| error.to_string());
+                cluster.world.log(format_args!("{host} ended: {why}"));
                 slot.end(Duration::from_secs(2));
             }
         }

@@ -1,4 +1,4 @@
-//! Owns what goes wrong: a seed draws which kinds of faults there are, then they strike at random until all heals.
+//! Owns the faults: a seed draws which kinds occur, then they occur at random until everything heals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use crate::client;
 use crate::cluster::Cluster;
-use crate::network::Weather;
+use crate::network::NetworkFaults;
 use crate::stranger;
-use crate::world::{Place, World};
+use crate::world::{HostId, World};
 
-/// Which kinds of faults a seed has. Few at a time find more than all at once.
+/// The kinds of faults of a seed. A few kinds at a time find more than all at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kinds {
     pub(crate) server_crashes: bool,
@@ -59,38 +59,38 @@ impl Kinds {
     }
 }
 
-/// Strikes for so long. Everything that lasts heals by itself or with `heal`.
-pub(crate) async fn strike(cluster: &Arc<Cluster>, kinds: Kinds, duration: Duration) {
+/// Injects faults for `duration`. Lasting faults end by themselves or with `heal`.
+pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Duration) {
     let world = cluster.world.clone();
     let until = Instant::now() + duration;
     let between = Duration::from_secs(1) + world.up_to(Duration::from_secs(12));
     while Instant::now() < until {
         tokio::time::sleep(world.up_to(between)).await;
-        let place = any(&world, cluster);
+        let host = any(&world, cluster);
         let last = |seconds| world.up_to(Duration::from_secs(seconds));
         match world.below(11) {
             0 if kinds.server_crashes => cluster.crash(server(&world, cluster), last(20)),
             1 if kinds.agent_crashes => cluster.crash(agent(&world, cluster), last(25)),
-            2 if kinds.restarts => cluster.stop(place),
+            2 if kinds.restarts => cluster.stop(host),
             3 | 4 if kinds.partitions => partition(cluster, last(40)),
             5 if kinds.weather => change_weather(cluster),
             6 | 7 if kinds.store => trouble_store(cluster, last(15)),
             8 if kinds.clocks && world.below(2) == 0 => {
                 let by_us = i64::try_from(world.below(40_000_000)).unwrap_or(0) - 20_000_000;
                 world.truth(|truth| truth.counts.clock_jumps += 1);
-                world.say(format_args!("the clock of {place} jumps by {by_us} µs"));
-                cluster.clock(place).jump(by_us);
+                world.log(format_args!("the clock of {host} jumps by {by_us} µs"));
+                cluster.clock(host).jump(by_us);
             }
             8 if kinds.drains => {
-                let Place::Agent(number) = agent(&world, cluster) else { continue };
+                let HostId::Agent(number) = agent(&world, cluster) else { continue };
                 tokio::spawn(client::drain(cluster.clone(), number, last(30)));
             }
             9 if kinds.deletions => {
-                let Place::Agent(number) = agent(&world, cluster) else { continue };
+                let HostId::Agent(number) = agent(&world, cluster) else { continue };
                 tokio::spawn(client::delete(cluster.clone(), number));
             }
             10 if kinds.strangers => {
-                let Place::Agent(number) = agent(&world, cluster) else { continue };
+                let HostId::Agent(number) = agent(&world, cluster) else { continue };
                 let to = server(&world, cluster);
                 tokio::spawn(stranger::register(cluster.clone(), number, to));
             }
@@ -100,43 +100,45 @@ pub(crate) async fn strike(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
 }
 
 pub(crate) fn heal(cluster: &Cluster) {
-    cluster.world.say(format_args!("all heals"));
-    cluster.network.set_weather(Weather::default());
+    cluster.world.log(format_args!("everything heals"));
+    cluster.network.set_weather(NetworkFaults::default());
     cluster.network.unblock_all();
-    cluster.health.set(|troubles| *troubles = crate::store::Troubles::default());
+    cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
     cluster.set_clocks_right();
 }
 
-fn server(world: &World, cluster: &Cluster) -> Place {
-    Place::Server(usize::try_from(world.below(cluster.shape.servers as u64)).expect("an index fits"))
+fn server(world: &World, cluster: &Cluster) -> HostId {
+    HostId::Server(
+        usize::try_from(world.below(cluster.shape.servers as u64)).expect("an index fits in usize"),
+    )
 }
 
-fn agent(world: &World, cluster: &Cluster) -> Place {
-    Place::Agent(usize::try_from(world.below(cluster.shape.agents as u64)).expect("an index fits"))
+fn agent(world: &World, cluster: &Cluster) -> HostId {
+    HostId::Agent(usize::try_from(world.below(cluster.shape.agents as u64)).expect("an index fits in usize"))
 }
 
-fn any(world: &World, cluster: &Cluster) -> Place {
+fn any(world: &World, cluster: &Cluster) -> HostId {
     if world.below(2) == 0 { server(world, cluster) } else { agent(world, cluster) }
 }
 
-/// Some ways are cut: between two, around one, both ways or one.
+/// Cuts some directions: between two hosts or around one, in both directions or one.
 fn partition(cluster: &Arc<Cluster>, duration: Duration) {
     let world = &cluster.world;
     let (one, other) = (server(world, cluster), agent(world, cluster));
-    let mut pairs: Vec<(Place, Place)> = match world.below(3) {
+    let mut pairs: Vec<(HostId, HostId)> = match world.below(3) {
         0 => vec![(other, one)],
-        1 => (0..cluster.shape.servers).map(|number| (other, Place::Server(number))).collect(),
-        _ => (0..cluster.shape.agents).map(|number| (Place::Agent(number), one)).collect(),
+        1 => (0..cluster.shape.servers).map(|number| (other, HostId::Server(number))).collect(),
+        _ => (0..cluster.shape.agents).map(|number| (HostId::Agent(number), one)).collect(),
     };
     match world.below(4) {
-        // Only to the server, only from it.
+        // Only to the server, or only from it.
         0 => {}
         1 => pairs.iter_mut().for_each(|pair| *pair = (pair.1, pair.0)),
         _ => pairs.extend(pairs.clone().into_iter().map(|(from, to)| (to, from))),
     }
     world.truth(|truth| truth.counts.partitions += 1);
     let named: Vec<String> = pairs.iter().map(|(from, to)| format!("{from}→{to}")).collect();
-    world.say(format_args!("cut for {duration:?}: {}", named.join(" ")));
+    world.log(format_args!("cut for {duration:?}: {}", named.join(" ")));
     pairs.iter().for_each(|(from, to)| cluster.network.block(*from, *to));
     let cluster = cluster.clone();
     tokio::spawn(async move {
@@ -147,7 +149,7 @@ fn partition(cluster: &Arc<Cluster>, duration: Duration) {
 
 fn change_weather(cluster: &Cluster) {
     let world = &cluster.world;
-    let weather = Weather {
+    let weather = NetworkFaults {
         delay: world.up_to(Duration::from_millis(1 << world.below(11))),
         late_permille: world.below(2) * world.below(60),
         lost_permille: world.below(2) * world.below(150),
@@ -159,7 +161,7 @@ fn change_weather(cluster: &Cluster) {
             _ => None,
         },
     };
-    world.say(format_args!("{weather:?}"));
+    world.log(format_args!("{weather:?}"));
     cluster.network.set_weather(weather);
 }
 
@@ -171,15 +173,15 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
     let delay = world.up_to(Duration::from_millis(300));
     let (slow, before, after) = (world.below(100), world.below(150), world.below(150));
     cluster.health.set(|troubles| match kind {
-        0 => troubles.away_from = (0..cluster.shape.servers).map(Place::Server).collect(),
+        0 => troubles.away_from = (0..cluster.shape.servers).map(HostId::Server).collect(),
         1 => troubles.away_from = vec![one],
         2 => (troubles.delay, troubles.slow_permille) = (delay, slow),
         _ => (troubles.fail_before_permille, troubles.fail_after_permille) = (before, after),
     });
-    world.say(format_args!("the store is in trouble of kind {kind} for {duration:?} ({one})"));
+    world.log(format_args!("the store has fault {kind} for {duration:?} ({one})"));
     let cluster = cluster.clone();
     tokio::spawn(async move {
         tokio::time::sleep(duration).await;
-        cluster.health.set(|troubles| *troubles = crate::store::Troubles::default());
+        cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
     });
 }

@@ -1,16 +1,16 @@
-//! Owns the end of an incarnation: a host that crashed goes on as tasks of the one runtime, but nothing that it does
-//! gets out any more. Whatever asks to pass waits for ever.
+//! Owns the end of a session: the tasks of a crashed host still exist in the runtime, but nothing they do has an effect
+//! outside. A call of `pass` never returns.
 
 use tokio_util::sync::CancellationToken;
 
-/// One life of a host, as everything around it sees it. Cheap to clone.
+/// One session of a host, seen from outside. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gate {
     closed: CancellationToken,
 }
 
 impl Gate {
-    /// From here on nothing gets out.
+    /// Blocks everything from now on.
     pub(crate) fn close(&self) {
         self.closed.cancel();
     }
@@ -19,14 +19,14 @@ impl Gate {
         self.closed.is_cancelled()
     }
 
-    /// Returns at once while the host lives, never afterwards.
+    /// Returns at once while the host is up, and never afterwards.
     pub(crate) async fn pass(&self) {
         if self.is_closed() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Returns when the host is dead.
+    /// Waits until the host has crashed.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }

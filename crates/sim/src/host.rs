@@ -1,5 +1,5 @@
-//! Owns the machine under an agent: what runs on it, for how long, how it ends, and what a crash of the agent leaves
-//! running. It writes down the truth.
+//! Owns an agent's machine: the processes on it, how long they run, how they end, and which ones survive a crash of the
+//! agent. It records them in `Truth`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::gate::Gate;
 use crate::world::World;
 
-/// One machine in one life of its agent. What runs outlives it; `Truth` has it.
+/// One machine during one session of its agent. Processes outlive the session; `Truth` has them.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) world: Arc<World>,
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     pub(crate) incarnation: u64,
     pub(crate) gate: Gate,
     pub(crate) seed: u64,
-    /// Ends what crashes left running on this machine; renewed by each sweep.
+    /// Ends the processes that crashes left on this machine. Each sweep replaces it.
     pub(crate) orphans: Arc<Mutex<CancellationToken>>,
 }
 
@@ -64,29 +64,29 @@ impl Host for Machine {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         self.gate.pass().await;
-        self.world.say(format_args!("a{} swept {} left running", self.agent, found.len()));
+        self.world.log(format_args!("a{} swept {} left running", self.agent, found.len()));
         found
     }
 }
 
-/// The backend `test`, whose outcomes the seed decides and not the params.
+/// The backend `test`; the seed decides its outcomes, not the params.
 #[derive(Debug)]
 struct Work {
     machine: Machine,
 }
 
-/// How one attempt goes when nobody interferes.
-struct Fate {
+/// How one attempt goes if nothing interferes.
+struct Course {
     duration: Duration,
     verdict: Verdict,
-    /// From being told to stop until it does.
-    stubborn: Duration,
-    /// Lines that it prints.
+    /// The time from the stop request until it stops.
+    stop_delay: Duration,
+    /// The number of lines that it prints.
     lines: usize,
 }
 
 impl Work {
-    fn fate(&self, identity: Identity, grace: Duration) -> Fate {
+    fn course(&self, identity: Identity, grace: Duration) -> Course {
         let (high, low) = identity.execution.0.as_u64_pair();
         let mut dice =
             Dice::new(self.machine.seed ^ high ^ low.rotate_left(17) ^ u64::from(identity.attempt));
@@ -98,14 +98,14 @@ impl Work {
             _ => dice.up_to(Duration::from_secs(60)),
         };
         let verdict = if dice.below(100) < 80 { Verdict::Succeeded } else { Verdict::Failed };
-        let stubborn = if dice.below(2) == 0 { Duration::ZERO } else { dice.up_to(grace) };
-        // Sometimes more than a report carries.
+        let stop_delay = if dice.below(2) == 0 { Duration::ZERO } else { dice.up_to(grace) };
+        // Sometimes more than fits into a report.
         let lines = match dice.below(30) {
             0 => 4_000,
             1..10 => 1,
             _ => 0,
         };
-        Fate { duration, verdict, stubborn, lines }
+        Course { duration, verdict, stop_delay, lines }
     }
 }
 
@@ -118,37 +118,37 @@ impl Backend for Work {
     async fn run(&self, call: Call) -> Finish {
         let machine = &self.machine;
         machine.gate.pass().await;
-        let fate = self.fate(call.identity, call.grace);
-        let mut running = Running::begin(machine, call.identity, fate.duration);
-        if fate.lines > 0 {
-            let text = format!("{} says\n", call.identity).repeat(fate.lines);
+        let course = self.course(call.identity, call.grace);
+        let mut running = Running::begin(machine, call.identity, course.duration);
+        if course.lines > 0 {
+            let text = format!("{} says\n", call.identity).repeat(course.lines);
             call.output.write(Stream::Stdout, text.as_bytes());
         }
-        if fate.duration.is_zero() {
-            return running.finish(fate.verdict);
+        if course.duration.is_zero() {
+            return running.finish(course.verdict);
         }
         tokio::select! {
             biased;
-            () = tokio::time::sleep(fate.duration) => running.finish(fate.verdict),
+            () = tokio::time::sleep(course.duration) => running.finish(course.verdict),
             () = call.cancel.cancelled() => {
-                tokio::time::sleep(fate.stubborn).await;
+                tokio::time::sleep(course.stop_delay).await;
                 running.finish(Verdict::Cancelled)
             }
         }
     }
 }
 
-/// A process. When the agent dies under it, it dies with it or goes on as an orphan.
+/// A process. If its agent crashes, the process ends too or continues as an orphan.
 struct Running<'a> {
     machine: &'a Machine,
-    place: usize,
+    index: usize,
     ends: tokio::time::Instant,
 }
 
 impl<'a> Running<'a> {
     fn begin(machine: &'a Machine, identity: Identity, duration: Duration) -> Self {
         let world = &machine.world;
-        world.say(format_args!("a{} begins {identity}", machine.agent));
+        world.log(format_args!("a{} begins {identity}", machine.agent));
         let begun = world.now();
         let process = crate::truth::Process {
             identity,
@@ -159,25 +159,25 @@ impl<'a> Running<'a> {
             orphaned: false,
             verdict: None,
         };
-        let place = world.truth(|truth| {
+        let index = world.truth(|truth| {
             truth.processes.push(process);
             truth.processes.len() - 1
         });
-        Self { machine, place, ends: tokio::time::Instant::now() + duration }
+        Self { machine, index, ends: tokio::time::Instant::now() + duration }
     }
 
     fn finish(&mut self, verdict: Verdict) -> Finish {
         let now = self.machine.world.now();
         let identity = self.machine.world.truth(|truth| {
-            let process = &mut truth.processes[self.place];
+            let process = &mut truth.processes[self.index];
             process.ended = Some(now);
             process.verdict = Some(verdict);
             process.identity
         });
-        self.machine.world.say(format_args!("a{} ends {identity} {verdict:?}", self.machine.agent));
+        self.machine.world.log(format_args!("a{} ends {identity} {verdict:?}", self.machine.agent));
         match verdict {
             Verdict::Succeeded => Finish::succeeded(),
-            Verdict::Failed => Finish::failed(Some(1), "it was to fail"),
+            Verdict::Failed => Finish::failed(Some(1), "the seed made it fail"),
             Verdict::Cancelled => Finish::cancelled(None),
         }
     }
@@ -186,12 +186,12 @@ impl<'a> Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         let world = self.machine.world.clone();
-        let place = self.place;
+        let index = self.index;
         let end = move |world: &World| {
             let now = world.now();
-            world.truth(|truth| truth.processes[place].ended.get_or_insert(now).to_owned());
+            world.truth(|truth| truth.processes[index].ended.get_or_insert(now).to_owned());
         };
-        if world.truth(|truth| truth.processes[place].ended.is_some()) {
+        if world.truth(|truth| truth.processes[index].ended.is_some()) {
             return;
         }
         if tokio::runtime::Handle::try_current().is_err() || world.below(2) == 0 {
@@ -200,7 +200,7 @@ impl Drop for Running<'_> {
         }
         world.truth(|truth| {
             truth.counts.orphans += 1;
-            truth.processes[place].orphaned = true;
+            truth.processes[index].orphaned = true;
         });
         let (ends, swept) = (self.ends, self.machine.orphans().clone());
         tokio::spawn(async move {

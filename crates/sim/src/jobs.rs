@@ -1,6 +1,6 @@
-//! Owns random jobs: lists, pipelines and graphs, on all nodes, on some, placed, or mixed; with conditions, retries,
-//! timeouts, deliveries and limits; in waves, and with nodes to themselves; for each of some items, and so much at once. What
-//! comes of an attempt is not in the job: the hosts decide.
+//! Owns random jobs: lists, pipelines and graphs; on all nodes, on some, placed, or mixed; with conditions, retries,
+//! timeouts, deliveries, limits, waves, exclusive nodes, items and concurrency limits. The hosts decide the outcome of
+//! an attempt, not the job.
 
 use downbeat_core::Dice;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn chance(dice: &mut Dice, one_in: u64) -> bool {
 }
 
 fn pick<'a>(dice: &mut Dice, from: &'a [&'a str]) -> &'a str {
-    from[usize::try_from(dice.below(from.len() as u64)).expect("an index fits")]
+    from[usize::try_from(dice.below(from.len() as u64)).expect("an index fits in usize")]
 }
 
 fn task(name: &str, dice: &mut Dice) -> Value {
@@ -47,7 +47,7 @@ fn task(name: &str, dice: &mut Dice) -> Value {
     task
 }
 
-/// Keys that all runs share, so that they are in each other's way.
+/// Keys that all runs share, so that they compete.
 fn limits(dice: &mut Dice) -> Value {
     match dice.below(3) {
         0 => json!({"db": 1 + dice.below(2)}),
@@ -56,7 +56,7 @@ fn limits(dice: &mut Dice) -> Value {
     }
 }
 
-/// A task or a branch that is placed, once for each of some items.
+/// A placed task or branch with `for_each`.
 fn for_each(dice: &mut Dice) -> Value {
     let items: Vec<u64> = (0..dice.below(5)).collect();
     let mut each = json!({"items": items});
@@ -98,7 +98,7 @@ fn rollout(dice: &mut Dice) -> Value {
     rollout
 }
 
-/// A job for so many nodes, `n0` and up.
+/// Returns a job for `agents` nodes, named from `n0`.
 pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let graph = chance(dice, 2);
     let count = 1 + usize::try_from(dice.below(5)).expect("it is small");
@@ -116,7 +116,7 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
             branch
         } else {
             let mut leaf = task(&name, dice);
-            // Where it runs, if not where the others do.
+            // A target that differs from the others'.
             match dice.below(6) {
                 0 => leaf["placement"] = placement(agents, dice),
                 1 => leaf["target"] = target(agents, dice),

@@ -1,12 +1,12 @@
-//! A whole cluster on one thread: the real server and agent code on a simulated network, clock, disk and store, driven
-//! by one seed. Faults first, then everything heals and every run has to end; then the checkers look at the tables, at
-//! the feed and at what really happened on the hosts.
+//! Runs a whole cluster on one thread: the real server and agent code on a simulated network, clock, disk and store,
+//! driven by one seed. Faults come first; then everything heals and every run has to end; then the checkers compare the
+//! tables, the feed and what really happened on the hosts.
 //!
-//! Calls travel over `downbeat_proto::Link`, not over simulated sockets: so they can be doubled, reordered and answered
-//! late, which no TCP stream does. gRPC itself is tested where it is.
+//! Calls use `downbeat_proto::Link`, not simulated sockets, so that they can be duplicated, reordered and answered
+//! late, which a TCP stream never does. gRPC has its own tests.
 //!
-//! The same seed gives the same trace, byte for byte. So nothing here may ask the system for time or chance, iterate
-//! over a map whose order is not fixed, or use a second thread.
+//! The same seed produces the same trace, byte for byte. So this crate must not read the system's time or random
+//! numbers, iterate over a map without a fixed order, or use a second thread.
 
 mod check;
 mod client;

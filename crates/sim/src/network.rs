@@ -1,5 +1,5 @@
-//! Owns the network: what becomes of a call between an agent and a server. Each way has its own delays, losses and
-//! partition; calls may be delivered twice or late, answers lost after the call took effect.
+//! Owns the network between agents and servers. Each direction has its own delays, losses and partitions; a call may
+//! arrive twice or late, and its response may be lost after the call took effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,35 +16,35 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::gate::Gate;
-use crate::world::{Place, World};
+use crate::world::{HostId, World};
 
-/// As the real client has it.
+/// The same as the real client's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// After which a server notices that a caller is gone when nobody could tell it.
+/// How long a server needs to notice that a caller is gone if the hang-up does not arrive.
 const KEEPALIVE: Duration = Duration::from_secs(40);
 
-/// How bad it is at the moment, everywhere.
+/// The current faults of the whole network.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weather {
-    /// The longest usual delay of one way.
+pub(crate) struct NetworkFaults {
+    /// The longest usual delay of one direction.
     pub(crate) delay: Duration,
-    /// Calls that are delayed for long, in a thousand: others overtake them.
+    /// The share of calls that are delayed for long, in a thousand: others overtake them.
     pub(crate) late_permille: u64,
     pub(crate) lost_permille: u64,
     pub(crate) doubled_permille: u64,
-    /// What a line carries in a second. Nothing: as much as there is.
+    /// The bandwidth of a connection; none means unlimited.
     pub(crate) bytes_per_second: Option<u64>,
 }
 
-/// A call or an answer without anything long in it.
+/// The size of a call or a response without a long field.
 const SHORT_BYTES: usize = 256;
 
 #[derive(Debug, Default)]
 struct State {
-    weather: Weather,
-    /// Ways on which nothing gets through.
-    blocked: BTreeSet<(Place, Place)>,
-    listening: BTreeMap<Place, (Arc<dyn Link>, Gate)>,
+    weather: NetworkFaults,
+    /// Directions in which nothing arrives.
+    blocked: BTreeSet<(HostId, HostId)>,
+    listening: BTreeMap<HostId, (Arc<dyn Link>, Gate)>,
 }
 
 #[derive(Debug)]
@@ -62,15 +62,15 @@ impl Network {
         with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn set_weather(&self, weather: Weather) {
+    pub(crate) fn set_weather(&self, weather: NetworkFaults) {
         self.state(|state| state.weather = weather);
     }
 
-    pub(crate) fn block(&self, from: Place, to: Place) {
+    pub(crate) fn block(&self, from: HostId, to: HostId) {
         self.state(|state| state.blocked.insert((from, to)));
     }
 
-    pub(crate) fn unblock(&self, from: Place, to: Place) {
+    pub(crate) fn unblock(&self, from: HostId, to: HostId) {
         self.state(|state| state.blocked.remove(&(from, to)));
     }
 
@@ -78,20 +78,20 @@ impl Network {
         self.state(|state| state.blocked.clear());
     }
 
-    pub(crate) fn listen(&self, place: Place, link: Arc<dyn Link>, gate: Gate) {
-        self.state(|state| state.listening.insert(place, (link, gate)));
+    pub(crate) fn listen(&self, host: HostId, link: Arc<dyn Link>, gate: Gate) {
+        self.state(|state| state.listening.insert(host, (link, gate)));
     }
 
-    pub(crate) fn hang_up(&self, place: Place) {
-        self.state(|state| state.listening.remove(&place));
+    pub(crate) fn hang_up(&self, host: HostId) {
+        self.state(|state| state.listening.remove(&host));
     }
 
-    fn listener(&self, place: Place) -> Option<(Arc<dyn Link>, Gate)> {
-        self.state(|state| state.listening.get(&place).cloned())
+    fn listener(&self, host: HostId) -> Option<(Arc<dyn Link>, Gate)> {
+        self.state(|state| state.listening.get(&host).cloned())
     }
 
-    /// One way; false when it does not arrive.
-    async fn travel(&self, from: Place, to: Place, bytes: usize) -> bool {
+    /// Delivers in one direction; returns false if the message is lost.
+    async fn travel(&self, from: HostId, to: HostId, bytes: usize) -> bool {
         let weather = self.state(|state| state.weather);
         let mut delay = Duration::from_micros(200) + self.world.up_to(weather.delay);
         if self.world.happens(weather.late_permille) {
@@ -110,29 +110,29 @@ impl Network {
     }
 }
 
-/// One agent's way to servers.
+/// Connects one agent to servers.
 #[derive(Debug)]
 pub(crate) struct Dial {
     pub(crate) network: Arc<Network>,
-    pub(crate) from: Place,
+    pub(crate) from: HostId,
     pub(crate) gate: Gate,
 }
 
-/// An address is a place's name.
-pub(crate) fn address(place: Place) -> String {
-    place.to_string()
+/// Returns a host's address, which is its name.
+pub(crate) fn address(host: HostId) -> String {
+    host.to_string()
 }
 
-fn place_of(address: &str) -> Place {
-    let number = address.trim_start_matches('s').parse().expect("addresses are made by `address`");
-    Place::Server(number)
+fn host_of(address: &str) -> HostId {
+    let number = address.trim_start_matches('s').parse().expect("addresses come from `address`");
+    HostId::Server(number)
 }
 
 #[async_trait]
 impl Connector for Dial {
     async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault> {
         self.gate.pass().await;
-        let to = place_of(address);
+        let to = host_of(address);
         let handshake = async {
             let there = self.network.travel(self.from, to, SHORT_BYTES).await;
             let listens = self.network.listener(to).is_some();
@@ -148,22 +148,22 @@ impl Connector for Dial {
                 to,
                 gate: self.gate.clone(),
             })),
-            Ok(false) => Err(Fault::Unavailable("nobody listens".to_owned())),
-            Err(_) => Err(Fault::Unavailable("cannot connect in time".to_owned())),
+            Ok(false) => Err(Fault::Unavailable("connection refused".to_owned())),
+            Err(_) => Err(Fault::Unavailable("connecting timed out".to_owned())),
         }
     }
 }
 
-/// What an agent calls. A call goes to whoever listens at its place when it arrives.
+/// An agent's link. A call goes to the session that runs on the server when the call arrives.
 #[derive(Clone, Debug)]
 struct Wire {
     network: Arc<Network>,
-    from: Place,
-    to: Place,
+    from: HostId,
+    to: HostId,
     gate: Gate,
 }
 
-/// Tells the server that the caller is gone: as soon as that can arrive, or when its connection times out.
+/// Notifies the server that the caller is gone: as soon as that can arrive, or when its connection times out.
 struct HangUp {
     wire: Wire,
     gone: CancellationToken,
@@ -185,7 +185,7 @@ impl Drop for HangUp {
 }
 
 impl Wire {
-    /// One call. Its copies travel by themselves; the first answer that comes back is the answer.
+    /// Makes one call. Its copies are delivered independently; the first response counts.
     async fn call<Q, A, F>(
         &self,
         (name, bytes): (&'static str, usize),
@@ -225,9 +225,9 @@ impl Wire {
                 None => std::future::pending().await,
             }
         });
-        let answer = answer.await.unwrap_or_else(|_| Err(Fault::TimedOut("no answer in time".to_owned())));
+        let answer = answer.await.unwrap_or_else(|_| Err(Fault::TimedOut("no response in time".to_owned())));
         if answer.is_ok() {
-            // The other copy, if there is one, is not called back: it is out there.
+            // The other copy, if there is one, cannot be recalled.
             hang_up.gone.cancel();
         }
         self.gate.pass().await;
@@ -246,11 +246,11 @@ impl Wire {
     {
         let (network, from, to) = (&self.network, self.from, self.to);
         if !network.travel(from, to, bytes).await {
-            network.world.say(format_args!("{from} → {to} {name} is lost"));
+            network.world.log(format_args!("{from} → {to} {name} is lost"));
             return None;
         }
         let answer = match network.listener(to) {
-            None => Err(Fault::Unavailable("nobody listens".to_owned())),
+            None => Err(Fault::Unavailable("connection refused".to_owned())),
             Some((link, gate)) => {
                 let is_copy = gone.is_cancelled();
                 let served = serve(link, request);
@@ -266,9 +266,9 @@ impl Wire {
             Ok(_) => "ok".to_owned(),
             Err(fault) => fault.to_string(),
         };
-        network.world.say(format_args!("{from} → {to} {name}: {outcome}"));
+        network.world.log(format_args!("{from} → {to} {name}: {outcome}"));
         if !network.travel(to, from, SHORT_BYTES).await {
-            network.world.say(format_args!("{from} ← {to} {name} is lost"));
+            network.world.log(format_args!("{from} ← {to} {name} is lost"));
             return None;
         }
         Some(answer)

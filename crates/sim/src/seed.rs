@@ -1,5 +1,5 @@
-//! Owns one seed from its beginning to its verdict: draws what there is, lets it run, heals it, waits for the end, and
-//! has it checked.
+//! Owns one seed from start to verdict: draws the cluster and the faults, runs it, heals it, waits for the end, and
+//! checks it.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -16,34 +16,34 @@ use crate::faults::{self, Kinds};
 use crate::truth::Counts;
 use crate::world::World;
 
-/// How long runs may take to end once everything is well: longer than any wait in the product.
-const PATIENCE: Duration = Duration::from_secs(45 * 60);
-/// For the last words: receipts, feeds.
-const AFTERMATH: Duration = Duration::from_secs(15);
+/// How long runs may take to end after everything has healed: longer than any timeout in the product.
+const END_TIMEOUT: Duration = Duration::from_secs(45 * 60);
+/// The time for the last receipts and feeds.
+const DRAIN_TIME: Duration = Duration::from_secs(15);
 
-/// What is broken on purpose, to see that it is found.
+/// A deliberate defect, to prove that the checkers find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The late result of a lost attempt counts for the next one.
+    /// The late result of a lost attempt is applied to the next one.
     NoFencing,
     /// A server that lost a run may still change it.
     NoEpochGuard,
-    /// A commit is acknowledged and not made.
+    /// A commit is acknowledged but not made.
     LostCommit,
-    /// The feed leaves events out.
+    /// The feed omits events.
     FeedGap,
     /// Results on an agent's disk do not survive its crash.
     LostOutbox,
 }
 
-/// What to simulate.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub seed: u64,
     pub broken: Option<Broken>,
-    /// Without faults it has to go well, and fast.
+    /// Without faults, all runs must succeed quickly.
     pub faults: bool,
-    /// The product's own log goes into the trace.
+    /// Includes the product's own log in the trace.
     pub log: bool,
 }
 
@@ -53,7 +53,7 @@ impl Setup {
     }
 }
 
-/// What came of it.
+/// The result of a seed.
 #[derive(Debug)]
 pub struct Outcome {
     pub seed: u64,
@@ -67,7 +67,7 @@ thread_local! {
     static PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A task that panics is only a task to tokio; here it is a failure of the seed whose thread it is.
+/// Makes a panicking task fail the seed of its thread; tokio would only end the task.
 fn notice_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -79,7 +79,7 @@ fn notice_panics() {
     });
 }
 
-/// Runs one seed on a thread of its own, so that nothing is left of the one before.
+/// Runs one seed on its own thread, so that nothing remains of the previous one.
 pub fn run(setup: Setup) -> Outcome {
     notice_panics();
     let simulation = std::thread::Builder::new().name(format!("seed-{}", setup.seed)).spawn(move || {
@@ -87,7 +87,7 @@ pub fn run(setup: Setup) -> Outcome {
             .enable_time()
             .start_paused(true)
             .build()
-            .expect("a runtime without IO needs nothing of the system");
+            .expect("a runtime without IO cannot fail to start");
         let mut outcome = runtime.block_on(simulate(setup));
         drop(runtime);
         if PANICKED.with(Cell::get) {
@@ -96,21 +96,18 @@ pub fn run(setup: Setup) -> Outcome {
         }
         outcome
     });
-    simulation.expect("a thread can be started").join().expect("what panics in a seed panics in a task")
+    simulation.expect("a thread can be started").join().expect("panics happen in tasks")
 }
 
-/// In memory where there is such a place: a seed's disks are small, and nobody reads them afterwards.
+/// Creates the agents' disks, in memory where possible: they are small and not needed afterwards.
 fn disks() -> tempfile::TempDir {
     let memory = PathBuf::from("/dev/shm");
     let within = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    tempfile::Builder::new()
-        .prefix("downbeat-sim-")
-        .tempdir_in(within)
-        .expect("there is room for a directory")
+    tempfile::Builder::new().prefix("downbeat-sim-").tempdir_in(within).expect("a directory can be created")
 }
 
 fn shape(world: &World, seed: u64) -> Shape {
-    let interval_s = [1, 2, 5][usize::try_from(world.below(3)).expect("an index fits")];
+    let interval_s = [1, 2, 5][usize::try_from(world.below(3)).expect("an index fits in usize")];
     let servers = 1 + usize::try_from(world.below(3)).expect("it is small");
     Shape {
         servers,
@@ -119,10 +116,10 @@ fn shape(world: &World, seed: u64) -> Shape {
         agents: 2 + usize::try_from(world.below(3)).expect("it is small"),
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),
-        // At most half of a term: else what must not overlap cannot be ended in time.
+        // At most half of a lease: otherwise work that must not overlap cannot be stopped in time.
         grace: world.up_to(Duration::from_secs(interval_s)),
         clock_error: Duration::from_secs(world.below(4)),
-        // In every third seed agents are hours off: what they say of time decides nothing.
+        // In every third seed the agents' clocks are hours off: their times must not decide anything.
         agent_clock_error: if seed.is_multiple_of(3) {
             Duration::from_secs(7 * 3600)
         } else {
@@ -145,7 +142,7 @@ async fn simulate(setup: Setup) -> Outcome {
     if !kinds.clocks {
         (shape.clock_error, shape.agent_clock_error, shape.drift_ppm) = (Duration::ZERO, Duration::ZERO, 0);
     }
-    world.say(format_args!("seed {}: {shape:?} {kinds:?}", setup.seed));
+    world.log(format_args!("seed {}: {shape:?} {kinds:?}", setup.seed));
     let cluster = Cluster::start(&world, setup.seed, shape, disks.path(), setup.broken);
     let faulty = Duration::from_secs(30) + world.up_to(Duration::from_secs(90));
     let clients: Vec<_> = (0..2 + world.below(5))
@@ -156,26 +153,28 @@ async fn simulate(setup: Setup) -> Outcome {
         })
         .collect();
     if setup.faults {
-        faults::strike(&cluster, kinds, faulty).await;
+        faults::inject(&cluster, kinds, faulty).await;
     }
     faults::heal(&cluster);
     let healed = Instant::now();
     let mut violations = Vec::new();
     loop {
-        let open = cluster.memory.open_runs().await.expect("memory answers");
+        let open = cluster.memory.open_runs().await.expect("the memory store does not fail");
         if open.is_empty() && clients.iter().all(|client| client.is_finished()) {
             break;
         }
-        if healed.elapsed() > PATIENCE {
+        if healed.elapsed() > END_TIMEOUT {
             let open: Vec<String> = open.iter().map(|run| run.id.to_string()).collect();
-            let what =
-                format!("{PATIENCE:?} after all healed these runs have not ended: {}", open.join(", "));
+            let what = format!(
+                "{END_TIMEOUT:?} after everything healed these runs have not ended: {}",
+                open.join(", ")
+            );
             violations.push(Violation { checker: Checker::Ends, what });
             break;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    tokio::time::sleep(AFTERMATH).await;
+    tokio::time::sleep(DRAIN_TIME).await;
     violations.extend(check(&Evidence::gather(&cluster, setup.broken).await));
     let simulated = world.clock.elapsed();
     let counts = world.truth(|truth| truth.counts);

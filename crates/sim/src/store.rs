@@ -1,8 +1,8 @@
-//! Owns the way of one server to the store: slow, failing, or failing after it took effect; and nothing any more once
-//! the server is dead. The store itself is the real one in memory, and the same for all servers.
+//! Owns a server's connection to the store: slow, failing, or failing after the effect, and dead once the server has
+//! crashed. The store itself is the real memory store, shared by all servers.
 //!
-//! Reads see everything that was committed when they were made: what stores promise is not broken, unless a test
-//! breaks it on purpose (`Broken`), to see it caught.
+//! Reads see everything that was committed before them: the store's guarantees hold, unless a test breaks them on
+//! purpose (`Broken`) to prove that the checkers notice.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
 use downbeat_core::work::Parent;
 use downbeat_store::{
-    Beside, Committed, Error, EventFilter, Events, Executions, MemoryStore, News, Runs, Store, Wrapper,
+    Committed, DirectWrites, Error, EventFilter, Events, Executions, Hint, MemoryStore, Runs, Store, Wrapper,
 };
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -21,65 +21,65 @@ use tokio::sync::broadcast;
 use crate::gate::Gate;
 use crate::seed::Broken;
 use crate::truth::Renewal;
-use crate::world::{Place, World};
+use crate::world::{HostId, World};
 
-/// How the store is doing, for all servers.
+/// The store's current faults, for all servers.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    state: Mutex<Troubles>,
+    state: Mutex<StoreFaults>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Troubles {
-    /// The longest usual delay of one way.
+pub(crate) struct StoreFaults {
+    /// The longest usual delay of one direction.
     pub(crate) delay: Duration,
-    /// Calls that take long, in a thousand.
+    /// The share of slow calls, in a thousand.
     pub(crate) slow_permille: u64,
-    /// Writes that fail without effect, and those that have it and fail all the same.
+    /// The shares of writes that fail without an effect, and after it.
     pub(crate) fail_before_permille: u64,
     pub(crate) fail_after_permille: u64,
-    /// Servers that cannot reach it.
-    pub(crate) away_from: Vec<Place>,
+    /// Servers that cannot reach the store.
+    pub(crate) away_from: Vec<HostId>,
 }
 
 impl Health {
-    pub(crate) fn set(&self, change: impl FnOnce(&mut Troubles)) {
+    pub(crate) fn set(&self, change: impl FnOnce(&mut StoreFaults)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn get(&self) -> Troubles {
+    fn get(&self) -> StoreFaults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Tells servers that others did something. A hint: it may come late, or never.
+/// Notifies servers about changes of others. A notification is a hint: it may arrive late or never.
 #[derive(Debug, Default)]
-pub(crate) struct Herald {
-    listening: Mutex<Vec<(Place, Gate, broadcast::Sender<News>)>>,
+pub(crate) struct Notifier {
+    listening: Mutex<Vec<(HostId, Gate, broadcast::Sender<Hint>)>>,
 }
 
-impl Herald {
-    /// The news of one life of a server.
-    pub(crate) fn listen(&self, place: Place, gate: &Gate) -> broadcast::Sender<News> {
+impl Notifier {
+    /// Registers one session of a server.
+    pub(crate) fn listen(&self, host: HostId, gate: &Gate) -> broadcast::Sender<Hint> {
         let sender = broadcast::channel(64).0;
         let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
         listening.retain(|(_, gate, _)| !gate.is_closed());
-        listening.push((place, gate.clone(), sender.clone()));
+        listening.push((host, gate.clone(), sender.clone()));
         sender
     }
 }
 
-/// One life of one server, as it reaches the store.
+/// The store as one session of a server sees it.
 #[derive(Debug)]
-pub(crate) struct Reached {
-    pub(crate) herald: Arc<Herald>,
-    pub(crate) news: broadcast::Sender<News>,
-    /// Whether it is one that several servers may share, with a clock of its own.
+pub(crate) struct ServerStore {
+    pub(crate) notifier: Arc<Notifier>,
+    pub(crate) hints: broadcast::Sender<Hint>,
+    /// True if several servers may share the store, which then has its own clock.
     pub(crate) is_shared: bool,
     pub(crate) inner: Arc<MemoryStore>,
     pub(crate) world: Arc<World>,
     pub(crate) health: Arc<Health>,
-    pub(crate) place: Place,
+    pub(crate) host: HostId,
     pub(crate) gate: Gate,
     pub(crate) broken: Option<Broken>,
 }
@@ -88,30 +88,30 @@ fn away() -> Error {
     Error::Unavailable("the connection broke".to_owned())
 }
 
-impl Reached {
-    /// The way there: from here on the call has its effect.
-    async fn go(&self) -> Result<(), Error> {
+impl ServerStore {
+    /// Waits for the request's delivery; the call takes effect after it.
+    async fn send_request(&self) -> Result<(), Error> {
         self.gate.pass().await;
         let troubles = self.health.get();
         self.travel(&troubles).await;
         self.gate.pass().await;
-        if self.health.get().away_from.contains(&self.place) {
+        if self.health.get().away_from.contains(&self.host) {
             return Err(away());
         }
         Ok(())
     }
 
-    /// The way back.
-    async fn come_back(&self) -> Result<(), Error> {
+    /// Waits for the response's delivery.
+    async fn receive_response(&self) -> Result<(), Error> {
         self.travel(&self.health.get()).await;
         self.gate.pass().await;
-        if self.health.get().away_from.contains(&self.place) {
+        if self.health.get().away_from.contains(&self.host) {
             return Err(away());
         }
         Ok(())
     }
 
-    async fn travel(&self, troubles: &Troubles) {
+    async fn travel(&self, troubles: &StoreFaults) {
         let mut delay = self.world.up_to(troubles.delay);
         if self.world.happens(troubles.slow_permille) {
             delay += self.world.up_to(Duration::from_secs(8));
@@ -133,39 +133,39 @@ impl Reached {
         let now = self.world.now();
         for (change, outcome) in changes.iter().zip(&committed.outcomes) {
             let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
-            self.world.say(format_args!("{} commits {} {}", self.place, shown(change), seq));
+            self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
         self.world.truth(|truth| {
             truth.counts.commits += 1;
             truth.commits.extend(committed.seqs.iter().flatten().map(|_| now));
         });
-        self.announce(&News::Events);
+        self.announce(&Hint::Events);
         Ok(committed)
     }
 
-    /// Another server hears of it, if it can.
-    fn announce(&self, news: &News) {
+    /// Notifies the other servers, if they can be reached.
+    fn announce(&self, hint: &Hint) {
         let troubles = self.health.get();
-        let listening = self.herald.listening.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, gate, sender) in listening.iter() {
-            let deaf = *place == self.place || gate.is_closed() || troubles.away_from.contains(place);
+        let listening = self.notifier.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        for (host, gate, sender) in listening.iter() {
+            let deaf = *host == self.host || gate.is_closed() || troubles.away_from.contains(host);
             if deaf || self.world.happens(troubles.fail_after_permille) {
                 continue;
             }
             let delay = self.world.up_to(troubles.delay);
             if delay.is_zero() {
-                let _ = sender.send(news.clone());
+                let _ = sender.send(hint.clone());
                 continue;
             }
-            let (sender, news) = (sender.clone(), news.clone());
+            let (sender, hint) = (sender.clone(), hint.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                let _ = sender.send(news);
+                let _ = sender.send(hint);
             });
         }
     }
 
-    /// A late result of an attempt that was lost is taken for the result of the attempt that follows it.
+    /// Applies a late result of a lost attempt to the attempt that follows it.
     async fn without_fencing(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
         let mut rewritten = changes.to_vec();
         for change in &mut rewritten {
@@ -173,12 +173,12 @@ impl Reached {
                 continue;
             };
             let all = self.inner.executions_of(run).await?;
-            let Some(said) = all.iter().find(|each| each.id == *execution) else { continue };
-            if said.state.status() != Status::Lost {
+            let Some(lost) = all.iter().find(|each| each.id == *execution) else { continue };
+            if lost.state.status() != Status::Lost {
                 continue;
             }
             let next = all.iter().find(|each| {
-                each.step() == said.step() && each.pinned == said.pinned && each.state.status().is_open()
+                each.step() == lost.step() && each.pinned == lost.pinned && each.state.status().is_open()
             });
             if let Some((next, lease)) = next.and_then(|next| Some((next, next.state.lease()?))) {
                 (*execution, *token) = (next.id, lease.token);
@@ -187,7 +187,7 @@ impl Reached {
         Ok(rewritten)
     }
 
-    /// Whoever once owned a run may still change it.
+    /// Lets a former owner of a run change it.
     async fn without_epochs(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
         let mut rewritten = changes.to_vec();
         for change in &mut rewritten {
@@ -205,16 +205,16 @@ impl Reached {
         Ok(rewritten)
     }
 
-    /// Says that it is done, and does nothing.
+    /// Reports success without committing.
     async fn pretend(&self, changes: &[Change]) -> Result<Committed, Error> {
         let last = self.inner.last_seq().await?;
-        self.world.say(format_args!("{} loses a commit of {} changes", self.place, changes.len()));
+        self.world.log(format_args!("{} loses a commit of {} changes", self.host, changes.len()));
         let seqs = (last + 1..).take(changes.len()).map(Some).collect();
         Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs })
     }
 }
 
-/// A change in one line, without values that never differ.
+/// Formats a change in one line, without values that never differ.
 fn shown(change: &Change) -> String {
     let subject = match change.subject() {
         Subject::Node(node) => node.to_string(),
@@ -255,7 +255,7 @@ fn lease_of(state: &State) -> String {
 }
 
 #[async_trait]
-impl Wrapper for Reached {
+impl Wrapper for ServerStore {
     fn store(&self) -> &dyn Store {
         &*self.inner
     }
@@ -265,25 +265,25 @@ impl Wrapper for Reached {
         T: Send,
         R: Future<Output = Result<T, Error>> + Send,
     {
-        self.go().await?;
+        self.send_request().await?;
         let result = read.await?;
-        self.come_back().await?;
+        self.receive_response().await?;
         Ok(result)
     }
 
-    /// A write may fail before or after its effect.
+    /// Runs a write that may fail before or after its effect.
     async fn write<T, R>(&self, write: R) -> Result<T, Error>
     where
         T: Send,
         R: Future<Output = Result<T, Error>> + Send,
     {
-        self.go().await?;
+        self.send_request().await?;
         if self.world.happens(self.health.get().fail_before_permille) {
             return Err(away());
         }
         let result = write.await?;
         let lost = self.world.happens(self.health.get().fail_after_permille);
-        self.come_back().await?;
+        self.receive_response().await?;
         if lost { Err(away()) } else { Ok(result) }
     }
 
@@ -291,14 +291,14 @@ impl Wrapper for Reached {
         self.is_shared
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
-        self.go().await?;
+        self.send_request().await?;
         let now = self.is_shared.then(|| self.world.now());
-        self.come_back().await?;
+        self.receive_response().await?;
         Ok(now)
     }
 
@@ -306,7 +306,7 @@ impl Wrapper for Reached {
         let result = self.write(self.apply(server, changes)).await;
         if result.is_err() {
             self.world.truth(|truth| truth.counts.commits_failed += 1);
-            self.world.say(format_args!("{} cannot commit {} changes", self.place, changes.len()));
+            self.world.log(format_args!("{} cannot commit {} changes", self.host, changes.len()));
         }
         result
     }
@@ -334,7 +334,7 @@ impl Wrapper for Reached {
     async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
         let mut found = self.read(self.inner.executions_by_id(ids)).await?;
         if self.broken == Some(Broken::NoFencing) {
-            // Servers look before they commit: they must not see that the lease is over, either.
+            // Servers check before they commit: hide from them, too, that the lease is over.
             for execution in &mut found {
                 if let State::Lost { lease, .. } = execution.state {
                     execution.state = State::Leased { lease, stop: false };
@@ -346,7 +346,7 @@ impl Wrapper for Reached {
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.write(self.inner.remove_server(id)).await?;
-        self.announce(&News::Servers);
+        self.announce(&Hint::Servers);
         Ok(())
     }
 }

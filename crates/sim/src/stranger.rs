@@ -1,5 +1,5 @@
-//! A machine that takes itself for another one: a clone, or somebody who tries. It registers once and is never heard of
-//! again.
+//! A machine that registers under another one's name: a clone, or an attacker. It registers once and never sends
+//! anything again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use downbeat_proto::message::{Fault, InstanceId, Register};
 use crate::cluster::Cluster;
 use crate::gate::Gate;
 use crate::network::{Dial, address};
-use crate::world::Place;
+use crate::world::HostId;
 
-pub(crate) async fn register(cluster: Arc<Cluster>, agent: usize, to: Place) {
+pub(crate) async fn register(cluster: Arc<Cluster>, agent: usize, to: HostId) {
     let settings = cluster.agent_settings(agent);
-    let test = Catalogue::builtin().backend("test").expect("the catalogue has it").clone();
+    let test = Catalogue::builtin().backend("test").expect("the catalogue has `test`").clone();
     let description = Description {
         hostname: settings.hostname.clone(),
         groups: settings.groups,
@@ -37,12 +37,12 @@ pub(crate) async fn register(cluster: Arc<Cluster>, agent: usize, to: Place) {
         undelivered: Vec::new(),
         life: u64::MAX,
     };
-    let dial = Dial { network: cluster.network.clone(), from: Place::Agent(agent), gate: Gate::default() };
+    let dial = Dial { network: cluster.network.clone(), from: HostId::Agent(agent), gate: Gate::default() };
     let answer = match dial.connect(&address(to)).await {
         Ok(link) => link.register(register).await,
         Err(fault) => Err(fault),
     };
-    cluster.world.say(format_args!("a stranger registers as n{agent} at {to}: {answer:?}"));
+    cluster.world.log(format_args!("a stranger registers as n{agent} at {to}: {answer:?}"));
     cluster.world.truth(|truth| match answer {
         Ok(()) => truth.counts.strangers_taken += 1,
         Err(Fault::Occupied(_)) => truth.counts.strangers_refused += 1,

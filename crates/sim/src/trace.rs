@@ -1,4 +1,4 @@
-//! Owns the trace: every commit, call and fault of a seed, with its time. Two runs of a seed have the same one.
+//! Owns the trace: every commit, call and fault of a seed, with its time. Two runs of a seed produce the same trace.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    pub(crate) fn say(&self, at: Duration, what: std::fmt::Arguments<'_>) {
+    pub(crate) fn log(&self, at: Duration, what: std::fmt::Arguments<'_>) {
         let line = format!("{:>12.6} {what}", at.as_secs_f64());
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
@@ -21,7 +21,7 @@ impl Trace {
     }
 }
 
-/// Lets the product's log go into the trace, for as long as the guard lives.
+/// Adds the product's log to the trace while the guard exists.
 pub(crate) fn log_into(world: Arc<World>) -> tracing::subscriber::DefaultGuard {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::DEBUG)
@@ -51,6 +51,6 @@ impl std::io::Write for Log {
 impl Drop for Log {
     fn drop(&mut self) {
         let text = String::from_utf8_lossy(&self.text);
-        self.world.say(format_args!("    {}", text.trim_end()));
+        self.world.log(format_args!("    {}", text.trim_end()));
     }
 }

@@ -1,4 +1,4 @@
-//! Owns what really happened, whatever servers and agents believe: what ran where and when, and what was promised.
+//! Owns the truth, independent of servers and agents: which processes ran where and when, and what was promised.
 
 use downbeat_backends::Identity;
 use downbeat_core::Timestamp;
@@ -6,24 +6,23 @@ use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_proto::message::LeaseRef;
 
-/// All of it, in the order in which it happened.
+/// All facts, in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
     pub(crate) processes: Vec<Process>,
-    /// Results that an agent was told are recorded.
+    /// Results that were acknowledged to an agent.
     pub(crate) receipts: Vec<Recorded>,
-    /// Renewals that the store took.
+    /// Renewals that the store accepted.
     pub(crate) renewals: Vec<Renewal>,
     /// Results that were on an agent's disk when it crashed.
     pub(crate) kept: Vec<LeaseRef>,
-    /// Runs that a client was told exist.
+    /// Runs that were confirmed to a client.
     pub(crate) accepted: Vec<RunId>,
     /// The true time of each commit, by sequence number, from 1.
     pub(crate) commits: Vec<Timestamp>,
     pub(crate) counts: Counts,
 }
 
-/// One piece of work on a host.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) identity: Identity,
@@ -31,9 +30,9 @@ pub(crate) struct Process {
     pub(crate) incarnation: u64,
     pub(crate) begun: Timestamp,
     pub(crate) ended: Option<Timestamp>,
-    /// Its agent died under it, and it went on: nobody was there to end it.
+    /// True if its agent crashed and the process continued without supervision.
     pub(crate) orphaned: bool,
-    /// How it ended, when its agent saw that.
+    /// How it ended, if its agent saw that.
     pub(crate) verdict: Option<Verdict>,
 }
 
@@ -44,7 +43,7 @@ pub(crate) struct Recorded {
     pub(crate) at: Timestamp,
 }
 
-/// A heartbeat on record: all leases of the node last for a term from `at`.
+/// A recorded heartbeat: all leases of the node last until one lease term after `at`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renewal {
     pub(crate) node: NodeId,
@@ -52,7 +51,7 @@ pub(crate) struct Renewal {
     pub(crate) applied: Timestamp,
 }
 
-/// How much happened, so that a test can tell a simulation from an idle one.
+/// Event counts, so that a test can detect an idle simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub calls: u64,
@@ -73,7 +72,7 @@ pub struct Counts {
     pub lost: u64,
     pub takeovers: u64,
     pub deletions: u64,
-    /// Registrations of strangers: refused, and taken because the node was silent.
+    /// Registrations by strangers: refused, and accepted because the node was silent.
     pub strangers_refused: u64,
     pub strangers_taken: u64,
 }

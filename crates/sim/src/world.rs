@@ -1,4 +1,4 @@
-//! Owns what all parts of one simulation share: true time, chance, the trace, and what really happened.
+//! Owns the shared parts of one simulation: true time, randomness, the trace, and the truth.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,24 +17,24 @@ pub(crate) struct World {
     dice: Mutex<Dice>,
 }
 
-/// A place in the network.
+/// A host in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Place {
+pub(crate) enum HostId {
     Server(usize),
     Agent(usize),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for HostId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Server(number) => write!(f, "s{number}"),
-            Place::Agent(number) => write!(f, "a{number}"),
+            HostId::Server(number) => write!(f, "s{number}"),
+            HostId::Agent(number) => write!(f, "a{number}"),
         }
     }
 }
 
 impl World {
-    /// To be called within the paused runtime.
+    /// Must be called within the paused runtime.
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self {
             clock: TrueClock::start(),
@@ -48,15 +48,15 @@ impl World {
         self.clock.now()
     }
 
-    pub(crate) fn say(&self, what: std::fmt::Arguments<'_>) {
-        self.trace.say(self.clock.elapsed(), what);
+    pub(crate) fn log(&self, what: std::fmt::Arguments<'_>) {
+        self.trace.log(self.clock.elapsed(), what);
     }
 
     pub(crate) fn draw<T>(&self, with: impl FnOnce(&mut Dice) -> T) -> T {
         with(&mut self.dice.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// True once in a thousand, `permille` times.
+    /// Returns true with a probability of `permille` / 1000.
     pub(crate) fn happens(&self, permille: u64) -> bool {
         permille > 0 && self.draw(|dice| dice.below(1_000)) < permille
     }

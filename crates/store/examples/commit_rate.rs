@@ -1,5 +1,5 @@
-//! Measures commits: `commit_rate LOCATION [SECONDS]`, where LOCATION is as in `open`. Each batch adds executions that
-//! are born leased and ends those of the batch before: what a busy server writes.
+//! Measures commits: `commit_rate LOCATION [SECONDS]`, where LOCATION is as in `open`. Like a busy server, each batch
+//! adds leased executions and ends those of the batch before.
 
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
 
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 const NODES: usize = 100;
 
 fn now() -> Timestamp {
-    Timestamp::from_microsecond(Timestamp::now().as_microsecond()).expect("now is a time")
+    Timestamp::from_microsecond(Timestamp::now().as_microsecond()).expect("now is a valid time")
 }
 
 fn create(run: &RunId, owner: ServerId) -> Change {
@@ -26,7 +26,7 @@ fn create(run: &RunId, owner: ServerId) -> Change {
         id: run.clone(),
         cluster: ClusterId::DEFAULT,
         job: None,
-        definition: std::sync::Arc::new(serde_json::from_value(task).expect("it is a definition")),
+        definition: std::sync::Arc::new(serde_json::from_value(task).expect("the definition is valid")),
         resolved: std::sync::Arc::new(Resolved::default()),
         by: "bench".to_owned(),
         idempotency_key: None,
@@ -40,7 +40,7 @@ fn create(run: &RunId, owner: ServerId) -> Change {
     Change::RunCreated { run, max_pending: None }
 }
 
-fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execution {
+fn new_leased(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execution {
     let at = now();
     let lease = Lease { token: LeaseToken(dice.uuid()), node, session, granted_at: at };
     Execution {
@@ -59,7 +59,7 @@ fn born(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) -> Execu
 
 fn ended(execution: &Execution) -> Change {
     let at = now();
-    let token = execution.state.lease().expect("it was born leased").token;
+    let token = execution.state.lease().expect("it was added with a lease").token;
     let outcome = Outcome {
         verdict: Verdict::Succeeded,
         exit_code: Some(0),
@@ -85,7 +85,7 @@ async fn measure(store: &dyn Store, dice: &mut Dice, size: usize, length: Durati
         let new: Vec<Execution> = (0..size)
             .map(|place| {
                 let (node, session) = nodes[place % NODES];
-                born(dice, &run, node, session)
+                new_leased(dice, &run, node, session)
             })
             .collect();
         let mut batch: Vec<Change> = open.iter().map(ended).collect();

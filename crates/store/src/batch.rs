@@ -1,5 +1,5 @@
-//! Owns which rows a batch of changes looks at, and which it altered: what a SQL store loads before it applies a
-//! batch, and what it writes afterwards. Knows no SQL.
+//! Owns which rows a batch of changes reads and which it changes: a SQL store loads the former before it applies a
+//! batch and writes the latter afterwards. Knows no SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,44 +15,44 @@ use jiff::Timestamp;
 
 use crate::rows::{CachedRow, Code, columns, int};
 
-/// How a store learns that the id of a new execution is in use.
+/// How a store detects that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewIds {
-    /// By a violated key when it inserts: new ids are drawn at random, so looking first is wasted.
+    /// By a violated key on insert: new ids are random, so a lookup first would be wasted.
     Trusted,
-    /// By looking first. For the second try, after a key was violated.
+    /// By a lookup first. For the second try, after a key was violated.
     Checked,
 }
 
-/// The rows that the guards of a batch look at.
+/// The rows that the guards of a batch read.
 #[derive(Debug, Default)]
 pub(crate) struct Needs<'a> {
     pub(crate) clusters: bool,
     pub(crate) nodes: BTreeSet<NodeId>,
-    /// Sessions of which it matters whether their node was deleted.
+    /// Sessions for which the guards check whether their node was deleted.
     pub(crate) deleted: BTreeSet<(NodeId, SessionId)>,
-    /// A node registers that was not there: there is no row of which it matters who has it.
+    /// A node registers that does not exist, so there is no row to lock.
     pub(crate) new_nodes: bool,
     pub(crate) runs: BTreeSet<&'a RunId>,
     pub(crate) keys: BTreeSet<(ClusterId, &'a str)>,
     pub(crate) executions: BTreeSet<ExecutionId>,
-    /// Nodes of which it matters which run holds them.
+    /// Nodes for which the guards read which run holds them.
     pub(crate) held: BTreeSet<NodeId>,
-    /// Runs of which it matters what they hold, because they end.
+    /// Runs whose holds are read because the runs end.
     pub(crate) holders: BTreeSet<&'a RunId>,
-    /// Nodes of which it matters which executions are leased to them: those that a run takes for itself.
-    pub(crate) taken: BTreeSet<NodeId>,
-    /// How many runs wait and how many are under way.
+    /// Nodes whose leased executions are read because an exclusive run takes the nodes.
+    pub(crate) reserved: BTreeSet<NodeId>,
+    /// The guards read how many runs are waiting and how many are active.
     pub(crate) counts: bool,
 }
 
-/// The node that has a new execution from its birth.
-fn born_at(execution: &Execution) -> Option<NodeId> {
+/// Returns the node of an execution that is added with a lease.
+fn initial_node(execution: &Execution) -> Option<NodeId> {
     current_lease(execution).map(|lease| lease.node)
 }
 
 impl<'a> Needs<'a> {
-    /// Whether it looks at `holds`, or alters it.
+    /// Returns true if the batch reads or changes `holds`.
     pub(crate) fn holds(&self) -> bool {
         !self.held.is_empty() || !self.holders.is_empty()
     }
@@ -93,7 +93,7 @@ impl<'a> Needs<'a> {
                     needs.runs.insert(run);
                     needs.counts |= limit.is_some();
                     needs.held.extend(nodes);
-                    needs.taken.extend(nodes);
+                    needs.reserved.extend(nodes);
                 }
                 Change::RunMoved { run, path, .. } => {
                     needs.runs.insert(run);
@@ -103,7 +103,7 @@ impl<'a> Needs<'a> {
                 }
                 Change::ExecutionsAdded { run, executions, .. } => {
                     needs.runs.insert(run);
-                    needs.held.extend(executions.iter().filter_map(born_at));
+                    needs.held.extend(executions.iter().filter_map(initial_node));
                     if new_ids == NewIds::Checked {
                         needs.executions.extend(executions.iter().map(|execution| execution.id));
                     }
@@ -132,19 +132,19 @@ impl<'a> Needs<'a> {
     }
 }
 
-/// A limit in which a lease of the batch needs room.
+/// A limit in which a lease of the batch needs a free slot.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct LimitCheck<'a> {
     pub(crate) run: &'a RunId,
-    /// Where the run is if the batch creates it.
+    /// The run's cluster, if the batch creates the run.
     pub(crate) created_in: Option<ClusterId>,
     pub(crate) key: String,
     pub(crate) counted: Counted,
 }
 
-impl<'a> Asked<'a> {
-    /// What is to be counted before a batch is applied, when the executions that it looks at are loaded: only they say
-    /// what limits they have. Mostly nothing.
+impl<'a> LimitCheck<'a> {
+    /// Returns the limits to count before a batch is applied. It needs the loaded executions, which know their limits.
+    /// Usually there are none.
     pub(crate) fn of(changes: &'a [Change], tables: &Tables) -> BTreeSet<Self> {
         let added = || {
             let of = |change: &'a Change| match change {
@@ -154,11 +154,11 @@ impl<'a> Asked<'a> {
             changes.iter().flat_map(of).filter(|execution| execution.limits.is_some())
         };
         let new: BTreeMap<ExecutionId, &Execution> = added().map(|each| (each.id, each)).collect();
-        let mut asked = BTreeSet::new();
+        let mut checks = BTreeSet::new();
         let mut ask = |run: &'a RunId, execution: &Execution, at: Timestamp| {
             for (key, limit) in execution.limits.iter().flat_map(|limits| limits.iter()) {
                 let counted = Counted::of(*limit, at);
-                asked.insert(Self { run, created_in: None, key: key.clone(), counted });
+                checks.insert(Self { run, created_in: None, key: key.clone(), counted });
             }
         };
         for execution in added() {
@@ -172,40 +172,41 @@ impl<'a> Asked<'a> {
                 known.into_iter().flatten().for_each(|each| ask(run, each, lease.granted_at));
             }
         }
-        if asked.is_empty() {
-            return asked;
+        if checks.is_empty() {
+            return checks;
         }
         let created = |change: &'a Change| match change {
             Change::RunCreated { run, .. } => Some((&run.id, run.cluster)),
             _ => None,
         };
         let created: BTreeMap<&RunId, ClusterId> = changes.iter().filter_map(created).collect();
-        let place = |one: Self| Self { created_in: created.get(one.run).copied(), ..one };
-        asked.into_iter().map(place).collect()
+        let index = |one: Self| Self { created_in: created.get(one.run).copied(), ..one };
+        checks.into_iter().map(index).collect()
     }
 
-    /// Takes note of the answer: where its run is, and how many uses count.
-    pub(crate) fn answer(self, cluster: ClusterId, count: u32, tables: &mut Tables) {
+    /// Records the run's cluster and the number of uses that count.
+    pub(crate) fn record(self, cluster: ClusterId, count: u32, tables: &mut Tables) {
         tables.homes.insert(self.run.clone(), cluster);
         let question = Question { cluster, key: self.key, counted: self.counted };
         tables.uses.elsewhere.insert(question, count);
     }
 }
 
-/// The rows that the applied changes of a batch made or altered. Each is written once, as it stands at the end.
+/// The rows that the applied changes of a batch created or changed. Each is written once, in its final state.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty<'a> {
     pub(crate) nodes_registered: BTreeMap<NodeId, &'a Registration>,
     pub(crate) nodes_altered: BTreeSet<NodeId>,
-    /// What was last said to be wrong on each.
+    /// The problems that each agent reported last.
     pub(crate) node_problems: BTreeMap<NodeId, &'a [String]>,
-    /// In their order. Those of them that registered again are among `nodes_registered`.
+    /// In order. Those that registered again are also in `nodes_registered`.
     pub(crate) nodes_deleted: Vec<Deleted<'a>>,
     pub(crate) runs_created: BTreeMap<&'a RunId, &'a RunRecord>,
     pub(crate) runs_altered: BTreeSet<&'a RunId>,
     pub(crate) executions_added: BTreeSet<ExecutionId>,
     pub(crate) executions_altered: BTreeSet<ExecutionId>,
-    /// Those of the altered whose lease is new. Nothing else alters a lease, and what is not written rewrites no index.
+    /// The changed executions with a new lease. Nothing else changes the lease columns, and an UPDATE without them does
+    /// not rewrite their indexes.
     pub(crate) executions_leased: BTreeSet<ExecutionId>,
 }
 
@@ -215,19 +216,19 @@ pub(crate) struct Deleted<'a> {
     pub(crate) node: NodeId,
     pub(crate) session: SessionId,
     pub(crate) at: Timestamp,
-    /// Its registration, when that is of the same batch: then the store has none, or an earlier one.
+    /// Its registration, if it is in the same batch: then the store has none, or an earlier one.
     pub(crate) registration: Option<&'a Registration>,
 }
 
 impl<'a> Dirty<'a> {
-    /// `applied` are the places of the applied changes, in the order in which they were applied.
+    /// `applied` are the indexes of the applied changes, in the order of application.
     pub(crate) fn of(changes: &'a [Change], applied: &[usize]) -> Self {
         let mut dirty = Self::default();
-        for &place in applied {
-            match &changes[place] {
+        for &index in applied {
+            match &changes[index] {
                 Change::NodeRegistered { registration } => {
                     dirty.nodes_registered.insert(registration.node, registration);
-                    // A new session has said nothing yet.
+                    // A new session has not reported any problems.
                     dirty.node_problems.remove(&registration.node);
                 }
                 Change::NodeMoved { node, .. } | Change::NodeDrainSet { node, .. } => {
@@ -248,7 +249,7 @@ impl<'a> Dirty<'a> {
                 Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
                 }
-                // A walk of no steps alters nothing, not even a run that has ended.
+                // An empty path changes nothing, not even a run that has ended.
                 Change::RunMoved { path, .. } if path.is_empty() => {}
                 Change::Unknown { .. } => {}
                 Change::RunTaken { run, .. }
@@ -284,8 +285,8 @@ impl<'a> Dirty<'a> {
         dirty
     }
 
-    /// What the batch adds to the counts of what has ended. What has ended is never altered again, so each row that
-    /// was altered and has ended did so in this batch.
+    /// Returns the batch's additions to the counts of ended rows. An ended row never changes again, so each changed row
+    /// that has ended did so in this batch.
     pub(crate) fn ended(&self, tables: &Tables) -> Vec<Ended> {
         let executions = self.executions_added.iter().chain(&self.executions_altered);
         let statuses =
@@ -302,7 +303,7 @@ impl<'a> Dirty<'a> {
         totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect()
     }
 
-    /// Returns the results of this batch that may be used again.
+    /// Returns the results of this batch that may be reused.
     pub(crate) fn cached<'t>(&self, tables: &'t Tables) -> impl Iterator<Item = CachedRow<'t>> {
         let executions = self.executions_added.iter().chain(&self.executions_altered);
         executions.filter_map(|id| {
@@ -321,61 +322,61 @@ impl<'a> Dirty<'a> {
     }
 }
 
-/// What a batch did to `holds`.
+/// The batch's changes to `holds`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds<'a> {
-    pub(crate) given_back: Vec<NodeId>,
-    pub(crate) taken: Vec<(NodeId, &'a RunId)>,
+    pub(crate) removed: Vec<NodeId>,
+    pub(crate) added: Vec<(NodeId, &'a RunId)>,
 }
 
 impl<'a> Holds<'a> {
     pub(crate) fn of(before: &BTreeMap<NodeId, RunId>, after: &'a BTreeMap<NodeId, RunId>) -> Self {
-        let taken = after.iter().filter(|(node, run)| before.get(node) != Some(run));
+        let added = after.iter().filter(|(node, run)| before.get(node) != Some(run));
         Self {
-            given_back: before.keys().filter(|node| !after.contains_key(node)).copied().collect(),
-            taken: taken.map(|(node, run)| (*node, run)).collect(),
+            removed: before.keys().filter(|node| !after.contains_key(node)).copied().collect(),
+            added: added.map(|(node, run)| (*node, run)).collect(),
         }
     }
 }
 
-/// What a batch did to `limit_uses`.
+/// The batch's changes to `limit_uses`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    pub(crate) taken: Vec<LimitUse>,
-    /// Executions that have no place any more, of what counts at once.
-    pub(crate) given_back: Vec<ExecutionId>,
-    /// Uses of rates that are over by then go.
-    pub(crate) over_at: Option<Timestamp>,
+pub(crate) struct LimitChanges {
+    pub(crate) added: Vec<LimitUse>,
+    /// Executions that no longer count against an `AtOnce` limit.
+    pub(crate) removed: Vec<ExecutionId>,
+    /// Uses of rates that expire before this time are removed.
+    pub(crate) expired_at: Option<Timestamp>,
 }
 
-impl Places {
-    /// How many old uses a batch removes at most: more than it makes, so that they do not pile up.
-    pub(crate) fn most_over(&self) -> i64 {
-        int(1_000 + 2 * self.taken.len() as u64)
+impl LimitChanges {
+    /// Returns how many expired uses a batch removes at most: more than it adds, so that they do not accumulate.
+    pub(crate) fn max_expired(&self) -> i64 {
+        int(1_000 + 2 * self.added.len() as u64)
     }
 
     pub(crate) fn of(tables: &Tables, dirty: &Dirty<'_>, verdicts: &Verdicts) -> Self {
         let counts_at_once = |limits: &Limits| limits.values().any(|limit| matches!(limit, Limit::AtOnce(_)));
-        let given_back = dirty.executions_altered.iter().filter(|id| {
+        let removed = dirty.executions_altered.iter().filter(|id| {
             let Execution { limits, state, .. } = &tables.executions[id];
             limits.as_deref().is_some_and(counts_at_once)
                 && !state.status().is_open()
                 && state.lease().is_some()
         });
         Self {
-            taken: tables.uses.list(),
-            given_back: given_back.copied().collect(),
-            over_at: verdicts.uses_over,
+            added: tables.uses.list(),
+            removed: removed.copied().collect(),
+            expired_at: verdicts.uses_over,
         }
     }
 }
 
-/// The kinds of rows whose ends are counted, as they are stored.
+/// The stored codes of the kinds of rows whose ends are counted.
 pub(crate) const ENDED_EXECUTIONS: i16 = 1;
 pub(crate) const ENDED_RUNS: i16 = 2;
 
 columns! {
-    /// So many rows of a kind have ended with this status.
+    /// A number of rows of a kind that ended with a status.
     struct Ended {
         kind: i16,
         code: i16,

@@ -1,15 +1,18 @@
 //! Owns the SQL text of counts and filtered lists, for both dialects: `$n` placeholders and their arguments.
 
 use crate::port::{ExecutionFilter, RunFilter};
-use crate::rows::{Code, Text, Value, small};
+use crate::rows::{Code, Text, Value, condition, small};
 
-/// What is open is counted, by the index of what is open; what has ended was counted when it ended.
-pub(crate) const OPEN_EXECUTIONS: &str =
-    "SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status";
+/// Open rows are counted by their index; ended rows were counted when they ended.
+pub(crate) const OPEN_EXECUTIONS: &str = concat!(
+    "SELECT status, count(*) FROM executions WHERE ",
+    condition!(open executions),
+    " GROUP BY status"
+);
 pub(crate) const OPEN_RUNS: &str =
-    "SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state";
+    concat!("SELECT state, count(*) FROM runs WHERE state ", condition!(open runs), " GROUP BY state");
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
-/// Left out is what was taken over from an earlier run: nothing was done for it.
+/// Excludes reused results: nothing was executed for them.
 pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
      WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
 
@@ -50,7 +53,7 @@ impl Where {
             condition.equal("run", text(run.as_str()));
         }
         if let Some(node) = filter.node {
-            // The expression that `executions_by_node` indexes. A pinned execution is only ever leased by its node.
+            // The expression that `executions_by_node` indexes. A pinned execution can only be leased by its node.
             condition.equal("coalesce(pinned, lease_node)", arg(node.0));
         }
         if let Some(step) = filter.step {
@@ -73,22 +76,35 @@ impl Where {
     }
 }
 
-/// Executions that have a lease. The lower bound leaves out pending ones; the upper one lets the index of open executions
-/// find them.
-pub(crate) const HELD: &str = "status <= 2 AND status >= 1";
+/// Executions that have a lease. The lower bound excludes pending ones; the upper one allows the index of open
+/// executions.
+pub(crate) const HELD: &str = concat!(condition!(open executions), " AND status >= 1");
 
-/// The nodes that runs have for themselves. What an ended run left is nobody's.
-pub(crate) const HOLDS: &str =
-    " WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))";
+/// The nodes that exclusive runs hold. Rows of an ended run do not count.
+pub(crate) const HOLDS: &str = concat!(
+    " WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state ",
+    condition!(open runs),
+    ")"
+);
 
-/// Who has a place of a limit. One of a number at once counts as long as its execution has its lease.
-pub(crate) const USES: &str = " WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status IN (1, 2)) \
-     ORDER BY l.cluster, l.key, l.granted_at, l.execution";
+/// The uses of limits. A use of an `AtOnce` limit counts while its execution has its lease.
+pub(crate) const USES: &str = concat!(
+    " WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status ",
+    condition!(leased executions),
+    ") ORDER BY l.cluster, l.key, l.granted_at, l.execution"
+);
 
-/// How many of them there are at once, of which its user says.
-pub(crate) const COUNT_AT_ONCE: &str = "SELECT count(*) FROM limit_uses l JOIN executions e ON e.id = l.execution \
-     WHERE l.until IS NULL AND e.status IN (1, 2)";
+/// Counts the uses of an `AtOnce` limit.
+pub(crate) const COUNT_AT_ONCE: &str = concat!(
+    "SELECT count(*) FROM limit_uses l JOIN executions e ON e.id = l.execution \
+     WHERE l.until IS NULL AND e.status ",
+    condition!(leased executions)
+);
 
-/// Removes those that count for nothing any more: a program from before ended their executions.
-pub(crate) const LEFT_BEHIND: &str = "DELETE FROM limit_uses WHERE until IS NULL AND NOT EXISTS \
-     (SELECT 1 FROM executions e WHERE e.id = limit_uses.execution AND e.status IN (1, 2))";
+/// Removes uses that no longer count: an older program ended their executions.
+pub(crate) const REMOVE_STALE_USES: &str = concat!(
+    "DELETE FROM limit_uses WHERE until IS NULL AND NOT EXISTS \
+     (SELECT 1 FROM executions e WHERE e.id = limit_uses.execution AND e.status ",
+    condition!(leased executions),
+    ")"
+);

@@ -1,6 +1,6 @@
-//! Where state lives: one port, three implementations, one conformance suite.
+//! Stores all state: one port, three implementations, one conformance suite.
 //!
-//! Invariant: no store decides. `downbeat_core::state` says what a change does and which guard refuses it; a SQL store
+//! Invariant: no store decides. `downbeat_core::state` defines what a change does and which guard refuses it; a SQL store
 //! loads the rows that a batch looks at, applies the batch to them there, and writes back what differs.
 
 mod batch;
@@ -21,9 +21,9 @@ pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, open_replica};
 pub use memory::MemoryStore;
 pub use open::open;
 pub use port::{
-    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
-    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Store,
-    Tally, Totals, Wrapped, Wrapper,
+    Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
+    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source,
+    Store, Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -1,36 +1,36 @@
-//! Owns the numbered list of migrations, what is to be done with a store that has some of them, and the rule for schema
-//! changes. Running them is each store's own: SQLite and PostgreSQL have equal numbers and different text.
+//! Owns the numbered list of migrations, which of them a store needs, and the rule for schema changes. Each store runs
+//! them itself: SQLite and PostgreSQL have the same numbers and different SQL.
 //!
-//! The rule: servers of two releases work side by side on one store, the older one on a schema that the newer one has
-//! migrated under it.
+//! The rule: servers of two releases work on one store at the same time, the older one on a schema that the newer one
+//! has migrated.
 //!
 //! - A migration only expands: tables, columns that are nullable or have a default, indexes, triggers that keep older
-//!   writers right. Nothing that the release before reads or writes goes away or changes its meaning; that waits for
+//!   writers correct. It never removes or changes anything that the previous release reads or writes; that waits for
 //!   the release after next, when no supported program uses it any more.
-//! - Each migration says `works_since`: the oldest schema whose programs still work on a store that has it. It is stored
-//!   with the migration, because the program that has to know it is the older one, which cannot look it up.
+//! - Each migration has `works_since`: the oldest schema whose programs still work on a store that has it. It is stored
+//!   with the migration, because the older program needs it and cannot look it up.
 //! - A program of schema K opens a store of schema V > K exactly if every migration beyond K works since K or before.
 //!   Otherwise it refuses, and names the version of Downbeat to start.
 //! - Statements name their columns: `SELECT *` and `INSERT` without a list see what a later migration adds.
-//! - What a schema's programs say to their database is on record in `tests/golden/statements`, and a test prepares all
-//!   that still counts on the newest schema.
+//! - The statements of each schema's programs are recorded in `tests/golden/statements`, and a test prepares all
+//!   supported ones on the newest schema.
 //!
-//! This program is the first that knows the rule. Schema 1 was never released; its programs, and those that had schema 2
-//! without the rule, refuse a store with any newer number when they start. Rows of `migrations` that they wrote say
-//! nothing of `works_since`, and need not: every program with the rule has those migrations in its own list.
+//! This program is the first with the rule. Schema 1 was never released; its programs, and those of schema 2 without
+//! the rule, refuse a store with a newer schema. Their rows in `migrations` have no `works_since` and do not need it:
+//! every program with the rule has those migrations in its own list.
 
 use crate::port::Error;
 
-/// One step of the schema. Once released it is never edited: its checksum is stored with its number.
+/// One step of the schema. A released step is never edited: its checksum is stored with its number.
 #[derive(Debug)]
 pub(crate) struct Migration {
     pub(crate) number: u32,
-    /// The oldest schema whose programs still work when this ran: see the module.
+    /// The oldest schema whose programs still work after this migration; see the module.
     pub(crate) works_since: u32,
     pub(crate) sql: &'static str,
 }
 
-/// The version of the program, stored with each migration that it runs: whom to start when it is too new for another.
+/// The program's version. It is stored with each migration, so that an older program can name the version to start.
 pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 pub(crate) const SQLITE: &[Migration] = &[
@@ -51,19 +51,19 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/postgres/0006_nodes.sql") },
 ];
 
-/// A migration that a store has, as its table says.
+/// A row of the store's table of migrations.
 #[derive(Clone, Debug)]
 pub(crate) struct Ran {
     pub(crate) number: u32,
     pub(crate) checksum: String,
-    /// Nothing: a program without the rule wrote the row.
+    /// None if a program without the rule wrote the row.
     pub(crate) works_since: Option<u32>,
-    /// Of the program that ran it.
+    /// The version of the program that ran it.
     pub(crate) program: Option<String>,
 }
 
 impl Migration {
-    /// FNV-1a: it shall notice an edit, not withstand an attack.
+    /// Returns the FNV-1a hash: it detects an edit, not an attack.
     pub(crate) fn checksum(&self) -> String {
         let hash = self.sql.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -72,13 +72,13 @@ impl Migration {
     }
 }
 
-/// What is still to be run, given what was. An error: this program must not touch the store.
+/// Returns the migrations to run, or an error if this program must not use the store.
 pub(crate) fn missing<'a>(known: &'a [Migration], ran: &[Ran]) -> Result<Vec<&'a Migration>, Error> {
     let newest = known.last().map_or(0, |migration| migration.number);
     let too_new = |ran: &&Ran| ran.number > newest && ran.works_since.is_none_or(|since| since > newest);
     if let Some(ran) = ran.iter().filter(too_new).max_by_key(|ran| ran.number) {
         let program =
-            ran.program.as_deref().map_or_else(|| "a newer one".to_owned(), |v| format!("{v} or newer"));
+            ran.program.as_deref().map_or_else(|| "a newer version".to_owned(), |v| format!("{v} or newer"));
         return Err(Error::NewerSchema { found: ran.number, known: newest, program });
     }
     let mut missing = Vec::new();
@@ -106,7 +106,7 @@ mod tests {
         known.iter().map(ran).collect()
     }
 
-    /// As a program of the future with this number would have left it.
+    /// A migration as a future program would store it.
     fn future(number: u32, works_since: Option<u32>) -> Ran {
         Ran { number, checksum: "x".to_owned(), works_since, program: Some(format!("9.{number}.0")) }
     }
@@ -141,7 +141,7 @@ mod tests {
             let sql: Vec<_> = migration.sql.lines().filter(|line| !line.starts_with("--")).collect();
             let sql = sql.join(" ").to_uppercase();
             for word in taking {
-                assert!(!sql.contains(word), "migration {} says {word}", migration.number);
+                assert!(!sql.contains(word), "migration {} contains {word}", migration.number);
             }
         }
     }

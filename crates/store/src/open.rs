@@ -1,4 +1,4 @@
-//! Owns where a store is: from the text that a person writes to an open store.
+//! Opens a store from its location.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -24,9 +24,8 @@ use crate::port::{
     Admission, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
     OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
-use crate::rows::{Code, Record, count, int};
+use crate::rows::{Code, Record, condition, count, int};
 
-/// A database that answers in rows.
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
     /// The statement that reads the highest sequence number.
@@ -35,7 +34,7 @@ pub(crate) trait Database: Send + Sync {
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>, Error>;
 
-    /// Returns the SELECT of how many rows of a kind have ended with each status.
+    /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error>;
@@ -59,7 +58,7 @@ async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
 }
 
-/// Reads one window of a list, and how many rows there are in all.
+/// Reads one page of a list, and the number of all rows.
 async fn list<T: Record>(
     database: &impl Database,
     (table, order): (&str, &str),
@@ -129,11 +128,13 @@ impl<D: Database> Runs for D {
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
-        self.fetch(" WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id", vec![]).await
+        let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
+        self.fetch(rest, vec![]).await
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
-        self.fetch(" WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id", vec![]).await
+        let rest = concat!(" WHERE state ", condition!(open runs), " ORDER BY created_at, id");
+        self.fetch(rest, vec![]).await
     }
 }
 
@@ -156,7 +157,7 @@ impl<D: Database> Executions for D {
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
-        self.fetch(" WHERE status <= 2 ORDER BY id", vec![]).await
+        self.fetch(concat!(" WHERE ", condition!(open executions), " ORDER BY id"), vec![]).await
     }
 
     async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
@@ -186,7 +187,7 @@ impl<D: Database> Admission for D {
 #[async_trait]
 impl<D: Database> Output for D {
     async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
-        // The first chunk is the one that holds `from`: looking it up avoids reading all chunks before it.
+        // The first chunk is the one that contains `from`: looking it up avoids reading all chunks before it.
         let rest = " WHERE execution = $1 AND start_byte >= coalesce(\
              (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
              AND start_byte + octet_length(text) > $2 ORDER BY start_byte LIMIT $3";

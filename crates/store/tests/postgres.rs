@@ -1,4 +1,4 @@
-//! The PostgreSQL store is a store, and what is true among several servers besides.
+//! The PostgreSQL store passes the conformance suite, and several servers can share it.
 
 mod proxy;
 
@@ -97,7 +97,7 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
         let store = Arc::clone(&store);
         async move { store.commit(SERVER, &[created(3)]).await.unwrap() }
     });
-    // It waits for the number, and until then nobody sees one beyond the gap.
+    // It waits for the number, and until then no reader sees a number beyond the gap.
     let waiting = "SELECT count(*) > 0 FROM pg_stat_activity \
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     database.wait_until(waiting).await;
@@ -140,7 +140,7 @@ async fn two_servers_that_create_one_run_at_once_make_it_once() {
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_made_anew_and_nothing_is_lost_or_doubled() {
+async fn a_broken_connection_is_replaced_and_nothing_is_lost_or_doubled() {
     let Fresh { store, database } = fresh().await;
     apply(&store, &[created(1)]).await;
     for number in 2..=20 {
@@ -155,7 +155,7 @@ async fn a_broken_connection_is_made_anew_and_nothing_is_lost_or_doubled() {
             Ok(committed) => assert_eq!(committed.outcomes, [Ok(())]),
             Err(error) => {
                 assert!(matches!(error, Error::Unavailable(_)), "{error}");
-                // Nothing of it was kept: the same again is no second time.
+                // The commit had no effect, so the retry is applied.
                 let again = tokio::time::timeout(Duration::from_secs(20), async {
                     loop {
                         if let Ok(committed) = store.commit(SERVER, &[created(number)]).await {
@@ -214,8 +214,8 @@ async fn a_database_that_is_away_or_no_location_is_said_so() {
     assert!(matches!(error, Error::BadLocation(_)), "{error}");
 }
 
-/// Two servers at once, many rounds: whatever their changes meet, no node has two holders, nothing of another run is
-/// leased to a held node, and no more runs are let in than may be.
+/// Two servers at once, many rounds: no node ever has two holders, no execution of another run is leased to a held
+/// node, and the run limit is never exceeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
     const ROUNDS: u32 = 60;
@@ -226,8 +226,8 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
     for round in 0..ROUNDS {
         let first = round * 10 + 1;
         let runs: Vec<u32> = (first..first + 5).collect();
-        let born: Vec<Change> = runs.iter().map(|&number| created(number)).collect();
-        apply(&store, &born).await;
+        let creations: Vec<Change> = runs.iter().map(|&number| created(number)).collect();
+        apply(&store, &creations).await;
         let (plain, mine, theirs) = (runs[0], runs[1], runs[2]);
         let work =
             added(plain, vec![execution(first, plain, pending()), execution(first + 1, plain, pending())]);
@@ -237,7 +237,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
             execution: execution_id(number),
             lease: lease(number, on),
         };
-        // One takes nodes 1 and 2, the other gives out work on them and takes node 2 itself; both let runs in.
+        // One takes nodes 1 and 2, the other leases work on them and takes node 2 itself; both admit runs.
         let batch_a =
             [admitted(mine, Some(LIMIT), &[1, 2]), admitted(runs[3], Some(LIMIT), &[]), give(first, 3)];
         let batch_b = if round % 2 == 0 {
@@ -268,11 +268,11 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
                 assert_eq!(execution.run(), holder, "round {round}: {a:?} {b:?}");
             }
         }
-        assert!(a[0].is_ok() != b[0].is_ok(), "round {round}: exactly one has its nodes: {a:?} {b:?}");
+        assert!(a[0].is_ok() != b[0].is_ok(), "round {round}: exactly one gets its nodes: {a:?} {b:?}");
         let open = store.open_runs().await.unwrap();
         let under_way = open.iter().filter(|run| run.live.admitted_at.is_some()).count();
-        assert!(under_way <= LIMIT as usize, "round {round}: {under_way} are under way: {a:?} {b:?}");
-        // All ends, and what was leased with it.
+        assert!(under_way <= LIMIT as usize, "round {round}: {under_way} are active: {a:?} {b:?}");
+        // All runs and leases end.
         let mut ends: Vec<Change> =
             runs.iter().map(|&number| moved(number, &[RunState::Cancelled], 50)).collect();
         for number in [first, first + 1] {
@@ -281,7 +281,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
         store.commit(SERVER, &ends).await.unwrap();
         assert_eq!(other.holds().await.unwrap(), []);
     }
-    assert!(met.len() >= 3, "the two hardly met: {met:?}");
+    assert!(met.len() >= 3, "too few conflicts: {met:?}");
     other.close().await;
     store.close().await;
     database.drop().await;
@@ -304,17 +304,17 @@ async fn two_servers_together_fill_a_queue_exactly() {
         tokio::spawn(submit(Arc::clone(&other), 101..131))
     );
     let (a, b) = (a.unwrap(), b.unwrap());
-    assert_eq!(a + b, 25, "{a} and {b} were taken");
-    assert!(a > 0 && b > 0, "{a} and {b} were taken");
+    assert_eq!(a + b, 25, "{a} and {b} were accepted");
+    assert!(a > 0 && b > 0, "{a} and {b} were accepted");
     assert_eq!(store.open_runs().await.unwrap().len(), 25);
     other.close().await;
     store.close().await;
     database.drop().await;
 }
 
-/// A backup or a snapshot for a replica reads for a long while: neither keeps anybody from taking nodes.
+/// A backup or a snapshot for a replica reads for a long time; neither prevents servers from taking nodes.
 #[tokio::test]
-async fn whoever_only_reads_keeps_nobody_from_taking_nodes() {
+async fn a_reader_does_not_prevent_taking_nodes() {
     let Fresh { store, database } = fresh().await;
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -347,8 +347,8 @@ async fn a_place_that_was_given_back_leaves_no_row() {
     Fresh { store, database }.done().await;
 }
 
-/// Two servers give out work with limits at once, many rounds, and end some of it meanwhile: no more have a place than
-/// may, and all places that there are get taken.
+/// Two servers lease executions with limits at once, many rounds, and end some of them: no limit is exceeded, and every
+/// slot is used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_servers_never_give_out_more_than_a_limit_has() {
     const ROUNDS: u32 = 60;
@@ -371,14 +371,14 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
             execution: execution_id(number),
             lease: Lease { granted_at: at(now), ..lease(number, 1) },
         };
-        // One of them has its own come and go.
+        // One of its executions is leased and ended in the same batch.
         let batch_a = [give(first), give(first + 1), finished(1, first, first, Verdict::Succeeded)];
         let batch_b = [give(first + 3), give(first + 4), give(first + 5)];
         let commit = |store: &Arc<dyn Store>, by: u32, batch: &[Change]| {
             let (store, batch) = (Arc::clone(store), batch.to_vec());
             tokio::spawn(async move { store.commit(server(by), &batch).await.unwrap().outcomes })
         };
-        // Either is the first to be asked now and then.
+        // Each server is sometimes first.
         let (a, b) = if round % 2 == 0 {
             let a = commit(&store, 1, &batch_a);
             (a, commit(&other, 2, &batch_b))
@@ -392,8 +392,8 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
         let uses = store.uses().await.unwrap();
         let count = |at_once: bool| uses.iter().filter(|used| used.until.is_none() == at_once).count();
         let (at_once, rate) = (count(true), count(false));
-        assert!(at_once <= 3 && rate <= 4, "round {round}: {at_once} at once, {rate} given out: {a:?} {b:?}");
-        // Whoever came second had what was left: one ended in the batch of the first, if that was a.
+        assert!(at_once <= 3 && rate <= 4, "round {round}: {at_once} at once, {rate} leased: {a:?} {b:?}");
+        // The second server got the remaining slots: one was freed in the first server's batch, if that was a.
         assert!(at_once == 3, "round {round}: {at_once} at once: {a:?} {b:?}");
         let held = store.held_by(lease(1, 1).node).await.unwrap();
         assert_eq!(held.len(), at_once, "round {round}");
@@ -409,7 +409,7 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
         apply(&other, &ends).await;
         assert!(store.uses().await.unwrap().iter().all(|used| used.until.is_some()));
     }
-    assert!(met.len() >= 2, "the two hardly met: {met:?}");
+    assert!(met.len() >= 2, "too few conflicts: {met:?}");
     other.close().await;
     store.close().await;
     database.drop().await;

@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-// Few of everything, so that changes meet.
+// Few of each, so that changes conflict.
 const NODES: u32 = 3;
 const RUNS: u32 = 3;
 const EXECUTIONS: u32 = 6;
@@ -55,7 +55,7 @@ fn birth() -> impl Strategy<Value = State> {
     prop_oneof![3 => Just(State::Pending { not_before: None }), 2 => select(states())]
 }
 
-/// An execution is born in the run that shares its remainder.
+/// Returns the run that an execution is added to: the one with the same remainder.
 fn home(number: u32) -> u32 {
     (number - 1) % RUNS + 1
 }
@@ -95,7 +95,7 @@ fn change() -> impl Strategy<Value = Change> {
     let second = 0..1_000_i64;
     let of = || (1..=RUNS).prop_map(run_id);
     let epoch = || prop_oneof![5 => Just(1_u64), 2 => Just(2), 1 => Just(3)];
-    // The states that executions are born in have token 1.
+    // The initial states of executions have token 1.
     let right = || prop_oneof![2 => Just(token(1)), 1 => (1..=TOKENS).prop_map(token)];
     let words = || select(vec!["", "why", "grüße 'quoted' \\ \n"]).prop_map(str::to_owned);
     let verdict = select(vec![Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled]);
@@ -168,11 +168,11 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Every run, and of each a pending and a leased execution, most with limits: something for the rest to meet.
+/// Creates every run, each with a pending and a leased execution, most with limits, so that changes conflict.
 fn ground() -> Vec<Change> {
     let births = |number| {
         let state = if number <= RUNS { pending() } else { leased(1, 1) };
-        // What waits finds some of its limits full.
+        // Pending executions find some of their limits full.
         let limits = some_limits()[[0, 1, 2, 0, 7, 2][number as usize - 1]].clone();
         added(home(number), vec![Execution { limits, ..execution(number, home(number), state) }])
     };
@@ -211,7 +211,7 @@ async fn agree(store: &Arc<dyn Store>, batches: &[Vec<Change>]) -> Result<(), Te
 }
 
 fn runner(cases: u32) -> TestRunner {
-    // Failures are printed shrunk; what they show becomes a named case of the suite.
+    // Failures are printed in their shrunk form and become a named case of the suite.
     TestRunner::new(Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() })
 }
 
@@ -250,12 +250,12 @@ fn random_batches_do_the_same_on_postgres_as_in_memory() {
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Random batches are worth something only when they meet every kind, applied and refused.
+/// Random batches are only useful if they cover every kind, applied and refused.
 #[test]
 fn random_batches_reach_every_kind_and_every_refusal() {
     let (applied, refused) = (RefCell::new(BTreeSet::new()), RefCell::new(BTreeSet::new()));
     let runtime = runtime();
-    // The same in every run: what is rare would be missed now and then.
+    // Deterministic: otherwise rare cases would be missed in some runs.
     let dice = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     TestRunner::new_with_rng(Config { cases: 300, failure_persistence: None, ..Config::default() }, dice)
         .run(&batches(), |batches| {

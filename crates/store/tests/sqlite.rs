@@ -1,4 +1,4 @@
-//! The SQLite store is a store, and what is true of a file besides.
+//! The SQLite store passes the conformance suite; tests of its file follow.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ async fn a_copy_is_there_after_reopening_and_no_server_may_write_to_it() {
     assert!(again.is_copied().await.unwrap());
     assert_eq!(again.last_seq().await.unwrap(), replaced.unwrap());
     let again: Arc<dyn Store> = again;
-    // A copy gives nothing out: it has no uses of limits.
+    // A copy has no leases, so it has no limit uses.
     assert_eq!(Snapshot::of(&again).await, Snapshot { uses: Vec::new(), ..Snapshot::of(&primary).await });
 }
 
@@ -115,11 +115,11 @@ async fn a_servers_store_is_not_overwritten_by_a_copy() {
     apply(&store, &[created(1)]).await;
     store.close().await;
     let error = open_replica(&path).await.unwrap_err();
-    assert!(matches!(&error, Error::Misused(text) if text.contains("holds a server's runs")), "{error}");
+    assert!(matches!(&error, Error::Misused(text) if text.contains("contains a server's runs")), "{error}");
     let store = open(&path).await.unwrap();
     assert!(store.run(&run_id(1)).await.unwrap().is_some());
     let error = downbeat_store::open_replica("postgres://x@y/z").await.unwrap_err();
-    assert!(matches!(&error, Error::Misused(text) if text.contains("not in PostgreSQL")), "{error}");
+    assert!(matches!(&error, Error::Misused(text) if text.contains("cannot use PostgreSQL")), "{error}");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn what_is_no_location_and_no_database_is_refused() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("text");
-    std::fs::write(&path, "this is no database, however long one looks at it".repeat(100)).unwrap();
+    std::fs::write(&path, "this is not a database".repeat(100)).unwrap();
     let error = open(&path).await.unwrap_err();
     assert!(matches!(&error, Error::Misused(text) if text.contains("not a SQLite database")), "{error}");
     std::fs::write(dir.path().join("file"), "x").unwrap();
@@ -185,7 +185,7 @@ async fn what_is_no_location_and_no_database_is_refused() {
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
 }
 
-/// The disk is full when the file may not grow: `max_page_count` gives the same SQLITE_FULL as the system's ENOSPC.
+/// Simulates a full disk: `max_page_count` causes the same SQLITE_FULL as the system's ENOSPC.
 #[tokio::test]
 async fn a_full_disk_loses_nothing_and_leaves_nothing_half_written() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The files of the SQLite store: who may read them, and what the store says when they are gone, foreign or damaged.
+//! Tests the files of the SQLite store: their permissions, and the errors when they are missing, foreign or damaged.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -28,7 +28,7 @@ async fn nobody_else_reads_the_store() {
     assert_eq!(modes(), (0o700, [0o600; 4]), "new");
     store.close().await;
 
-    // As an earlier release left them.
+    // The permissions of an earlier release.
     fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     for file in files.iter().filter(|file| file.exists()) {
         fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
@@ -75,7 +75,7 @@ async fn the_database_of_another_program_is_refused_and_left_as_it_was() {
     let error = open(&path).await.unwrap_err();
     assert!(matches!(&error, Error::Misused(text) if text.contains("another program")), "{error}");
     assert_eq!((fs::read(&path).unwrap(), mode(&path)), before);
-    // One that marks its databases, as SQLite asks of programs.
+    // A program that sets SQLite's application id.
     other.execute_batch("DROP TABLE photos; PRAGMA application_id = 7").unwrap();
     let error = open(&path).await.unwrap_err();
     assert!(matches!(&error, Error::Misused(_)), "{error}");
@@ -119,7 +119,7 @@ async fn a_file_that_is_gone_takes_no_commit_until_it_is_back() {
                 "{end}: {error}"
             );
         }
-        // Another file in its place is not it.
+        // Another file at the same path is not accepted.
         fs::copy(&away, &file).unwrap();
         assert!(store.commit(SERVER, &[created(2)]).await.is_err(), "{end}");
         fs::rename(&away, &file).unwrap();
@@ -135,7 +135,7 @@ async fn a_damaged_database_is_said_to_be_damaged() {
     let store = open(&path).await.unwrap();
     fill(&store).await;
     store.close().await;
-    // The first page has what SQLite needs to open it; garbage in all others.
+    // The first page is intact, so that SQLite can open the file; all others are garbage.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let length = file.metadata().unwrap().len();
     for page in 1..length / 4096 {
@@ -151,5 +151,5 @@ async fn a_damaged_database_is_said_to_be_damaged() {
     };
     let text = error.to_string();
     assert!(matches!(error, Error::Damaged(_)) && text.contains("is damaged"), "{text}");
-    assert!(text.contains("restore a copy"), "{text}");
+    assert!(text.contains("restore a backup"), "{text}");
 }

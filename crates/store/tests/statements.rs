@@ -1,8 +1,8 @@
-//! What the programs of each schema say to their database is on record, and all that still counts is understood by the
-//! newest schema: servers of two releases share a store.
+//! The statements of each schema's programs are recorded, and the newest schema accepts all supported ones: servers of
+//! two releases share a store.
 //!
-//! `UPDATE_GOLDEN=1` writes the record of the newest schema anew. Records of earlier schemas are never written again:
-//! their programs are out there.
+//! `UPDATE_GOLDEN=1` rewrites the record of the newest schema. Records of earlier schemas never change, because their
+//! programs are released.
 
 mod proxy;
 
@@ -24,7 +24,7 @@ fn here(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The numbers of all schemas with the text that leads to each.
+/// Returns the numbers of all schemas with the SQL that leads to each.
 fn migrations(dialect: &str) -> BTreeMap<u32, String> {
     let files = fs::read_dir(here("migrations").join(dialect)).unwrap();
     let read = |file: fs::DirEntry| {
@@ -38,25 +38,27 @@ fn record(dialect: &str, schema: u32) -> PathBuf {
     here("tests/golden/statements").join(dialect).join(format!("{schema:04}.sql"))
 }
 
-/// In the form of the records: on one line, without the limits of lists, which are written into their text.
+/// Returns a statement in the form of the records: on one line, without the limits of lists, which are part of their
+/// text.
 fn normal(sql: &str) -> String {
     let mut words: Vec<&str> = sql.split_whitespace().collect();
-    for place in 0..words.len().saturating_sub(3) {
-        if words[place] == "LIMIT" && words[place + 2] == "OFFSET" {
-            (words[place + 1], words[place + 3]) = ("1", "0");
+    for index in 0..words.len().saturating_sub(3) {
+        if words[index] == "LIMIT" && words[index + 2] == "OFFSET" {
+            (words[index + 1], words[index + 3]) = ("1", "0");
         }
     }
     words.join(" ")
 }
 
-/// Only statements that read or write: the rest does not depend on the schema.
+/// Keeps only statements that read or write: the others do not depend on the schema.
 fn is_kept(sql: &str) -> bool {
     ["SELECT ", "INSERT ", "UPDATE ", "DELETE ", "WITH "].iter().any(|word| sql.starts_with(word))
 }
 
-/// The newest schema's record is what its program says.
-fn check_record(dialect: &str, heard: &BTreeSet<String>) {
-    let kept: BTreeSet<String> = heard.iter().map(|sql| normal(sql)).filter(|sql| is_kept(sql)).collect();
+/// Checks the record of the newest schema against the program's statements.
+fn check_record(dialect: &str, recorded_sql: &BTreeSet<String>) {
+    let kept: BTreeSet<String> =
+        recorded_sql.iter().map(|sql| normal(sql)).filter(|sql| is_kept(sql)).collect();
     let actual = kept.into_iter().collect::<Vec<_>>().join("\n") + "\n";
     let path = record(dialect, *migrations(dialect).keys().last().unwrap());
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -65,26 +67,26 @@ fn check_record(dialect: &str, heard: &BTreeSet<String>) {
     let expected = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         actual == expected,
-        "{} differs; if that is meant, run with UPDATE_GOLDEN=1:\n{actual}",
+        "{} differs; if this is intended, run with UPDATE_GOLDEN=1:\n{actual}",
         path.display()
     );
 }
 
-/// The schemas whose programs still work on a store with these migrations and what each says it works since.
+/// Returns the schemas whose programs still work on a store with these migrations and their `works_since`.
 fn still_counting(works_since: &BTreeMap<u32, u32>) -> Vec<u32> {
     let counts = |schema: &u32| works_since.range(schema + 1..).all(|(_, since)| since <= schema);
     works_since.keys().copied().filter(counts).collect()
 }
 
-/// The statements of all schemas that still count, each with its schema.
+/// Returns the statements of all supported schemas, each with its schema.
 fn recorded(dialect: &str, works_since: &BTreeMap<u32, u32>) -> Vec<(u32, String)> {
     let mut all = Vec::new();
     for schema in still_counting(works_since) {
         let path = record(dialect, schema);
-        let text = fs::read_to_string(&path).unwrap_or_else(|_| panic!("there is no {}", path.display()));
+        let text = fs::read_to_string(&path).unwrap_or_else(|_| panic!("{} is missing", path.display()));
         let before = all.len();
         all.extend(text.lines().map(|sql| (schema, sql.to_owned())));
-        assert!(all.len() - before > 50, "{} has hardly a statement", path.display());
+        assert!(all.len() - before > 50, "{} has too few statements", path.display());
     }
     all
 }
@@ -124,29 +126,29 @@ async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     probe.drop().await;
     let fresh = async || {
         let database = Database::create().await;
-        // What a migration says is not on record: it runs once.
+        // Statements of migrations are not recorded: they run once.
         downbeat_store::open(&database.url).await.unwrap().close().await;
         let store = downbeat_store::open(&database.url_at(proxy.port)).await.unwrap();
         Fresh { store, database: Some(database), dir: None }
     };
-    // A few at a time: making and dropping databases is mostly waiting.
+    // A few at a time: creating and dropping databases is mostly waiting.
     let cases = stream::iter(downbeat_store::conformance_futures!(fresh));
     cases.buffer_unordered(8).collect::<()>().await;
-    // The suite breaks no connection.
+    // The suite itself breaks no connection.
     let last = fresh().await;
     proxy.cut(Cut::AfterCommit);
     last.store.commit(SERVER, &[created(1)]).await.unwrap();
     last.done().await;
-    check_record("postgres", &proxy.heard());
+    check_record("postgres", &proxy.statements());
 }
 
 static HEARD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 static LISTENING: AtomicBool = AtomicBool::new(false);
 
-/// All files that the process opens are heard: no other test here opens one.
+/// Records the statements of all files that the process opens: no other test here opens one.
 #[tokio::test]
 async fn the_statements_of_this_schema_are_on_record_for_sqlite() {
-    SqliteStore::tell_statements(|sql| {
+    SqliteStore::record_statements(|sql| {
         if LISTENING.load(Ordering::SeqCst) {
             HEARD.lock().unwrap().insert(sql.to_owned());
         }
@@ -165,7 +167,7 @@ async fn the_statements_of_this_schema_are_on_record_for_sqlite() {
     check_record("sqlite", &HEARD.lock().unwrap());
 }
 
-/// What each migration of a store of this program works since.
+/// Returns `works_since` of each migration in a store of this program.
 async fn works_since(database: &Database) -> BTreeMap<u32, u32> {
     downbeat_store::open(&database.url).await.unwrap().close().await;
     let sql = "SELECT number, works_since FROM migrations";
@@ -198,7 +200,7 @@ async fn every_statement_that_still_counts_is_understood_by_the_newest_schema() 
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// The one table that no migration makes.
+/// The only table that no migration creates.
 const SQLITE_MIGRATIONS: &str =
     "CREATE TABLE migrations (number INTEGER, checksum TEXT, works_since INTEGER, program TEXT)";
 
@@ -218,9 +220,9 @@ impl Demand {
     }
 }
 
-/// What programs of the older schema write and read is there, and nothing more is asked of them.
+/// Checks that the newest schema has every column of an older one, and that new columns are optional.
 fn check_expansion(schema: u32, older: &Columns, newest: &Columns) {
-    assert!(older.len() > 50, "schema {schema} has hardly a column");
+    assert!(older.len() > 50, "schema {schema} has too few columns");
     for (column, old) in older {
         assert_eq!(newest.get(column), Some(old), "{column:?} of schema {schema}");
     }
@@ -229,7 +231,7 @@ fn check_expansion(schema: u32, older: &Columns, newest: &Columns) {
         let is_new = !older.contains_key(column);
         assert!(
             !is_new || *demand == Demand::Optional,
-            "{column:?} is new, and programs of schema {schema} write rows without it: give it a default"
+            "{column:?} is new, but programs of schema {schema} write rows without it: add a default"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The store over TLS, on a PostgreSQL of this test's own.
+//! The store over TLS, on the test's own PostgreSQL.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ fn script(verb: &str, dir: &Path) -> String {
 }
 
 impl Encrypted {
-    /// With a certificate for `localhost`, signed by an authority of its own.
+    /// Starts it with a certificate for `localhost`, signed by its own authority.
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let postgres = dir.path().join("postgres");
@@ -36,7 +36,7 @@ impl Encrypted {
             CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
         std::fs::write(postgres.join("server.crt"), server.pem()).unwrap();
         std::fs::write(postgres.join("server.key"), key.serialize_pem()).unwrap();
-        // PostgreSQL runs as a user of its own, which must be able to enter.
+        // PostgreSQL runs as its own user, which must be able to enter the directory.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let url = script("start", &postgres).replace("127.0.0.1", "localhost");
         Self { dir, url }
@@ -50,7 +50,7 @@ impl Encrypted {
         PostgresStore::open(&format!("{}{options}", self.url)).await
     }
 
-    /// How many of the store's connections are encrypted, and how many are not.
+    /// Returns how many of the store's connections are encrypted, and how many are not.
     async fn connections(&self) -> (i64, i64) {
         let (client, connection) =
             tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await.expect("PostgreSQL answers");
@@ -74,7 +74,7 @@ async fn every_connection_of_a_store_that_asks_for_it_is_encrypted() {
     let trusting = format!("?sslmode=require&sslrootcert={}", postgres.authority().display());
     let store = postgres.open(&trusting).await.unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    // One that reads and one that listens, at least.
+    // At least one that reads and one that listens.
     loop {
         let (encrypted, clear) = postgres.connections().await;
         assert_eq!(clear, 0);

@@ -1,5 +1,5 @@
-//! This program on a store that the next one has migrated: it works where the migration says so, and refuses where not.
-//! The next program is made up: its schema has more of everything that a migration may add.
+//! This program on a store that the next one has migrated: it works if the migration allows it, and refuses otherwise.
+//! The next program is invented: its schema adds one of everything that a migration may add.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use downbeat_store::conformance::make::{
     registration_of, run_id, server, session,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
-use downbeat_store::{Error, EventFilter, News, ServerRecord, SqliteStore, Store};
+use downbeat_store::{Error, EventFilter, Hint, ServerRecord, SqliteStore, Store};
 use downbeat_testbed::Database;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-/// More of everything, in words that both databases know. Each table gets a column of its own kind.
+/// Returns additions of every kind, in SQL that both databases accept. Each table gets a new column.
 fn expansion(tables: &[String]) -> String {
     let mut sql = "CREATE TABLE next_things (id integer PRIMARY KEY, name text NOT NULL);".to_owned();
     for table in tables {
@@ -32,7 +32,7 @@ fn expansion(tables: &[String]) -> String {
     sql
 }
 
-/// The row that the migration of a later program leaves, the so-manieth after this one's.
+/// Returns the row of a later program's migration, the `nth` after this program's.
 fn migration(nth: u32, works_since: &str) -> String {
     format!(
         "INSERT INTO migrations (number, checksum, works_since, program) \
@@ -40,9 +40,9 @@ fn migration(nth: u32, works_since: &str) -> String {
     )
 }
 
-/// With the program that has the newest schema so far.
+/// It works with programs of the newest schema.
 const WORKS: &str = "max(number)";
-/// Only with the program that brings it.
+/// It only works with the program that adds it.
 const WORKS_NOT: &str = "max(number) + 1";
 
 async fn migrate_postgres(database: &Database) {
@@ -80,7 +80,7 @@ impl Fresh {
     }
 }
 
-/// Made by this program, migrated by the next, opened by this one again.
+/// Created by this program, migrated by the next, opened by this one again.
 async fn fresh_postgres() -> Fresh {
     let database = Database::create().await;
     downbeat_store::open(&database.url).await.unwrap().close().await;
@@ -146,14 +146,14 @@ async fn old_and_new_servers_commit_side_by_side_and_leave_no_gap() {
     const EACH: u32 = 40;
     let database = Database::create().await;
     let old = downbeat_store::open(&database.url).await.unwrap();
-    // Its statements are prepared before the schema changes under it.
+    // Its statements are prepared before the schema changes.
     fill(&old).await;
     fill_beside(&old).await;
     let before = Snapshot::of(&old).await;
     migrate_postgres(&database).await;
     assert_eq!(Snapshot::of(&old).await, before);
     let new = downbeat_store::open(&database.url).await.unwrap();
-    let mut news = old.news();
+    let mut hints = old.hints();
     let commit = |store: &Arc<dyn Store>, number: u32| {
         let store = Arc::clone(store);
         tokio::spawn(async move {
@@ -178,20 +178,20 @@ async fn old_and_new_servers_commit_side_by_side_and_leave_no_gap() {
     assert!(
         new.run(&run_id(1_000)).await.unwrap().is_some() && old.run(&run_id(2_000)).await.unwrap().is_some()
     );
-    let heard = tokio::time::timeout(std::time::Duration::from_secs(20), news.recv());
-    assert!(matches!(heard.await.expect("news comes"), Ok(News::Events | News::Anything)));
+    let heard = tokio::time::timeout(std::time::Duration::from_secs(20), hints.recv());
+    assert!(matches!(heard.await.expect("a hint arrives"), Ok(Hint::Events | Hint::Anything)));
     old.close().await;
     new.close().await;
     database.drop().await;
 }
 
-/// A newer program's event: of a kind, or with a field, that this one does not know. Only text can say that.
+/// A newer program's event: of an unknown kind, or with an unknown field. Only raw text can express it.
 const NEWER_EVENT: &str = "INSERT INTO events (seq, at, server, kind, run, data) SELECT max(seq) + 1, max(at), \
      max(CAST(server AS text)), 'job_stored', 'run-001', '{\"kind\":\"job_stored\",\"job\":{\"a\":[1]}}' FROM events";
 
 fn check_newer_events(events: &[downbeat_core::change::Event]) {
     assert_eq!(seqs(events), [1, 2, 3]);
-    assert_eq!(events[0].change, created(1), "unknown fields are passed over");
+    assert_eq!(events[0].change, created(1), "unknown fields are ignored");
     let run = Some(run_id(1));
     assert_eq!(events[1].change, Change::Unknown { name: "job_stored".to_owned(), run, at: at(1) });
     assert_eq!(events[1].change.kind(), "job_stored");
@@ -234,17 +234,17 @@ fn record(number: u32) -> ServerRecord {
     }
 }
 
-/// As programs left it that knew neither levels nor the rule for migrations: schema 2, and a table of two columns.
+/// The table of migrations before the rule: schema 2, with two columns.
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
-/// Schema 5: what later migrations brought goes.
+/// Reverts to schema 5: drops what later migrations added.
 const SCHEMA_5: &str = "DROP TABLE tombstones; ALTER TABLE nodes DROP COLUMN registration; \
      ALTER TABLE nodes DROP COLUMN problems; DELETE FROM migrations WHERE number > 5;";
-/// Schema 4: the same, of schema 5.
+/// Reverts from schema 5 to schema 4.
 const SCHEMA_4: &str = "DROP TABLE cached; DROP TABLE limit_uses; ALTER TABLE runs DROP COLUMN no_cache; \
      ALTER TABLE executions DROP COLUMN item; ALTER TABLE executions DROP COLUMN limits; \
      ALTER TABLE executions DROP COLUMN cache_key; DELETE FROM migrations WHERE number > 4;";
-/// Schema 2: the same, of schema 4.
+/// Reverts from schema 4 to schema 2.
 const SCHEMA_2: &str = "ALTER TABLE servers DROP COLUMN level; DROP TABLE holds; \
      ALTER TABLE runs DROP COLUMN paused_at; ALTER TABLE runs DROP COLUMN admitted_at; \
      ALTER TABLE runs DROP COLUMN retry_of; ALTER TABLE definitions DROP COLUMN params; \
@@ -263,7 +263,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     database.run(&format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
-    // A server from before goes on writing its row without a level.
+    // An older server still writes its row without a level.
     store.put_server(&record(1)).await.unwrap();
     let old = SERVER_BEFORE_LEVELS.replace("SELECT id", "SELECT gen_random_uuid()");
     database.run(&format!("{old}; DELETE FROM servers WHERE name <> 'server-1-old'")).await;
@@ -289,7 +289,7 @@ async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
     database.run(&format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2}")).await;
-    // Somebody looks at the table for a long while, as a backup does.
+    // A reader keeps the table in use for a long time, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
     long.query("SELECT 1 FROM servers", &[]).await.unwrap();
@@ -300,12 +300,12 @@ async fn a_migration_that_has_to_wait_silences_nobody() {
     let waiting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
                    AND wait_event_type = 'Lock' AND query LIKE '%ALTER TABLE servers%'";
     database.wait_until(waiting).await;
-    // A server of the schema before gives its sign of life all the same.
+    // A server of the previous schema can still write its heartbeat.
     let old = database.client().await;
     let sign = "INSERT INTO servers (id, name, http, grpc, version, started_at, seen_at) \
                 VALUES (gen_random_uuid(), 'old', '', '', '', 1, 2)";
     let signed = tokio::time::timeout(std::time::Duration::from_secs(20), old.batch_execute(sign));
-    signed.await.expect("a sign of life waits for nobody's backup").unwrap();
+    signed.await.expect("a heartbeat does not wait for a backup").unwrap();
     assert!(!opening.is_finished());
     long.commit().await.unwrap();
     let store = opening.await.unwrap().unwrap();
@@ -320,7 +320,7 @@ async fn nodes_that_an_older_program_did_not_give_back_are_free() {
     let database = Database::create().await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     apply(&store, &[created(1), created(2), admitted(1, None, &[1])]).await;
-    // As a program of schema 3 ends a run: it knows nothing of what the run holds.
+    // A program of schema 3 ends a run without removing its holds.
     database.run("UPDATE runs SET state = 12, finished_at = 1 WHERE id = 'run-001'").await;
     assert_eq!(store.holds().await.unwrap(), []);
     apply(&store, &[admitted(2, None, &[1])]).await;
@@ -389,7 +389,7 @@ async fn a_session_that_an_older_program_registered_is_of_no_installation() {
     let database = Database::create().await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     apply(&store, std::slice::from_ref(&registered)).await;
-    // As a program of schema 5 registers: it knows nothing of what else is kept.
+    // A program of schema 5 registers without the new column.
     database.run(&format!("UPDATE presence SET session = '{}'", session(2))).await;
     check(&store).await;
     store.close().await;
@@ -413,7 +413,7 @@ async fn places_that_an_older_program_did_not_give_back_are_free() {
         execution: execution_id(number),
         lease: lease(number, 1),
     };
-    // As a program of schema 4 ends an execution: it knows nothing of the place that it has.
+    // A program of schema 4 ends an execution without freeing its slot.
     let end = "UPDATE executions SET status = 7, reason = '', ended_at = 1 WHERE status = 1";
     let check = async |store: &Arc<dyn Store>, place: u32| {
         apply(store, &[give(place)]).await;
@@ -432,7 +432,7 @@ async fn places_that_an_older_program_did_not_give_back_are_free() {
     check(&store, 2).await;
     store.prune(at(0), 1).await.unwrap();
     let left = database.client().await.query("SELECT 1 FROM limit_uses", &[]).await.unwrap();
-    assert_eq!(left.len(), 1, "what was left behind is gone");
+    assert_eq!(left.len(), 1, "stale rows are removed");
     store.close().await;
     database.drop().await;
 
@@ -446,6 +446,6 @@ async fn places_that_an_older_program_did_not_give_back_are_free() {
     check(&store, 2).await;
     store.prune(at(0), 1).await.unwrap();
     let left: u32 = file.query_row("SELECT count(*) FROM limit_uses", [], |row| row.get(0)).unwrap();
-    assert_eq!(left, 1, "what was left behind is gone");
+    assert_eq!(left, 1, "stale rows are removed");
     store.close().await;
 }

@@ -28,7 +28,7 @@ impl Server {
         Done::of(&mut self.command(arguments))
     }
 
-    /// Starts a client that goes on for a while.
+    /// Starts a client that keeps running.
     pub fn spawn(&self, arguments: &[&str]) -> Process {
         Process::spawn(self.command(arguments))
     }
@@ -51,7 +51,6 @@ impl Server {
         self.json(&["run", "show", id])["status"].as_str().unwrap().to_owned()
     }
 
-    /// Waits until so many nodes are online.
     #[track_caller]
     pub fn nodes_online(&self, count: usize) {
         until("the nodes are online", || {

@@ -1,11 +1,10 @@
-//! Requests to servers over REST: to one of them, or to whichever answers.
+//! Sends requests to servers over REST: to one of them, or to any that responds.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A client of several servers.
 #[derive(Clone, Debug)]
@@ -15,7 +14,7 @@ pub struct Client {
     pub servers: Vec<String>,
 }
 
-/// An answer of a server.
+/// A response of a server.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
@@ -30,7 +29,7 @@ impl Client {
     }
 
     async fn answer(request: reqwest::RequestBuilder) -> Option<Answer> {
-        let response = request.timeout(PATIENCE).send().await.ok()?;
+        let response = request.timeout(TIMEOUT).send().await.ok()?;
         let status = response.status().as_u16();
         let retry_after =
             response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
@@ -39,18 +38,18 @@ impl Client {
         Some(Answer { status, retry_after, body })
     }
 
-    /// Requests a path. Returns nothing when the server does not answer.
+    /// Requests a path. Returns nothing if the server does not respond.
     pub async fn ask(&self, server: usize, path: &str) -> Option<Answer> {
         Self::answer(self.http.get(format!("{}{path}", self.servers[server]))).await
     }
 
-    /// Requests a path of the API. Returns nothing when the server is away or answers with an error.
+    /// Requests a path of the API. Returns nothing if the server is unreachable or returns an error.
     pub async fn get(&self, server: usize, path: &str) -> Option<Value> {
         let answer = self.ask(server, &format!("/api/v1/{path}")).await?;
         (answer.status < 300).then_some(answer.body)
     }
 
-    /// Requests a path of the API from whichever server answers, beginning with this one.
+    /// Requests a path of the API from the first server that responds, starting with `first`.
     pub async fn get_any(&self, first: usize, path: &str) -> Option<Value> {
         for offset in 0..self.servers.len() {
             if let Some(value) = self.get((first + offset) % self.servers.len(), path).await {
@@ -60,7 +59,7 @@ impl Client {
         None
     }
 
-    /// Posts to a path of the API, if wanted with an idempotency key.
+    /// Posts to a path of the API, optionally with an idempotency key.
     pub async fn post(&self, server: usize, path: &str, body: &Value, key: Option<&str>) -> Option<Answer> {
         let mut request = self.http.post(format!("{}/api/v1/{path}", self.servers[server])).json(body);
         if let Some(key) = key {
@@ -69,7 +68,7 @@ impl Client {
         Self::answer(request).await
     }
 
-    /// Deletes something at whichever server answers, beginning with this one.
+    /// Sends a DELETE to the first server that responds, starting with `first`.
     pub async fn delete(&self, first: usize, path: &str) -> Option<Answer> {
         for offset in 0..self.servers.len() {
             let server = &self.servers[(first + offset) % self.servers.len()];
@@ -82,7 +81,6 @@ impl Client {
         None
     }
 
-    /// Returns all pages of a list.
     pub async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();
         let separator = if path.contains('?') { '&' } else { '?' };
@@ -95,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Returns the whole event feed, as a server lists it.
+    /// Returns the whole event feed of a server.
     pub async fn events(&self, server: usize) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();
         let mut since = 0;
@@ -113,6 +111,6 @@ impl Client {
     pub async fn stream(&self, server: usize, last: u64) -> Option<reqwest::Response> {
         let url = format!("{}/api/v1/events?since=0", self.servers[server]);
         let request = self.http.get(url).header("Last-Event-ID", last.to_string()).send();
-        tokio::time::timeout(PATIENCE, request).await.ok()?.ok()
+        tokio::time::timeout(TIMEOUT, request).await.ok()?.ok()
     }
 }

@@ -1,4 +1,4 @@
-//! A server or an agent as a process that is killed, frozen and started again.
+//! A server or an agent as a process that can be killed, frozen and restarted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::program::{clean, program};
 /// How many lines of a log are shown when a test fails.
 const TAIL: usize = 60;
 
-/// A process with a name. Its log is `NAME.log` in its directory, over all its lives.
+/// A process with a name. Its log is `NAME.log` in its directory and is kept over restarts.
 #[derive(Debug)]
 pub struct Daemon {
     pub name: String,
@@ -43,7 +43,6 @@ impl Daemon {
         Self::new(directory, name, &["agent", "--server", servers, "--hostname", name, "--data", &data])
     }
 
-    /// Adds arguments.
     pub fn with(mut self, arguments: &[&str]) -> Self {
         self.words.extend(arguments.iter().map(|&word| word.to_owned()));
         self
@@ -55,15 +54,15 @@ impl Daemon {
         self
     }
 
-    /// Starts it by another program, whose words come first.
+    /// Starts it through another program, whose arguments come first.
     pub fn started_by(mut self, words: &[&str]) -> Self {
         self.words.splice(0..0, words.iter().map(|&word| word.to_owned()));
         self
     }
 
-    /// Changes the value of a flag for the next start, and returns the former one.
+    /// Changes the value of a flag for the next start, and returns the old one.
     pub fn replace(&mut self, flag: &str, value: String) -> String {
-        let at = self.words.iter().position(|word| word == flag).expect("it has this flag");
+        let at = self.words.iter().position(|word| word == flag).expect("the command has this flag");
         std::mem::replace(&mut self.words[at + 1], value)
     }
 
@@ -71,7 +70,7 @@ impl Daemon {
         self.process.lock().unwrap()
     }
 
-    /// Starts it unless it runs.
+    /// Starts it unless it is running.
     pub fn start(&self) {
         let mut process = self.process();
         if process.is_none() {
@@ -104,14 +103,14 @@ impl Daemon {
         }
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it ends by itself.
     #[track_caller]
     pub fn wait(&self) -> Done {
         let process = self.process().take();
         process.expect("it was started").wait()
     }
 
-    /// Tells it to stop, and waits until it has.
+    /// Asks it to stop, and waits until it has.
     #[track_caller]
     pub fn stop(&self) -> Done {
         self.signal(Signal::SIGTERM);
@@ -122,13 +121,13 @@ impl Daemon {
         self.process().as_mut().is_some_and(|process| process.ended().is_none())
     }
 
-    /// Forgets a process that has ended by itself. Returns whether there was one.
+    /// Forgets a process that has ended by itself. Returns true if there was one.
     pub fn reap(&self) -> bool {
         let mut process = self.process();
         process.take_if(|process| process.ended().is_some()).is_some()
     }
 
-    /// Returns what it has logged since it was last started.
+    /// Returns its log since the last start.
     pub fn log(&self) -> String {
         self.process().as_ref().map(Process::log_text).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A database of a test's own, in the PostgreSQL that `DOWNBEAT_TEST_POSTGRES` names.
+//! A test's own database in the PostgreSQL that `DOWNBEAT_TEST_POSTGRES` names.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::wait::DEADLINE;
 
-/// A database that is there until [`Database::drop`].
+/// A database that exists until [`Database::drop`].
 #[derive(Debug)]
 pub struct Database {
     pub url: String,
@@ -33,7 +33,7 @@ impl Database {
         let server = postgres_url();
         let admin: Config = server.parse().expect("DOWNBEAT_TEST_POSTGRES is a URL");
         let name = format!("test_{}", Uuid::new_v4().simple());
-        // From template0: the other template cannot be copied while anybody is connected to it.
+        // From template0: the other template cannot be copied while somebody is connected to it.
         let create = format!("CREATE DATABASE {name} TEMPLATE template0");
         connect(&admin).await.batch_execute(&create).await.expect("a database is created");
         let (base, _) = server.rsplit_once('/').expect("the URL names a database");
@@ -54,12 +54,11 @@ impl Database {
         self.admin.get_ports()[0]
     }
 
-    /// Connects to it, beside the store.
+    /// Connects to it, independently of the store.
     pub async fn client(&self) -> Client {
-        connect(&self.url.parse().expect("the database's URL is one")).await
+        connect(&self.url.parse().expect("the database's URL is valid")).await
     }
 
-    /// Runs statements.
     pub async fn run(&self, sql: &str) {
         self.client().await.batch_execute(sql).await.expect("a statement runs");
     }
@@ -69,7 +68,7 @@ impl Database {
         let client = self.client().await;
         let deadline = Instant::now() + DEADLINE;
         while !client.query_one(sql, &[]).await.expect("a query runs").get::<_, bool>(0) {
-            assert!(Instant::now() < deadline, "waited in vain for: {sql}");
+            assert!(Instant::now() < deadline, "timed out waiting for: {sql}");
             tokio::task::yield_now().await;
         }
     }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::server::Server;
 
-/// See the module.
+/// A running `downbeat dev`.
 #[derive(Debug)]
 pub struct Dev {
     // Dropped before its directory.
@@ -45,7 +45,7 @@ impl Dev {
         Self::made(|server| server.with(&["--nodes", "1"]).started_by(&unshare), &["dev", "--data", "data"])
     }
 
-    /// A server without nodes, in a directory of its own.
+    /// Starts a server without nodes, in its own directory.
     pub fn server(change: impl FnOnce(Server) -> Server) -> Self {
         Self::made(change, &["server", "--store", "sqlite:store.db"])
     }

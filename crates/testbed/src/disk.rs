@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mounted file system. It is gone when this is dropped.
+/// A mounted file system. It is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct SmallDisk {
     pub path: PathBuf,
@@ -25,13 +25,12 @@ impl SmallDisk {
         self.path.join("ballast")
     }
 
-    /// Leaves no room.
     pub fn fill(&self) {
-        // The error `no space left` is what this is for.
+        // The write must fail with `no space left`.
         let _ = std::fs::write(self.ballast(), vec![0_u8; self.bytes]);
     }
 
-    /// Makes room again.
+    /// Frees the space again.
     pub fn empty(&self) {
         let _ = std::fs::remove_file(self.ballast());
     }

@@ -1,5 +1,5 @@
-//! What tests start and how they wait for it: the program's processes, servers, agents, disks and databases. Everything
-//! ends with the test that started it.
+//! Starts the things that tests need and waits for them: the program's processes, servers, agents, disks and databases.
+//! Everything ends with the test that started it.
 
 #![allow(
     clippy::print_stdout,

@@ -1,9 +1,9 @@
-//! A port that belongs to a test for as long as it wants, whether somebody listens there or not.
+//! A port that belongs to a test, whether a server listens on it or not.
 
 use tokio::net::TcpSocket;
 
-/// A socket that is bound and never listens: no connection and no other test is given its port, and a server of this
-/// test can listen there, as often as it is started again.
+/// A socket that is bound and never listens: no connection and no other test gets its port, and a server of this test
+/// can listen there, also after restarts.
 #[derive(Debug)]
 pub(crate) struct Port {
     _socket: TcpSocket,
@@ -34,9 +34,9 @@ mod tests {
             let client = TcpStream::connect(&port.address).unwrap();
             drop((listener.accept().unwrap(), listener, client));
         }
-        // More than there are ports: a connection to a port that nobody listens at may get that port itself.
+        // More tries than there are ports: a connection to an unused local port may get that port as its own.
         for _ in 0..70_000 {
-            assert!(TcpStream::connect(&port.address).is_err(), "it is connected to itself");
+            assert!(TcpStream::connect(&port.address).is_err(), "the socket is connected to itself");
         }
     }
 }

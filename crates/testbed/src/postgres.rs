@@ -1,5 +1,5 @@
-//! A PostgreSQL of a test's own. It can be halted, crashed, killed, frozen and run out of disk, and comes back on the
-//! same port.
+//! A test's own PostgreSQL. It can be stopped, crashed, killed, frozen and run out of disk, and restarts on the same
+//! port.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +13,16 @@ use crate::processes::{children, is_alive, signal};
 use crate::program::repository;
 use crate::wait::eventually;
 
-/// Room for what a few minutes write.
+/// Enough for what a few minutes of a test write.
 const DISK_MEBIBYTES: usize = 400;
 
-/// A running PostgreSQL. It is gone when this is dropped.
+/// A running PostgreSQL. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Postgres {
     directory: PathBuf,
     pub url: String,
     pub port: u16,
-    /// Only with root.
+    /// Only as root.
     pub disk: Option<SmallDisk>,
 }
 
@@ -37,7 +37,7 @@ fn script(verb: &str, directory: &Path) -> Result<String, String> {
 }
 
 impl Postgres {
-    /// Starts one in a directory, as root on a small disk.
+    /// Starts one in a directory; as root on a small disk.
     pub async fn start(base: &Path) -> Self {
         let at = base.join("disk");
         std::fs::create_dir_all(&at).unwrap();
@@ -47,7 +47,7 @@ impl Postgres {
         let port = url.rsplit_once(':').unwrap().1.split_once('/').unwrap().0.parse().unwrap();
         let postgres = Self { directory, url, port, disk };
         let client = postgres.client().await.unwrap();
-        // A small disk holds few segments of the log.
+        // A small disk has room for few segments of the log.
         for setting in ["max_wal_size = '96MB'", "min_wal_size = '32MB'"] {
             client.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.unwrap();
         }
@@ -55,7 +55,7 @@ impl Postgres {
         postgres
     }
 
-    /// Connects to it directly. Returns nothing while it is away.
+    /// Connects to it directly. Returns nothing if it is not running.
     pub async fn client(&self) -> Option<Client> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
         tokio::spawn(connection);
@@ -67,12 +67,12 @@ impl Postgres {
         tokio::task::spawn_blocking(move || script(verb, &directory)).await.unwrap()
     }
 
-    /// Starts it if it does not run.
+    /// Starts it unless it is running.
     pub async fn resume(&self) -> Result<(), String> {
         self.run("start").await.map(drop)
     }
 
-    /// Stops it as an administrator would: it disconnects its clients and ends in order.
+    /// Stops it as an administrator would: it disconnects its clients and ends cleanly.
     pub async fn halt(&self) {
         let _ = self.run("halt").await;
     }
@@ -82,12 +82,12 @@ impl Postgres {
         let _ = self.run("crash").await;
     }
 
-    /// `kill -9` of all its processes.
+    /// Ends all its processes with `kill -9`.
     pub async fn kill(&self) {
         let killed = self.signal_all(Signal::SIGKILL);
         let gone = || async { killed.iter().all(|pid| !is_alive(*pid)).then_some(()) };
         eventually("PostgreSQL is gone", gone).await;
-        // Where nobody waits for orphans it stays as a zombie, and a start would take it for running.
+        // If nobody reaps orphans it remains a zombie, and a start would take it for running.
         let _ = std::fs::remove_file(self.directory.join("data/postmaster.pid"));
     }
 
@@ -96,14 +96,14 @@ impl Postgres {
         self.signal_all(Signal::SIGSTOP);
     }
 
-    /// Lets them go on.
+    /// Continues them with SIGCONT.
     pub fn thaw(&self) {
         self.signal_all(Signal::SIGCONT);
     }
 
     fn signal_all(&self, what: Signal) -> Vec<i32> {
         let Some(postmaster) = self.postmaster() else { return Vec::new() };
-        // Its children are found before it is gone. It is signalled first, or it would start them again.
+        // The children are listed before the postmaster ends. It is signalled first, or it would restart them.
         let mut processes = vec![postmaster];
         processes.extend(children(postmaster));
         processes.iter().for_each(|pid| signal(*pid, what));
@@ -115,7 +115,7 @@ impl Postgres {
         text.lines().next()?.trim().parse().ok()
     }
 
-    /// Returns the processes that serve the connections of servers under test.
+    /// Returns the processes that serve connections of the tested servers.
     pub async fn backends(&self) -> Vec<i32> {
         let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'downbeat%' ORDER BY pid";
         let Some(client) = self.client().await else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! One process that ends with its test, and what it printed.
+//! One process that ends with its test, and its output.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,17 +51,17 @@ fn code(status: ExitStatus) -> i32 {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// Where its standard error goes, and how long that file was when it started.
+    /// The file of its standard error, and the length of that file at the start.
     log: Option<(PathBuf, usize)>,
 }
 
 impl Process {
-    /// Starts a command. Its output goes where the command says.
+    /// Starts a command. Its output goes where the command directs it.
     pub fn spawn(mut command: Command) -> Self {
         Self { child: command.spawn().unwrap(), log: None }
     }
 
-    /// Starts a command whose standard error is appended to a file, and whose standard output goes to a file beside it.
+    /// Starts a command. Its standard error is appended to `log`, and its standard output to a file next to it.
     pub(crate) fn logged(mut command: Command, log: &Path) -> Self {
         let file = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
         let begins = usize::try_from(file.metadata().unwrap().len()).unwrap();
@@ -77,18 +77,17 @@ impl Process {
         signal(self.id(), what);
     }
 
-    /// Kills it, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Returns how it ended; nothing while it runs.
+    /// Returns its exit status; nothing while it runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it ends by itself.
     #[track_caller]
     pub fn wait(mut self) -> Done {
         let status = until("a process ends", || self.ended());
@@ -99,7 +98,7 @@ impl Process {
         Done { code: code(status), stdout, stderr }
     }
 
-    /// Returns what it has logged so far. Only of a process whose log is a file.
+    /// Returns its log so far. Only for a process whose log is a file.
     pub(crate) fn log_text(&self) -> String {
         let (log, begins) = self.log.as_ref().expect("its log is a file");
         fs::read_to_string(log).unwrap().split_off(*begins)
@@ -107,17 +106,17 @@ impl Process {
 
     /// Writes to its standard input, and closes it.
     pub fn write(&mut self, text: &str) {
-        self.child.stdin.take().expect("it is piped").write_all(text.as_bytes()).unwrap();
+        self.child.stdin.take().expect("the stream is piped").write_all(text.as_bytes()).unwrap();
     }
 
     /// Returns the lines that it writes to standard output from here on.
     pub fn stdout(&mut self) -> Lines {
-        Lines::of(self.child.stdout.take().expect("it is piped"))
+        Lines::of(self.child.stdout.take().expect("the stream is piped"))
     }
 
     /// Returns the lines that it writes to standard error from here on.
     pub fn stderr(&mut self) -> Lines {
-        Lines::of(self.child.stderr.take().expect("it is piped"))
+        Lines::of(self.child.stderr.take().expect("the stream is piped"))
     }
 }
 

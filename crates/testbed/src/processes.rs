@@ -1,4 +1,4 @@
-//! Processes of this machine, by number: whether they live, who started them, whose work they are.
+//! Finds processes of this machine: whether they run, their parent, and their execution.
 
 use std::fs;
 
@@ -21,12 +21,12 @@ pub fn signal(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns true if a process exists and is not a zombie.
 pub fn is_alive(pid: i32) -> bool {
     stat(pid, 0).is_some_and(|state| state != "Z")
 }
 
-/// Whether a process is stopped by a signal.
+/// Returns true if a process is stopped by a signal.
 pub fn is_frozen(pid: i32) -> bool {
     stat(pid, 0).is_some_and(|state| state == "T")
 }
@@ -36,7 +36,7 @@ pub fn children(parent: i32) -> Vec<i32> {
     all().filter(|pid| stat(*pid, 1).is_some_and(|of| of == parent)).collect()
 }
 
-/// Returns the living processes that have a variable, each with what `wanted` makes of its variables.
+/// Returns the running processes that have a variable, each with the result of `wanted` for its variables.
 fn with_variables<T>(variable: &str, wanted: impl Fn(&[&str]) -> Option<T>) -> Vec<(i32, T)> {
     let mut found = Vec::new();
     for pid in all() {
@@ -50,12 +50,12 @@ fn with_variables<T>(variable: &str, wanted: impl Fn(&[&str]) -> Option<T>) -> V
     found
 }
 
-/// Returns how many processes carry out this attempt: `EXECUTION.ATTEMPT`.
+/// Returns how many processes belong to this attempt: `EXECUTION.ATTEMPT`.
 pub fn of_attempt(name: &str) -> usize {
     with_variables(&format!("DOWNBEAT_EXECUTION={name}"), |_| Some(())).len()
 }
 
-/// Returns the processes that carry out attempts of a site: each with its number and `EXECUTION.ATTEMPT`.
+/// Returns the processes that belong to attempts of a site: each with its number and `EXECUTION.ATTEMPT`.
 pub fn of_executions(site: &str) -> Vec<(i32, String)> {
     with_variables(&format!("DOWNBEAT_TEST_SITE={site}"), |variables| {
         variables.iter().find_map(|variable| variable.strip_prefix("DOWNBEAT_EXECUTION=")).map(str::to_owned)

@@ -1,10 +1,10 @@
-//! The program under test, and the commands that start it.
+//! The tested program, and the commands that start it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Returns the program under test. Cargo sets its path for the tests of the package that builds it; a test that is
-/// started by hand finds it where cargo puts it.
+/// Returns the tested program. Cargo sets its path for tests of the package that builds it; other tests find it in the
+/// target directory.
 pub fn program() -> PathBuf {
     std::env::var_os("CARGO_BIN_EXE_downbeat").map(PathBuf::from).unwrap_or_else(|| {
         let test = std::env::current_exe().expect("a test is a program");
@@ -12,12 +12,12 @@ pub fn program() -> PathBuf {
     })
 }
 
-/// Returns a command of the program under test, without the settings of whoever runs the test.
+/// Returns a command of the tested program, without the environment's settings.
 pub fn command(directory: &Path) -> Command {
     clean(Command::new(program()), directory)
 }
 
-/// Takes the settings of whoever runs the test out of a command's environment, and pipes its output.
+/// Removes the environment's settings from a command, and pipes its output.
 pub(crate) fn clean(mut command: Command, directory: &Path) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DOWNBEAT_")) {
         command.env_remove(name);
@@ -29,7 +29,7 @@ pub(crate) fn clean(mut command: Command, directory: &Path) -> Command {
 
 /// Returns the root of the checkout.
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the checkout is there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the checkout exists")
 }
 
 /// Returns the path of an example job file.

@@ -1,4 +1,4 @@
-//! The seed of a test that does things at random.
+//! The seed of a randomized test.
 
 /// Returns the seed of `DOWNBEAT_TEST_SEED`, or a new one. It is printed, so that a failure can be repeated.
 pub fn seed() -> u64 {

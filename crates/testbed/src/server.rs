@@ -1,4 +1,4 @@
-//! A server as a process, at addresses that are its own over all its lives.
+//! A server as a process, at addresses that stay the same over restarts.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -33,12 +33,12 @@ impl DerefMut for Server {
 }
 
 impl Server {
-    /// A server on a store, not yet started.
+    /// Returns a server on a store, not yet started.
     pub fn new(directory: &Path, name: &str, store: &str) -> Self {
         Self::of(directory, name, &["server", "--name", name, "--store", store])
     }
 
-    /// A command that starts a server, not yet started.
+    /// Returns a server with these arguments, not yet started.
     pub(crate) fn of(directory: &Path, name: &str, arguments: &[&str]) -> Self {
         let (http, grpc) = (Port::reserve(), Port::reserve());
         let ready = directory.join(format!("{name}.ready"));
@@ -48,7 +48,6 @@ impl Server {
         Self { daemon, http, grpc, directory: directory.to_owned(), ready }
     }
 
-    /// Adds arguments.
     pub fn with(mut self, arguments: &[&str]) -> Self {
         self.daemon = self.daemon.with(arguments);
         self
@@ -60,13 +59,13 @@ impl Server {
         self
     }
 
-    /// Starts it by another program, whose words come first.
+    /// Starts it through another program, whose arguments come first.
     pub fn started_by(mut self, words: &[&str]) -> Self {
         self.daemon = self.daemon.started_by(words);
         self
     }
 
-    /// Starts it, and waits until it serves.
+    /// Starts it, and waits until it is ready.
     #[track_caller]
     pub fn serve(&self) {
         let _ = fs::remove_file(&self.ready);
@@ -77,7 +76,7 @@ impl Server {
         });
     }
 
-    /// Where people and scripts reach it: `HOST:PORT`.
+    /// Returns the address of its REST API: `HOST:PORT`.
     pub fn http(&self) -> &str {
         &self.http.address
     }
@@ -86,12 +85,12 @@ impl Server {
         format!("http://{}", self.http.address)
     }
 
-    /// Where agents reach it: `HOST:PORT`.
+    /// Returns the address for agents: `HOST:PORT`.
     pub fn grpc(&self) -> &str {
         &self.grpc.address
     }
 
-    /// An agent of this server, not yet started.
+    /// Returns an agent of this server, not yet started.
     pub fn agent(&self, name: &str) -> Daemon {
         Daemon::agent(&self.directory, name, self.grpc())
     }

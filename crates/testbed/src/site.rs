@@ -1,4 +1,4 @@
-//! A server and agents as processes in a directory of their own, and requests to the server.
+//! A server and agents as processes in their own directory, and requests to the server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::database::Database;
 use crate::server::Server;
 use crate::wait::eventually;
 
-/// Where a site's server keeps its records.
+/// The store of a site's server.
 #[derive(Clone, Debug)]
 pub enum Store {
     Sqlite,
@@ -20,7 +20,7 @@ pub enum Store {
     Postgres,
 }
 
-/// How a site is built.
+/// The settings of a site.
 #[derive(Debug)]
 pub struct Builder {
     store: Store,
@@ -45,13 +45,12 @@ impl Builder {
         self
     }
 
-    /// Flags of all these agents.
     pub fn agent_flags(mut self, flags: &[&str]) -> Self {
         self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         self
     }
 
-    /// Starts everything, and waits until all nodes are online.
+    /// Starts all processes, and waits until all nodes are online.
     pub async fn start(self) -> Site {
         let directory = tempfile::tempdir().unwrap();
         let store = match self.store {
@@ -77,7 +76,7 @@ impl Builder {
     }
 }
 
-/// See the module.
+/// A running site; see the module.
 #[derive(Debug)]
 pub struct Site {
     agents: BTreeMap<String, Daemon>,
@@ -87,23 +86,23 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site with short leases on SQLite, and no agents.
+    /// Returns the settings of a site with short leases on SQLite, and no agents.
     pub fn build() -> Builder {
         Builder { store: Store::Sqlite, lease_ttl: "2s", agents: Vec::new(), flags: Vec::new() }
     }
 
-    /// Starts an agent with two slots, or one that was started before once more.
+    /// Starts an agent with two slots, or starts an earlier one again.
     pub fn start_agent(&mut self, name: &str) {
         self.start_agent_with(name, &[]);
     }
 
-    /// Starts an agent with two slots and flags of its own.
+    /// Starts an agent with two slots and additional flags.
     pub fn start_agent_with(&mut self, name: &str, flags: &[&str]) {
         let defaults = ["--groups", "web", "--allow", "exec", "--allow", "docker", "--slots", "2"];
         self.add_agent(self.server.agent(name).with(&defaults).with(flags));
     }
 
-    /// Starts an agent of the caller's making.
+    /// Starts a given agent.
     pub fn add_agent(&mut self, agent: Daemon) {
         agent.start();
         self.agents.insert(agent.name.clone(), agent);
@@ -114,14 +113,14 @@ impl Site {
         self.agents.get(name).expect("the agent was started")
     }
 
-    /// Changes the SQLite file of the server's next start, and returns the former one.
+    /// Changes the SQLite file for the server's next start, and returns the old one.
     pub fn use_store(&mut self, file: &str) -> String {
         let path = self.directory.path().join(file);
         let former = self.server.replace("--store", format!("sqlite:{}", path.display()));
         former.rsplit('/').next().unwrap_or_default().to_owned()
     }
 
-    /// Waits until so many nodes, or more, are online.
+    /// Waits until at least `count` nodes are online.
     pub async fn nodes_online(&self, count: usize) {
         eventually("the nodes are online", || async {
             let nodes = self.get("nodes").await?;
@@ -131,23 +130,23 @@ impl Site {
         .await;
     }
 
-    /// Returns nothing when the server is away or answers with an error.
+    /// Returns nothing if the server is unreachable or returns an error.
     pub async fn get(&self, path: &str) -> Option<Value> {
         self.client.get(0, path).await
     }
 
-    /// Returns nothing when the server is away.
+    /// Returns nothing if the server is unreachable.
     pub async fn post(&self, path: &str, body: &Value, key: Option<&str>) -> Option<(u16, Value)> {
         let answer = self.client.post(0, path, body, key).await?;
         Some((answer.status, answer.body))
     }
 
-    /// Returns the status of a deletion.
+    /// Returns the status code of a deletion.
     pub async fn delete(&self, path: &str) -> Option<u16> {
         Some(self.client.delete(0, path).await?.status)
     }
 
-    /// Submits until the server accepts it, with a key so that it is accepted once. Returns the run's id.
+    /// Submits until the server accepts it, with a key so that only one run is created. Returns the run's id.
     pub async fn submit(&self, definition: &Value, key: &str) -> String {
         eventually("the run is accepted", || async {
             let (status, run) = self.post("runs", definition, Some(key)).await?;
@@ -157,7 +156,6 @@ impl Site {
         .await
     }
 
-    /// Waits until a run has ended, and returns it.
     pub async fn ended(&self, run: &str) -> Value {
         eventually(&format!("run {run} ends"), || async {
             let view = self.get(&format!("runs/{run}")).await?;
@@ -171,24 +169,22 @@ impl Site {
         eventually("executions are listed", || self.client.list(0, &path)).await
     }
 
-    /// Returns what a node works on.
     pub async fn work(&self, node: &str) -> Value {
         let path = format!("nodes/{node}/workers");
         eventually("the node's work is shown", || self.get(&path)).await
     }
 
-    /// Waits until what a node works on is as wanted.
     pub async fn work_until(&self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let wanted = &wanted;
-        eventually(&format!("{node} is as wanted"), || async {
+        eventually(&format!("{node} has the expected work"), || async {
             Some(self.work(node).await).filter(|work| wanted(work))
         })
         .await
     }
 
-    /// Returns a figure of `/metrics`.
+    /// Returns a metric.
     pub async fn figure(&self, name: &str) -> u64 {
-        let text = self.client.ask(0, "/metrics").await.expect("the server answers").body;
+        let text = self.client.ask(0, "/metrics").await.expect("the server responds").body;
         let text = text.as_str().expect("metrics are text");
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no `{name}` in\n{text}")).parse().unwrap()

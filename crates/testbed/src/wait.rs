@@ -1,13 +1,13 @@
-//! Waiting for a condition, with one deadline for all tests.
+//! Waits for a condition, with one deadline for all tests.
 
 use std::time::{Duration, Instant};
 
-/// Long enough for anything that a test waits for, also on a busy machine.
+/// Longer than anything that a test waits for, also on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks until there is a value. Blocks the thread, and panics after [`DEADLINE`].
+/// Calls `look` until it returns a value. Blocks the thread, and panics after [`DEADLINE`].
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -15,12 +15,12 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(started.elapsed() < DEADLINE, "{what}: not after {} s", DEADLINE.as_secs());
+        assert!(started.elapsed() < DEADLINE, "timed out after {} s: {what}", DEADLINE.as_secs());
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Looks until there is a value. Returns nothing after the deadline.
+/// Calls `look` until it returns a value. Returns nothing after the deadline.
 pub async fn within<T, F: Future<Output = Option<T>>>(
     deadline: Duration,
     mut look: impl FnMut() -> F,
@@ -37,10 +37,10 @@ pub async fn within<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// Looks until there is a value. Panics after [`DEADLINE`].
+/// Calls `look` until it returns a value. Panics after [`DEADLINE`].
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
     match within(DEADLINE, look).await {
         Some(found) => found,
-        None => panic!("{what}: not after {} s", DEADLINE.as_secs()),
+        None => panic!("timed out after {} s: {what}", DEADLINE.as_secs()),
     }
 }

@@ -154,7 +154,7 @@ fn bad_settings_stop_the_start_with_one_line() {
         (&["agent", "--pass-env", "NOTIFY_SOCKET"], "never passed on"),
         (
             &["server", "--store", "postgres://joe:secret@db.invalid/x"],
-            "say sslmode=require (TLS) or sslmode=disable",
+            "set sslmode=require (TLS) or sslmode=disable",
         ),
         (&["server", "--config", "no.toml"], "no.toml does not exist"),
     ] {

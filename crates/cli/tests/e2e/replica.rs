@@ -85,6 +85,6 @@ fn a_replica_shows_what_its_primary_shows_and_changes_nothing() {
         let server = ["server", "--store", store, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
         let refused = run_in(dev.dir.path(), &[&server, more].concat());
         assert_eq!(refused.code, 5, "{refused:?}");
-        assert!(refused.stderr.contains("name another store"), "{refused:?}");
+        assert!(refused.stderr.contains("use another --store"), "{refused:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Work: the tasks for nodes, and where they come from.
+//! Work for nodes: its shape, and its origin.
 
 mod origin;
 mod record;

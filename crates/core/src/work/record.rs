@@ -1,5 +1,5 @@
-//! Owns the shape of work: the task for a node, and the rules by which a node is chosen. Work is derived from the job
-//! definition and is never stored.
+//! Owns the shape of work: the action that a node runs, and the rules by which a node is chosen. Work is derived from the
+//! job definition and is never stored.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::level;
 use downbeat_core::servers::{Look, Sign, Silence, look};
-use downbeat_store::{self as store, News, ServerRecord};
+use downbeat_store::{self as store, Hint, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -119,12 +119,12 @@ impl Membership {
 
     /// Takes over the runs of servers that are gone, until `stop`.
     pub(crate) async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let mut news = self.parts.store.news();
+        let mut hints = self.parts.store.hints();
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = another_left(&mut news) => {}
+                () = another_left(&mut hints) => {}
                 () = tokio::time::sleep(self.pause()) => {}
             }
             // If the store is unavailable, the task that sends heartbeats logs it.
@@ -225,10 +225,10 @@ fn sign_of(server: &ServerRecord) -> Sign<'_> {
 }
 
 /// Waits until a server announces that it stops: its runs need not wait until it counts as gone.
-async fn another_left(news: &mut broadcast::Receiver<News>) {
+async fn another_left(hints: &mut broadcast::Receiver<Hint>) {
     loop {
-        match news.recv().await {
-            Ok(News::Servers) => return,
+        match hints.recv().await {
+            Ok(Hint::Servers) => return,
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => std::future::pending().await,
         }

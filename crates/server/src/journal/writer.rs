@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Applied, Change, Event, Refusal};
-use downbeat_store::{self as store, EventFilter, News, Store};
+use downbeat_store::{self as store, EventFilter, Hint, Store};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ const QUEUE: usize = 4_096;
 const BATCH: usize = 1_024;
 /// Events that are read at once when catching up with the store.
 const CATCH_UP: u32 = 1_000;
-/// How often to read the store without a notification from other servers: notifications may be lost.
+/// How often to read the store without a hint from other servers: hints may be lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The pause before an unavailable store is tried again.
 const STORE_RETRY: Duration = Duration::from_millis(250);
@@ -83,7 +83,7 @@ impl Journal {
         let (submissions, queue) = mpsc::channel(QUEUE);
         let condition = Arc::new(Condition { available: AtomicBool::new(true), failed: Mutex::default() });
         let is_shared = store.is_shared();
-        let news = is_shared.then(|| store.news());
+        let hints = is_shared.then(|| store.hints());
         let writer = Writer {
             store,
             server,
@@ -92,7 +92,7 @@ impl Journal {
             metrics,
             condition: Arc::clone(&condition),
             is_shared,
-            news,
+            hints,
         };
         let task = tokio::spawn(writer.run(queue, stop).in_current_span());
         (Self { submissions, condition, level }, task)
@@ -131,18 +131,18 @@ impl Journal {
 }
 
 /// Waits until another server may have committed something.
-async fn others_committed(news: &mut Option<broadcast::Receiver<News>>) {
-    let Some(news) = news else { return std::future::pending().await };
+async fn others_committed(hints: &mut Option<broadcast::Receiver<Hint>>) {
+    let Some(hints) = hints else { return std::future::pending().await };
     let heard = async {
         loop {
-            match news.recv().await {
-                Ok(News::Events | News::Anything) | Err(RecvError::Lagged(_)) => break,
-                Ok(News::Servers | News::Output(_)) => {}
+            match hints.recv().await {
+                Ok(Hint::Events | Hint::Anything) | Err(RecvError::Lagged(_)) => break,
+                Ok(Hint::Servers | Hint::Output(_)) => {}
                 Err(RecvError::Closed) => std::future::pending().await,
             }
         }
-        // One read covers all notifications that have arrived.
-        while news.try_recv().is_ok() {}
+        // One read covers all hints that have arrived.
+        while hints.try_recv().is_ok() {}
     };
     // A timeout is also a reason to read.
     let _ = tokio::time::timeout(LOOK_AGAIN, heard).await;
@@ -156,14 +156,14 @@ struct Writer {
     metrics: Metrics,
     condition: Arc<Condition>,
     is_shared: bool,
-    /// Notifications of other servers; `None` if the store is not shared.
-    news: Option<broadcast::Receiver<News>>,
+    /// Hints of other servers; `None` if the store is not shared.
+    hints: Option<broadcast::Receiver<Hint>>,
 }
 
 impl Writer {
     async fn run(mut self, mut queue: mpsc::Receiver<Submission>, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
-        let mut news = self.news.take();
+        let mut hints = self.hints.take();
         loop {
             tokio::select! {
                 biased;
@@ -172,7 +172,7 @@ impl Writer {
                         return;
                     }
                 }
-                () = others_committed(&mut news) => {
+                () = others_committed(&mut hints) => {
                     if let Err(error) = self.publish_new().await {
                         warn!(%error, "cannot read the changes of other servers");
                         self.catch_up(&mut queue, &stop).await;

@@ -140,7 +140,7 @@ async fn stores_that_are_no_place_for_a_copy_are_refused() {
         Err(error @ StartError::Store(_)) => error.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(refused(replica_settings(&of, &used)).await.contains("holds a server's runs"));
+    assert!(refused(replica_settings(&of, &used)).await.contains("contains a server's runs"));
     assert!(refused(downbeat_testbed::in_process::settings(&copy, "x")).await.contains("replica's copy"));
     let database = Database::create().await;
     assert!(refused(replica_settings(&of, &database.url)).await.contains("not in PostgreSQL"));

@@ -1,4 +1,4 @@
-//! Owns what the checkers look at, gathered once when a seed is over.
+//! Owns the evidence that the checkers read, gathered once at the end of a seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ pub(crate) struct Evidence {
     pub(crate) events: Vec<Event>,
     pub(crate) last_seq: u64,
     pub(crate) tables: Tables,
-    /// The tables that replaying the feed gives, or why it could not be replayed.
+    /// The tables that result from replaying the feed, or why the replay failed.
     pub(crate) replayed: Result<Tables, String>,
     pub(crate) plans: BTreeMap<RunId, Arc<Plan>>,
     pub(crate) truth: Truth,
     pub(crate) slots: u32,
     pub(crate) lease_ttl: Duration,
     pub(crate) stale_after: Duration,
-    /// The servers go by the store's clock, which is right.
+    /// True if the servers use the store's clock, which is correct.
     pub(crate) is_shared: bool,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
 }
 
-/// What a store holds, without what no change says: when nodes were last seen.
+/// The contents of a store, without the fields that no change sets: when nodes were last seen.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Tables {
     pub(crate) nodes: Vec<NodeRecord>,
@@ -43,18 +43,18 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) async fn of(store: &MemoryStore) -> Self {
-        let mut nodes = store.nodes(None).await.expect("memory answers");
+        let mut nodes = store.nodes(None).await.expect("the memory store does not fail");
         for node in &mut nodes {
             node.seen_at = node.registered_at;
         }
         let all = Page { limit: u32::MAX, offset: 0 };
-        let runs = store.runs(&RunFilter::default(), all).await.expect("memory answers").rows;
+        let runs = store.runs(&RunFilter::default(), all).await.expect("the memory store does not fail").rows;
         let executions = store.executions(&downbeat_store::ExecutionFilter::default(), all).await;
         Self {
             nodes,
             runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),
             executions: executions
-                .expect("memory answers")
+                .expect("the memory store does not fail")
                 .rows
                 .into_iter()
                 .map(|each| (each.id, each))
@@ -66,14 +66,15 @@ impl Tables {
 impl Evidence {
     pub(crate) async fn gather(cluster: &Cluster, broken: Option<Broken>) -> Self {
         let store = &cluster.memory;
-        let mut events = store.events(&EventFilter::default(), u32::MAX).await.expect("memory answers");
+        let mut events =
+            store.events(&EventFilter::default(), u32::MAX).await.expect("the memory store does not fail");
         if broken == Some(Broken::FeedGap) {
             events.retain(|event| event.seq % 17 != 0);
         }
         let tables = Tables::of(store).await;
         let plans = tables.runs.values().map(|run| {
             let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
-            (run.id.clone(), Arc::new(plan.expect("what was accepted compiles")))
+            (run.id.clone(), Arc::new(plan.expect("accepted jobs compile")))
         });
         let plans = plans.collect();
         let truth = cluster.world.truth(|truth| {
@@ -93,7 +94,7 @@ impl Evidence {
         });
         cluster.world.truth(|left| left.counts = truth.counts);
         Self {
-            last_seq: store.last_seq().await.expect("memory answers"),
+            last_seq: store.last_seq().await.expect("the memory store does not fail"),
             replayed: feed::replay(&events).await,
             events,
             plans,

@@ -1,4 +1,4 @@
-//! Checks that the feed explains everything: numbered without a gap, and enough to make the tables again.
+//! Checks that the feed has no gaps and that the tables can be rebuilt from it.
 
 use downbeat_core::Event;
 use downbeat_store::{MemoryStore, Store};
@@ -6,12 +6,12 @@ use downbeat_store::{MemoryStore, Store};
 use super::evidence::{Evidence, Tables};
 use super::{Checker, Findings};
 
-/// Applies the feed to an empty store, event by event: none may be refused.
+/// Applies the feed to an empty store, one event at a time. No event may be refused.
 pub(super) async fn replay(events: &[Event]) -> Result<Tables, String> {
     let store = MemoryStore::new();
     for event in events {
         let committed = store.commit(event.server, std::slice::from_ref(&event.change)).await;
-        if let Err(refusal) = &committed.expect("memory answers").outcomes[0] {
+        if let Err(refusal) = &committed.expect("the memory store does not fail").outcomes[0] {
             return Err(format!("event {} ({}) is refused: {refusal}", event.seq, event.change.kind()));
         }
     }
@@ -49,10 +49,13 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         }
     }
     if replayed.nodes != tables.nodes {
-        findings.add(format_args!("replayed, the nodes are {:?}, not {:?}", replayed.nodes, tables.nodes));
+        findings.add(format_args!(
+            "after the replay the nodes are {:?}, expected {:?}",
+            replayed.nodes, tables.nodes
+        ));
     }
     if (replayed.runs.len(), replayed.executions.len()) != (tables.runs.len(), tables.executions.len()) {
-        findings.add(format_args!("replayed, there is more than there is"));
+        findings.add(format_args!("the replayed tables have extra rows"));
     }
     findings
 }

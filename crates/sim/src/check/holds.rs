@@ -1,4 +1,4 @@
-//! Checks by the feed that a run that holds its nodes has them to itself, and that no more runs are under way than may.
+//! Checks by the feed that an exclusive run has its nodes to itself, and that `max_runs` is respected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,52 +12,54 @@ use super::evidence::Evidence;
 use super::{Checker, Findings};
 
 #[derive(Default)]
-struct Told {
-    /// Who holds a node.
+struct Holders {
+    /// The run that holds each node.
     held: BTreeMap<NodeId, RunId>,
-    /// What is leased where.
+    /// Leased executions, with their run and node.
     leased: BTreeMap<ExecutionId, (RunId, NodeId)>,
-    under_way: BTreeSet<RunId>,
+    active: BTreeSet<RunId>,
 }
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Holds);
-    let mut told = Told::default();
+    let mut holders = Holders::default();
     for event in &evidence.events {
-        told.take(&event.change, &mut findings);
+        holders.apply(&event.change, &mut findings);
     }
-    if !told.held.is_empty() && told.under_way.is_empty() {
-        findings.add(format_args!("{} nodes are held, and no run is under way", told.held.len()));
+    if !holders.held.is_empty() && holders.active.is_empty() {
+        findings.add(format_args!("{} nodes are held, but no run is active", holders.held.len()));
     }
     findings
 }
 
-impl Told {
-    fn take(&mut self, change: &Change, findings: &mut Findings) {
+impl Holders {
+    fn apply(&mut self, change: &Change, findings: &mut Findings) {
         match change {
             Change::RunAdmitted { run, limit, nodes, .. } => {
                 if let Some(limit) = limit
-                    && self.under_way.len() >= *limit as usize
+                    && self.active.len() >= *limit as usize
                 {
-                    let under_way = self.under_way.len();
-                    findings.add(format_args!("{run} is let in beside {under_way} runs; {limit} may be"));
+                    let active = self.active.len();
+                    findings.add(format_args!(
+                        "{run} is admitted while {active} runs are active; the limit is {limit}"
+                    ));
                 }
                 for node in nodes {
                     let holder = self.held.insert(*node, run.clone());
-                    let at_work = self.leased.values().find(|(other, place)| place == node && other != run);
+                    let at_work = self.leased.values().find(|(other, at)| at == node && other != run);
                     if let Some(other) = holder.as_ref().or(at_work.map(|(other, _)| other)) {
                         findings.add(format_args!("{run} takes {node}, where {other} is"));
                     }
                 }
-                self.under_way.insert(run.clone());
+                self.active.insert(run.clone());
             }
             Change::RunMoved { run, path, .. } => match path.last() {
                 Some(state) if state.is_terminal() => {
                     self.held.retain(|_, holder| holder != run);
-                    self.under_way.remove(run);
+                    self.active.remove(run);
                 }
                 Some(RunState::Running) => {
-                    self.under_way.insert(run.clone());
+                    self.active.insert(run.clone());
                 }
                 Some(_) | None => {}
             },
@@ -71,10 +73,10 @@ impl Told {
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 self.lease(run, *execution, lease.node, findings);
             }
-            // Whatever was there ends with the node. One that registers again under its name is free.
+            // Deleting a node ends everything on it. A node that registers again under its name is free.
             Change::NodeDeleted { node, .. } => {
                 self.held.remove(node);
-                self.leased.retain(|_, (_, place)| place != node);
+                self.leased.retain(|_, (_, at)| at != node);
             }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
                 self.leased.remove(execution);
@@ -87,7 +89,7 @@ impl Told {
         if let Some(holder) = self.held.get(&node)
             && holder != run
         {
-            findings.add(format_args!("{execution} of {run} is given to {node}, which {holder} holds"));
+            findings.add(format_args!("{execution} of {run} is leased to {node}, which {holder} holds"));
         }
         self.leased.insert(execution, (run.clone(), node));
     }

@@ -1,5 +1,5 @@
-//! Checks limits: how much of a run a node holds at once, how much of a run is open and how much of a key is given out by
-//! the records, and how much a host really did at once.
+//! Checks limits: attempts of a run per node, open attempts per run and leased attempts per key (by the records), and
+//! the work that really ran at once on each host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Event, Timestamp};
 
+use super::attempts::AttemptLog;
 use super::evidence::Evidence;
-use super::story::Story;
 use super::{Checker, Findings};
 use crate::truth::Process;
 
@@ -25,50 +25,50 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     findings
 }
 
-/// Whenever something with `max_per_node` is leased, its node holds fewer than that of the run.
+/// Checks that an attempt with `max_per_node` is only leased while its node has fewer attempts of the run.
 fn per_node(findings: &mut Findings, evidence: &Evidence) {
-    let mut story = Story::default();
+    let mut log = AttemptLog::default();
     for event in &evidence.events {
         let mut leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> = Vec::new();
         match &event.change {
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
-                if let Some(attempt) = story.attempts.get(execution) {
+                if let Some(attempt) = log.attempts.get(execution) {
                     leased.push((run, attempt.step, *execution, *lease));
                 }
             }
             Change::ExecutionsAdded { run, executions, .. } => {
-                let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                let born =
-                    born.filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
-                leased.extend(born);
+                let new_leased = executions.iter().filter(|each| each.state.status() == Status::Leased);
+                let new_leased = new_leased
+                    .filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
+                leased.extend(new_leased);
             }
             _ => {}
         }
-        for (place, (run, step, id, lease)) in leased.iter().enumerate() {
+        for (index, (run, step, id, lease)) in leased.iter().enumerate() {
             let plan = &evidence.plans[*run];
             let rule = plan.placement(*step).filter(|_| plan.is_placed(*step));
             let Some(most) = rule.and_then(|rule| rule.max_per_node) else { continue };
-            // Others without a limit may come after it; within one commit, additions are told first.
+            // Attempts without a limit may follow it. Within one commit, additions come first.
             let counts = |step: StepIx, other: &Lease| {
                 let limited = plan.is_placed(step)
                     && plan.placement(step).is_some_and(|rule| rule.max_per_node.is_some());
                 other.node == lease.node && (limited || other.granted_at < lease.granted_at)
             };
-            let held = story.of(run).filter(|each| matches!(each.status, Status::Leased | Status::Running));
+            let held = log.of(run).filter(|each| matches!(each.status, Status::Leased | Status::Running));
             let held = held.filter(|each| each.lease.is_some_and(|other| counts(each.step, &other))).count();
-            let same_change = leased[..place].iter().filter(|other| counts(other.1, &other.3)).count();
+            let same_change = leased[..index].iter().filter(|other| counts(other.1, &other.3)).count();
             let holds = 1 + held + same_change;
             if holds > most as usize {
                 findings.add(format_args!(
-                    "{id} of step {step}: its node holds {holds} of the run, {most} may be"
+                    "{id} of step {step}: its node has {holds} attempts of the run; the limit is {most}"
                 ));
             }
         }
-        story.tell(event);
+        log.apply(event);
     }
 }
 
-/// One that was given out, and has its place until it ends.
+/// An attempt that was leased and counts against its limits until it ends.
 struct Given {
     cluster: ClusterId,
     limits: Arc<Limits>,
@@ -76,7 +76,7 @@ struct Given {
     is_over: bool,
 }
 
-/// Whenever something with limits is leased, fewer than it says have each of its keys, or had within its time.
+/// Checks that an attempt with limits is only leased while each of its keys has a free slot.
 fn named(findings: &mut Findings, events: &[Event]) {
     let mut homes: BTreeMap<&RunId, ClusterId> = BTreeMap::new();
     let mut known: BTreeMap<ExecutionId, &Arc<Limits>> = BTreeMap::new();
@@ -89,8 +89,10 @@ fn named(findings: &mut Findings, events: &[Event]) {
             }
             Change::ExecutionsAdded { run, executions, .. } => {
                 known.extend(executions.iter().filter_map(|each| Some((each.id, each.limits.as_ref()?))));
-                let born = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                leased.extend(born.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))));
+                let new_leased = executions.iter().filter(|each| each.state.status() == Status::Leased);
+                leased.extend(
+                    new_leased.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))),
+                );
             }
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 leased.push((*execution, lease.granted_at, run));
@@ -108,7 +110,7 @@ fn named(findings: &mut Findings, events: &[Event]) {
                 let (count, most) = (count.count(), most(*limit));
                 if count >= most as usize {
                     findings
-                        .add(format_args!("{id} is given out beside {count} with `{key}`; {most} may be"));
+                        .add(format_args!("{id} is leased while {count} have `{key}`; the limit is {most}"));
                 }
             }
             given.insert(id, Given { cluster, limits: Arc::clone(limits), at, is_over: false });
@@ -122,8 +124,8 @@ fn most(limit: Limit) -> u32 {
     }
 }
 
-/// Whether one that was given out is in the way of a limit: each kind counts its own, and one of a rate no longer than
-/// its own time.
+/// Returns true if a leased attempt counts against a limit. Each kind of limit counts only its own attempts, and a rate
+/// only counts those within its period.
 fn counts(given: &Given, key: &str, limit: Limit, at: Timestamp) -> bool {
     match (given.limits.get(key), limit) {
         (Some(Limit::AtOnce(_)), Limit::AtOnce(_)) => !given.is_over,
@@ -132,18 +134,18 @@ fn counts(given: &Given, key: &str, limit: Limit, at: Timestamp) -> bool {
     }
 }
 
-/// No more of a run is open than its job allows, and no more items than their task does.
+/// Checks that a run never exceeds its job's limit of open attempts, nor a task its limit of open items.
 fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
-    let mut story = Story::default();
+    let mut log = AttemptLog::default();
     for event in &evidence.events {
-        story.tell(event);
+        log.apply(event);
         let Change::ExecutionsAdded { run, .. } = &event.change else { continue };
         let plan = &evidence.plans[run];
-        let open = || story.of(run).filter(|attempt| attempt.is_open());
+        let open = || log.of(run).filter(|attempt| attempt.is_open());
         if let Some(most) = plan.definition.max_parallel
             && open().count() > most as usize
         {
-            findings.add(format_args!("{} of {run} are open at once; {most} may be", open().count()));
+            findings.add(format_args!("{} of {run} are open at once; the limit is {most}", open().count()));
         }
         for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
             let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
@@ -151,14 +153,15 @@ fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
             let items: BTreeSet<Option<u32>> = of_entry.map(|attempt| attempt.item).collect();
             if items.len() > most as usize {
                 let items = items.len();
-                findings
-                    .add(format_args!("{items} items of entry {number} of {run} are open; {most} may be"));
+                findings.add(format_args!(
+                    "{items} items of entry {number} of {run} are open; the limit is {most}"
+                ));
             }
         }
     }
 }
 
-/// Fleet work runs one at a time on a host, placed work in slots; whatever the agent's lives.
+/// Checks that a host runs one fleet attempt at a time and at most `slots` placed ones, across restarts of its agent.
 fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
     let executions = &evidence.tables.executions;
     for agent in evidence.hosts.values() {
@@ -175,7 +178,7 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
                 if count > most {
                     let id = process.identity;
                     findings.add(format_args!(
-                        "n{agent} runs {count} {what} at once when {id} begins; {most} may be"
+                        "n{agent} runs {count} {what} at once when {id} starts; the limit is {most}"
                     ));
                 }
             }

@@ -1,6 +1,7 @@
-//! The checkers: what must hold after every seed, from three sources that have to agree: the tables, the feed that
-//! explains them, and what really happened on the hosts.
+//! The checkers test what must hold after every seed. Their three sources have to agree: the tables, the feed, and what
+//! really happened on the hosts.
 
+mod attempts;
 mod evidence;
 mod feed;
 mod holds;
@@ -8,7 +9,6 @@ mod limits;
 mod nodes;
 mod order;
 mod promises;
-mod story;
 mod terms;
 mod work;
 
@@ -16,34 +16,34 @@ use std::fmt;
 
 pub(crate) use evidence::Evidence;
 
-/// Who found it.
+/// A checker, named by what it checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checker {
-    /// Nothing of the product panics.
+    /// The product does not panic.
     Panics,
     /// Every run ends, and every accepted one exists.
     Ends,
-    /// The feed has no gap, and replaying it gives the tables.
+    /// The feed has no gap, and replaying it results in the tables.
     Feed,
-    /// No two attempts of a step hold a lease at once, and attempts follow the rules of retry and delivery.
+    /// No two attempts of a step have a lease at once, and attempts follow the rules of retry and delivery.
     Attempts,
-    /// Barriers hold, and no step runs before what it waits for.
+    /// Barriers hold, and no step starts before its dependencies have ended.
     Order,
-    /// No result is applied twice, none is made up, and none that was acknowledged or kept is lost.
+    /// No result is applied twice or invented, and no acknowledged or stored result is lost.
     Results,
-    /// No lease is ended before its term is over.
+    /// No lease ends before it expires.
     Terms,
-    /// A run that holds its nodes has them to itself, and no more runs are under way than may.
+    /// An exclusive run has its nodes to itself, and `max_runs` is respected.
     Holds,
     /// Limits hold, by the records and on the hosts.
     Limits,
-    /// A node that is alive is nobody else's.
+    /// A node that is alive is never given to another installation.
     Nodes,
-    /// What really ran had the right to, and what must not overlap did not.
+    /// Only leased work ran, and work that must not overlap did not.
     Work,
 }
 
-/// Something that must not be.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub checker: Checker,
@@ -56,7 +56,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Collects what one checker finds.
+/// Collects the violations that one checker finds.
 pub(crate) struct Findings {
     checker: Checker,
     found: Vec<Violation>,
@@ -72,7 +72,7 @@ impl Findings {
     }
 }
 
-/// Everything that is wrong, sorted by checker.
+/// Returns all violations, sorted by checker.
 pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut all = Vec::new();
     all.extend(promises::ends(evidence).found);

@@ -1,5 +1,4 @@
-//! Checks that a node that is alive is nobody else's: another installation gets it only when it fell silent, said goodbye
-//! or was deleted.
+//! Checks that another installation gets a node's name only after the node went silent, signed off or was deleted.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +10,10 @@ use jiff::SignedDuration;
 use super::evidence::Evidence;
 use super::{Checker, Findings};
 
-/// How much a server's idea of the store's clock may be off; see `terms`.
+/// The largest error of a server's estimate of the store's clock; see `terms`.
 const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(250);
 
-/// Who has a node.
+/// The installation that owns a node.
 struct Owner {
     digest: Option<String>,
     status: NodeStatus,
@@ -24,14 +23,15 @@ struct Owner {
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Nodes);
     if !evidence.is_shared {
-        // Its server's own clock counts, and that may jump.
+        // The server uses its own clock here, which may jump.
         return findings;
     }
-    let stale_after = SignedDuration::try_from(evidence.stale_after).expect("it is short") - CLOCK_DOUBT;
+    let stale_after =
+        SignedDuration::try_from(evidence.stale_after).expect("durations are short") - CLOCK_DOUBT;
     let mut owners: BTreeMap<NodeId, Owner> = BTreeMap::new();
     for event in &evidence.events {
-        let place = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        let Some(at) = evidence.truth.commits.get(place).copied() else { continue };
+        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
+        let Some(at) = evidence.truth.commits.get(index).copied() else { continue };
         match &event.change {
             Change::NodeRegistered { registration } => {
                 let node = registration.node;
@@ -47,7 +47,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                     if at < heard + stale_after {
                         let number = evidence.hosts.get(&node);
                         findings.add(format_args!(
-                            "n{number:?} was heard of at {heard}, and another installation got it at {at}"
+                            "n{number:?} was seen at {heard}, but another installation got its name at {at}"
                         ));
                     }
                 }

@@ -1,5 +1,5 @@
-//! Checks the order of things by retelling the feed: one attempt at a time, retries and resends only as the rules
-//! allow, barriers, dependencies and conditions.
+//! Checks the order of attempts by the feed: one attempt at a time, retries and resends only as the rules allow,
+//! barriers, dependencies and conditions.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use downbeat_core::run::RunState;
 use downbeat_core::spec::{Condition, Delivery};
 use downbeat_core::{Change, limits};
 
+use super::attempts::{Attempt, AttemptLog, Instance};
 use super::evidence::Evidence;
-use super::story::{Attempt, Instance, Story};
 use super::{Checker, Findings};
 
-/// At no moment are two attempts of a step open, and a new one is there for a reason.
+/// Checks that a step never has two open attempts, and that each new attempt has a reason.
 pub(super) fn attempts(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Attempts);
-    let mut story = Story::default();
+    let mut log = AttemptLog::default();
     for event in &evidence.events {
         if let Change::ExecutionsAdded { run, executions, .. } = &event.change {
             let mut before: BTreeMap<Instance, Vec<&Attempt>> = BTreeMap::new();
-            for attempt in story.of(run) {
+            for attempt in log.of(run) {
                 before.entry(attempt.instance()).or_default().push(attempt);
             }
             for execution in executions {
@@ -31,11 +31,11 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
             }
         }
-        story.tell(event);
+        log.apply(event);
         if let Change::RunMoved { run, path, .. } = &event.change
             && path.last().copied().is_some_and(RunState::is_terminal)
         {
-            all_told(&mut findings, &evidence.plans[run], run, &story);
+            check_complete(&mut findings, &evidence.plans[run], run, &log);
         }
     }
     findings
@@ -68,29 +68,29 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
             let allowed = plan.task(step).retry.map_or(0, |rule| rule.max);
             let failed = count(&[Status::Failed]);
             if failed > allowed {
-                findings.add(format_args!("{id} is tried again after {failed} failures; {allowed} may be"));
+                findings.add(format_args!("{id} is retried after {failed} failures; {allowed} are allowed"));
             }
         }
         Status::Lost | Status::Cancelled => {
             let lost = count(&[Status::Lost, Status::Cancelled]);
             if plan.steps[step].delivery == Delivery::AtMostOnce {
-                findings.add(format_args!("{id} is sent again, and step {step} is to run at most once"));
+                findings.add(format_args!("{id} is resent, but step {step} runs at most once"));
             } else if lost > limits::RESENDS_AFTER_LOSS {
-                findings.add(format_args!("{id} is sent again after {lost} losses"));
+                findings.add(format_args!("{id} is resent after {lost} losses"));
             }
         }
         Status::Succeeded | Status::Skipped => {
-            findings.add(format_args!("{id} is tried again after an attempt that {}", last.status));
+            findings.add(format_args!("{id} is retried after an attempt that is {}", last.status));
         }
-        // Found above.
+        // Reported above.
         Status::Pending | Status::Leased | Status::Running => {}
     }
 }
 
-/// A run that ended has nothing open, and a record of every instance.
-fn all_told(findings: &mut Findings, plan: &Plan, run: &RunId, story: &Story) {
+/// Checks that a run that ended has nothing open, and a record of every instance.
+fn check_complete(findings: &mut Findings, plan: &Plan, run: &RunId, log: &AttemptLog) {
     let mut instances: Vec<Instance> = Vec::new();
-    for attempt in story.of(run) {
+    for attempt in log.of(run) {
         if attempt.is_open() {
             let (step, status) = (attempt.step, attempt.status);
             findings.add(format_args!("{run} ended while an attempt of step {step} is {status}"));
@@ -101,49 +101,49 @@ fn all_told(findings: &mut Findings, plan: &Plan, run: &RunId, story: &Story) {
     instances.dedup();
     for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
         let of_entry = |(_, step, _, _): &&Instance| plan.steps[*step].entry == number;
-        let told: Vec<&Instance> = instances.iter().filter(of_entry).collect();
+        let recorded: Vec<&Instance> = instances.iter().filter(of_entry).collect();
         let length = entry.length as usize;
-        // What is skipped before it began has no items.
-        let began = told.iter().any(|(_, _, _, item)| item.is_some());
+        // An entry that is skipped before it starts has no items.
+        let began = recorded.iter().any(|(_, _, _, item)| item.is_some());
         let expected = match (&entry.each, plan.nodes_of(number)) {
-            (Some(each), _) if began || told.is_empty() => length * known(each),
+            (Some(each), _) if began || recorded.is_empty() => length * known(each),
             (_, Some(nodes)) => length * nodes.len(),
             (_, None) => length,
         };
-        if told.len() != expected {
-            let told = told.len();
+        if recorded.len() != expected {
+            let recorded = recorded.len();
             findings.add(format_args!(
-                "{run} ended with records of {told} instances of entry {number}; it has {expected}"
+                "{run} ended with records of {recorded} instances of entry {number}; it has {expected}"
             ));
         }
     }
 }
 
-/// How many items there are: here they are always written out.
+/// Returns the number of items. The jobs of the simulation always list them.
 fn known(each: &Each) -> usize {
     match &each.items {
         Items::Known(items) => items.len(),
-        Items::Expected(_) => unreachable!("no job here asks another task for its items"),
+        Items::Expected(_) => unreachable!("the simulation's jobs list their items"),
     }
 }
 
-/// Nothing begins before what it waits for has ended, and only if its condition is met.
+/// Checks that no attempt starts before its dependencies have ended, and only if its condition is met.
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Order);
-    let mut story = Story::default();
+    let mut log = AttemptLog::default();
     for event in &evidence.events {
         let Change::ExecutionsAdded { run, executions, .. } = &event.change else {
-            story.tell(event);
+            log.apply(event);
             continue;
         };
-        // One by one: what is born failed is why others of the same change are there.
+        // One by one: an attempt that is added as failed is the reason for later ones in the same change.
         for execution in executions {
-            // What was taken over from another run does not begin here.
+            // An attempt that is reused from another run does not start here.
             if execution.state.status() != Status::Skipped && execution.reused.is_none() {
-                let attempts: Vec<&Attempt> = story.of(run).collect();
+                let attempts: Vec<&Attempt> = log.of(run).collect();
                 begins(&mut findings, &evidence.plans[run], execution, &attempts);
             }
-            story.add(run, execution);
+            log.add(run, execution);
         }
     }
     findings
@@ -160,13 +160,13 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     for &before in &pass.after {
         for open in attempts.iter().filter(|attempt| in_pass(attempt, before) && attempt.is_open()) {
             let (earlier, later) = (open.step, execution.step());
-            findings.add(format_args!("{id} of step {later} begins while step {earlier} is {}", open.status));
+            findings.add(format_args!("{id} of step {later} starts while step {earlier} is {}", open.status));
         }
     }
     for &after in &pass.before {
         let began = |attempt: &&&Attempt| in_pass(attempt, after) && attempt.status != Status::Skipped;
         if let Some(later) = attempts.iter().find(began) {
-            findings.add(format_args!("{id} of step {} begins after step {}", execution.step(), later.step));
+            findings.add(format_args!("{id} of step {} starts after step {}", execution.step(), later.step));
         }
     }
     let on_this_node = |attempt: &&&Attempt| {
@@ -175,7 +175,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < number && leaf.is_open() {
             findings
-                .add(format_args!("{id} begins while leaf {} of its branch is {}", leaf.step, leaf.status));
+                .add(format_args!("{id} starts while leaf {} of its branch is {}", leaf.step, leaf.status));
         }
     }
     let is_first = !attempts.iter().any(|attempt| in_pass(attempt, own));
@@ -184,16 +184,18 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
             |attempt: &&&Attempt| plan.passes[pass_of(plan, attempt.step, attempt.pinned)].wave == pass.wave;
         let failed = failed_nodes(plan, attempts);
         if failed > budget && !attempts.iter().any(|attempt| begun(&attempt)) {
-            findings.add(format_args!("{id} begins wave {wave} after {failed} nodes failed; {budget} may"));
+            findings.add(format_args!(
+                "{id} starts wave {wave} after {failed} nodes failed; max_failures is {budget}"
+            ));
         }
     }
     if is_first && !met(plan, step.entry, attempts) {
         let condition = entry.condition;
-        findings.add(format_args!("{id} of step {} begins against {condition:?}", execution.step()));
+        findings
+            .add(format_args!("{id} of step {} starts although {condition:?} is not met", execution.step()));
     }
 }
 
-/// The pass that an instance belongs to.
 fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
     let entry = plan.steps[step].entry;
     let has = |pass: PassIx| {
@@ -207,13 +209,13 @@ fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
         .expect("every instance belongs to a pass")
 }
 
-/// How many nodes failed for good in a step that does not answer failures.
+/// Returns how many nodes failed for good in a step without a failure handler.
 fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
-    let answers = |step: StepIx| {
+    let handles = |step: StepIx| {
         let step = &plan.steps[step];
         [step.condition, plan.entries[step.entry].condition].contains(&Some(Condition::OnFailure))
     };
-    let failed = last(attempts.iter().copied().filter(|attempt| !answers(attempt.step)));
+    let failed = last(attempts.iter().copied().filter(|attempt| !handles(attempt.step)));
     let mut nodes: Vec<Option<NodeId>> = failed
         .into_iter()
         .filter(|(_, status)| is_failed(*status))
@@ -224,11 +226,11 @@ fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
     u32::try_from(nodes.len()).expect("nodes are bounded")
 }
 
-/// How each instance stands.
+/// Returns the status of each instance.
 fn last<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> BTreeMap<Instance, Status> {
     let mut last = BTreeMap::new();
     for attempt in attempts {
-        // A retry that was withdrawn leaves the failure before it.
+        // A withdrawn retry leaves the failure before it in force.
         let withdrawn = attempt.status == Status::Skipped && attempt.number > 1;
         last.insert(attempt.instance(), if withdrawn { Status::Failed } else { attempt.status });
     }
@@ -239,7 +241,7 @@ fn is_failed(status: Status) -> bool {
     matches!(status, Status::Failed | Status::Lost | Status::Cancelled)
 }
 
-/// How an entry ended.
+/// The result of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Succeeded,
@@ -281,7 +283,7 @@ fn met(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> bool {
             let earlier: Vec<EntryIx> = EntryIx::first(entry_number.0).collect();
             let failed = ends(&earlier).contains(&End::Failed);
             match entry.condition {
-                // The waves before went through all entries.
+                // In a rollout, the earlier waves have run all entries.
                 Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => {
                     let all: Vec<EntryIx> =
                         (0..).map(EntryIx).zip(&plan.entries).map(|(entry, _)| entry).collect();

@@ -1,5 +1,5 @@
-//! Checks what was promised: accepted runs exist and end, results that were acknowledged or kept are there, applied
-//! once, and none was made up.
+//! Checks promises: accepted runs exist and end; acknowledged or stored results exist, are applied once, and come from
+//! a real process.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
     let tables = &evidence.tables;
     for run in &evidence.truth.accepted {
         if !tables.runs.contains_key(run) {
-            findings.add(format_args!("run {run} was accepted and does not exist"));
+            findings.add(format_args!("run {run} was accepted but does not exist"));
         }
     }
     for run in tables.runs.values().filter(|run| !run.live.is_ended()) {
@@ -54,7 +54,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             if *count > 1 {
                 findings.add(format_args!("{execution} has {count} applied results"));
             }
-            made_up(&mut findings, evidence, *execution, outcome);
+            check_origin(&mut findings, evidence, *execution, outcome);
         }
     }
     for receipt in &evidence.truth.receipts {
@@ -65,15 +65,17 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             same && outcome(execution).is_some_and(|kept| is_same(kept, &receipt.outcome))
         });
         if !kept {
-            let (id, at, said) = (held.execution, receipt.at, receipt.outcome.verdict);
+            let (id, at, received) = (held.execution, receipt.at, receipt.outcome.verdict);
             let state = stored.map(|execution| &execution.state);
-            findings.add(format_args!("{id}: {said:?} was acknowledged at {at}, and it is {state:?}"));
+            findings
+                .add(format_args!("{id}: {received:?} was acknowledged at {at}, but the state is {state:?}"));
         }
     }
     for execution in tables.executions.values().filter(|execution| execution.reused.is_none()) {
         let (Some(lease), Some(outcome)) = (execution.state.lease(), outcome(execution)) else { continue };
         let Some(received_at) = outcome.received_at else {
-            findings.add(format_args!("{}: nobody knows when its result was received", execution.id));
+            findings
+                .add(format_args!("{}: the time at which its result was received is missing", execution.id));
             continue;
         };
         let (started, finished) = (outcome.started_at, outcome.finished_at);
@@ -91,37 +93,37 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             && reason == "the agent restarted"
         {
             findings
-                .add(format_args!("{id} is lost because {reason}, and its result was on the agent's disk"));
+                .add(format_args!("{id} is lost because {reason}, but its result was on the agent's disk"));
         }
     }
     findings
 }
 
-/// Whether two results say the same. Their times may differ: an agent's clock is not the servers'.
-fn is_same(kept: &Outcome, said: &Outcome) -> bool {
+/// Returns true if two results are the same, apart from their times: an agent's clock differs from the servers'.
+fn is_same(kept: &Outcome, received: &Outcome) -> bool {
     let times = |outcome: &Outcome| (outcome.started_at, outcome.finished_at, outcome.received_at);
-    let (started_at, finished_at, received_at) = times(said);
-    Outcome { started_at, finished_at, received_at, ..kept.clone() } == *said
+    let (started_at, finished_at, received_at) = times(received);
+    Outcome { started_at, finished_at, received_at, ..kept.clone() } == *received
 }
 
-/// A result that counts was brought about by a process with that name, on the node that had the lease.
-fn made_up(findings: &mut Findings, evidence: &Evidence, execution: ExecutionId, outcome: &Outcome) {
+/// Checks that a result comes from a process of that execution, on the node that had the lease.
+fn check_origin(findings: &mut Findings, evidence: &Evidence, execution: ExecutionId, outcome: &Outcome) {
     let lease = evidence.tables.executions.get(&execution).and_then(|each| each.state.lease().copied());
     let host = lease.and_then(|lease| evidence.hosts.get(&lease.node).copied());
     let brought_about = evidence.truth.of(execution).any(|process| {
         let verdict = match outcome.verdict {
             Verdict::Succeeded => process.verdict == Some(Verdict::Succeeded),
-            // Work that was ended early may have failed by that: its time was up.
+            // Work that was stopped early may fail because of its timeout.
             Verdict::Failed => matches!(process.verdict, Some(Verdict::Failed | Verdict::Cancelled)),
             Verdict::Cancelled => process.verdict == Some(Verdict::Cancelled),
         };
         verdict && Some(process.agent) == host
     });
-    // What is told to stop before it begins has no process.
+    // Work that is cancelled before it starts has no process.
     let unbegun = outcome.verdict == Verdict::Cancelled && evidence.truth.of(execution).next().is_none();
     if !brought_about && !unbegun {
         let seen: Vec<_> = evidence.truth.of(execution).collect();
         let verdict = outcome.verdict;
-        findings.add(format_args!("{execution} {verdict:?} on {host:?}, and what ran is {seen:?}"));
+        findings.add(format_args!("{execution} {verdict:?} on {host:?}, but the processes were {seen:?}"));
     }
 }

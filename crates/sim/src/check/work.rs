@@ -1,4 +1,4 @@
-//! Checks what really ran: only with a lease, never twice, and what must never overlap did not.
+//! Checks the work that really ran: only with a lease, never twice, and without forbidden overlaps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use downbeat_core::plan::StepIx;
 use downbeat_core::spec::OnDisconnect;
 use downbeat_core::{Change, Timestamp};
 
+use super::attempts::Instance;
 use super::evidence::Evidence;
-use super::story::Instance;
 use super::{Checker, Findings};
 use crate::truth::Process;
 
@@ -21,12 +21,12 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     findings
 }
 
-/// When each execution was leased, in true time, and to which host.
+/// Returns when each execution was leased, in true time, and to which host.
 fn leases(evidence: &Evidence) -> BTreeMap<ExecutionId, (Timestamp, Option<usize>)> {
     let mut leases = BTreeMap::new();
     for event in &evidence.events {
-        let place = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        let Some(at) = evidence.truth.commits.get(place).copied() else { continue };
+        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
+        let Some(at) = evidence.truth.commits.get(index).copied() else { continue };
         match &event.change {
             Change::ExecutionLeased { execution, lease, .. } => {
                 leases.insert(*execution, (at, evidence.hosts.get(&lease.node).copied()));
@@ -51,8 +51,9 @@ fn with_a_lease(findings: &mut Findings, evidence: &Evidence) {
             None => findings.add(format_args!("n{} ran {id}, which was never leased", process.agent)),
             Some((at, host)) if *at > process.begun || *host != Some(process.agent) => {
                 let (agent, begun) = (process.agent, process.begun);
-                findings
-                    .add(format_args!("n{agent} ran {id} at {begun}, and {host:?} has the lease since {at}"));
+                findings.add(format_args!(
+                    "n{agent} ran {id} at {begun}, but {host:?} has had the lease since {at}"
+                ));
             }
             Some(_) => {}
         }
@@ -64,14 +65,16 @@ fn never_twice(findings: &mut Findings, evidence: &Evidence) {
     for process in &evidence.truth.processes {
         let id = process.identity;
         if !seen.insert((id.execution, id.attempt)) {
-            let (agent, life) = (process.agent, process.incarnation);
-            findings.add(format_args!("{id} was begun twice, the second time by life {life} of n{agent}"));
+            let (agent, session) = (process.agent, process.incarnation);
+            findings.add(format_args!(
+                "{id} was started twice, the second time by session {session} of n{agent}"
+            ));
         }
     }
 }
 
-/// Attempts of a task with `on_disconnect: stop` never run at the same time, wherever. Only an agent can see to that: one
-/// that was killed ends what it left when it is back, which may be too late.
+/// Checks that attempts of a task with `on_disconnect: stop` never overlap on any host. Orphans are exempt: only an
+/// agent can stop them, and after a crash it may be too late.
 fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
     let mut instances: BTreeMap<Instance, Vec<&Process>> = BTreeMap::new();
     for process in &evidence.truth.processes {
@@ -88,7 +91,7 @@ fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
             if !pair[0].orphaned && pair[0].ended.is_none_or(|ended| ended > pair[1].begun) {
                 let (former, next) = (pair[0], pair[1]);
                 findings.add(format_args!(
-                    "{} on n{} until {:?} overlaps with {} on n{} from {}, and must not",
+                    "{} on n{} until {:?} overlaps with {} on n{} from {}, which is not allowed",
                     former.identity, former.agent, former.ended, next.identity, next.agent, next.begun
                 ));
             }

@@ -1,5 +1,5 @@
-//! Owns what can happen next: everything that can, in any order. What no order of healthy steps would bring about
-//! is a fault, and there are only so many of them.
+//! Owns the actions: everything that can happen next, in any order. An action that healthy components never cause is a
+//! fault, and the number of faults is bounded.
 
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Status, Verdict};
@@ -13,7 +13,7 @@ use super::rules;
 use super::setup::{Broken, Protocol, Sighting, registered, run_id, time};
 use super::world::{Attempt, Memory, NODES, Phase, SERVERS, Server, World, node_id, node_index, session_id};
 
-/// A lease as a path shows it.
+/// A lease as it is shown in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     attempt: Attempt,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Token {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A server raises the epoch: because nobody drives the run, or because it believes so (a fault).
+    /// A server raises the epoch: because the run has no owner, or because it wrongly believes so (a fault).
     Take {
         server: usize,
         answer: Answer,
@@ -51,18 +51,18 @@ pub(crate) enum Action {
     TryAgain {
         server: usize,
     },
-    /// A server dies and is back with nothing.
+    /// A server crashes and restarts with empty memory.
     Crash {
         server: usize,
     },
-    /// Any server claims for a node; its board may be behind (a fault), then the session is an old one.
+    /// A server claims for a node; if its board is outdated (a fault), the session is an old one.
     Lease {
         attempt: Attempt,
         node: usize,
         session: u8,
         fault: bool,
     },
-    /// A sweep, a registration or a board ends a lease. A fault when the agent is alive and well: clocks drift.
+    /// A sweep, a registration or a board ends a lease. It is a fault if the agent is alive: clocks drift.
     EndLease {
         held: Held,
         fault: bool,
@@ -81,27 +81,27 @@ pub(crate) enum Action {
     Report {
         held: Held,
     },
-    /// The answer to a report arrives at the agent.
+    /// The response to a report arrives at the agent.
     Receipt {
         held: Held,
     },
-    /// An agent dies and is back with what is on its disk.
+    /// An agent crashes and restarts with the data on its disk.
     Restart {
         node: usize,
     },
     Register {
         node: usize,
     },
-    /// A node was not heard of for long. Its agent may be alive and well.
+    /// A node was not seen for long. Its agent may be alive.
     Silence {
         node: usize,
     },
-    /// It is heard of again.
+    /// The node is seen again.
     Heartbeat {
         node: usize,
     },
     Cancel,
-    /// Only when that is broken: an owner hears of a result that is not committed.
+    /// Only with a deliberate defect: an owner receives a result that is not committed.
     Rumour {
         held: Held,
     },
@@ -175,7 +175,7 @@ impl Action {
     }
 }
 
-/// Nodes that an execution may be given to, with the session that they are known by, and the one before.
+/// Returns the nodes that an execution may be leased to, each with its current session and the one before.
 fn claims(world: &World, execution: &Execution, actions: &mut Vec<Action>) {
     let grants = world.grants.iter().filter(|grant| grant.execution == execution.id).count();
     if !execution.state.status().is_open() || grants > 1 {
@@ -258,7 +258,7 @@ impl Protocol {
         }
     }
 
-    /// A new session registers when what its former life left is delivered.
+    /// A new session registers after the results of the earlier one are delivered.
     fn may_register(&self, world: &World, node: usize) -> bool {
         let mut left = world.grants.iter().filter(|grant| grant.node == node);
         world.agents[node] != world.registered(node)
@@ -331,7 +331,7 @@ impl Protocol {
         );
     }
 
-    /// One change. When it is refused nothing happened, and it is noted that this was seen.
+    /// Commits one change. If it is refused nothing has happened, and the refusal is recorded.
     fn one(&self, world: &mut World, change: Change, refused: Sighting) -> Option<()> {
         if self.commit(world, vec![change])[0].is_err() {
             self.seen.note(refused);
@@ -340,7 +340,7 @@ impl Protocol {
         Some(())
     }
 
-    /// What a server makes of a report that has no effect: it had it before, or its lease does not count.
+    /// Returns why a report has no effect: it was applied before, or its lease is outdated.
     fn second_look(&self, world: &World, held: &Held) -> Sighting {
         if is_recorded(world, held) { Sighting::RepeatedReportAbsorbed } else { Sighting::LateReportRefused }
     }
@@ -393,7 +393,7 @@ fn lost(held: &Held) -> Change {
 }
 
 fn finished(world: &World, held: &Held) -> Change {
-    let verdict = world.grant(held.token.0).verdict().expect("only what ended is reported");
+    let verdict = world.grant(held.token.0).verdict().expect("only ended work is reported");
     let outcome = Outcome {
         verdict,
         exit_code: None,

@@ -1,5 +1,5 @@
-//! Owns the model's one write path: every change goes through the store's real guards, and what a commit did is
-//! looked at before anything else happens.
+//! Owns the model's only write path: every change goes through the store's real guards, and each commit is checked at
+//! once.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::setup::{Broken, Protocol, run_id, time};
 use super::world::{Grant, Phase, World, node_id, node_index, session_id, session_number};
 
 impl Protocol {
-    /// Commits, and lets everybody who owns the run hear of it.
+    /// Commits, and delivers the changes to every server that owns the run.
     pub(crate) fn commit(&self, world: &mut World, mut changes: Vec<Change>) -> Vec<Applied> {
         let before = Arc::clone(&world.tables);
         let tables = Arc::make_mut(&mut world.tables);
@@ -22,7 +22,7 @@ impl Protocol {
         for change in &mut changes {
             self.broken.bend(tables, change, &world.grants);
         }
-        // Whoever replays a single change does again what was just done: that needs no proof.
+        // Replaying a single change repeats the same call, so it proves nothing.
         let replayed = changes.len() > 1 || self.broken == Broken::ForgetfulFeed;
         let ground = replayed.then(|| tables.clone());
         let Verdicts { outcomes, applied, .. } = tables.apply_all(&changes);
@@ -46,7 +46,7 @@ impl Protocol {
         outcomes
     }
 
-    /// The applied changes with their numbers.
+    /// Returns the applied changes with their numbers.
     fn feed<'a>(&self, numbered: impl Iterator<Item = (u64, &'a Change)>) -> Vec<(u64, &'a Change)> {
         let mut feed: Vec<_> = numbered.collect();
         if self.broken == Broken::ForgetfulFeed {
@@ -56,7 +56,7 @@ impl Protocol {
     }
 }
 
-/// The epoch that a change shows as its right.
+/// Returns the epoch that a change carries.
 fn epoch(change: &Change) -> Option<u64> {
     match change {
         Change::ExecutionsAdded { epoch, .. }
@@ -81,7 +81,8 @@ fn ended_moved(before: &Tables, after: &Tables) -> bool {
         || run.is_some_and(|run| run.is_ended() && after.runs.get(&run_id()) != Some(run))
 }
 
-/// The numbers have no gap, and applying the events one by one to the tables from before gives the tables from after.
+/// Checks that the numbers have no gap, and that applying the events one by one to the old tables results in the new
+/// ones.
 fn feed_explains(
     mut replica: Tables,
     after: &Tables,
@@ -121,7 +122,7 @@ fn concerns_engine(change: &Change) -> bool {
     }
 }
 
-/// Keeps the list of leases.
+/// Updates the list of leases.
 fn note(world: &mut World, change: &Change) {
     match change {
         Change::ExecutionLeased { execution, lease, .. } => {
@@ -157,7 +158,7 @@ fn granted(execution: ExecutionId, lease: &Lease) -> Grant {
 }
 
 impl Broken {
-    /// Makes a guard let this change through.
+    /// Lets this change pass a guard that is broken on purpose.
     fn bend(self, tables: &mut Tables, change: &mut Change, grants: &[Grant]) {
         match self {
             Broken::NoFencing => no_fencing(tables, change, grants),
@@ -186,7 +187,7 @@ fn no_fencing(tables: &mut Tables, change: &Change, grants: &[Grant]) {
     force(tables, *execution, State::Leased { lease, stop: false });
 }
 
-/// Puts an execution into a state past all guards.
+/// Sets an execution's state without any guard.
 fn force(tables: &mut Tables, id: ExecutionId, state: State) {
     if let Some(execution) = tables.executions.get_mut(&id) {
         execution.state = state;

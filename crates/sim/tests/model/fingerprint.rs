@@ -1,6 +1,6 @@
-//! Owns when two worlds are the same: when nothing that can follow tells them apart. Ids are drawn in the order in
-//! which things happened, so executions are compared by step, node, attempt and the epoch of who made them. Servers
-//! are alike, and so are the two nodes: a world is the same as its mirror image.
+//! Owns when two worlds are equal: when nothing that can follow distinguishes them. Ids are assigned in order of time,
+//! so executions are compared by step, node, attempt and their creator's epoch. Servers are interchangeable, and so are
+//! the two nodes: a world equals its mirror image.
 
 use std::hash::{Hash, Hasher};
 
@@ -33,7 +33,7 @@ fn verdict(verdict: Verdict) -> u64 {
     }
 }
 
-/// The tables as they are, or in the mirror.
+/// The tables, or their mirror image.
 #[derive(Clone, Copy)]
 struct View<'a> {
     tables: &'a Tables,
@@ -45,7 +45,7 @@ fn views(tables: &Tables) -> [View<'_>; 2] {
 }
 
 impl View<'_> {
-    /// The node that is seen in this place.
+    /// Returns the node at this position of the view.
     fn seen(self, node: usize) -> usize {
         if self.mirrored { NODES - 1 - node } else { node }
     }
@@ -80,7 +80,7 @@ impl View<'_> {
         all(&[self.name(execution), state.status() as u64, lease, detail])
     }
 
-    /// What is in the tables that a decision looks at.
+    /// Hashes the parts of the tables that a decision reads.
     fn digest(self) -> u64 {
         self.tables.executions.values().map(|execution| self.execution(execution)).fold(0, u64::wrapping_add)
     }
@@ -116,7 +116,7 @@ impl View<'_> {
         all(&[u64::from(change.phase()), detail])
     }
 
-    /// The nodes that are offline: decisions look at that too.
+    /// Returns the offline nodes, which decisions read too.
     fn offline(self) -> u64 {
         let offline = (0..NODES).filter(|node| is_offline(self.tables, node_id(*node)));
         offline.map(|node| 1 << self.seen(node)).sum()
@@ -194,12 +194,12 @@ impl View<'_> {
 }
 
 impl Observed {
-    /// An owner that begins with the run itself.
+    /// An owner that starts with the run itself.
     pub(crate) fn nothing() -> Self {
         Self { ordered: [0; 2], unordered: [0; 2] }
     }
 
-    /// An owner that begins with what the tables hold.
+    /// An owner that starts from the tables.
     pub(crate) fn loaded(tables: &Tables, stopping: bool) -> Self {
         let ordered = views(tables).map(|view| all(&[view.digest(), view.offline(), u64::from(stopping)]));
         Self { ordered, unordered: [0; 2] }

@@ -1,14 +1,11 @@
-//! The protocol of leases and owners, checked exhaustively for small numbers.
+//! Checks the protocol of leases and owners exhaustively, for small numbers.
 //!
-//! Real are the decisions: the engine and the machines of `core`, and the guards of its state. Modelled are
-//! the surroundings: two servers that may die, be wrong about each other and lose the answers to their commits; two
-//! agents that may die; leases that may end at any moment, which is what any drift of clocks could do; reports that
-//! arrive late, twice, out of order or never. The checker tries every order of all of it.
+//! The decisions are real: the engine and the state machines of `core`, and the guards of its state. The environment is
+//! modelled: two servers that may crash, be wrong about each other and lose the responses to their commits; two agents
+//! that may crash; leases that may end at any time, as clock drift could cause; reports that arrive late, twice, out of
+//! order or never. The checker tries every order.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "how much was tried, and how a broken rule shows, is for people to read"
-)]
+#![expect(clippy::print_stdout, reason = "statistics, and the path to a broken rule")]
 
 mod actions;
 mod commit;
@@ -27,7 +24,7 @@ use rules::{
 };
 use setup::{Broken, Detail, Protocol, Sighting, fleet, graph, list, placed};
 
-/// Tries everything.
+/// Checks all reachable worlds.
 fn check(name: &str, protocol: Protocol, sightings: &[Sighting]) {
     let protocol = protocol.and_more();
     let seen = protocol.seen.clone();
@@ -46,7 +43,7 @@ fn check(name: &str, protocol: Protocol, sightings: &[Sighting]) {
     }
 }
 
-/// Tries everything until the rules are seen to be broken, and tells how.
+/// Searches until a rule is broken, and prints the path.
 fn catches(broken: Broken, protocol: Protocol, rules: &[&'static str]) {
     let wanted = HasDiscoveries::AllOf(rules.iter().copied().collect());
     let checker = protocol.broken(broken).checker().threads(2).finish_when(wanted).spawn_bfs().join();

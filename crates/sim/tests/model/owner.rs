@@ -1,5 +1,5 @@
-//! Owns what a server does with a run: it lets the real engine decide, commits what follows, and lets go of the run
-//! when it is told that it is not its own any more.
+//! Owns a server's work on a run: it lets the real engine decide, commits the result, and drops the run when a commit
+//! shows that another server owns it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use uuid::Uuid;
 use super::setup::{Broken, Protocol, Sighting, run_id, server_id, time};
 use super::world::{Grant, Observed, Owner, Server, World, is_offline, node_id, node_index, session_id};
 
-/// Whether the one who commits hears what became of it.
+/// Whether the committer receives the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Heard,
     Lost,
 }
 
-/// How new executions come into the world.
+/// The initial state of new executions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Birth {
     Pending,
-    /// Placed ones on this node.
+    /// Placed ones get a lease on this node.
     Leased(usize),
 }
 
-/// A token that nobody had before.
+/// Returns an unused token.
 pub(crate) fn token(execution: ExecutionId, grants: &[Grant]) -> LeaseToken {
     let earlier = grants.iter().filter(|grant| grant.execution == execution).count();
     LeaseToken(Uuid::from_u128(execution.0.as_u128().wrapping_add(1 + earlier as u128)))
@@ -47,7 +47,7 @@ pub(crate) fn lease(execution: ExecutionId, node: usize, session: u8, grants: &[
 }
 
 impl Protocol {
-    /// The run is created, and its first turn committed with it.
+    /// Creates the run and commits its first turn with it.
     pub(crate) fn submit(&self, world: &mut World) {
         let record = &self.record;
         let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.live.epoch, record.state());
@@ -58,7 +58,7 @@ impl Protocol {
         self.commit(world, changes);
     }
 
-    /// Takes the run from whoever has it. Nothing is known of it yet but that.
+    /// Takes the run over. The run is not loaded yet.
     pub(crate) fn take(&self, world: &mut World, server: usize, answer: Answer) {
         let epoch = world.run().epoch;
         let epoch = epoch + 1;
@@ -71,7 +71,7 @@ impl Protocol {
         }
     }
 
-    /// Goes on where the run was.
+    /// Loads the run and continues it.
     pub(crate) fn load(&self, world: &mut World, server: usize, answer: Answer) -> Option<()> {
         let Server::Taken { epoch, mailbox } = &world.servers[server] else { return None };
         let record = RunRecord { live: world.run().clone(), ..self.record.clone() };
@@ -96,7 +96,7 @@ impl Protocol {
             return None;
         }
         world.servers[server] = Server::Owner(Arc::new(owner));
-        // Whether it was refused is not looked at: the next commit will say so.
+        // A refusal is ignored here: the next commit shows it as well.
         self.commit(world, changes);
         if ended || answer == Answer::Lost {
             world.servers[server] = Server::Idle;
@@ -104,7 +104,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Observes the next of what was committed, and commits what follows.
+    /// Observes the next committed change, and commits the result.
     pub(crate) fn observe(
         &self,
         world: &mut World,
@@ -129,7 +129,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Tries a commit again whose answer was lost.
+    /// Retries a commit whose response was lost.
     pub(crate) fn try_again(&self, world: &mut World, server: usize) -> Option<()> {
         let changes = std::mem::take(&mut owner(world, server)?.retry);
         let outcomes = self.commit(world, changes);
@@ -157,10 +157,10 @@ fn owner(world: &mut World, server: usize) -> Option<&mut Owner> {
 }
 
 fn owner_of(world: &mut World, server: usize) -> &mut Owner {
-    owner(world, server).expect("it owned the run a moment ago")
+    owner(world, server).expect("it has just owned the run")
 }
 
-/// Gives what is about to be created to nodes that wait for work.
+/// Leases new executions to nodes that wait for work.
 fn reserve(world: &World, changes: &mut [Change], placed: usize) -> bool {
     let mut any = false;
     for change in changes {
@@ -194,7 +194,7 @@ impl Owner {
         Self { progress, mailbox, retry: Vec::new(), made: 0, observed }
     }
 
-    /// Observes the next of what was committed, and answers what follows.
+    /// Observes the next committed change, and returns the resulting changes.
     fn observe(&mut self, tables: &Tables) -> Vec<Change> {
         let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
         self.observed = self.observed.and(tables, &change);
@@ -204,7 +204,7 @@ impl Owner {
         })
     }
 
-    /// Observes what nothing follows from.
+    /// Observes changes without consequences.
     pub(crate) fn absorb(&mut self, tables: &Tables) {
         while !self.mailbox.is_empty() {
             let mut trial = self.clone();
@@ -215,7 +215,7 @@ impl Owner {
         }
     }
 
-    /// Lets the engine decide. Ids follow from the epoch and what was made before: the same each time.
+    /// Lets the engine decide. Ids are derived from the epoch and a counter, so they are always the same.
     fn turn(&mut self, tables: &Tables, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) -> Vec<Change> {
         let epoch = self.progress.epoch();
         let mut dice = Dice::new((epoch << 32) | (self.made << 8));

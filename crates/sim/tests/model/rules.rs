@@ -1,4 +1,4 @@
-//! Owns the rules that hold in every world that can be reached, and what is to be reachable at all.
+//! Owns the rules that hold in every reachable world, and the worlds that must be reachable.
 
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::NodeId;
@@ -10,17 +10,17 @@ use super::setup::Protocol;
 use super::world::{Grant, Memory, Phase, World, session_number};
 
 pub(crate) const ONE_RESULT: &str = "an execution has at most one applied result";
-pub(crate) const ONE_LEASE: &str = "at most one attempt of an instance holds a lease";
+pub(crate) const ONE_LEASE: &str = "at most one attempt of an instance has a lease";
 pub(crate) const ONE_ATTEMPT: &str = "at most one attempt of an instance is open";
 pub(crate) const OLD_OWNER: &str = "an old owner never changes the run";
-pub(crate) const BARRIER: &str = "no step begins before those that it waits for have ended everywhere";
-pub(crate) const RECEIPT: &str = "a result that was acknowledged is in the store for ever";
-pub(crate) const OUTBOX: &str = "what an agent finished is settled before its next session registers";
-pub(crate) const FEED: &str = "the feed has no gap and replaying it gives the tables";
-pub(crate) const ENDED: &str = "what has ended never moves";
+pub(crate) const BARRIER: &str = "no step starts before its dependencies have ended everywhere";
+pub(crate) const RECEIPT: &str = "an acknowledged result stays in the store forever";
+pub(crate) const OUTBOX: &str = "an agent's finished work is reported before its next session registers";
+pub(crate) const FEED: &str = "the feed has no gap and replaying it results in the tables";
+pub(crate) const ENDED: &str = "an ended execution never changes";
 pub(crate) const NOTHING_LEFT: &str = "a run that has ended has nothing open";
 pub(crate) const COMPLETED: &str = "a completed run has one success of every instance";
-pub(crate) const ENDS: &str = "every run ends, whatever went wrong";
+pub(crate) const ENDS: &str = "every run ends, despite all faults";
 
 pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
     let mut properties = vec![
@@ -35,8 +35,8 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
         Property::always(ENDED, |_, world: &World| !world.breaches.ended_moved),
         Property::always(NOTHING_LEFT, |_, world| nothing_left(world)),
         Property::always(COMPLETED, completed_holds),
-        // No path is a cycle: every step uses up a fault or takes something nearer to its end. So this says that
-        // each path, however long and unfair, comes to a world in which the run has ended.
+        // No path is a cycle: every step uses a fault or makes progress. So this checks that each path, however long
+        // and unfair, reaches a world in which the run has ended.
         Property::eventually(ENDS, |_, world| has_ended(world)),
     ];
     if protocol.faults > 0 {
@@ -48,14 +48,14 @@ pub(crate) fn properties(protocol: &Protocol) -> Vec<Property<Protocol>> {
             Property::sometimes("a run whose agent died completes", |_, world: &World| {
                 is(world, RunState::Completed) && world.agents.iter().any(|session| *session > 1)
             }),
-            Property::sometimes("a lost attempt is sent again, and the run completes", |_, world| {
+            Property::sometimes("a lost attempt is resent, and the run completes", |_, world| {
                 is(world, RunState::Completed) && of_status(world, Status::Lost).count() > 0
             }),
-            Property::sometimes("a result comes after its lease was lost", |_, world: &World| {
+            Property::sometimes("a result arrives after its lease was lost", |_, world: &World| {
                 let late = |grant: &&Grant| grant.verdict().is_some() && grant.results == 0 && grant.ended;
                 world.grants.iter().any(|grant| late(&grant))
             }),
-            Property::sometimes("two servers believe that the run is theirs", |_, world: &World| {
+            Property::sometimes("two servers believe that they own the run", |_, world: &World| {
                 world.servers.iter().all(|server| server.epoch().is_some())
             }),
         ]);

@@ -1,4 +1,4 @@
-//! Owns what is checked: which run, how much may go wrong, how finely it is looked at, and what is broken on purpose.
+//! Owns the setup of a check: the run, the number of faults, the level of detail, and the deliberate defect.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,50 +17,50 @@ use uuid::Uuid;
 
 use super::world::{Breaches, NODES, SERVERS, Server, World, node_id, session_id};
 
-/// A guard that is missing. The tables and the engine are the real ones in every case: what breaks is the model's
-/// way of handing changes to them.
+/// A missing guard. The tables and the engine are always the real ones: the defect is in how the model passes changes
+/// to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     Nothing,
-    /// A report counts whatever became of its lease.
+    /// A report is applied regardless of its lease.
     NoFencing,
-    /// A change to a run counts whoever owns it.
+    /// A change to a run is applied regardless of its owner.
     NoEpochGuard,
-    /// What is leased may be leased again.
+    /// A leased execution may be leased again.
     NoPendingGuard,
-    /// An agent forgets its results when it dies.
+    /// An agent forgets its results when it crashes.
     NoOutbox,
-    /// A server says that it has a result before it is committed.
+    /// A server acknowledges a result before it is committed.
     EarlyReceipt,
-    /// A new owner begins at step 0.
+    /// A new owner starts at step 0.
     FromTheStart,
     /// An owner acts on results that are not committed.
     ActsOnRumours,
-    /// Nobody looks after the runs of a server that died.
+    /// Nobody takes over the runs of a crashed server.
     NoTakeOver,
-    /// The feed leaves out that attempts were lost.
+    /// The feed omits lost attempts.
     ForgetfulFeed,
 }
 
-/// How finely the surroundings are looked at. What is off happens together with what comes before it.
+/// The level of detail of the environment. An event that is off happens together with the one before it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Detail {
-    /// Agents report that work began, apart from its end.
+    /// Agents report the start of work separately.
     pub(crate) starts: bool,
-    /// Agents hear what became of a report, apart from its being committed.
+    /// Agents receive the response to a report separately from its commit.
     pub(crate) receipts: bool,
-    /// Executions may be born leased.
+    /// Executions may be added with a lease.
     pub(crate) born_leased: bool,
-    /// Work may be done under a lease that is known to be lost: its result is the first of a late kind.
+    /// Work may finish under a lease that is known to be lost: its result is late from the start.
     pub(crate) late_work: bool,
-    /// Nodes may be silent for so long that they are taken to be offline.
+    /// Nodes may be silent for so long that they count as offline.
     pub(crate) silence: bool,
-    /// Somebody may cancel the run.
+    /// A user may cancel the run.
     pub(crate) cancel: bool,
 }
 
 impl Detail {
-    /// Everything but silence, which has so many worlds that it is looked at alone.
+    /// Everything except silence, which has so many worlds that it is checked alone.
     pub(crate) fn fine() -> Self {
         Self {
             starts: true,
@@ -73,7 +73,7 @@ impl Detail {
     }
 }
 
-/// Refusals are no states: that they happen is noted here.
+/// Refusals are not part of a world, so their occurrence is recorded here.
 #[derive(Debug, Default)]
 pub(crate) struct Sightings(AtomicU32);
 
@@ -99,7 +99,7 @@ impl Sightings {
 #[derive(Clone, Debug)]
 pub(crate) struct Protocol {
     pub(crate) plan: Arc<Plan>,
-    /// As it is created.
+    /// The run as it is created.
     pub(crate) record: RunRecord,
     pub(crate) detail: Detail,
     pub(crate) faults: u8,
@@ -116,12 +116,12 @@ pub(crate) fn server_id(server: usize) -> ServerId {
     ServerId(Uuid::from_u128(0x200 + server as u128))
 }
 
-/// The time of everything that an owner decides is its epoch: so an execution shows who made it.
+/// Uses the owner's epoch as the time of its decisions, so that an execution shows its creator.
 pub(crate) fn time(epoch: u64) -> Timestamp {
-    Timestamp::from_second(i64::try_from(epoch).expect("epochs are small")).expect("and so are times")
+    Timestamp::from_second(i64::try_from(epoch).expect("epochs are small")).expect("times are small")
 }
 
-/// Two entries over both nodes: the second begins when the first has ended everywhere.
+/// Two entries on both nodes: the second starts when the first has ended everywhere.
 pub(crate) fn list() -> Value {
     json!({"target": "all", "tasks": [
         {"name": "first", "backend": "test", "action": "noop"},
@@ -129,7 +129,7 @@ pub(crate) fn list() -> Value {
     ]})
 }
 
-/// One entry over both nodes.
+/// One entry on both nodes.
 pub(crate) fn fleet() -> Value {
     json!({"target": "all", "tasks": [{"name": "only", "backend": "test", "action": "noop"}]})
 }
@@ -176,7 +176,7 @@ fn node(node: usize) -> NodeRecord {
     }
 }
 
-/// What the tables keep of a registration does not depend on its description.
+/// The tables' part of a registration does not depend on its description.
 pub(crate) fn registered(node: usize, session: u8) -> Change {
     let description = Description { backends: Vec::new(), ..description(node) };
     let registration = Registration {
@@ -194,9 +194,9 @@ pub(crate) fn registered(node: usize, session: u8) -> Change {
 
 impl Protocol {
     pub(crate) fn new(definition: Value, detail: Detail, faults: u8) -> Self {
-        let definition: Definition = serde_json::from_value(definition).expect("the definition is one");
+        let definition: Definition = serde_json::from_value(definition).expect("the definition is valid");
         let nodes: Vec<_> = (0..NODES).map(|index| Arc::new(node(index))).collect();
-        let resolved = resolve(&definition, &definition.params, &nodes).expect("its targets are there");
+        let resolved = resolve(&definition, &definition.params, &nodes).expect("its targets exist");
         let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
         let plan = Plan::compile(Arc::clone(&definition), Arc::clone(&resolved)).expect("it has a plan");
         let made = RunMade {
@@ -217,7 +217,7 @@ impl Protocol {
         Self { plan: Arc::new(plan), record, detail, faults, broken, seen }
     }
 
-    /// Lets more go wrong than usual, for whoever has the time: DOWNBEAT_TEST_MODEL_FAULTS says how much more.
+    /// Allows `DOWNBEAT_TEST_MODEL_FAULTS` more faults than usual, for longer checks.
     pub(crate) fn and_more(self) -> Self {
         let more: u8 = match std::env::var("DOWNBEAT_TEST_MODEL_FAULTS") {
             Ok(text) => text.parse().expect("DOWNBEAT_TEST_MODEL_FAULTS is a number"),
@@ -230,7 +230,7 @@ impl Protocol {
         Self { broken, ..self }
     }
 
-    /// Both nodes are registered, and the first server has just been given the run.
+    /// Both nodes are registered, and the first server has just received the run.
     pub(crate) fn beginning(&self) -> World {
         let mut world = World {
             tables: Arc::new(Tables::new()),

@@ -1,5 +1,5 @@
-//! Owns the proof that the checker may be believed: the assumptions under which it leaves worlds out, checked by
-//! walking through all worlds without leaving out anything on their account.
+//! Proves that the checker is sound: checks the assumptions by which it skips worlds, by visiting all worlds without
+//! skipping any because of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use stateright::Model;
 use super::setup::{Detail, Protocol, graph, list, placed};
 use super::world::{Attempt, Observed, Owner, Server, World};
 
-/// Every world once, with those that follow it.
+/// Visits every world once, with its successors.
 fn walk(protocol: &Protocol, mut visit: impl FnMut(&World, u64, &[u64])) {
     let mut known: HashMap<u64, ()> = HashMap::new();
     let mut waiting: VecDeque<World> = protocol.init_states().into();
@@ -29,7 +29,7 @@ fn fingerprint(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// That every path comes to an end is what makes `eventually` mean what it says.
+/// `eventually` is only correct if every path ends.
 fn no_path_is_a_cycle(protocol: &Protocol) {
     let mut edges: HashMap<u64, Vec<u64>> = HashMap::new();
     let mut incoming: HashMap<u64, usize> = HashMap::new();
@@ -52,7 +52,7 @@ fn no_path_is_a_cycle(protocol: &Protocol) {
     assert_eq!(ordered, edges.len(), "worlds in or behind a cycle");
 }
 
-/// An owner's progress, with names for ids and without what never changes.
+/// Returns an owner's progress as text, with names instead of ids and without constant parts.
 fn progress_text(world: &World, owner: &Owner) -> String {
     let text = format!("{:?}", owner.progress);
     let (_plan, moving) = text.split_once("run: run, epoch: ").expect("a progress begins with its plan");
@@ -62,7 +62,7 @@ fn progress_text(world: &World, owner: &Owner) -> String {
     }
     let (before, rest) = text.split_once("active: {").expect("a progress has active attempts");
     let (active, after) = rest.split_once("}, is_patient:").expect("and whether any is patient");
-    // What an old owner wanted to add was refused, and has no name in the tables.
+    // The store refused the additions of a former owner, so they have no name in the tables.
     let named = |one: &str| match one.trim_end_matches('}').split_once(": Active") {
         Some((id, rest)) if !id.starts_with("step") => format!("refused: Active{rest}"),
         _ => one.trim_end_matches('}').to_owned(),
@@ -72,7 +72,7 @@ fn progress_text(world: &World, owner: &Owner) -> String {
     format!("{before}{active:?}{after}")
 }
 
-/// Owners are compared by what they observed: is then what they would decide the same?
+/// Checks that owners that observed the same would also decide the same.
 fn equal_digests_mean_equal_progress(protocol: &Protocol) {
     let mut known: HashMap<(u64, u64, u64, bool), String> = HashMap::new();
     let mut compared = 0;
@@ -81,12 +81,12 @@ fn equal_digests_mean_equal_progress(protocol: &Protocol) {
             let Server::Owner(owner) = server else { continue };
             let text = progress_text(world, owner);
             let Observed { ordered, unordered } = owner.observed;
-            // Whether it was refused is seen in the tables, which are compared as well.
+            // A refusal is visible in the tables, which are compared as well.
             let refused = text.contains("refused: Active");
             let digest = (owner.progress.epoch(), ordered[0], unordered[0], refused);
             compared += 1;
             let first = known.entry(digest).or_insert_with(|| text.clone());
-            assert_eq!(*first, text, "two owners of one digest");
+            assert_eq!(*first, text, "two owners with the same digest");
         }
     });
     println!("{compared} owners, {} different ones", known.len());

@@ -1,5 +1,5 @@
-//! Owns the modelled world: the real tables and engine, and around them what servers believe, what agents hold and
-//! what is on its way. It is a value, so that the checker can try every order of events.
+//! Owns the modelled world: the real tables and engine, and the servers' memory, the agents' state and the messages in
+//! transit. It is a value, so that the checker can try every order of events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,53 +25,53 @@ pub(crate) struct World {
     /// The number of the last event.
     pub(crate) last_seq: u64,
     pub(crate) servers: [Server; SERVERS],
-    /// The session that each agent lives in. It may not have registered it yet.
+    /// The current session of each agent. It may not be registered yet.
     pub(crate) agents: [u8; NODES],
-    /// Every lease that was ever committed, in that order.
+    /// Every lease that was ever committed, in order.
     pub(crate) grants: Vec<Grant>,
-    /// How many more things may go wrong.
+    /// The number of remaining faults.
     pub(crate) faults: u8,
-    /// What was seen to be broken by a step that led here.
+    /// The rules that a step on the way here broke.
     pub(crate) breaches: Breaches,
 }
 
-/// What one server has in memory about the run. All of it dies with the server.
+/// One server's memory of the run. A crash erases it.
 #[derive(Clone, Debug)]
 pub(crate) enum Server {
     Idle,
-    /// Its take-over is committed; it has not loaded the run yet.
+    /// Its takeover is committed; it has not loaded the run yet.
     Taken {
         epoch: u64,
         mailbox: VecDeque<Change>,
     },
-    /// It believes that the run is its own.
+    /// It believes that it owns the run.
     Owner(Arc<Owner>),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) progress: Progress,
-    /// Committed, and not observed yet. Something follows from the first of it: what nothing follows from is observed
-    /// at once, because nobody could tell.
+    /// Committed changes that are not observed yet. The first has consequences: changes without consequences are
+    /// observed at once, which makes no difference.
     pub(crate) mailbox: VecDeque<Change>,
-    /// A commit whose answer was lost: it is tried again before anything else.
+    /// A commit whose response was lost: it is retried before anything else.
     pub(crate) retry: Vec<Change>,
-    /// How many executions it has made: its ids follow from that.
+    /// The number of executions it has created, from which it derives ids.
     pub(crate) made: u64,
-    /// What it has observed; two owners that agree in this have the same progress.
+    /// Its observations; two owners with the same observations have the same progress.
     pub(crate) observed: Observed,
 }
 
-/// A digest of what was observed since the load, as it is and in the mirror. Leases and successes commute; all else
-/// does not.
+/// A digest of the observations since the load, and of their mirror image. Leases and successes commute; nothing else
+/// does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observed {
     pub(crate) ordered: [u64; 2],
     pub(crate) unordered: [u64; 2],
 }
 
-/// A lease, what its agent has made of it, and what became of its reports. What an agent says is never taken off the
-/// network: it may arrive late, again and again, or not at all.
+/// A lease, its agent's state, and the state of its reports. A report is never removed from the network: it may arrive
+/// late, repeatedly, or never.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) execution: ExecutionId,
@@ -79,7 +79,7 @@ pub(crate) struct Grant {
     pub(crate) node: usize,
     pub(crate) session: u8,
     pub(crate) phase: Phase,
-    /// How many results were applied with it.
+    /// The number of results that were applied with it.
     pub(crate) results: u8,
     /// By a result, or by its loss.
     pub(crate) ended: bool,
@@ -92,16 +92,16 @@ pub(crate) enum Phase {
     Running,
     /// The result is on the agent's disk.
     Finished(Verdict),
-    /// The agent knows nothing of it any more.
+    /// The agent has no record of it any more.
     Gone(Option<Verdict>, Memory),
 }
 
-/// Why an agent let go of a lease.
+/// Why an agent dropped a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
     Recorded,
     Refused,
-    /// It died.
+    /// The agent crashed.
     Forgotten,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Breaches {
     pub(crate) feed: bool,
 }
 
-/// An execution by the name that people would use: the same attempt has the same name in every order of events.
+/// An execution's readable name: the same attempt has the same name in every order of events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) id: ExecutionId,
@@ -187,7 +187,7 @@ impl Server {
 }
 
 impl Grant {
-    /// The result, once there was one, whoever remembers it.
+    /// Returns the result, if there ever was one.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         match self.phase {
             Phase::Finished(verdict) | Phase::Gone(Some(verdict), _) => Some(verdict),
@@ -197,7 +197,7 @@ impl Grant {
 }
 
 impl World {
-    /// The run, which is created at the beginning.
+    /// Returns the run, which always exists.
     pub(crate) fn run(&self) -> &RunLive {
         &self.tables.runs[&run_id()]
     }
@@ -206,13 +206,13 @@ impl World {
         &self.tables.executions[&id]
     }
 
-    /// Whether this lease is the current one of an execution that has not ended.
+    /// Returns true if this lease is the current one of an execution that has not ended.
     pub(crate) fn is_current(&self, grant: &Grant) -> bool {
         let state = &self.execution(grant.execution).state;
         state.status().is_open() && state.lease().is_some_and(|lease| lease.token == grant.token)
     }
 
-    /// The session that a node is registered with.
+    /// Returns the registered session of a node.
     pub(crate) fn registered(&self, node: usize) -> u8 {
         session_number(self.tables.nodes[&node_id(node)].session)
     }

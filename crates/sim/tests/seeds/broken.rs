@@ -1,11 +1,11 @@
-//! What is broken on purpose is found, by the checker that is meant for it.
+//! Each deliberate defect is found by its checker.
 
 use downbeat_sim::{Broken, Checker, Setup, run};
 
-/// So many seeds at most: whatever is not found by then is not found in CI.
+/// The maximum number of seeds: CI would not find it later either.
 const SEEDS: u64 = 200;
 
-/// The first seed that finds it.
+/// Returns the first seed that finds it.
 fn found_by(broken: Broken, checker: Checker) {
     let finds = |seed: &u64| {
         let outcome = run(Setup { broken: Some(broken), ..Setup::new(*seed) });

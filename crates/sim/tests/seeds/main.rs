@@ -1,4 +1,4 @@
-//! Seeds: many that must hold, some that must be the same twice, and some that are broken and must be found.
+//! Seeds: many that must hold, some that must repeat exactly, and some with a defect that must be found.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,6 +1,6 @@
-//! Many seeds. `DOWNBEAT_TEST_SEED=n` runs exactly one and prints its trace (with `DOWNBEAT_TEST_SIM_LOG=1` the
-//! product's log is in it), `DOWNBEAT_TEST_SIM_SEEDS=n` runs so many, `DOWNBEAT_TEST_SIM_FIRST=n` begins with another
-//! one than 0, and `DOWNBEAT_TEST_SIM_SECONDS=n` runs seeds that nobody ran before for so long.
+//! Runs many seeds. `DOWNBEAT_TEST_SEED=n` runs exactly one and prints its trace (including the product's log with
+//! `DOWNBEAT_TEST_SIM_LOG=1`), `DOWNBEAT_TEST_SIM_SEEDS=n` sets the number of seeds, `DOWNBEAT_TEST_SIM_FIRST=n` the
+//! first one, and `DOWNBEAT_TEST_SIM_SECONDS=n` runs new seeds for this long.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use downbeat_sim::{Outcome, Setup, run};
 
-/// What CI runs.
+/// The number of seeds in CI.
 const SEEDS: u64 = 1_000;
-/// As many as the machine is meant to have to spare.
+/// Leaves the other cores to other tests.
 const THREADS: usize = 2;
-/// The end of a failing seed's trace.
+/// The number of lines of a failing seed's trace.
 const TAIL: usize = 60;
-/// No use in looking at more at once.
+/// More failures at once do not help.
 const FAILURES: usize = 5;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is to be a number, not `{text}`")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not `{text}`")))
 }
 
 pub(crate) fn report(outcome: &Outcome) -> String {
@@ -33,7 +33,7 @@ pub(crate) fn report(outcome: &Outcome) -> String {
     )
 }
 
-/// The first seed, how many, and until when.
+/// Returns the first seed, the number of seeds, and the deadline.
 fn which() -> (u64, u64, Option<Instant>) {
     if let Some(seconds) = number("DOWNBEAT_TEST_SIM_SECONDS") {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -85,7 +85,7 @@ fn every_seed_holds() {
         println!("{}\n", report(outcome));
     }
     let seeds: Vec<u64> = failures.iter().map(|outcome| outcome.seed).collect();
-    assert!(seeds.is_empty(), "seeds that do not hold: {seeds:?}");
+    assert!(seeds.is_empty(), "failing seeds: {seeds:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The same seed gives the same trace, whatever ran before it.
+//! The same seed produces the same trace, regardless of earlier seeds.
 
 use downbeat_sim::{Setup, run};
 

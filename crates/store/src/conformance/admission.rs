@@ -1,4 +1,4 @@
-//! What a store does with runs that wait for their turn, and with nodes that a run has for itself.
+//! Cases about waiting runs and about nodes that a run holds.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::port::Store;
 const START: [RunState; 2] = [RunState::Starting, RunState::Running];
 
 async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
-    store.run(&run_id(number)).await.unwrap().expect("the run is there")
+    store.run(&run_id(number)).await.unwrap().expect("the run exists")
 }
 
 fn held(holds: &[(u32, u32)]) -> Vec<(NodeId, RunId)> {
@@ -48,7 +48,7 @@ pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
     apply(&store, &[set(1, true, 9)]).await;
     assert_eq!(read(&store, 1).await, living(1, RunLive { paused_at: Some(at(9)), ..RunLive::new(SERVER) }));
     refuse(&store, set(1, true, 10), Refusal::WrongState).await;
-    // It moves on all the same: what runs ends.
+    // A paused run still moves, because its running work ends.
     apply(&store, &[moved(1, &START, 11)]).await;
     assert_eq!(read(&store, 1).await.live.paused_at, Some(at(9)));
     let outcomes = commit(&store, &[set(1, false, 12), set(1, false, 13)]).await.outcomes;
@@ -59,16 +59,16 @@ pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
 }
 
 pub async fn a_full_queue_takes_no_more(store: Arc<dyn Store>) {
-    // What was created without a bound waits as well; what is under way or has ended does not.
+    // Runs that were created without a bound wait as well; active and ended runs do not.
     apply(&store, &[created(1), created(2), moved(2, &START, 3), created(3)]).await;
     apply(&store, &[moved(3, &[RunState::Cancelled], 4)]).await;
     refuse(&store, queued(4, 1), Refusal::QueueFull { pending: 1 }).await;
     let outcomes = commit(&store, &[queued(4, 3), queued(5, 3), queued(6, 3)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Ok(()), Err(Refusal::QueueFull { pending: 3 })]);
     refuse(&store, queued(6, 3), Refusal::QueueFull { pending: 3 }).await;
-    // Whoever asks again for what is there is told so, not that there is no room.
+    // A duplicate is refused as a duplicate, not because of the bound.
     refuse(&store, queued(4, 3), Refusal::RunExists(run_id(4))).await;
-    // One that is let in makes room.
+    // An admitted run makes room.
     apply(&store, &[admitted(4, None, &[])]).await;
     apply(&store, &[queued(6, 3)]).await;
     refuse(&store, queued(7, 3), Refusal::QueueFull { pending: 3 }).await;
@@ -99,21 +99,21 @@ pub async fn no_more_runs_are_let_in_than_may_be_under_way(store: Arc<dyn Store>
     refuse(&store, admitted(1, Some(0), &[]), Refusal::NoRoom { running: 0 }).await;
     let outcomes = commit(&store, &[limited(1), limited(2), limited(3)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Ok(()), Err(Refusal::NoRoom { running: 2 })]);
-    // That it has begun does not count twice.
+    // A run that has started is not counted twice.
     apply(&store, &[moved(1, &START, 9)]).await;
     refuse(&store, limited(3), Refusal::NoRoom { running: 2 }).await;
     apply(&store, &[moved(1, &[RunState::Terminating], 9)]).await;
     refuse(&store, limited(3), Refusal::NoRoom { running: 2 }).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 9)]).await;
     apply(&store, &[limited(3)]).await;
-    // One that began without having waited counts too.
+    // A run that started without waiting counts too.
     apply(&store, &[moved(2, &[RunState::Cancelled], 9), moved(4, &START, 9)]).await;
     refuse(&store, limited(5), Refusal::NoRoom { running: 2 }).await;
     apply(&store, &[admitted(5, None, &[])]).await;
     refuse(&store, admitted(6, Some(3), &[]), Refusal::NoRoom { running: 3 }).await;
 }
 
-/// Whoever paused or cancelled it was told so before it could take anything.
+/// The user who paused or cancelled it got a response before the run could hold anything.
 pub async fn a_run_that_is_paused_or_to_be_cancelled_is_not_let_in(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2)]).await;
     let by = || "ada".to_owned();
@@ -133,7 +133,7 @@ pub async fn a_run_takes_all_its_nodes_or_none(store: Arc<dyn Store>) {
     refuse(&store, admitted(2, None, &[3, 2]), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1)]));
     assert_eq!(read(&store, 2).await, run(2));
-    // Two in one batch: the first has them.
+    // Two in one batch: the first gets the nodes.
     let outcomes = commit(&store, &[admitted(3, None, &[3, 4]), admitted(4, None, &[4])]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(3)))]);
     assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1), (3, 3), (4, 3)]));
@@ -155,7 +155,7 @@ pub async fn a_run_does_not_take_a_node_where_another_is_at_work(store: Arc<dyn 
     apply(&store, &[started, finished(1, 3, 3, Verdict::Succeeded)]).await;
     refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.holds().await.unwrap(), []);
-    // What has ended there, and what only waits for it, is not in the way; nor is its own work.
+    // Ended executions, pending ones and the run's own do not prevent it.
     let own = vec![execution(9, 2, leased(9, 1))];
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), added(2, own)]).await;
     apply(&store, &[admitted(2, None, &[2, 1])]).await;
@@ -169,11 +169,11 @@ pub async fn a_held_node_is_given_nothing_of_another_run(store: Arc<dyn Store>) 
     refuse(&store, given(2, 2, 1), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.execution(execution_id(2)).await.unwrap().unwrap().state, pending());
     apply(&store, &[given(1, 1, 1), given(2, 3, 2)]).await;
-    // Born there: all of the change is refused.
-    let born = |of| added(of, vec![execution(10, of, leased(10, 2)), execution(11, of, leased(11, 1))]);
-    refuse(&store, born(2), Refusal::NodeHeld(run_id(1))).await;
+    // Added with a lease there: the whole change is refused.
+    let new_leased = |of| added(of, vec![execution(10, of, leased(10, 2)), execution(11, of, leased(11, 1))]);
+    refuse(&store, new_leased(2), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.execution(execution_id(10)).await.unwrap(), None);
-    apply(&store, &[born(1)]).await;
+    apply(&store, &[new_leased(1)]).await;
 }
 
 pub async fn a_run_that_ends_gives_its_nodes_back(store: Arc<dyn Store>) {
@@ -195,7 +195,7 @@ pub async fn a_run_that_ends_gives_its_nodes_back(store: Arc<dyn Store>) {
 
 pub async fn what_happens_in_one_batch_counts(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2), created(3), added(3, vec![execution(1, 3, pending())])]).await;
-    // Runs are let in before anything is given out, and end after it.
+    // Within a batch, admissions come before leases, and ends of runs after them.
     let batch = [
         moved(1, &[RunState::Cancelled], 9),
         given(3, 1, 1),
@@ -205,7 +205,7 @@ pub async fn what_happens_in_one_batch_counts(store: Arc<dyn Store>) {
     let outcomes = commit(&store, &batch).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(2))), Ok(()), Ok(())]);
     assert_eq!(store.holds().await.unwrap(), held(&[(1, 2)]));
-    // An end in the same batch comes too late for whoever wants the nodes.
+    // An end in the same batch comes too late for a run that needs the nodes.
     let batch = [moved(2, &[RunState::Cancelled], 9), admitted(3, None, &[1])];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(2)))]);
     apply(&store, &[admitted(3, None, &[1])]).await;

@@ -1,4 +1,4 @@
-//! What a store does with a batch: its order, its guards, its events.
+//! Cases about batches: their order, their guards, their events.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>
     );
     assert!(events.iter().all(|event| event.server == SERVER));
     for event in events {
-        let place = seqs.iter().position(|seq| *seq == Some(event.seq)).unwrap();
-        assert_eq!(event.change, batch[place]);
+        let index = seqs.iter().position(|seq| *seq == Some(event.seq)).unwrap();
+        assert_eq!(event.change, batch[index]);
     }
 }
 
@@ -128,11 +128,11 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
     assert!(seqs.iter().all(Option::is_none));
     assert_eq!(Snapshot::of(&store).await, before);
-    // With one good change among them, exactly that one is there.
+    // With one valid change among them, only that one is applied.
     let mut mixed = refused;
     mixed.insert(5, finished(1, 9, 9, Verdict::Succeeded));
     let Committed { outcomes, seqs } = commit(&store, &mixed).await;
-    let applied: Vec<_> = (0..mixed.len()).filter(|&place| outcomes[place].is_ok()).collect();
+    let applied: Vec<_> = (0..mixed.len()).filter(|&index| outcomes[index].is_ok()).collect();
     assert_eq!(applied, [5]);
     assert_eq!(seqs[5], Some(before.last_seq + 1));
     let after = Snapshot::of(&store).await;

@@ -1,4 +1,4 @@
-//! What a store knows of results that may be used again.
+//! Cases about results that may be reused.
 
 use std::sync::Arc;
 
@@ -29,15 +29,12 @@ fn succeeded(second: i64) -> State {
     State::Succeeded { lease: lease(1, 1), outcome }
 }
 
-/// What is found for each of these keys, by its number.
+/// Returns the number of the execution that is found for each key.
 async fn found(store: &Arc<dyn Store>, keys: &[&str]) -> Vec<(String, u32)> {
     let keys: Vec<Arc<str>> = keys.iter().map(|key| Arc::from(*key)).collect();
     let found = store.cached(ClusterId::DEFAULT, &keys).await.unwrap();
     let number = |execution: &Execution| (0..1_000).find(|&number| execution_id(number) == execution.id);
-    found
-        .iter()
-        .map(|(key, each)| (key.to_string(), number(each).expect("it is one of the test's")))
-        .collect()
+    found.iter().map(|(key, each)| (key.to_string(), number(each).expect("the test created it"))).collect()
 }
 
 fn all(pairs: &[(&str, u32)]) -> Vec<(String, u32)> {
@@ -55,7 +52,7 @@ pub async fn the_newest_result_of_each_key_is_found(store: Arc<dyn Store>) {
         of: Parent::Run(run_id(1)),
         execution: execution_id(number),
         token: token(number),
-        // The agents' clocks say the opposite.
+        // The agents' clocks have the opposite order.
         outcome: Outcome {
             finished_at: at(1_000 - second),
             received_at: Some(at(second)),
@@ -64,7 +61,7 @@ pub async fn the_newest_result_of_each_key_is_found(store: Arc<dyn Store>) {
     };
     apply(&store, &[finish(2, 40)]).await;
     assert_eq!(found(&store, &["a", "b", "c"]).await, all(&[("a", 2)]));
-    // What a server received last counts, not what was made last or what agents say.
+    // The result that a server received last counts; the order of creation and the agents' times do not.
     apply(&store, &[finish(1, 50), finish(4, 60)]).await;
     apply(&store, &[finish(3, 45), finish(5, 60)]).await;
     assert_eq!(found(&store, &["b", "a", "a", "c"]).await, all(&[("a", 1), ("b", 5)]));
@@ -72,7 +69,7 @@ pub async fn the_newest_result_of_each_key_is_found(store: Arc<dyn Store>) {
     assert_eq!(found(&store, &[]).await, []);
     let whole = store.cached(ClusterId::DEFAULT, &[Arc::from("a")]).await.unwrap();
     assert_eq!(whole["a"], store.execution(execution_id(1)).await.unwrap().unwrap());
-    // Of whatever run, also one that it is added to at once.
+    // The run does not matter, even if it is the new execution's own.
     apply(&store, &[created(3), added(3, vec![keyed(9, 3, "a", succeeded(70))])]).await;
     assert_eq!(found(&store, &["a"]).await, all(&[("a", 9)]));
 }
@@ -88,7 +85,7 @@ pub async fn only_what_succeeded_and_was_carried_out_is_found(store: Arc<dyn Sto
     apply(&store, &[finished(1, 101, 101, Verdict::Failed), finished(1, 102, 102, Verdict::Cancelled)]).await;
     assert_eq!(found(&store, &["a"]).await, []);
     apply(&store, &[finished(1, 103, 103, Verdict::Succeeded)]).await;
-    // What took a result over is not one, however new, nor is what has no key.
+    // A reused result does not count, even if it is newer, nor does an execution without a key.
     let taken = Execution { reused: Some(execution_id(103)), ..keyed(104, 1, "a", succeeded(90)) };
     let carried = Execution { reused: Some(execution_id(103)), ..execution(105, 1, succeeded(91)) };
     apply(&store, &[added(1, vec![taken, carried, execution(106, 1, succeeded(92))])]).await;
@@ -119,7 +116,7 @@ pub async fn another_cluster_has_none_of_it(store: Arc<dyn Store>) {
     assert!(store.cached(UNKNOWN_CLUSTER, &[Arc::from("a")]).await.unwrap().is_empty());
 }
 
-/// For a store that has another cluster: no case, since no port makes one.
+/// For stores that can create a second cluster. Not a case of the suite, because the port cannot.
 pub async fn clusters_have_their_own(store: Arc<dyn Store>, other: ClusterId) {
     let elsewhere = made_as(RunMade { cluster: other, ..made(12) });
     apply(&store, &[created(11), Change::RunCreated { run: elsewhere, max_pending: None }]).await;

@@ -1,4 +1,4 @@
-//! What a store hands out of itself, so that another one can be its copy.
+//! Cases about the snapshot that a store sends to its replicas.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use crate::copy::{Kept, Part, Replica};
 use crate::memory::MemoryStore;
 use crate::port::{Error, OutputChunk, Store};
 
-/// All there is but servers and uses of limits, which no snapshot has.
-pub(super) async fn sight(store: &Arc<dyn Store>) -> Snapshot {
+/// Reads everything except servers and limit uses, which are not in a snapshot.
+pub(super) async fn dump(store: &Arc<dyn Store>) -> Snapshot {
     Snapshot { servers: Vec::new(), uses: Vec::new(), ..Snapshot::of(store).await }
 }
 
-/// A copy of a store, in memory.
+/// Copies a store into memory.
 pub(super) async fn copy(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     let memory = Arc::new(MemoryStore::new());
     let (sender, parts) = mpsc::channel(1);
     let (sent, replaced) = tokio::join!(store.snapshot(sender), memory.replace(parts));
     sent.expect("a snapshot is sent");
     assert_eq!(
-        replaced.expect("a snapshot is taken"),
+        replaced.expect("a snapshot is written"),
         store.last_seq().await.expect("the last number is read")
     );
     memory
@@ -40,10 +40,10 @@ pub(super) fn chunk(number: u32, offset: u64, text: &str) -> OutputChunk {
 }
 
 pub async fn a_snapshot_is_all_there_is(store: Arc<dyn Store>) {
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
     fill(&store).await;
     fill_beside(&store).await;
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
 pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
@@ -70,24 +70,24 @@ pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
     let (sent, counts) = tokio::join!(store.snapshot(sender), count);
     sent.unwrap();
     assert_eq!(counts, [3, 3, 4, 1]);
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
 pub async fn a_snapshot_is_of_one_moment(store: Arc<dyn Store>) {
     fill(&store).await;
     fill_beside(&store).await;
-    let before = sight(&store).await;
+    let before = dump(&store).await;
     let (sender, mut sent) = mpsc::channel(1);
     let (forward, parts) = mpsc::channel(1);
     let disturb = async {
-        // Taken before anything changes; the rest is read afterwards.
+        // The snapshot is fixed here, before anything changes; the remaining parts are read afterwards.
         let first = sent.recv().await.expect("there is a first part");
-        forward.send(first).await.expect("it is taken");
+        forward.send(first).await.expect("the part is received");
         apply(&store, &[created(40), added(40, vec![execution(400, 40, leased(400, 1))])]).await;
         apply(&store, &[moved(40, &[RunState::Cancelled], 50), registered(2, session(9), 60)]).await;
-        store.append_output(&[chunk(400, 0, "late")], 100).await.expect("output is taken");
+        store.append_output(&[chunk(400, 0, "late")], 100).await.expect("output is written");
         while let Some(part) = sent.recv().await {
-            forward.send(part).await.expect("it is taken");
+            forward.send(part).await.expect("the part is received");
         }
         drop(forward);
     };
@@ -96,8 +96,8 @@ pub async fn a_snapshot_is_of_one_moment(store: Arc<dyn Store>) {
     sent.unwrap();
     assert_eq!(replaced.unwrap(), before.last_seq);
     let memory: Arc<dyn Store> = memory;
-    assert_eq!(sight(&memory).await, before);
-    assert_ne!(sight(&store).await, before);
+    assert_eq!(dump(&memory).await, before);
+    assert_ne!(dump(&store).await, before);
 }
 
 pub async fn a_snapshot_that_nobody_takes_is_broken_off(store: Arc<dyn Store>) {
@@ -106,7 +106,7 @@ pub async fn a_snapshot_that_nobody_takes_is_broken_off(store: Arc<dyn Store>) {
     drop(parts);
     let error = store.snapshot(sender).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error}");
-    assert_eq!(sight(&copy(&store).await).await, sight(&store).await);
+    assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
 pub async fn what_is_kept_begins_where_pruning_ended(store: Arc<dyn Store>) {
@@ -158,7 +158,7 @@ pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>)
     assert_eq!(store.output_of(&[], 3).await.unwrap(), []);
 }
 
-/// A run with a key, which tells whether the keys were copied.
+/// A run with a key, which shows whether keys are copied.
 pub(super) fn keyed(number: u32, key: &str) -> Change {
     Change::RunCreated {
         run: made_as(RunMade { idempotency_key: Some(key.to_owned()), ..made(number) }),

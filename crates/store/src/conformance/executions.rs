@@ -1,4 +1,4 @@
-//! What a store does with executions: the same as the machine in `downbeat_core`.
+//! Cases about executions: a store does the same as the state machine in `downbeat_core`.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ fn both() -> [(String, Limit); 2] {
 }
 
 async fn read(store: &Arc<dyn Store>, number: u32) -> Execution {
-    store.execution(execution_id(number)).await.unwrap().expect("the execution is there")
+    store.execution(execution_id(number)).await.unwrap().expect("the execution exists")
 }
 
-/// Every state, with every combination of what may be absent. The lease's token is 1.
+/// Returns every state, with every combination of optional fields. The lease's token is 1.
 pub fn states() -> Vec<State> {
     let lease = lease(1, 1);
     let text = || "why".to_owned();
@@ -35,7 +35,7 @@ pub fn states() -> Vec<State> {
         State::Skipped { reason: text(), at: at(50) },
         State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
         State::Succeeded { lease, outcome: outcome_with_outputs() },
-        // As a release without receipts wrote it.
+        // Written by a release without receipts.
         State::Succeeded { lease, outcome: Outcome { received_at: None, ..outcome(Verdict::Succeeded) } },
     ];
     for stop in [false, true] {
@@ -56,7 +56,7 @@ pub fn states() -> Vec<State> {
     states
 }
 
-/// Every event, and as a change for an execution of run 1.
+/// Returns every event with its change, for an execution of run 1.
 fn events(number: u32) -> Vec<(Event, Change)> {
     let (run, execution, epoch) = (run_id(1), execution_id(number), 1);
     let (reason, when) = ("because".to_owned(), at(60));
@@ -162,7 +162,7 @@ pub async fn executions_are_added_all_or_none(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2), added(1, vec![execution(5, 1, leased(1, 1))])]).await;
     let list =
         |numbers: &[u32]| numbers.iter().map(|&number| execution(number, 1, pending())).collect::<Vec<_>>();
-    // In use already, twice in one change, of another run.
+    // An id in use, an id twice in one change, an execution of another run.
     refuse(&store, added(1, list(&[4, 5, 6])), Refusal::WrongState).await;
     refuse(&store, added(1, list(&[7, 8, 7])), Refusal::WrongState).await;
     refuse(
@@ -171,11 +171,11 @@ pub async fn executions_are_added_all_or_none(store: Arc<dyn Store>) {
         Refusal::WrongState,
     )
     .await;
-    // In use by another change of the batch.
+    // An id that another change of the batch uses.
     let outcomes =
         commit(&store, &[added(1, list(&[11])), added(1, list(&[12, 11])), added(1, list(&[12]))]).await;
     assert_eq!(outcomes.outcomes, [Ok(()), Err(Refusal::WrongState), Ok(())]);
-    // The rest of a batch is not harmed by an id in use, and what follows sees the execution as it was.
+    // An id in use does not affect the rest of the batch, and later changes see the original execution.
     let batch = [added(1, list(&[5])), added(1, list(&[13])), finished(1, 5, 1, Verdict::Failed)];
     assert_eq!(commit(&store, &batch).await.outcomes, [Err(Refusal::WrongState), Ok(()), Ok(())]);
     let found = store.executions_of(&run_id(1)).await.unwrap();
@@ -186,10 +186,10 @@ pub async fn every_state_answers_every_event_as_the_machine_says(store: Arc<dyn 
     apply(&store, &[created(1)]).await;
     let mut number = 0;
     for state in states() {
-        for place in 0..events(0).len() {
+        for index in 0..events(0).len() {
             number += 1;
             apply(&store, &[added(1, vec![execution(number, 1, state.clone())])]).await;
-            let (event, change) = events(number).swap_remove(place);
+            let (event, change) = events(number).swap_remove(index);
             let stepped = step(&state, &event);
             let outcome: Applied = try_one(&store, change).await;
             let what = format!("{state:?}\n{event:?}");

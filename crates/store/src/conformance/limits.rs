@@ -1,4 +1,4 @@
-//! What a store does with limits: a lease takes a place of each, and whatever ends the lease gives it back.
+//! Cases about limits: a lease uses a slot of each limit, and the end of the lease frees it.
 
 use std::sync::Arc;
 
@@ -17,8 +17,7 @@ use super::make::{
 use crate::port::Store;
 
 fn limits(limits: &[(&str, &str)]) -> Option<Arc<Limits>> {
-    let read =
-        |&(key, limit): &(&str, &str)| (key.to_owned(), limit.parse().expect("the tests' limit is one"));
+    let read = |&(key, limit): &(&str, &str)| (key.to_owned(), limit.parse().expect("the limit is valid"));
     Some(Arc::new(limits.iter().map(read).collect()))
 }
 
@@ -26,12 +25,12 @@ fn limited(number: u32, of: u32, state: State, keys: &[(&str, &str)]) -> Executi
     Execution { limits: limits(keys), ..execution(number, of, state) }
 }
 
-/// Leased since a second, by the token with its number.
+/// Returns a lease granted at `second`, with the token of its number.
 fn since(number: u32, second: i64) -> Lease {
     Lease { token: token(number), node: node(1), session: session(1), granted_at: at(second) }
 }
 
-fn born(number: u32, second: i64) -> State {
+fn new_leased(number: u32, second: i64) -> State {
     State::Leased { lease: since(number, second), stop: false }
 }
 
@@ -44,21 +43,21 @@ fn full(key: &str) -> Refusal {
     Refusal::LimitReached(key.to_owned())
 }
 
-/// So many waiting executions of run 1 from a number on, all with these limits.
+/// Adds pending executions of run 1 with these numbers and limits.
 async fn wait(store: &Arc<dyn Store>, numbers: std::ops::RangeInclusive<u32>, keys: &[(&str, &str)]) {
     let executions = numbers.map(|number| limited(number, 1, pending(), keys)).collect();
     apply(store, &[added(1, executions)]).await;
 }
 
-/// The keys that are taken, each with its execution.
-async fn taken(store: &Arc<dyn Store>) -> Vec<(String, u32)> {
+/// Returns the used keys, each with its execution.
+async fn used(store: &Arc<dyn Store>) -> Vec<(String, u32)> {
     let number = |used: &LimitUse| (0..10_000).find(|&number| execution_id(number) == used.execution);
     let uses = store.uses().await.unwrap();
-    uses.iter().map(|used| (used.key.clone(), number(used).expect("it is one of the test's"))).collect()
+    uses.iter().map(|used| (used.key.clone(), number(used).expect("the test created it"))).collect()
 }
 
-fn places(places: &[(&str, u32)]) -> Vec<(String, u32)> {
-    places.iter().map(|&(key, number)| (key.to_owned(), number)).collect()
+fn uses(uses: &[(&str, u32)]) -> Vec<(String, u32)> {
+    uses.iter().map(|&(key, number)| (key.to_owned(), number)).collect()
 }
 
 pub async fn a_limit_is_full_when_so_many_have_a_place(store: Arc<dyn Store>) {
@@ -78,7 +77,7 @@ pub async fn a_limit_is_full_when_so_many_have_a_place(store: Arc<dyn Store>) {
         until: None,
     };
     assert_eq!(store.uses().await.unwrap(), [used(1, 20), used(2, 21)]);
-    // Of other runs too; what has no limit, or another, has room.
+    // Limits apply across runs; executions without a limit or with another one have room.
     let others = vec![
         limited(4, 2, pending(), &[("db", "2")]),
         limited(5, 2, pending(), &[("db2", "1")]),
@@ -87,7 +86,7 @@ pub async fn a_limit_is_full_when_so_many_have_a_place(store: Arc<dyn Store>) {
     apply(&store, &[added(2, others)]).await;
     refuse(&store, give(2, 4, 23), full("db")).await;
     apply(&store, &[give(2, 5, 23), give(2, 6, 23)]).await;
-    // A lease that is not to be had for another reason says that one.
+    // Another reason for a refusal has priority.
     refuse(&store, give(1, 1, 24), Refusal::WrongState).await;
     refuse(&store, give(2, 3, 24), Refusal::NotFound).await;
 }
@@ -130,20 +129,20 @@ pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
         vec![stopped(8), lost(8)],
     ];
     wait(&store, 1..=9, &keys).await;
-    for (number, story) in (1..).zip(stories) {
+    for (number, path) in (1..).zip(stories) {
         apply(&store, &[give(1, number, 20)]).await;
         refuse(&store, give(1, 9, 20), full("db")).await;
-        let (end, before) = story.split_last().expect("a story has an end");
+        let (end, before) = path.split_last().expect("a path has an end");
         for change in before {
             apply(&store, std::slice::from_ref(change)).await;
             refuse(&store, give(1, 9, 20), full("db")).await;
         }
         apply(&store, std::slice::from_ref(end)).await;
-        let held: Vec<_> = taken(&store).await.into_iter().filter(|(key, _)| key == "db").collect();
+        let held: Vec<_> = used(&store).await.into_iter().filter(|(key, _)| key == "db").collect();
         assert_eq!(held, [], "{end:?}");
     }
-    // Of a rate each counts on: its time is not over.
-    assert_eq!(taken(&store).await.len(), 8);
+    // In a rate each use counts until its period is over.
+    assert_eq!(used(&store).await.len(), 8);
     apply(&store, &[give(1, 9, 20)]).await;
 }
 
@@ -164,34 +163,34 @@ pub async fn what_never_had_a_lease_takes_no_place(store: Arc<dyn Store>) {
         Change::ExecutionSkipped { run: run(), execution: execution_id(3), epoch, reason, at: when },
     ];
     apply(&store, &ends).await;
-    // Nor what is taken over from elsewhere.
+    // Nor do reused results.
     let outcome = super::make::outcome(Verdict::Succeeded);
     let reused = Execution {
         reused: Some(execution_id(99)),
         ..limited(4, 1, State::Succeeded { lease: lease(9, 1), outcome }, &[("db", "1"), ("api", "1/1h")])
     };
     apply(&store, &[added(1, vec![reused])]).await;
-    assert_eq!(taken(&store).await, []);
+    assert_eq!(used(&store).await, []);
 }
 
 pub async fn a_rate_counts_what_was_given_out_within_its_time(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     wait(&store, 1..=6, &[("api", "2/1m")]).await;
     apply(&store, &[give(1, 1, 20), give(1, 2, 50)]).await;
-    // That it has ended changes nothing.
+    // Its end changes nothing.
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded)]).await;
     refuse(&store, give(1, 3, 50), full("api")).await;
     refuse(&store, give(1, 3, 79), full("api")).await;
-    // The first is a minute old.
+    // The first use is a minute old.
     apply(&store, &[give(1, 3, 80)]).await;
-    assert_eq!(taken(&store).await, places(&[("api", 2), ("api", 3)]));
+    assert_eq!(used(&store).await, uses(&[("api", 2), ("api", 3)]));
     refuse(&store, give(1, 4, 109), full("api")).await;
     apply(&store, &[give(1, 4, 110)]).await;
-    assert_eq!(taken(&store).await, places(&[("api", 3), ("api", 4)]));
+    assert_eq!(used(&store).await, uses(&[("api", 3), ("api", 4)]));
     let until: Vec<_> = store.uses().await.unwrap().into_iter().map(|used| used.until).collect();
     assert_eq!(until, [Some(at(140)), Some(at(170))]);
     apply(&store, &[give(1, 5, 1_000), give(1, 6, 1_000)]).await;
-    assert_eq!(taken(&store).await, places(&[("api", 5), ("api", 6)]), "what is over is gone");
+    assert_eq!(used(&store).await, uses(&[("api", 5), ("api", 6)]), "expired uses are removed");
 }
 
 pub async fn one_full_limit_of_several_refuses_and_takes_nothing(store: Arc<dyn Store>) {
@@ -201,12 +200,12 @@ pub async fn one_full_limit_of_several_refuses_and_takes_nothing(store: Arc<dyn 
     wait(&store, 3..=3, &[("a", "1"), ("c", "1/1h")]).await;
     apply(&store, &[give(1, 1, 20)]).await;
     refuse(&store, give(1, 2, 21), full("b")).await;
-    assert_eq!(taken(&store).await, places(&[("b", 1)]));
+    assert_eq!(used(&store).await, uses(&[("b", 1)]));
     apply(&store, &[give(1, 3, 21)]).await;
-    assert_eq!(taken(&store).await, places(&[("a", 3), ("b", 1), ("c", 3)]));
+    assert_eq!(used(&store).await, uses(&[("a", 3), ("b", 1), ("c", 3)]));
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), finished(1, 3, 3, Verdict::Succeeded)]).await;
     refuse(&store, give(1, 2, 22), full("c")).await;
-    assert_eq!(taken(&store).await, places(&[("c", 3)]));
+    assert_eq!(used(&store).await, uses(&[("c", 3)]));
 }
 
 pub async fn each_is_held_to_its_own_number(store: Arc<dyn Store>) {
@@ -218,7 +217,7 @@ pub async fn each_is_held_to_its_own_number(store: Arc<dyn Store>) {
     apply(&store, &[give(1, 2, 20)]).await;
     apply(&store, &[finished(1, 1, 1, Verdict::Failed), finished(1, 2, 2, Verdict::Failed)]).await;
     apply(&store, &[give(1, 4, 21)]).await;
-    // Who may be one of three comes after who wants to be the only one.
+    // An execution whose limit is three still gets a slot after one whose limit is one.
     apply(&store, &[give(1, 3, 22)]).await;
     refuse(&store, give(1, 5, 23), full("db")).await;
     // Rates of different lengths.
@@ -231,10 +230,10 @@ pub async fn each_is_held_to_its_own_number(store: Arc<dyn Store>) {
     refuse(&store, give(1, 15, 162), full("api")).await;
     apply(&store, &[give(1, 13, 400)]).await;
     refuse(&store, give(1, 15, 401), full("api")).await;
-    // The one of a minute counts no longer than that, for nobody.
+    // A use of a one-minute rate never counts for longer than that.
     apply(&store, &[give(1, 15, 460)]).await;
     refuse(&store, give(1, 16, 460), full("api")).await;
-    // One of ten minutes is in the way of one of a minute for a minute.
+    // A use of a ten-minute rate counts against a one-minute rate for a minute.
     wait(&store, 17..=17, &[("edge", "1/10m")]).await;
     wait(&store, 18..=18, &[("edge", "1/1m")]).await;
     apply(&store, &[give(1, 17, 1_000)]).await;
@@ -259,14 +258,14 @@ pub async fn earlier_leases_of_a_batch_count_and_its_ends_do_not_yet(store: Arc<
     wait(&store, 1..=6, &[("db", "2")]).await;
     let outcomes = commit(&store, &[give(1, 1, 20), give(1, 2, 20), give(1, 3, 20)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Ok(()), Err(full("db"))]);
-    // Leases come before ends, however they are given.
+    // Within a batch, leases come before ends, in any given order.
     let batch = [finished(1, 1, 1, Verdict::Succeeded), give(1, 3, 21)];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(full("db"))]);
-    // Leased and ended at once: the place is free, and was taken within the batch.
+    // Leased and ended in one batch: the slot is free afterwards, but was used within the batch.
     let batch = [give(1, 3, 22), give(1, 4, 22), finished(1, 3, 3, Verdict::Succeeded)];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(full("db")), Ok(())]);
-    assert_eq!(taken(&store).await, places(&[("db", 2)]));
-    // Added, leased and ended at once, in a run that is created with it.
+    assert_eq!(used(&store).await, uses(&[("db", 2)]));
+    // Added, leased and ended in one batch, in a run that the batch creates.
     let batch = [
         created(2),
         added(2, vec![limited(11, 2, pending(), &[("db", "2")]), limited(12, 2, pending(), &[("db", "2")])]),
@@ -275,56 +274,62 @@ pub async fn earlier_leases_of_a_batch_count_and_its_ends_do_not_yet(store: Arc<
         finished(2, 11, 11, Verdict::Failed),
     ];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Ok(()), Ok(()), Err(full("db")), Ok(())]);
-    assert_eq!(taken(&store).await, places(&[("db", 2)]));
-    // A rate keeps what was leased and ended at once.
+    assert_eq!(used(&store).await, uses(&[("db", 2)]));
+    // A rate also counts an execution that was leased and ended in one batch.
     wait(&store, 21..=23, &[("api", "2/1h")]).await;
     let batch = [give(1, 21, 30), give(1, 22, 30), give(1, 23, 30), finished(1, 21, 21, Verdict::Failed)];
     assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Ok(()), Err(full("api")), Ok(())]);
-    assert_eq!(taken(&store).await, places(&[("api", 21), ("api", 22), ("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("api", 21), ("api", 22), ("db", 2)]));
 }
 
 pub async fn what_is_born_leased_takes_its_place_or_is_not_born(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     let db = [("db", "2")];
     let running = State::Running { lease: since(2, 20), started_at: at(21), stop: false };
-    apply(&store, &[added(1, vec![limited(1, 1, born(1, 20), &db), limited(2, 1, running, &db)])]).await;
-    assert_eq!(taken(&store).await, places(&[("db", 1), ("db", 2)]));
-    refuse(&store, added(1, vec![limited(3, 1, born(3, 22), &db)]), full("db")).await;
+    apply(&store, &[added(1, vec![limited(1, 1, new_leased(1, 20), &db), limited(2, 1, running, &db)])])
+        .await;
+    assert_eq!(used(&store).await, uses(&[("db", 1), ("db", 2)]));
+    refuse(&store, added(1, vec![limited(3, 1, new_leased(3, 22), &db)]), full("db")).await;
     assert_eq!(store.execution(execution_id(3)).await.unwrap(), None);
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded), finished(1, 2, 2, Verdict::Succeeded)]).await;
-    // All or none: what came before the one without room has taken nothing.
+    // All or nothing: executions before the one without room use no slot.
     let three = |keys: &[(&str, &str)]| {
-        added(1, (4..=6).map(|number| limited(number, 1, born(number, 30), keys)).collect())
+        added(1, (4..=6).map(|number| limited(number, 1, new_leased(number, 30), keys)).collect())
     };
     refuse(&store, three(&[("api", "9/1h"), ("db", "2")]), full("db")).await;
-    assert_eq!(taken(&store).await, []);
+    assert_eq!(used(&store).await, []);
     apply(&store, &[three(&[("api", "9/1h"), ("db", "3")])]).await;
-    assert_eq!(taken(&store).await.len(), 6);
+    assert_eq!(used(&store).await.len(), 6);
     // In the batch that creates the run, with an id that is in use and one that is not.
-    let clash =
-        added(7, vec![limited(7, 7, born(7, 40), &[("z", "1")]), limited(4, 7, born(4, 40), &[("z", "2")])]);
-    let fine = added(7, vec![limited(8, 7, born(8, 40), &[("z", "1")])]);
+    let clash = added(
+        7,
+        vec![
+            limited(7, 7, new_leased(7, 40), &[("z", "1")]),
+            limited(4, 7, new_leased(4, 40), &[("z", "2")]),
+        ],
+    );
+    let fine = added(7, vec![limited(8, 7, new_leased(8, 40), &[("z", "1")])]);
     assert_eq!(
         commit(&store, &[created(7), clash, fine]).await.outcomes,
         [Ok(()), Err(Refusal::WrongState), Ok(())]
     );
-    assert_eq!(taken(&store).await.last(), Some(&("z".to_owned(), 8)));
+    assert_eq!(used(&store).await.last(), Some(&("z".to_owned(), 8)));
 }
 
 pub async fn a_run_that_goes_takes_its_places_with_it(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2)]).await;
-    apply(&store, &[added(1, vec![limited(1, 1, born(1, 20), &[("api", "1/1h"), ("db", "1")])])]).await;
+    apply(&store, &[added(1, vec![limited(1, 1, new_leased(1, 20), &[("api", "1/1h"), ("db", "1")])])]).await;
     apply(&store, &[added(2, vec![limited(2, 2, pending(), &[("db", "1")])])]).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 30)]).await;
-    // That the run has ended ends no lease.
+    // The end of the run does not end a lease.
     refuse(&store, give(2, 2, 40), full("db")).await;
     assert_eq!(store.prune(at(31), 10).await.unwrap(), 1);
-    assert_eq!(taken(&store).await, places(&[("api", 1)]), "the hour is not over");
+    assert_eq!(used(&store).await, uses(&[("api", 1)]), "the hour has not passed");
     apply(&store, &[give(2, 2, 40)]).await;
     store.prune(at(20 + 3_599), 10).await.unwrap();
-    assert_eq!(taken(&store).await, places(&[("api", 1), ("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("api", 1), ("db", 2)]));
     store.prune(at(20 + 3_600), 10).await.unwrap();
-    assert_eq!(taken(&store).await, places(&[("db", 2)]));
+    assert_eq!(used(&store).await, uses(&[("db", 2)]));
 }
 
 pub async fn a_key_may_be_any_text(store: Arc<dyn Store>) {
@@ -336,7 +341,7 @@ pub async fn a_key_may_be_any_text(store: Arc<dyn Store>) {
         apply(&store, &[give(1, 2 * number, 20)]).await;
         refuse(&store, give(1, 2 * number + 1, 20), full(key)).await;
     }
-    assert_eq!(taken(&store).await.len(), keys.len());
+    assert_eq!(used(&store).await.len(), keys.len());
 }
 
 pub async fn a_large_number_is_counted(store: Arc<dyn Store>) {
@@ -351,22 +356,22 @@ pub async fn a_large_number_is_counted(store: Arc<dyn Store>) {
     assert_eq!(outcomes.last(), Some(&Err(full("all"))));
     apply(&store, &[finished(1, 1, 1, Verdict::Succeeded)]).await;
     assert_eq!(try_one(&store, give(1, MANY + 1, 21)).await, Err(full("rate")));
-    // A day later all of them go at once, or bit by bit.
+    // A day later all uses are removed, at once or in parts.
     let day = 86_400 + 20;
     apply(&store, &[give(1, MANY + 1, day)]).await;
     store.prune(at(day), 10).await.unwrap();
-    let rates = taken(&store).await.into_iter().filter(|(key, _)| key == "rate");
-    assert_eq!(rates.collect::<Vec<_>>(), places(&[("rate", MANY + 1)]));
+    let rates = used(&store).await.into_iter().filter(|(key, _)| key == "rate");
+    assert_eq!(rates.collect::<Vec<_>>(), uses(&[("rate", MANY + 1)]));
 }
 
-/// For a store that has another cluster: no case, since no port makes one.
+/// For stores that can create a second cluster. Not a case of the suite, because the port cannot.
 pub async fn clusters_count_apart(store: Arc<dyn Store>, other: ClusterId) {
     let elsewhere = made_as(RunMade { cluster: other, ..made(2) });
     apply(&store, &[created(1), Change::RunCreated { run: elsewhere, max_pending: None }]).await;
     let keys = [("db", "1"), ("api", "1/1h")];
     wait(&store, 1..=2, &keys).await;
     apply(&store, &[added(2, vec![limited(3, 2, pending(), &keys), limited(4, 2, pending(), &keys)])]).await;
-    // In one batch, then in one after the other.
+    // In one batch, then in several.
     let outcomes = commit(&store, &[give(1, 1, 20), give(2, 3, 20), give(2, 4, 20)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Ok(()), Err(full("api"))]);
     apply(&store, &[finished(2, 3, 3, Verdict::Succeeded)]).await;
@@ -377,7 +382,7 @@ pub async fn clusters_count_apart(store: Arc<dyn Store>, other: ClusterId) {
     assert_eq!(uses.iter().filter(|used| used.cluster == other).count(), 2);
 }
 
-/// Limits that random tests draw from.
+/// Returns limits for random tests.
 pub fn some_limits() -> Vec<Option<Arc<Limits>>> {
     let all: [&[(&str, &str)]; 6] = [
         &[("a", "1")],

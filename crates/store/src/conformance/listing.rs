@@ -1,4 +1,4 @@
-//! What a store answers to questions for many rows.
+//! Cases about lists and counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
         let run = made_as(RunMade { job: Some(job.to_owned()), ..made(number) });
         downbeat_core::change::Change::RunCreated { run, max_pending: None }
     };
-    // Made at one moment: the id decides.
+    // Created at the same time: the id decides.
     let twin = made_as(RunMade { created_at: at(5), ..made(6) });
     apply(&store, &[created(3), created(1), job(2, "web"), created(5), job(4, "db")]).await;
     apply(&store, &[downbeat_core::change::Change::RunCreated { run: twin, max_pending: None }]).await;
@@ -99,7 +99,7 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
     assert_eq!(executions(&store, run(1), ALL).await, (vec![2, 3, 4], 3));
     assert_eq!(executions(&store, run(1), Page { limit: 1, offset: 2 }).await, (vec![4], 3));
     assert_eq!(executions(&store, run(9), ALL).await, (vec![], 0));
-    // Pinned to it, or leased by it.
+    // Pinned to the node, or leased by it.
     let on = |number| ExecutionFilter { node: Some(node(number)), ..all() };
     assert_eq!(executions(&store, on(1), ALL).await, (vec![2, 4], 2));
     assert_eq!(executions(&store, on(2), ALL).await, (vec![3], 1));
@@ -149,14 +149,14 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
         nodes: vec![(NodeStatus::Online, 4), (NodeStatus::Stale, 1)],
     };
     assert_eq!(store.tally().await.unwrap(), expected);
-    // What has ended is counted once, also when a change says nothing new of it.
+    // An ended row is counted once, even if a change repeats its state.
     apply(&store, &[moved(1, &[], 99)]).await;
     assert_eq!(store.tally().await.unwrap(), expected);
 }
 
 pub async fn the_totals_of_a_node_are_those_of_its_own_work(store: Arc<dyn Store>) {
     assert_eq!(store.node_totals(node(1)).await.unwrap(), NodeTotals::default());
-    // All states by leases of node 1 where they have one; pinned ones also without.
+    // All states, with leases of node 1 where they have one; pinned ones also without.
     let pinned = |number, state| Execution { pinned: Some(node(1)), ..execution(number, 1, state) };
     let mut list: Vec<Execution> =
         (1..).zip(states()).map(|(number, state)| execution(number, 1, state)).collect();
@@ -167,7 +167,7 @@ pub async fn the_totals_of_a_node_are_those_of_its_own_work(store: Arc<dyn Store
         *expected.entry(each.state.status()).or_default() += 1;
     }
     assert_eq!(expected.len(), Status::ALL.len(), "every status is counted");
-    // Of another node, and what another run had done already.
+    // An execution of another node, and a reused result.
     let elsewhere = execution(90, 1, leased(90, 2));
     let later = Outcome { finished_at: at(99), ..outcome(Verdict::Succeeded) };
     let taken = State::Succeeded { lease: Lease { granted_at: at(98), ..lease(1, 1) }, outcome: later };

@@ -1,4 +1,4 @@
-//! Owns small values to test with: each from a number, the same each time.
+//! Owns small test values: each is derived from a number.
 
 use std::sync::Arc;
 
@@ -19,10 +19,9 @@ use crate::port::{Committed, Store};
 pub const SERVER: ServerId = ServerId(Uuid::from_u128(0xface));
 pub const UNKNOWN_CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xdead));
 
-/// So many seconds into the tests' time, and a few microseconds, as real times have.
+/// Returns a time `second` seconds into the tests, with microseconds as real times have.
 pub fn at(second: i64) -> Timestamp {
-    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000)
-        .expect("the tests' time is a time")
+    Timestamp::from_microsecond(1_800_000_000_000_123 + second * 1_000_000).expect("the time is valid")
 }
 
 fn id(kind: u128, number: u32) -> Uuid {
@@ -62,7 +61,7 @@ pub fn registration(number: u32, session: SessionId, second: i64) -> Registratio
         "slots": 4,
         "version": "1",
     }))
-    .expect("the tests' description is one");
+    .expect("the description is valid");
     Registration {
         node: node(number),
         cluster: ClusterId::DEFAULT,
@@ -75,7 +74,7 @@ pub fn registration(number: u32, session: SessionId, second: i64) -> Registratio
     }
 }
 
-/// The same, of an installation that still has the result of an execution, and with a guard.
+/// The same, for an installation that still has the result of an execution, with a guard.
 pub fn registration_of(number: u32, session: SessionId, second: i64, former: Former) -> Registration {
     Registration {
         installation: Some(Installation::new(b"installation", 1)),
@@ -104,7 +103,7 @@ pub fn registered(number: u32, session: SessionId, second: i64) -> Change {
     Change::NodeRegistered { registration: registration(number, session, second) }
 }
 
-/// A run that waits, owned by [`SERVER`] with epoch 1, created at its number in seconds.
+/// A waiting run, owned by [`SERVER`] with epoch 1, created at its number in seconds.
 pub fn run(number: u32) -> RunRecord {
     made_as(made(number))
 }
@@ -113,7 +112,7 @@ pub fn made_as(made: RunMade) -> RunRecord {
     RunRecord::new(made, SERVER)
 }
 
-/// A run that has moved.
+/// A run with this live part.
 pub fn living(number: u32, live: RunLive) -> RunRecord {
     RunRecord { live, ..run(number) }
 }
@@ -130,7 +129,7 @@ pub fn made(number: u32) -> RunMade {
     let definition = serde_json::from_value(json!({
         "tasks": [{"backend": "test", "action": "echo", "params": {"text": "grüße \"ö\" \n \\"}}],
     }))
-    .expect("the tests' definition is one");
+    .expect("the definition is valid");
     let resolved = Resolved {
         nodes: vec![NodeRef { id: node(1), hostname: "web-01".to_owned() }],
         sets: vec![vec![NodeIx(0)]],
@@ -160,7 +159,7 @@ pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
     Change::RunMoved { run: run_id(number), epoch: 1, path: path.to_vec(), end: None, at: at(second) }
 }
 
-/// A run is let in, and holds these nodes.
+/// Admits a run that holds these nodes.
 pub fn admitted(number: u32, limit: Option<u32>, nodes: &[u32]) -> Change {
     let nodes = nodes.iter().map(|&number| node(number)).collect();
     Change::RunAdmitted { run: run_id(number), epoch: 1, limit, nodes, at: at(15) }
@@ -182,25 +181,23 @@ pub fn outcome(verdict: Verdict) -> Outcome {
     let (exit_code, error) = match verdict {
         Verdict::Succeeded => (Some(0), None),
         Verdict::Failed => (Some(-7), Some("it broke".to_owned())),
-        Verdict::Cancelled => (None, Some("told to stop".to_owned())),
+        Verdict::Cancelled => (None, Some("cancelled".to_owned())),
     };
     let outputs = Params::new();
     let (started_at, finished_at, received_at) = (at(30), at(31), Some(at(32)));
     Outcome { verdict, exit_code, error, outputs, started_at, finished_at, received_at }
 }
 
-/// It went well, and said something.
 pub fn outcome_with_outputs() -> Outcome {
     let outputs = Params::from([("version".to_owned(), json!("1.2 'ü' \0")), ("n".to_owned(), json!(7))]);
     Outcome { outputs, ..outcome(Verdict::Succeeded) }
 }
 
-/// An origin: a step of a run.
 pub fn origin(of: u32, step: u32, item: Option<u32>) -> Origin {
     Origin::Step { run: run_id(of), step, item }
 }
 
-/// Of step 0, first attempt, not pinned.
+/// An execution of step 0, first attempt, not pinned.
 pub fn execution(number: u32, of: u32, state: State) -> Execution {
     Execution {
         id: execution_id(number),
@@ -229,17 +226,15 @@ pub fn finished(run: u32, execution: u32, by: u32, verdict: Verdict) -> Change {
     }
 }
 
-/// Commits a batch.
 pub async fn commit(store: &Arc<dyn Store>, changes: &[Change]) -> Committed {
-    store.commit(SERVER, changes).await.expect("the store takes a batch")
+    store.commit(SERVER, changes).await.expect("the store commits a batch")
 }
 
-/// Commits one change.
 pub async fn try_one(store: &Arc<dyn Store>, change: Change) -> Applied {
     commit(store, &[change]).await.outcomes.remove(0)
 }
 
-/// Commits a batch of which all is to be applied.
+/// Commits a batch; all changes must be applied.
 pub async fn apply(store: &Arc<dyn Store>, changes: &[Change]) {
     let outcomes = commit(store, changes).await.outcomes;
     for (change, outcome) in changes.iter().zip(outcomes) {
@@ -247,7 +242,7 @@ pub async fn apply(store: &Arc<dyn Store>, changes: &[Change]) {
     }
 }
 
-/// Commits one change that is to be refused.
+/// Commits one change, which must be refused.
 pub async fn refuse(store: &Arc<dyn Store>, change: Change, refusal: Refusal) {
     assert_eq!(try_one(store, change.clone()).await, Err(refusal), "{change:?}");
 }

@@ -1,7 +1,7 @@
-//! The specification of a store, as cases that every store passes. Each case takes a store that is fresh and empty.
+//! The specification of a store, as cases that every store passes. Each case starts with a new, empty store.
 //!
-//! A test file names a function that makes one, and [`conformance_suite!`](crate::conformance_suite) turns every case
-//! into a test of its own.
+//! A test file names a function that creates a store, and [`conformance_suite!`](crate::conformance_suite) turns every
+//! case into a test.
 
 pub mod admission;
 pub mod batches;
@@ -21,8 +21,8 @@ mod snapshot;
 
 pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
 
-/// Makes a test of each case. `$fresh` is an async function without arguments; what it answers has a field `store` and
-/// an async method `done`, which is called when the case has passed.
+/// Creates a test for each case. `$fresh` is an async function without arguments; it returns a value with a field
+/// `store` and an async method `done`, which is called after the case has passed.
 #[macro_export]
 macro_rules! conformance_suite {
     ($fresh:ident) => {
@@ -153,7 +153,7 @@ macro_rules! conformance_suite {
     };
 }
 
-/// The same for stores that can be the copy of another one: the field `store` is a [`Replica`](crate::Replica).
+/// The same for stores that can be a copy: the field `store` is a [`Replica`](crate::Replica).
 #[macro_export]
 macro_rules! replica_suite {
     ($fresh:ident) => {
@@ -188,7 +188,7 @@ macro_rules! conformance_cases {
     };
 }
 
-/// All cases as a list of futures, for whoever wants to see them run in one test.
+/// Returns all cases as a list of futures, to run them in one test.
 #[macro_export]
 macro_rules! conformance_futures {
     ($fresh:ident) => {

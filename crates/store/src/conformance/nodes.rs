@@ -1,4 +1,4 @@
-//! What a store does with nodes.
+//! Cases about nodes.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn drained(number: u32, draining: bool) -> Change {
 }
 
 async fn read(store: &Arc<dyn Store>, number: u32) -> NodeRecord {
-    store.node(node(number)).await.unwrap().expect("the node is there")
+    store.node(node(number)).await.unwrap().expect("the node exists")
 }
 
 pub async fn the_default_cluster_is_found_by_name_and_id(store: Arc<dyn Store>) {
@@ -77,11 +77,11 @@ pub async fn a_registration_is_refused_when_another_had_the_node_than_its_guard_
     assert_eq!(read(&store, 1).await.session, session(1));
     apply(&store, &[by(2, 71, silent(1, 70))]).await;
     assert_eq!(read(&store, 1).await.displaced, Some(session(1)));
-    // The same call again, after a lost answer.
+    // The same call again, after a lost response.
     apply(&store, &[by(2, 72, of(2))]).await;
     let found = read(&store, 1).await;
     assert_eq!((found.session, found.displaced), (session(2), None));
-    // Two at once, of which the second saw the same former one.
+    // Two in one batch; the second expects the same former installation.
     let outcomes = store.commit(SERVER, &[by(3, 73, of(2)), by(4, 74, of(2))]).await.unwrap().outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleSession)]);
 }
@@ -96,7 +96,7 @@ pub async fn what_is_wrong_on_a_node_is_said_by_its_session_and_goes_with_it(sto
     apply(&store, &[problems(1, session(1), &["full"])]).await;
     apply(&store, &[registered(1, session(2), 6)]).await;
     assert_eq!(read(&store, 1).await.problems, [""; 0]);
-    // The last word of a batch counts.
+    // The last report of a batch counts.
     apply(&store, &[problems(1, session(2), &["a"]), problems(1, session(2), &["b"])]).await;
     assert_eq!(read(&store, 1).await.problems, ["b"]);
 }
@@ -119,7 +119,7 @@ pub async fn a_deleted_node_is_gone_and_remembered(store: Arc<dyn Store>) {
     assert_eq!(store.tombstones(Some(node(2))).await.unwrap(), []);
     assert_eq!(store.touch_nodes(&[(node(1), session(1))], at(70)).await.unwrap(), [false]);
     refuse(&store, deleted(1, session(1), 10), Refusal::NotFound).await;
-    // The session that was deleted does not come back; a new one does, and nothing of the former is left.
+    // The deleted session cannot register again; a new one can, without anything of the old one.
     refuse(&store, registered(1, session(1), 11), Refusal::Deleted).await;
     apply(&store, &[registered(1, session(3), 11)]).await;
     assert!(!read(&store, 1).await.draining);
@@ -183,7 +183,7 @@ pub async fn a_new_session_replaces_the_old_one_and_stays_drained(store: Arc<dyn
     assert_eq!((found.session, found.status, found.draining), (session(2), NodeStatus::Online, true));
     assert_eq!((found.registered_at, found.seen_at), (at(9), at(9)));
     assert_eq!(found.description.groups, ["db"]);
-    // Within one batch too the last one wins.
+    // Within one batch the last one wins as well.
     apply(&store, &[registered(1, session(3), 10), registered(1, session(4), 11)]).await;
     assert_eq!(read(&store, 1).await.session, session(4));
     assert_eq!(store.nodes(None).await.unwrap().len(), 1);
@@ -193,7 +193,7 @@ pub async fn a_registration_that_comes_after_a_newer_one_is_refused(store: Arc<d
     apply(&store, &[registered(1, session(1), 5), registered(1, session(2), 9)]).await;
     refuse(&store, registered(1, session(3), 8), Refusal::StaleSession).await;
     assert_eq!(read(&store, 1).await.session, session(2));
-    // The same agent again harms nobody.
+    // The same agent again has no effect on others.
     apply(&store, &[registered(1, session(2), 8), registered(1, session(4), 9)]).await;
     assert_eq!(read(&store, 1).await.session, session(4));
 }
@@ -251,14 +251,14 @@ pub async fn a_heartbeat_counts_only_for_the_current_session(store: Arc<dyn Stor
     let seen = [(node(1), session(1)), (node(2), session(1)), (node(3), session(3)), (node(1), session(1))];
     assert_eq!(store.touch_nodes(&seen, at(70)).await.unwrap(), [true, false, false, true]);
     assert_eq!((read(&store, 1).await.seen_at, read(&store, 2).await.seen_at), (at(70), at(5)));
-    // One that comes late does not turn time back.
+    // A late heartbeat does not set the time back.
     assert_eq!(store.touch_nodes(&seen[..1], at(60)).await.unwrap(), [true]);
     assert_eq!(read(&store, 1).await.seen_at, at(70));
     assert_eq!(store.touch_nodes(&[], at(80)).await.unwrap(), [false; 0]);
     assert_eq!(store.last_seq().await.unwrap(), 2);
 }
 
-/// Silence is judged before what follows from it is committed.
+/// A server decides that a node is silent before it commits the consequences.
 pub async fn nothing_ends_for_a_silence_that_was_broken_meanwhile(store: Arc<dyn Store>) {
     use NodeStatus::{Online, Stale};
     apply(&store, &[registered(1, session(1), 5), created(1)]).await;

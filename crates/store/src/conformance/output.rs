@@ -1,4 +1,4 @@
-//! What a store does with output.
+//! Cases about output.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub async fn output_is_read_back_in_order_from_an_offset(store: Arc<dyn Store>) 
     let read = store.output(execution_id(1), 0, 100).await.unwrap();
     assert_eq!(read, [chunks[0].clone(), chunks[1].clone(), chunks[3].clone()]);
     assert_eq!(texts(&store, 2, 0).await, listed(&[(0, "other")]));
-    // From the chunk that holds the offset on.
+    // From the chunk that contains the offset on.
     assert_eq!(texts(&store, 1, 2).await, listed(&[(0, "abc"), (3, "defg"), (7, "hi")]));
     assert_eq!(texts(&store, 1, 3).await, listed(&[(3, "defg"), (7, "hi")]));
     assert_eq!(texts(&store, 1, 6).await, listed(&[(3, "defg"), (7, "hi")]));
@@ -55,7 +55,7 @@ pub async fn a_chunk_that_was_sent_before_is_dropped(store: Arc<dyn Store>) {
     store.append_output(&[chunk(1, 0, "abc"), chunk(1, 0, "xyz"), chunk(1, 3, "")], PLENTY).await.unwrap();
     store.append_output(&[chunk(1, 0, "abc"), chunk(1, 2, "x"), chunk(1, 3, "def")], PLENTY).await.unwrap();
     store.append_output(&[chunk(1, 3, "def"), chunk(1, 6, "")], PLENTY).await.unwrap();
-    // What was lost on the way leaves a gap, and what follows is kept.
+    // Lost output leaves a gap, and the following output is kept.
     store.append_output(&[chunk(1, 10, "k"), chunk(1, 8, "ij")], PLENTY).await.unwrap();
     assert_eq!(texts(&store, 1, 0).await, listed(&[(0, "abc"), (3, "def"), (10, "k")]));
     assert_eq!(texts(&store, 1, 7).await, listed(&[(10, "k")]));
@@ -75,12 +75,12 @@ pub async fn the_tail_of_output_is_kept(store: Arc<dyn Store>) {
         store.append_output(&[chunk(1, offset, text)], 10).await.unwrap();
     }
     assert_eq!(texts(&store, 1, 0).await, listed(&[(4, "bbbb"), (8, "cccc")]));
-    // All at once gives the same, for each execution by itself.
+    // Appending everything at once has the same result, for each execution separately.
     let all: Vec<_> =
         [(0, "aaaa"), (4, "bbbb"), (8, "cccc")].map(|(offset, text)| chunk(2, offset, text)).into();
     store.append_output(&all, 10).await.unwrap();
     assert_eq!(texts(&store, 2, 0).await, listed(&[(4, "bbbb"), (8, "cccc")]));
-    // The last chunk stays, whatever is to be kept: it says where the output ends.
+    // The last chunk always stays, because it marks the end of the output.
     store.append_output(&[chunk(1, 12, "dddddddddddd")], 3).await.unwrap();
     assert_eq!(texts(&store, 1, 0).await, listed(&[(12, "dddddddddddd")]));
     store.append_output(&[chunk(1, 0, "aaaa"), chunk(1, 20, "x")], 0).await.unwrap();
@@ -100,7 +100,7 @@ pub async fn the_last_chunks_are_read_in_order(store: Arc<dyn Store>) {
 
 pub async fn output_may_hold_any_text(store: Arc<dyn Store>) {
     prepare(&store).await;
-    // Offsets count bytes: the second begins behind seven of them.
+    // Offsets count bytes: the first chunk has seven.
     let chunks = [chunk(1, 0, "grü\0\u{1}\u{7f}"), chunk(1, 7, "\u{1f980}")];
     store.append_output(&chunks, PLENTY).await.unwrap();
     assert_eq!(store.output(execution_id(1), 0, 100).await.unwrap(), chunks);

@@ -1,4 +1,4 @@
-//! What a store does that holds the copy of another one.
+//! Cases about a store that is the copy of another one.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::copy::{Diverged, Kept, Replica, Replicated};
 use crate::memory::MemoryStore;
 use crate::port::{Error, EventFilter, ServerRecord, Store};
 
-async fn sight(store: &Arc<dyn Replica>) -> Snapshot {
+async fn dump(store: &Arc<dyn Replica>) -> Snapshot {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(store);
-    assert_eq!(store.uses().await.unwrap(), [], "a copy gives nothing out");
+    assert_eq!(store.uses().await.unwrap(), [], "a copy has no leases");
     of(&store).await
 }
 
-/// A store with something of everything, whose copy others are to be.
+/// Returns a store with rows of every kind, to be copied.
 async fn primary() -> Arc<dyn Store> {
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     fill(&primary).await;
@@ -33,14 +33,14 @@ async fn primary() -> Arc<dyn Store> {
 }
 
 async fn of(primary: &Arc<dyn Store>) -> Snapshot {
-    super::copies::sight(primary).await
+    super::copies::dump(primary).await
 }
 
 async fn copy(primary: &Arc<dyn Store>, replica: &Arc<dyn Replica>) {
     let (sender, parts) = mpsc::channel(2);
     let (sent, replaced) = tokio::join!(primary.snapshot(sender), replica.replace(parts));
     sent.expect("a snapshot is sent");
-    replaced.expect("a snapshot is taken");
+    replaced.expect("a snapshot is written");
 }
 
 async fn events(primary: &Arc<dyn Store>) -> Vec<Event> {
@@ -52,17 +52,17 @@ pub async fn a_copy_takes_the_place_of_everything(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
     assert!(replica.is_copied().await.unwrap());
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
     let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
     apply(&other, &[created(90), registered(7, session(7), 7)]).await;
     copy(&other, &replica).await;
-    assert_eq!(sight(&replica).await, of(&other).await);
+    assert_eq!(dump(&replica).await, of(&other).await);
 }
 
 pub async fn a_copy_that_does_not_end_changes_nothing(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
-    let before = sight(&replica).await;
+    let before = dump(&replica).await;
     let other: Arc<dyn Store> = Arc::new(MemoryStore::new());
     apply(&other, &[created(90)]).await;
     let (sender, mut sent) = mpsc::channel(2);
@@ -73,7 +73,7 @@ pub async fn a_copy_that_does_not_end_changes_nothing(replica: Arc<dyn Replica>)
     };
     let (_, replaced, ()) = tokio::join!(other.snapshot(sender), replica.replace(parts), cut);
     assert!(matches!(replaced, Err(Error::Unavailable(_))), "{replaced:?}");
-    assert_eq!(sight(&replica).await, before);
+    assert_eq!(dump(&replica).await, before);
     assert!(replica.is_copied().await.unwrap());
 }
 
@@ -81,7 +81,7 @@ pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn 
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     fill(&primary).await;
     primary.commit(server(7), &[created(60), keyed(61, "key")]).await.unwrap();
-    // Kinds come in whatever order the commits had.
+    // The kinds of changes follow in the order of the commits.
     apply(&primary, &[moved(60, &[RunState::Cancelled], 70)]).await;
     apply(&primary, &[registered(1, session(8), 80)]).await;
     let mut rest = &events(&primary).await[..];
@@ -93,7 +93,7 @@ pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn 
             break;
         }
     }
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
     assert_eq!(replica.replicate(&[], &[], 0).await.unwrap(), Replicated::Applied);
 }
 
@@ -103,23 +103,24 @@ pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[created(80), added(80, vec![execution(800, 80, leased(800, 1))])]).await;
     apply(&primary, &[finished(80, 800, 800, Verdict::Failed)]).await;
-    // Two of one execution, of which the first is past what is kept; one of an execution that came with the events.
+    // Two chunks of one execution, the first of which is dropped by the size limit; one of an execution that is among
+    // the events.
     let chunks = [chunk(9, 0, "gone"), chunk(9, 4, "kept"), chunk(800, 3, "text")];
     primary.append_output(&chunks, 4).await.unwrap();
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &chunks, 4).await.unwrap(), Replicated::Applied);
-    assert_eq!(sight(&replica).await, of(&primary).await);
-    // Output alone, and what was sent before.
+    assert_eq!(dump(&replica).await, of(&primary).await);
+    // Output without events, and a chunk that was sent before.
     let more = [chunks[2].clone(), chunk(800, 7, "more")];
     primary.append_output(&more, 100).await.unwrap();
     assert_eq!(replica.replicate(&[], &more, 100).await.unwrap(), Replicated::Applied);
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
 }
 
 pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
-    let before = sight(&replica).await;
+    let before = dump(&replica).await;
     let event = |more: u64, change: Change| Event { seq: before.last_seq + more, server: SERVER, change };
     let cases = [
         (keyed(71, "key"), Refusal::KeyInUse(run_id(70))),
@@ -131,20 +132,20 @@ pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Repli
         let (seq, kind) = (before.last_seq + 2, change.kind().to_owned());
         let replicated = replica.replicate(&[event(1, created(75)), event(2, change)], &[], 0).await.unwrap();
         assert_eq!(replicated, Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
-        assert_eq!(sight(&replica).await, before);
+        assert_eq!(dump(&replica).await, before);
     }
 }
 
 pub async fn a_gap_and_an_event_seen_before_diverge(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
-    let before = sight(&replica).await;
+    let before = dump(&replica).await;
     let last = before.last_seq;
     let event = |seq: u64| Event { seq, server: SERVER, change: created(75) };
     for events in [vec![event(last)], vec![event(last + 2)], vec![event(last + 1), event(last + 3)]] {
         let replicated = replica.replicate(&events, &[], 0).await.unwrap();
         assert!(matches!(replicated, Replicated::Diverged(Diverged::Gap { .. })), "{replicated:?}");
-        assert_eq!(sight(&replica).await, before);
+        assert_eq!(dump(&replica).await, before);
     }
 }
 
@@ -163,15 +164,15 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     for before in [at(102), at(103), at(1_000)] {
         primary.prune(before, 100).await.unwrap();
         replica.forget(&primary.kept().await.unwrap()).await.unwrap();
-        assert_eq!(sight(&replica).await, of(&primary).await);
+        assert_eq!(dump(&replica).await, of(&primary).await);
     }
-    // A key that is free again there is free here.
+    // A key that is free again in the primary is free in the copy.
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[keyed(9, "key-1")]).await;
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
     replica.forget(&Kept { first_seq: Some(seq + 1), ..Kept::default() }).await.unwrap();
-    assert_eq!(sight(&replica).await, of(&primary).await);
+    assert_eq!(dump(&replica).await, of(&primary).await);
 }
 
 pub async fn heartbeats_are_taken_for_the_current_session(replica: Arc<dyn Replica>) {
@@ -200,5 +201,5 @@ pub async fn servers_are_those_that_were_told_last(replica: Arc<dyn Replica>) {
     assert_eq!(replica.servers().await.unwrap(), [record(3, "a"), record(2, "b")]);
     let primary = primary().await;
     copy(&primary, &replica).await;
-    assert_eq!(replica.servers().await.unwrap().len(), 2, "a copy leaves them alone");
+    assert_eq!(replica.servers().await.unwrap().len(), 2, "replication does not change servers");
 }

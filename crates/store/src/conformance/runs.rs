@@ -1,4 +1,4 @@
-//! What a store does with runs.
+//! Cases about runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::make::{
 use crate::port::Store;
 
 async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
-    store.run(&run_id(number)).await.unwrap().expect("the run is there")
+    store.run(&run_id(number)).await.unwrap().expect("the run exists")
 }
 
 fn with_key(number: u32, key: &str) -> Change {
@@ -76,7 +76,7 @@ pub async fn an_idempotency_key_names_its_first_run(store: Arc<dyn Store>) {
     let outcomes = commit(&store, &[with_key(1, "k"), with_key(2, "k"), with_key(3, "other")]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::KeyInUse(run_id(1))), Ok(())]);
     refuse(&store, with_key(4, "k"), Refusal::KeyInUse(run_id(1))).await;
-    // The id is looked at first: it says more.
+    // The id is checked first, because it is more specific.
     refuse(&store, with_key(3, "k"), Refusal::RunExists(run_id(3))).await;
     assert_eq!(store.run(&run_id(2)).await.unwrap(), None);
     apply(&store, &[created(5), created(6)]).await;
@@ -92,7 +92,7 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
     apply(&store, &[taken(2)]).await;
     assert_eq!(read(&store, 1).await, living(1, RunLive { epoch: 2, ..RunLive::new(server(9)) }));
     refuse(&store, taken(2), Refusal::StaleEpoch).await;
-    // In one batch the first of two takes it.
+    // In one batch the first of two gets it.
     let outcomes = commit(&store, &[taken(3), taken(3)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
     let ended =
@@ -143,7 +143,7 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     assert_eq!(read(&store, 1).await.live.started_at, None);
     apply(&store, &[moved(1, &[Running], 11)]).await;
     assert_eq!(read(&store, 1).await.live.started_at, Some(at(11)));
-    // A retry of the whole run does not forget when it first started.
+    // A retry of the whole run keeps its first start time.
     apply(&store, &[moved(1, &[Terminating, Retrying, Pending, Starting, Running], 12)]).await;
     let running = RunLive { stage: RunStage::Running, started_at: Some(at(11)), ..RunLive::new(SERVER) };
     assert_eq!(read(&store, 1).await, living(1, running.clone()));

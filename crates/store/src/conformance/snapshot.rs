@@ -1,4 +1,4 @@
-//! Owns the sight of a whole store through its port, to compare stores by; and a store with something of everything.
+//! Owns a dump of a whole store through its port, to compare stores, and a store with rows of every kind.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, Se
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };
 
-/// All that can be read from a store.
+/// Everything that can be read from a store.
 #[derive(Debug, PartialEq)]
 pub struct Snapshot {
     pub nodes: Vec<NodeRecord>,
@@ -61,7 +61,7 @@ impl Snapshot {
     }
 }
 
-/// Puts something of everything into a store.
+/// Adds rows of every kind to a store.
 pub async fn fill(store: &Arc<dyn Store>) {
     fill_graph(store).await;
     let former = Former::Session { session: session(91), silent_since: None };
@@ -73,7 +73,7 @@ pub async fn fill(store: &Arc<dyn Store>) {
     apply(store, &[registered(94, session(95), 53)]).await;
 }
 
-/// Puts something of everything into a store that programs of the third level know.
+/// Adds rows of every kind that programs of the third level know.
 pub async fn fill_graph(store: &Arc<dyn Store>) {
     fill_fleet(store).await;
     let graph = made_as(RunMade { no_cache: true, ..made(84) });
@@ -95,22 +95,23 @@ pub async fn fill_graph(store: &Arc<dyn Store>) {
         .await;
 }
 
-/// Puts something of everything into a store that programs of the second level know.
+/// Adds rows of every kind that programs of the second level know.
 pub async fn fill_fleet(store: &Arc<dyn Store>) {
     fill_first(store).await;
     let paused = Change::RunPauseSet { run: run_id(82), paused: true, by: "ada".to_owned(), at: at(47) };
     apply(store, &[created(81), created(82), created(83), admitted(81, Some(9), &[3, 4]), paused]).await;
-    let said = Change::ExecutionFinished {
+    let finished = Change::ExecutionFinished {
         of: Parent::Run(run_id(81)),
         execution: execution_id(81),
         token: token(81),
         outcome: outcome_with_outputs(),
     };
-    apply(store, &[added(81, vec![execution(81, 81, leased(81, 3))]), said, admitted(83, None, &[5])]).await;
+    apply(store, &[added(81, vec![execution(81, 81, leased(81, 3))]), finished, admitted(83, None, &[5])])
+        .await;
     apply(store, &[moved(83, &[RunState::Cancelled], 48)]).await;
 }
 
-/// Puts something of everything into a store that programs of the first level know.
+/// Adds rows of every kind that programs of the first level know.
 pub async fn fill_first(store: &Arc<dyn Store>) {
     let (run, epoch) = (run_id(1), 1);
     apply(store, &[registered(1, session(1), 1), registered(2, session(2), 2), created(1), created(2)]).await;
@@ -203,7 +204,7 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
     .await;
 }
 
-/// Adds what is not a change: output and servers.
+/// Adds output and servers, which are not changes.
 pub async fn fill_beside(store: &Arc<dyn Store>) {
     let chunk = OutputChunk {
         execution: execution_id(1),
@@ -212,7 +213,7 @@ pub async fn fill_beside(store: &Arc<dyn Store>) {
         text: "grüße\n".to_owned(),
         at: at(30),
     };
-    store.append_output(&[chunk], 1024).await.expect("output is taken");
+    store.append_output(&[chunk], 1024).await.expect("output is written");
     let record = ServerRecord {
         id: server(1),
         name: "one".to_owned(),
@@ -223,5 +224,5 @@ pub async fn fill_beside(store: &Arc<dyn Store>) {
         seen_at: at(2),
         level: 1,
     };
-    store.put_server(&record).await.expect("a server is taken");
+    store.put_server(&record).await.expect("a server is written");
 }

@@ -1,4 +1,4 @@
-//! What a store does with servers, with what is old, and when it is closed.
+//! Cases about servers, pruning and closing.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ async fn left(store: &Arc<dyn Store>) -> Vec<u32> {
         let run = store.run(&run_id(number)).await.unwrap().is_some();
         let execution = store.execution(execution_id(number)).await.unwrap().is_some();
         let output = !store.output(execution_id(number), 0, 1).await.unwrap().is_empty();
-        assert_eq!((execution, output), (run, run), "what run {number} has goes with it");
+        assert_eq!((execution, output), (run, run), "everything of run {number} is removed with it");
         if run {
             left.push(number);
         }
@@ -85,10 +85,10 @@ pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn S
     let tally = store.tally().await.unwrap();
     assert_eq!(tally.runs, [(RunState::Pending, 1), (RunState::Cancelled, 1)]);
     assert_eq!(tally.executions, [(Status::Succeeded, 1), (Status::Skipped, 1)]);
-    // The creations and the first two ends are old; from the first event that is not, all are there.
+    // The creations and the first two ends are old; events from the first newer one on remain.
     let events = store.events(&EventFilter::default(), 100).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);
-    // The key of a run that is gone is free again.
+    // The key of a removed run is free again.
     let again = made_as(RunMade { idempotency_key: Some("key-1".to_owned()), ..made(1) });
     apply(&store, &[Change::RunCreated { run: again, max_pending: None }]).await;
 }

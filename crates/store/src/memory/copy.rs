@@ -1,4 +1,5 @@
-//! Owns copies on maps: a snapshot is a clone, a copy is made aside and put in the place of what was there.
+//! Owns copies of the memory store: a snapshot is a clone; a new copy is built separately and then replaces the old
+//! state.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, broken_off, follows, registration,
+    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, registration,
 };
 use crate::port::{Error, OutputChunk, ServerRecord, Source};
 
@@ -107,7 +108,7 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     };
     let find_run = |&id: &&RunId| Some((id.clone(), tables.runs.get(id)?.clone()));
     let wanted = needs.executions.iter().filter_map(|id| tables.executions.get(id));
-    let executions = wanted.chain(tables.at_work(&needs.taken));
+    let executions = wanted.chain(tables.at_work(&needs.reserved));
     let held = |(node, run): &(&NodeId, &RunId)| needs.held.contains(node) || needs.holders.contains(run);
     let mut picked = Tables::default();
     picked.clusters.clone_from(&tables.clusters);
@@ -120,7 +121,7 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     picked
 }
 
-/// Replaces the rows that were picked; `held` is what the picked runs held before.
+/// Replaces the picked rows; `held` are the former holds of the picked runs.
 fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTreeMap<NodeId, RunId>) {
     tables.holds.retain(|node, _| !held.contains_key(node));
     tables.holds.extend(picked.holds);
@@ -138,7 +139,7 @@ impl Source for MemoryStore {
     async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
         let parts = self.lock().parts();
         for part in parts {
-            to.send(part).await.map_err(|_| broken_off())?;
+            to.send(part).await.map_err(|_| interrupted())?;
         }
         Ok(())
     }
@@ -184,7 +185,7 @@ impl Replica for MemoryStore {
                 return Ok(seq);
             }
         }
-        Err(broken_off())
+        Err(interrupted())
     }
 
     async fn replicate(
@@ -199,8 +200,8 @@ impl Replica for MemoryStore {
         }
         let changes: Vec<Change> =
             events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
-        if let Err((place, refusal)) = state.apply(&changes) {
-            let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
+        if let Err((index, refusal)) = state.apply(&changes) {
+            let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
             return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
         }
         for event in events {

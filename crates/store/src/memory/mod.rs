@@ -1,4 +1,4 @@
-//! A store in memory: for tests and the simulator. With `tables` it is the readable form of what every store does.
+//! A store in memory, for tests and the simulator. With `tables` it is the readable specification of every store.
 
 mod copy;
 mod store;

@@ -1,4 +1,4 @@
-//! Owns the port on plain maps under one lock. Nothing here is durable.
+//! Implements the port with maps under one lock. Nothing is durable.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -16,36 +16,34 @@ use tokio::sync::broadcast;
 
 use crate::copy::deleted_before;
 use crate::port::{
-    Admission, Beside, Committed, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, News,
-    NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store, Tally,
-    Totals,
+    Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
+    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store,
+    Tally, Totals,
 };
 
-/// All state of one store.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) tables: Tables,
     pub(super) cluster_names: BTreeMap<String, ClusterId>,
-    /// The latest of each node.
     pub(super) registrations: BTreeMap<NodeId, Registration>,
-    /// What is wrong on each, where something is.
+    /// The problems of each node that reported some.
     pub(super) problems: BTreeMap<NodeId, Vec<String>>,
     pub(super) tombstones: BTreeMap<(NodeId, SessionId), Tombstone>,
-    /// The part of each run that never changes; the part that moves is in `tables`.
+    /// The fixed part of each run; the live part is in `tables`.
     pub(super) made: BTreeMap<RunId, Arc<RunMade>>,
-    /// Without gaps, the last one numbered `last_seq`.
+    /// Without gaps; the last one has the number `last_seq`.
     pub(super) events: VecDeque<Event>,
     pub(super) last_seq: u64,
     pub(super) output: BTreeMap<ExecutionId, VecDeque<OutputChunk>>,
     pub(super) servers: BTreeMap<String, ServerRecord>,
-    /// Holds the whole copy of another store.
+    /// True if this is a complete copy of another store.
     pub(super) copied: bool,
 }
 
-/// The model store.
+/// The reference store.
 pub struct MemoryStore {
     state: Mutex<State>,
-    news: broadcast::Sender<News>,
+    hints: broadcast::Sender<Hint>,
 }
 
 impl fmt::Debug for MemoryStore {
@@ -61,25 +59,25 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store with the cluster `default`.
+    /// Returns an empty store with the cluster `default`.
     pub fn new() -> Self {
-        Self { state: Mutex::new(State::empty()), news: broadcast::channel(1).0 }
+        Self { state: Mutex::new(State::empty()), hints: broadcast::channel(1).0 }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere does not make the maps wrong: nothing panics between two of a change's writes.
+        // A panic elsewhere leaves the maps consistent: nothing panics between two writes of a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Nothing but the cluster `default`.
+    /// Returns the state with only the cluster `default`.
     pub(super) fn empty() -> Self {
         let cluster_names = BTreeMap::from([("default".to_owned(), ClusterId::DEFAULT)]);
         Self { tables: Tables::new(), cluster_names, ..Self::default() }
     }
 
-    /// Takes note of a change that `tables` has applied.
+    /// Records a change that `tables` has applied.
     pub(super) fn record(&mut self, event: Event) {
         match &event.change {
             Change::NodeRegistered { registration } => {
@@ -140,7 +138,7 @@ impl State {
         })
     }
 
-    /// Of one node or of all.
+    /// Returns the deletions of one node or of all.
     pub(super) fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone> {
         let of = |tombstone: &&Tombstone| node.is_none_or(|node| tombstone.node == node);
         let mut found: Vec<_> = self.tombstones.values().filter(of).cloned().collect();
@@ -148,14 +146,14 @@ impl State {
         found
     }
 
-    /// Forgets nodes that were deleted before then.
+    /// Forgets nodes that were deleted before this time.
     pub(super) fn forget_deleted(&mut self, before: Timestamp) {
         self.tombstones.retain(|_, tombstone| tombstone.at >= before);
         let tombstones = &self.tombstones;
         self.tables.deleted.retain(|deleted| tombstones.contains_key(deleted));
     }
 
-    /// By hostname, then id.
+    /// Returns nodes by hostname, then id.
     pub(super) fn nodes(&self, wanted: impl Fn(&NodeRecord) -> bool) -> Vec<NodeRecord> {
         let mut nodes: Vec<_> =
             self.registrations.keys().filter_map(|&id| self.node(id)).filter(wanted).collect();
@@ -167,7 +165,7 @@ impl State {
         Some(RunRecord { made: Arc::clone(self.made.get(id)?), live: self.tables.runs.get(id)?.clone() })
     }
 
-    /// By creation, then id.
+    /// Returns runs by creation, then id.
     pub(super) fn runs(&self, wanted: impl Fn(&RunRecord) -> bool) -> Vec<RunRecord> {
         let mut runs: Vec<_> = self.made.keys().filter_map(|id| self.run(id)).filter(wanted).collect();
         runs.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
@@ -392,7 +390,7 @@ impl Totals for MemoryStore {
 }
 
 #[async_trait]
-impl Beside for MemoryStore {
+impl DirectWrites for MemoryStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         let mut state = self.lock();
         let touch = |&(node, session): &(NodeId, SessionId)| match state.tables.nodes.get_mut(&node) {
@@ -432,7 +430,7 @@ impl Beside for MemoryStore {
         }
         state.tables.uses.forget(before);
         state.forget_deleted(deleted_before(before));
-        // From the front only: what is left has no gaps.
+        // Only from the front: the remaining events have no gaps.
         while state.events.front().is_some_and(|event| event.change.at() < before) {
             state.events.pop_front();
         }
@@ -450,8 +448,8 @@ impl Store for MemoryStore {
         false
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -467,8 +465,8 @@ impl Store for MemoryStore {
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);
         let seqs = verdicts.seqs(state.last_seq);
-        for &place in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[place].clone() });
+        for &index in &verdicts.applied {
+            state.record(Event { seq: state.last_seq + 1, server, change: changes[index].clone() });
         }
         Ok(Committed { outcomes: verdicts.outcomes, seqs })
     }

@@ -1,4 +1,4 @@
-//! The `Store` port: what every store must do. The conformance suite is its specification.
+//! The `Store` port. The conformance suite is its specification.
 
 mod error;
 mod reads;
@@ -10,7 +10,7 @@ pub use reads::{
     Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped, Wrapper,
 };
 pub use record::{
-    Committed, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, RunFilter,
     ServerRecord, Tally,
 };
-pub use store::{Beside, Store};
+pub use store::{DirectWrites, Store};

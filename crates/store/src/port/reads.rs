@@ -1,4 +1,4 @@
-//! Owns the reads of the port, by noun, and the way to put something in front of a store.
+//! Owns the reads of the port, by noun, and wrappers around a store.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,14 +14,14 @@ use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 
-use super::store::{Beside, Store};
+use super::store::{DirectWrites, Store};
 use super::{
-    Committed, Error, EventFilter, ExecutionFilter, Listed, News, NodeTotals, OutputChunk, Page, RunFilter,
+    Committed, Error, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, RunFilter,
     ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
-/// Declares the traits of reads, and with the same signatures how a [`Wrapper`] passes the calls on.
+/// Declares the traits of reads, and how a [`Wrapper`] forwards each call.
 macro_rules! reads {
     ($(
         $(#[$doc:meta])*
@@ -44,20 +44,17 @@ macro_rules! reads {
             }
         )+
 
-        /// Something in front of a store, such as a slow connection to it. Every call is passed on, through
-        /// [`Wrapper::read`] or [`Wrapper::write`]; a method that does more than that is overridden.
+        /// A layer in front of a store, such as a slow connection. Every call is forwarded through [`Wrapper::read`] or
+        /// [`Wrapper::write`]; a method that does more is overridden.
         #[async_trait]
         pub trait Wrapper: Debug + Send + Sync + 'static {
-            /// The store behind it.
             fn store(&self) -> &dyn Store;
 
-            /// Wraps a read.
             async fn read<T, R>(&self, read: R) -> Result<T, Error>
             where
                 T: Send,
                 R: Future<Output = Result<T, Error>> + Send;
 
-            /// Wraps a write.
             async fn write<T, R>(&self, write: R) -> Result<T, Error>
             where
                 T: Send,
@@ -67,8 +64,8 @@ macro_rules! reads {
                 self.store().is_shared()
             }
 
-            fn news(&self) -> broadcast::Receiver<News> {
-                self.store().news()
+            fn hints(&self) -> broadcast::Receiver<Hint> {
+                self.store().hints()
             }
 
             async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -99,95 +96,91 @@ macro_rules! reads {
 }
 
 reads! {
-    /// The feed of events.
     trait Events {
-        /// Events in order, at most `limit`.
+        /// Returns events in order, at most `limit`.
         async fn events(&self, filter: &EventFilter, limit: u32) -> Vec<Event>;
-        /// The highest sequence number, 0 when there is none.
+        /// Returns the highest sequence number, or 0.
         async fn last_seq(&self) -> u64;
     }
 
     /// Clusters and their nodes.
     trait Nodes {
-        /// The id of a cluster given by name or id.
         async fn cluster(&self, name_or_id: &str) -> Option<ClusterId>;
-        /// Nodes of a cluster (or of all), by hostname.
+        /// Returns the nodes of a cluster (or of all), by hostname.
         async fn nodes(&self, cluster: Option<ClusterId>) -> Vec<NodeRecord>;
         async fn node(&self, id: NodeId) -> Option<NodeRecord>;
-        /// The deletions of a node (or of all nodes), by node and time. Kept for `limits::TOMBSTONE_DAYS` longer than
-        /// runs are.
+        /// Returns the deletions of a node (or of all nodes), by node and time. They are kept for
+        /// `limits::TOMBSTONE_DAYS` longer than runs.
         async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
-        /// Nodes that are not offline and were last seen before `before`.
+        /// Returns the nodes that are not offline and were last seen before `before`.
         async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
     }
 
-    /// Runs.
     trait Runs {
         async fn run(&self, id: &RunId) -> Option<RunRecord>;
-        /// Newest first (by creation, then id).
+        /// Returns runs, newest first (by creation, then id).
         async fn runs(&self, filter: &RunFilter, page: Page) -> Listed<RunRecord>;
-        /// All runs that have not ended, oldest first.
+        /// Returns all runs that have not ended, oldest first.
         async fn open_runs(&self) -> Vec<RunRecord>;
-        /// The same runs, only their ids and owners: cheap enough to ask every other second.
+        /// Returns only the ids and owners of these runs: cheap enough to read every other second.
         async fn open_run_owners(&self) -> Vec<(RunId, ServerId)>;
     }
 
-    /// Executions.
     trait Executions {
         async fn execution(&self, id: ExecutionId) -> Option<Execution>;
-        /// Those of these executions that exist, in the order of their ids, each once.
+        /// Returns those of these executions that exist, by id, each once.
         async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
-        /// In the order of their ids, which is the order of creation.
+        /// Returns executions by id, which is the order of creation.
         async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Listed<Execution>;
-        /// All executions of a run, in the order of their ids.
+        /// Returns all executions of a run, by id.
         async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
-        /// All executions that are pending, leased or running, in the order of their ids.
+        /// Returns all pending, leased and running executions, by id.
         async fn open_executions(&self) -> Vec<Execution>;
-        /// Leased or running executions whose lease names this node, in the order of their ids.
+        /// Returns the leased and running executions whose lease names this node, by id.
         async fn held_by(&self, node: NodeId) -> Vec<Execution>;
-        /// For each of these keys the newest succeeded execution in the cluster that has it and was really carried out.
+        /// Returns for each of these keys the cluster's newest succeeded execution that was really executed.
         async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> BTreeMap<Arc<str>, Execution>;
     }
 
-    /// What runs and executions hold for themselves.
+    /// The nodes and limits that runs and executions use.
     trait Admission {
-        /// The nodes that exclusive runs have for themselves, by node, each with the run that has it.
+        /// Returns the nodes that exclusive runs hold, by node, each with its run.
         async fn holds(&self) -> Vec<(NodeId, RunId)>;
-        /// The executions that use a limit: by cluster and key, then as they were granted. Uses of rates whose time is
-        /// over may be among them. A copy of a store has none: nothing is leased there.
+        /// Returns the executions that use a limit: by cluster and key, then by grant. It may include uses of rates
+        /// that have expired. A copy has none: nothing is leased there.
         async fn uses(&self) -> Vec<LimitUse>;
     }
 
-    /// The output of executions.
     trait Output {
-        /// Output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows what was cut.
+        /// Returns output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows
+        /// whether older output was cut.
         async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Vec<OutputChunk>;
-        /// The last `limit` chunks of an execution's output, in order.
+        /// Returns the last `limit` chunks of an execution's output, in order.
         async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Vec<OutputChunk>;
     }
 
     /// The servers that share the store.
     trait Servers {
-        /// By name.
+        /// Returns servers by name.
         async fn servers(&self) -> Vec<ServerRecord>;
     }
 
-    /// Counts.
     trait Totals {
         async fn tally(&self) -> Tally;
-        /// Counts of the executions that are pinned to a node or were leased by it. Nothing of an unknown node.
+        /// Counts the executions that are pinned to a node or were leased by it. Empty for an unknown node.
         async fn node_totals(&self, node: NodeId) -> NodeTotals;
     }
 
-    /// What a copy is made from and kept up with. Every store is one.
+    /// The data for creating and updating a copy. Every store provides it.
     trait Source {
-        /// Sends all that a read can show (but servers) as of one sequence number, in parts. Waits while the receiver
-        /// has no room, and breaks off when it is gone.
+        /// Sends everything that reads can return (except servers) as of one sequence number, in parts. Waits while the
+        /// receiver is full, and stops when it is gone.
         async fn snapshot(&self, to: mpsc::Sender<Part>) -> ();
         async fn kept(&self) -> Kept;
-        /// When each node was last seen, by its id.
+        /// Returns when each node was last seen, by id.
         async fn presence(&self) -> Vec<Seen>;
-        /// Output of several executions, each from an offset on: by execution, then in order, at most `limit` chunks.
+        /// Returns output of several executions, each from an offset on: by execution, then in order, at most `limit`
+        /// chunks.
         async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Vec<OutputChunk>;
     }
 }
@@ -197,7 +190,7 @@ reads! {
 pub struct Wrapped<W>(pub W);
 
 #[async_trait]
-impl<W: Wrapper> Beside for Wrapped<W> {
+impl<W: Wrapper> DirectWrites for Wrapped<W> {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         self.0.touch_nodes(seen, at).await
     }
@@ -229,8 +222,8 @@ impl<W: Wrapper> Store for Wrapped<W> {
         self.0.is_shared()
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.0.news()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.0.hints()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -245,6 +238,6 @@ impl<W: Wrapper> Store for Wrapped<W> {
         self.0.commit(server, changes).await
     }
 
-    /// The store behind it belongs to others, too.
+    /// Does nothing: others use the wrapped store as well.
     async fn close(&self) {}
 }

@@ -1,4 +1,4 @@
-//! Owns what goes into a store and comes out of it, besides the records of core.
+//! Owns the inputs and outputs of a store that are not records of core.
 
 use std::sync::Arc;
 
@@ -10,30 +10,27 @@ use downbeat_core::run::RunState;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What a commit did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Committed {
-    /// For each change of the batch, in the order given: applied, or refused and why.
+    /// For each change of the batch, in the given order: applied, or refused with the reason.
     pub outcomes: Vec<Applied>,
-    /// For each applied change its sequence number, for each refused one nothing.
+    /// The sequence number of each applied change; none for a refused one.
     pub seqs: Vec<Option<u64>>,
 }
 
-/// A window of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
     pub limit: u32,
     pub offset: u64,
 }
 
-/// One window, and how many rows there are in all.
+/// The rows of one page, and the number of all rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed<T> {
     pub rows: Vec<T>,
     pub total: u64,
 }
 
-/// Which runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunFilter {
     pub cluster: Option<ClusterId>,
@@ -42,18 +39,16 @@ pub struct RunFilter {
     pub job: Option<String>,
 }
 
-/// Which executions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExecutionFilter {
     pub run: Option<RunId>,
-    /// Pinned to it, or leased by it.
+    /// Pinned to the node, or leased by it.
     pub node: Option<NodeId>,
     pub step: Option<u32>,
     /// Empty means any.
     pub statuses: Vec<Status>,
 }
 
-/// Which events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventFilter {
     /// Only those with a higher sequence number.
@@ -65,30 +60,30 @@ pub struct EventFilter {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputChunk {
     pub execution: ExecutionId,
-    /// Where it begins in all that the execution wrote, in bytes. A chunk that begins below what is already stored
-    /// for the execution was sent before, and is dropped.
+    /// The offset of its first byte in the execution's whole output. A chunk with an offset below the stored end was
+    /// sent before, and is dropped.
     pub offset: u64,
     pub stream: Stream,
     pub text: String,
     pub at: Timestamp,
 }
 
-/// A server's sign of life.
+/// A server's heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
     pub id: ServerId,
-    /// Stable over restarts: a server that starts with a name takes the place of the one that had it.
+    /// Stable over restarts: a server that starts with a name replaces the one that had it.
     pub name: String,
     pub http: String,
     pub grpc: String,
     pub version: String,
     pub started_at: Timestamp,
     pub seen_at: Timestamp,
-    /// Which kinds of changes its program knows: `downbeat_core::level`.
+    /// The kinds of changes that its program knows: `downbeat_core::level`.
     pub level: u32,
 }
 
-/// How many there are, for the view at a glance.
+/// Counts for an overview.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub runs: Vec<(RunState, u64)>,
@@ -96,27 +91,27 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
-/// What a node has done and has to do, as far as it is kept.
+/// Counts of a node's executions, as far as they are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTotals {
-    /// Its executions by status, without those whose result was taken over from an earlier run.
+    /// Its executions by status, without reused results.
     pub executions: Vec<(Status, u64)>,
-    /// When it was last given one.
+    /// When it last got a lease.
     pub claimed_at: Option<Timestamp>,
-    /// When one last came to its end, as its agent says.
+    /// When one last finished, by its agent's clock.
     pub finished_at: Option<Timestamp>,
 }
 
-/// What another server did, as far as the store hears of it. A hint: whoever acts on it looks at the store, and looks
-/// now and then without it.
+/// A notification about another server. It is only a hint: the receiver reads the store to act on it, and also reads
+/// the store periodically without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Hint {
     /// Events were committed.
     Events,
     /// A server signed off.
     Servers,
-    /// Output of these grew.
+    /// Output of these executions was appended.
     Output(Arc<[ExecutionId]>),
-    /// News may have been missed: anything may have happened.
+    /// Notifications may have been missed: anything may have changed.
     Anything,
 }

@@ -1,5 +1,5 @@
-//! Owns a commit on PostgreSQL: locks and loads, lets `tables` decide, writes, and finds out what became of a commit
-//! whose answer was lost.
+//! Owns a commit on PostgreSQL: locks and loads rows, lets `tables` decide, writes, and finds the outcome of a commit
+//! whose response was lost.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -16,30 +16,38 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::connect::{answered, within, within_for};
+use super::connect::{run_work, within, within_for};
 use super::failure::Failure;
 use super::save;
-use crate::batch::{Asked, Dirty, Holds, Needs, NewIds, Places};
+use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
-use crate::rows::{Record, Text, count, json};
+use crate::rows::{Record, Text, condition, count, json};
 
-/// How often a batch is tried that other servers get in the way of.
+/// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
-/// How long the outcome of a commit is asked for after the connection broke.
-const ASK_FOR: Duration = Duration::from_secs(10);
-const ASK_EVERY: Duration = Duration::from_millis(100);
+/// How long to query the outcome of a commit after the connection broke.
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
+const OUTCOME_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whoever counts runs has this lock: "downruns".
+/// The lock for counting runs: "downruns".
 const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
-/// Whoever registers a new node has this lock: "downnode".
+/// The lock for registering a new node: "downnode".
 const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
-/// Whoever takes a place of a limit has this lock: "downlims".
+/// The lock for using a slot of a limit: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
-/// Of the runs that are not loaded, those that wait and those that are under way.
-const COUNT_RUNS: &str = "SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), \
-     count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs \
-     WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1)";
+/// Counts the waiting and the active runs among those that are not loaded.
+const COUNT_RUNS: &str = concat!(
+    "SELECT count(*) FILTER (WHERE ",
+    condition!(run waits),
+    "), count(*) FILTER (WHERE ",
+    condition!(run had its turn),
+    ") FROM runs WHERE state ",
+    condition!(open runs),
+    " AND ",
+    condition!(run is due),
+    " AND id <> ALL($1)"
+);
 
 static NODES: LazyLock<String> = LazyLock::new(|| {
     format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select())
@@ -49,7 +57,8 @@ static RUNS: LazyLock<String> = LazyLock::new(|| {
 });
 static EXECUTIONS: LazyLock<String> =
     LazyLock::new(|| format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select()));
-/// No lock: nobody grants a lease meanwhile, and a refusal because of an end that is not seen yet may be retried.
+/// No lock: nobody grants a lease at the same time, and a refusal because of an end that is not visible yet may be
+/// retried.
 static EXECUTIONS_AT: LazyLock<String> =
     LazyLock::new(|| format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select()));
 static HELD_NODES: LazyLock<String> = LazyLock::new(|| {
@@ -62,17 +71,17 @@ pub(crate) async fn commit(
     pool: &Pool,
     server: ServerId,
     changes: &[Change],
-    news: &str,
+    hints: &str,
 ) -> Result<Committed, Error> {
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
-        match attempt(pool, server, changes, new_ids, news).await {
+        match attempt(pool, server, changes, new_ids, hints).await {
             Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
             Err(failure) if failure.is_collision() => {}
             result => return Ok(result?),
         }
     }
-    Ok(attempt(pool, server, changes, new_ids, news).await?)
+    Ok(attempt(pool, server, changes, new_ids, hints).await?)
 }
 
 async fn attempt(
@@ -80,7 +89,7 @@ async fn attempt(
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
-    news: &str,
+    hints: &str,
 ) -> Result<Committed, Failure> {
     let client = pool.get().await?;
     let begun = within(async {
@@ -108,15 +117,15 @@ async fn attempt(
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
     let holds = Holds::of(&held, &tables.holds);
-    let places = Places::of(&tables, &dirty, &verdicts);
-    let rows = tables.executions.len() + changes.len() + holds.taken.len() + places.taken.len();
-    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &places, news);
+    let limits = LimitChanges::of(&tables, &dirty, &verdicts);
+    let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
+    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &limits, hints);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
-        Err(failure) if failure.is_silence() => {
+        Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
             let last =
-                verdicts.applied.last().map(|&place| json(&changes[place])).transpose()?.unwrap_or_default();
+                verdicts.applied.last().map(|&index| json(&changes[index])).transpose()?.unwrap_or_default();
             find_outcome(pool, server, &transaction, &last, verdicts, failure).await
         }
         Err(failure) => {
@@ -126,14 +135,14 @@ async fn attempt(
     }
 }
 
-/// A connection whose transaction cannot be ended is thrown away, and PostgreSQL ends the transaction with it.
+/// Rolls back, or drops the connection if that fails; PostgreSQL then ends the transaction.
 async fn roll_back(client: Object) {
     if within(async { Ok(client.batch_execute("ROLLBACK").await?) }).await.is_err() {
         drop(Object::take(client));
     }
 }
 
-/// The connection broke while the commit was under way. PostgreSQL remembers what became of the transaction.
+/// Finds the outcome after the connection broke during a commit. PostgreSQL remembers the transaction's status.
 async fn find_outcome(
     pool: &Pool,
     server: ServerId,
@@ -142,7 +151,7 @@ async fn find_outcome(
     verdicts: Verdicts,
     failure: Failure,
 ) -> Result<Committed, Failure> {
-    let give_up_at = tokio::time::Instant::now() + ASK_FOR;
+    let give_up_at = tokio::time::Instant::now() + OUTCOME_TIMEOUT;
     loop {
         match ask_outcome(pool, server, transaction, last).await {
             Ok(Outcome::Committed { last_seq }) => {
@@ -151,10 +160,10 @@ async fn find_outcome(
             }
             Ok(Outcome::Aborted) => return Err(failure),
             Ok(Outcome::Open) | Err(_) if tokio::time::Instant::now() < give_up_at => {
-                tokio::time::sleep(ASK_EVERY).await;
+                tokio::time::sleep(OUTCOME_INTERVAL).await;
             }
             Ok(Outcome::Open) | Err(_) => {
-                let text = format!("{}; the last batch may have been kept", Error::from(failure));
+                let text = format!("{}; the last batch may have been committed", Error::from(failure));
                 return Err(Error::Unavailable(text).into());
             }
         }
@@ -167,8 +176,8 @@ enum Outcome {
     Open,
 }
 
-/// `last` is the batch's last event. The transaction's id alone does not tell: after a crash PostgreSQL gives the id of a
-/// transaction that left no trace to another one.
+/// Queries the outcome once; `last` is the batch's last event. The transaction's id alone is not enough: after a crash
+/// PostgreSQL may reuse the id of a transaction that left no trace.
 async fn ask_outcome(
     pool: &Pool,
     server: ServerId,
@@ -176,12 +185,12 @@ async fn ask_outcome(
     last: &str,
 ) -> Result<Outcome, Failure> {
     let client = pool.get().await?;
-    answered(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
+    run_work(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
 async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {
     let row = match client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await {
-        // It is in the future: that of a transaction that a crash made undone.
+        // The id is in the future: a crash undid the transaction.
         Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => {
             return Ok(Outcome::Aborted);
         }
@@ -203,13 +212,13 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
     })
 }
 
-/// What comes before any row is looked at, so that all wait for each other in one order.
+/// Returns the statements that take locks before any row is read, so that all servers take them in one order.
 ///
-/// - Whoever counts runs is alone among those who count.
-/// - Whoever registers nodes that are new is alone among those who do: there is no row yet that two could wait for.
-/// - Whoever takes nodes for a run is alone among those who lease anything and those who give nodes back: each has the
-///   table's lock before it reads, so that it sees what the others did. Whoever only reads waits for nobody.
-fn beginning(needs: &Needs<'_>) -> String {
+/// - Only one server at a time counts runs.
+/// - Only one server at a time registers new nodes: there is no row yet that could be locked.
+/// - A server that takes nodes for a run excludes all that grant leases or free nodes: each locks the table before
+///   it reads, so that it sees the others' changes. Servers that only read never wait.
+fn lock_statements(needs: &Needs<'_>) -> String {
     let mut sql = "BEGIN".to_owned();
     if needs.counts {
         sql += &format!("; SELECT pg_advisory_xact_lock({COUNTS_LOCK})");
@@ -217,7 +226,7 @@ fn beginning(needs: &Needs<'_>) -> String {
     if needs.new_nodes {
         sql += &format!("; SELECT pg_advisory_xact_lock({NODES_LOCK})");
     }
-    if !needs.taken.is_empty() {
+    if !needs.reserved.is_empty() {
         sql += "; LOCK TABLE holds IN EXCLUSIVE MODE";
     } else if needs.holds() {
         sql += "; LOCK TABLE holds IN ROW EXCLUSIVE MODE";
@@ -225,7 +234,8 @@ fn beginning(needs: &Needs<'_>) -> String {
     sql
 }
 
-/// Begins a transaction, and locks and loads what the guards look at: one flight. Answers the transaction's id too.
+/// Begins a transaction, and locks and loads the rows that the guards read, in one flight. Also returns the
+/// transaction's id.
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
@@ -236,7 +246,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     let executions: Vec<Uuid> = needs.executions.iter().map(|execution| execution.0).collect();
     let held: Vec<Uuid> = needs.held.iter().map(|node| node.0).collect();
     let holders: Vec<_> = needs.holders.iter().map(|run| Text::from(run.as_str())).collect();
-    let taken: Vec<Uuid> = needs.taken.iter().map(|node| node.0).collect();
+    let taken: Vec<Uuid> = needs.reserved.iter().map(|node| node.0).collect();
 
     let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
     let clusters_sql = client.prepare_cached(ClusterId::select()).await?;
@@ -261,7 +271,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
-    let beginning = beginning(needs);
+    let beginning = lock_statements(needs);
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
     let deleted_args: Args<'_> = vec![&deleted_nodes, &deleted_sessions];
     let (
@@ -284,7 +294,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
         client.query_one(&transaction, &[]),
         when(needs.clusters, client.query(&clusters_sql, &[])),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
-        // After the nodes are locked: whoever deletes one has done so, or waits.
+        // After the nodes are locked: a concurrent deletion has committed, or waits.
         when(!deleted_nodes.is_empty(), client.query(&deleted_sql, &deleted_args)),
         when(!runs.is_empty(), client.query(&runs_sql, &runs_args)),
         when(!keys.is_empty(), client.query(&keys_sql, &keys_args)),
@@ -314,20 +324,20 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     Ok((tables, transaction?.try_get(0)?))
 }
 
-/// Counts the uses of limits in which the batch needs room: alone among all who take one, so that nobody counts what
-/// another is about to add to. The lock comes after those of rows, and nobody who has it waits for a row of another.
-/// Whoever gives a place back needs no lock: a place that is not seen to be free yet may be asked for again.
+/// Counts the uses of the limits that the batch needs, under a lock, so that no other server adds uses at the same
+/// time. The lock comes after those of rows, and its owner never waits for a row of another. Freeing a slot needs no
+/// lock: a slot that is not visible as free yet may be requested again.
 async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
-    let asked: Vec<Asked<'_>> = Asked::of(changes, tables).into_iter().collect();
-    if asked.is_empty() {
+    let checks: Vec<LimitCheck<'_>> = LimitCheck::of(changes, tables).into_iter().collect();
+    if checks.is_empty() {
         return Ok(());
     }
-    let runs: Vec<_> = asked.iter().map(|each| Text::from(each.run.as_str())).collect();
+    let runs: Vec<_> = checks.iter().map(|each| Text::from(each.run.as_str())).collect();
     let created: Vec<Option<Uuid>> =
-        asked.iter().map(|each| each.created_in.map(|cluster| cluster.0)).collect();
-    let keys: Vec<_> = asked.iter().map(|each| Text::from(&*each.key)).collect();
+        checks.iter().map(|each| each.created_in.map(|cluster| cluster.0)).collect();
+    let keys: Vec<_> = checks.iter().map(|each| Text::from(&*each.key)).collect();
     let (mut since, mut at): (Vec<Option<i64>>, Vec<Option<i64>>) = (Vec::new(), Vec::new());
-    for each in &asked {
+    for each in &checks {
         let window = match each.counted {
             Counted::AtOnce => None,
             Counted::Within { since, at } => Some((since.as_microsecond(), at.as_microsecond())),
@@ -350,16 +360,16 @@ async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) ->
     let args: Args<'_> = vec![&runs, &created, &keys, &since, &at];
     let (locked, rows) = join!(client.query(&lock, &[]), client.query(&counts, &args));
     locked?;
-    let mut answers = Vec::new();
+    let mut counts = Vec::new();
     for row in rows? {
-        let place = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
+        let index = usize::try_from(row.try_get::<_, i64>(0)? - 1).unwrap_or(usize::MAX);
         let count = u32::try_from(row.try_get::<_, i64>(2)?).unwrap_or(u32::MAX);
-        answers.push((place, ClusterId(row.try_get(1)?), count));
+        counts.push((index, ClusterId(row.try_get(1)?), count));
     }
-    for (place, asked) in asked.into_iter().enumerate() {
-        // A run that is neither there nor created has nothing that could be leased.
-        if let Some((_, cluster, count)) = answers.pop_if(|answer| answer.0 == place) {
-            asked.answer(cluster, count, tables);
+    for (index, check) in checks.into_iter().enumerate() {
+        // A run that neither exists nor is created has nothing to lease.
+        if let Some((_, cluster, count)) = counts.pop_if(|row| row.0 == index) {
+            check.record(cluster, count, tables);
         }
     }
     Ok(())

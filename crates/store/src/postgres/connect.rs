@@ -1,4 +1,4 @@
-//! Owns the connections to PostgreSQL, their settings, and the migrations.
+//! Owns the connections to PostgreSQL, their settings, and running the migrations.
 
 use std::time::Duration;
 
@@ -12,38 +12,36 @@ use crate::migrate::{self, Ran};
 use crate::port::Error;
 use crate::rows::small;
 
-/// How long a server is waited for.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a query waits for a free connection before the store counts as unavailable.
-const WAIT: Duration = Duration::from_secs(30);
-/// Any one piece of work is answered within this, or the connection is given up: its server is frozen or out of reach.
-const ANSWER: Duration = Duration::from_secs(15);
-/// How soon a connection on which nothing is said is found to be broken.
+const POOL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of one unit of work. After it the connection is dropped: PostgreSQL hangs or is unreachable.
+const WORK_TIMEOUT: Duration = Duration::from_secs(15);
+/// How soon a broken idle connection is detected.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Locks migrations against servers that start at the same moment: "downbeat", cut to eight bytes.
+/// Locks migrations against servers that start at the same time: "downbeat", cut to eight bytes.
 const MIGRATION_LOCK: i64 = 0x646f_776e_6265_6174;
-/// How long a migration waits for a lock. Whoever wants the table meanwhile queues behind it: a wait for somebody's
-/// long transaction would silence all other servers.
+/// How long a migration waits for a lock. Later users of the table queue behind it, so waiting for a long transaction
+/// would block all other servers.
 const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '500ms'";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
-/// How often it is tried: for a minute.
+/// The number of tries: for a minute.
 const LOCK_TRIES: u32 = 60;
-/// The commits' statements find their rows by index, always. A plan that was made while the tables were small would
-/// read them whole, and stays until the next ANALYZE.
+/// Forces index scans for the commits' statements. A plan made while the tables were small would scan them, and stays
+/// until the next ANALYZE.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
-const ALIKE: &str = "-c jit=off";
-/// A server that was frozen or cut off in the middle of a transaction keeps its locks no longer than this.
-const LET_GO: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
+const NO_JIT: &str = "-c jit=off";
+/// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
+const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
-/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     Commits,
     Queries,
 }
 
-/// Where the database is, and how its connections are encrypted.
+/// The database's address, and how its connections are encrypted.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) config: Config,
@@ -55,11 +53,11 @@ pub(crate) fn target(location: &str) -> Result<Target, Error> {
     let mut config: Config = plain.parse().map_err(|_| Error::BadLocation(location.to_owned()))?;
     let tls = tls::prepare(&mut config, &encryption)?;
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT);
+        config.connect_timeout(CONNECT_TIMEOUT);
     }
     config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE).keepalives_retries(3);
     if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(ANSWER);
+        config.tcp_user_timeout(WORK_TIMEOUT);
     }
     if config.get_application_name().is_none() {
         config.application_name("downbeat");
@@ -67,7 +65,7 @@ pub(crate) fn target(location: &str) -> Result<Target, Error> {
     Ok(Target { config, tls })
 }
 
-/// A connection for whoever has a use for the database itself, encrypted as the location says.
+/// Opens a connection for direct use of the database, encrypted as in the location.
 pub async fn postgres_client(location: &str) -> Result<Client, Error> {
     let Target { config, tls } = target(location)?;
     let (client, connection) = config.connect(tls).await.map_err(Failure::from)?;
@@ -76,40 +74,40 @@ pub async fn postgres_client(location: &str) -> Result<Client, Error> {
     Ok(client)
 }
 
-pub(crate) fn pool(target: &Target, purpose: Use, size: usize) -> Result<Pool, Error> {
+pub(crate) fn pool(target: &Target, purpose: Purpose, size: usize) -> Result<Pool, Error> {
     let Target { mut config, tls } = target.clone();
-    let settings = if purpose == Use::Commits { BY_INDEX } else { ALIKE };
-    let options = format!("{} {settings} {LET_GO}", config.get_options().unwrap_or_default());
+    let settings = if purpose == Purpose::Commits { BY_INDEX } else { NO_JIT };
+    let options = format!("{} {settings} {TIMEOUTS}", config.get_options().unwrap_or_default());
     config.options(options.trim());
-    // Fast: a connection is only asked whether it is closed. One that died unseen fails its next statement.
+    // Fast: only checks whether a connection is closed. One that broke unnoticed fails its next statement.
     let manager =
         Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(WAIT))
-        .create_timeout(Some(2 * CONNECT))
+        .wait_timeout(Some(POOL_TIMEOUT))
+        .create_timeout(Some(2 * CONNECT_TIMEOUT))
         .build()
         .map_err(|error| Error::Unavailable(format!("cannot set up connections to PostgreSQL: {error}")))
 }
 
-/// Waits for a piece of work, but not for ever. Whoever hears of the silence throws the connection away.
+/// Waits for a unit of work, with a timeout. After a timeout the caller must drop the connection.
 pub(crate) async fn within<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     within_for(0, work).await
 }
 
-/// Work on many rows takes its time: a thousand of them are written in far less than a second.
+/// The same with a longer timeout for many rows: a thousand are written in far less than a second.
 pub(crate) async fn within_for<T>(
     rows: usize,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let patience = ANSWER + Duration::from_secs(rows as u64 / 1_000);
-    tokio::time::timeout(patience, work).await.unwrap_or(Err(Failure::Silent(patience)))
+    let timeout = WORK_TIMEOUT + Duration::from_secs(rows as u64 / 1_000);
+    tokio::time::timeout(timeout, work).await.unwrap_or(Err(Failure::Silent(timeout)))
 }
 
-/// Waits for a piece of work on a connection, but not for ever. A connection that did not answer is thrown away: what
-/// was asked on it may still be answered, and must not be taken for the answer to something else.
-pub(crate) async fn answered<T>(
+/// Runs a unit of work on a connection. After a timeout it drops the connection: a late response must not be taken for
+/// the response to the next statement.
+pub(crate) async fn run_work<T>(
     client: Object,
     work: impl AsyncFnOnce(&mut Object) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -121,17 +119,18 @@ pub(crate) async fn answered<T>(
     result
 }
 
-/// Runs what is missing, each migration in its own transaction; servers that start together take turns.
+/// Runs the missing migrations, each in its own transaction; servers that start together take turns.
 pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
     let mut tries = 0;
     loop {
         match run_next(client).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(failure) if failure.is_held_up() => {
+            Err(failure) if failure.is_lock_timeout() => {
                 tries += 1;
                 if tries == LOCK_TRIES {
-                    let why = "a migration waits for a lock: end the long transactions on this database, then start";
+                    let why =
+                        "a migration cannot get its lock; end long transactions on this database, then retry";
                     return Err(Error::Unavailable(why.to_owned()).into());
                 }
                 tokio::time::sleep(LOCK_PAUSE).await;
@@ -141,7 +140,7 @@ pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
     }
 }
 
-/// Runs the first migration that is missing. False: there is none.
+/// Runs the first missing migration. Returns false if there is none.
 async fn run_next(client: &mut Client) -> Result<bool, Failure> {
     let transaction = client.transaction().await?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
@@ -167,9 +166,9 @@ async fn run_next(client: &mut Client) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// What the store has.
+/// Returns the store's migrations.
 async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>, Failure> {
-    // Programs without the rule for schema changes made the table without the last two columns.
+    // Programs without the rule for schema changes created the table without the last two columns.
     let known = "SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() \
                  AND table_name = 'migrations' AND column_name IN ('works_since', 'program')";
     if transaction.query_one(known, &[]).await?.try_get::<_, i64>(0)? < 2 {
@@ -194,7 +193,7 @@ async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>, Failure> {
     Ok(ran)
 }
 
-/// One that is no number of ours is beyond all that we know.
+/// A stored number that is not a `u32` counts as newer than all known ones.
 fn number(stored: i32) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }

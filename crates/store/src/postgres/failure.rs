@@ -1,4 +1,4 @@
-//! Owns what a failure of PostgreSQL means to the caller.
+//! Maps failures of PostgreSQL to errors of the store.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::port::Error;
 
-/// Why a piece of work on a connection did not succeed.
+/// Why a unit of work on a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -17,8 +17,8 @@ pub(crate) enum Failure {
     Pool(#[from] PoolError),
     #[error(transparent)]
     Store(#[from] Error),
-    /// No answer within the time that any answer takes.
-    #[error("PostgreSQL has not answered for {} s", .0.as_secs())]
+    /// No response within the timeout.
+    #[error("PostgreSQL has not run_work for {} s", .0.as_secs())]
     Silent(Duration),
 }
 
@@ -34,19 +34,19 @@ impl Failure {
         self.state() == Some(&SqlState::UNIQUE_VIOLATION)
     }
 
-    /// Another server was in the way, and the same again may succeed.
+    /// Returns true if another server caused a conflict and a retry may succeed.
     pub(crate) fn is_collision(&self) -> bool {
         matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
             || *state == SqlState::T_R_SERIALIZATION_FAILURE)
     }
 
-    /// A lock did not become free in time.
-    pub(crate) fn is_held_up(&self) -> bool {
+    /// Returns true if a lock did not become free in time.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
         self.state() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
-    /// The connection broke: whether what was sent last took effect is not known.
-    pub(crate) fn is_silence(&self) -> bool {
+    /// Returns true if the connection broke: the effect of the last statement is unknown.
+    pub(crate) fn is_disconnected(&self) -> bool {
         match self {
             Failure::Sql(error) => error.code().is_none_or(|state| state.code().starts_with("57P")),
             Failure::Silent(_) => true,

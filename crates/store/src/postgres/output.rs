@@ -1,4 +1,4 @@
-//! Owns output on PostgreSQL: appending at the end, and cutting at the front.
+//! Owns output on PostgreSQL: appending chunks and dropping the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -7,14 +7,14 @@ use deadpool_postgres::{Object, Pool};
 use downbeat_core::ids::ExecutionId;
 use uuid::Uuid;
 
-use super::connect::answered;
+use super::connect::run_work;
 use super::failure::Failure;
-use super::news::NOTIFY;
+use super::hints::NOTIFY;
 use super::write::Write;
 use crate::port::OutputChunk;
 use crate::rows::{OutputRow, int};
 
-/// The executions' rows are locked: they say which are known, and two servers that append for one take turns.
+/// Locks the executions' rows: they show which are known, and two servers that append to one take turns.
 const ENDS: &str = "SELECT e.id, coalesce((SELECT o.start_byte + length(o.text) FROM output o \
      WHERE o.execution = e.id ORDER BY o.start_byte DESC LIMIT 1), 0) \
      FROM executions e WHERE e.id = ANY($1) ORDER BY e.id FOR NO KEY UPDATE OF e";
@@ -25,17 +25,17 @@ pub(super) async fn append(
     pool: &Pool,
     chunks: &[OutputChunk],
     keep_bytes: u64,
-    news: &str,
+    hints: &str,
 ) -> Result<(), Failure> {
     let client = pool.get().await?;
-    answered(client, async |client: &mut Object| write(client, chunks, keep_bytes, news).await).await
+    run_work(client, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
 }
 
 async fn write(
     client: &mut Object,
     chunks: &[OutputChunk],
     keep_bytes: u64,
-    news: &str,
+    hints: &str,
 ) -> Result<(), Failure> {
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
@@ -47,7 +47,8 @@ async fn write(
         ends.insert(ExecutionId(row.try_get(0)?), row.try_get::<_, i64>(1)?);
     }
     let mut new: Vec<OutputRow<'_>> = Vec::new();
-    // Of each that got output where its last chunk begins: that one stays, for it tells where the output ends.
+    // The start of the last chunk of each execution with new output. That chunk stays, because it marks the end of the
+    // output.
     let mut appended: BTreeMap<ExecutionId, i64> = BTreeMap::new();
     for chunk in chunks.iter().filter(|chunk| !chunk.text.is_empty()) {
         let Some(end) = ends.get_mut(&chunk.execution) else { continue };
@@ -67,7 +68,7 @@ async fn write(
         let statement = transaction.prepare_cached(TRIM).await?;
         transaction.execute(&statement, &[&trimmed, &keep_from]).await?;
         let statement = transaction.prepare_cached(NOTIFY).await?;
-        transaction.execute(&statement, &[&news]).await?;
+        transaction.execute(&statement, &[&hints]).await?;
     }
     Ok(transaction.commit().await?)
 }

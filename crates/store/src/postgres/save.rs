@@ -1,6 +1,6 @@
-//! Owns the second flight of a commit: every altered row once, each kind as one statement over arrays, then the
-//! numbers, the events and COMMIT. Statements are sent without waiting; when one fails, PostgreSQL turns the COMMIT
-//! that follows into a ROLLBACK, so the earlier answers are looked at first.
+//! Owns the second flight of a commit: every changed row once, each kind as one statement over arrays, then the
+//! numbers, the events and COMMIT. Statements are sent without waiting; if one fails, PostgreSQL turns the following
+//! COMMIT into a ROLLBACK, so the earlier responses are checked first.
 
 use std::sync::LazyLock;
 
@@ -13,9 +13,9 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Failure;
-use super::news::NOTIFY;
+use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
-use crate::batch::{Dirty, Ended, Holds, Places};
+use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::port::Error;
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, HoldRow,
@@ -23,15 +23,15 @@ use crate::rows::{
     execution_row, json, list, run_row,
 };
 
-static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
-static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
-static ALTER_NODES: LazyLock<Write> = LazyLock::new(|| {
+static PUT_NODES: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
+static PUT_PRESENCE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
+static UPDATE_NODES: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
 });
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
-/// The cluster and hostname of a node that was registered in the same batch are given, those of others are stored. A
-/// server from before, which knows no tombstones, may have let a session in again.
-static BURY: LazyLock<Write> = LazyLock::new(|| {
+/// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
+/// is for older servers, which ignore tombstones and may have accepted a session again.
+static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<BuriedRow<'_>>(format!(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
          SELECT u.node, u.session, coalesce(u.cluster, n.cluster), coalesce(u.hostname, n.hostname), u.at \
@@ -40,20 +40,20 @@ static BURY: LazyLock<Write> = LazyLock::new(|| {
         unnest::<BuriedRow<'_>>()
     ))
 });
-/// The nodes' presence goes with them.
+/// The nodes' presence is removed with them.
 const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
 static CREATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
 static DEFINE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
-static ALTER_RUNS: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
-static ADD_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
-static ALTER_EXECUTIONS: LazyLock<Write> =
+static UPDATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
+static INSERT_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
+static UPDATE_EXECUTIONS: LazyLock<Write> =
     LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
 static COUNT: LazyLock<Write> = LazyLock::new(|| Write::insert::<Ended>("ended_lately"));
-/// Whoever has this lock, and nobody else, numbers events. It is let go by the commit.
+/// The lock for numbering events. The commit releases it.
 const LOCK_NUMBERS: &str = "SELECT 1 FROM feed WHERE one = 1 FOR UPDATE";
-/// A statement of its own, after the lock: it sees what the last committer wrote. `feed` knows the last number where
-/// the events themselves are past retention.
-static RECORD: LazyLock<String> = LazyLock::new(|| {
+/// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if the
+/// events themselves were pruned.
+static INSERT_EVENTS: LazyLock<String> = LazyLock::new(|| {
     let (names, server) = (ChangeColumns::names(), ChangeColumns::COUNT + 1);
     let arrays = list(&ChangeColumns::columns(), |number, column| format!("${number}::{}[]", column.kind));
     format!(
@@ -67,14 +67,14 @@ static RECORD: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-const GIVE_BACK: &str = "DELETE FROM holds WHERE node = ANY($1)";
-static TAKE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
-static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
-const GIVE_PLACES_BACK: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
-/// Only by whoever has the lock of limits; who prunes passes over what is locked.
-const FORGET_PLACES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
+const DELETE_HOLDS: &str = "DELETE FROM holds WHERE node = ANY($1)";
+static PUT_HOLDS: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
+static INSERT_USES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
+const DELETE_USES: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
+/// Requires the lock of limits; pruning skips locked rows.
+const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
-static CACHE: LazyLock<Write> = LazyLock::new(|| {
+static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<CachedRow<'_>>(format!(
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
          SELECT u.execution, r.cluster, u.cache_key, u.finished_at FROM {} JOIN runs r ON r.id = u.run",
@@ -92,8 +92,8 @@ pub(super) async fn save(
     tables: &Tables,
     dirty: &Dirty<'_>,
     holds: &Holds<'_>,
-    places: &Places,
-    news: &str,
+    limits: &LimitChanges,
+    hints: &str,
 ) -> Result<i64, Failure> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
@@ -114,51 +114,51 @@ pub(super) async fn save(
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
     let added = added.collect::<Result<Vec<_>, _>>()?;
     let altered: Vec<_> = dirty.executions_altered.iter().map(state).collect();
-    let taken: Vec<_> = holds.taken.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
+    let taken: Vec<_> = holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
     let cached: Vec<_> = dirty.cached(tables).collect();
-    let taken_places: Vec<_> = places.taken.iter().map(LimitUseRow::of).collect();
+    let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let event = |&place: &usize| Ok(ChangeColumns::of(&changes[place], json(&changes[place])?));
+    let event = |&index: &usize| Ok(ChangeColumns::of(&changes[index], json(&changes[index])?));
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
 
     let mut flight = Flight::default();
-    flight.rows(&BURY, &buried);
+    flight.rows(&INSERT_TOMBSTONES, &buried);
     if !buried.is_empty() {
         let nodes: Vec<Uuid> = buried.iter().map(|buried| buried.node).collect();
         flight.push(DELETE_NODES, vec![Box::new(nodes)]);
     }
-    flight.rows(&DESCRIBE, &described);
-    flight.rows(&APPEAR, &appeared);
-    flight.rows(&ALTER_NODES, &altered_nodes);
+    flight.rows(&PUT_NODES, &described);
+    flight.rows(&PUT_PRESENCE, &appeared);
+    flight.rows(&UPDATE_NODES, &altered_nodes);
     flight.rows(&SET_PROBLEMS, &problems);
     flight.rows(&CREATE_RUNS, &created);
     flight.rows(&DEFINE_RUNS, &defined);
-    flight.rows(&ALTER_RUNS, &altered_runs);
-    flight.rows(&ADD_EXECUTIONS, &added);
-    flight.rows(&ALTER_EXECUTIONS, &altered);
-    if !holds.given_back.is_empty() {
-        let nodes: Vec<Uuid> = holds.given_back.iter().map(|node| node.0).collect();
-        flight.push(GIVE_BACK, vec![Box::new(nodes)]);
+    flight.rows(&UPDATE_RUNS, &altered_runs);
+    flight.rows(&INSERT_EXECUTIONS, &added);
+    flight.rows(&UPDATE_EXECUTIONS, &altered);
+    if !holds.removed.is_empty() {
+        let nodes: Vec<Uuid> = holds.removed.iter().map(|node| node.0).collect();
+        flight.push(DELETE_HOLDS, vec![Box::new(nodes)]);
     }
-    flight.rows(&TAKE, &taken);
-    flight.rows(&CACHE, &cached);
-    if !places.given_back.is_empty() {
-        let executions: Vec<Uuid> = places.given_back.iter().map(|execution| execution.0).collect();
-        flight.push(GIVE_PLACES_BACK, vec![Box::new(executions)]);
+    flight.rows(&PUT_HOLDS, &taken);
+    flight.rows(&INSERT_CACHED, &cached);
+    if !limits.removed.is_empty() {
+        let executions: Vec<Uuid> = limits.removed.iter().map(|execution| execution.0).collect();
+        flight.push(DELETE_USES, vec![Box::new(executions)]);
     }
-    flight.rows(&TAKE_PLACES, &taken_places);
-    if let Some(at) = places.over_at {
-        flight.push(FORGET_PLACES, vec![Box::new(at.as_microsecond()), Box::new(places.most_over())]);
+    flight.rows(&INSERT_USES, &added_uses);
+    if let Some(at) = limits.expired_at {
+        flight.push(REMOVE_EXPIRED_USES, vec![Box::new(at.as_microsecond()), Box::new(limits.max_expired())]);
     }
     flight.rows(&COUNT, &ended);
     let flight = flight.prepare(client).await?;
     let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
-    let record = client.prepare_cached(&RECORD).await?;
+    let record = client.prepare_cached(&INSERT_EVENTS).await?;
     let mut record_args = arrays(&events, 0..ChangeColumns::COUNT);
     record_args.push(Box::new(server.0));
     let record_args: Vec<_> = record_args.iter().map(|arg| &**arg as &(dyn ToSql + Sync)).collect();
     let notify = client.prepare_cached(NOTIFY).await?;
-    let notify_args: [&(dyn ToSql + Sync); 1] = [&news];
+    let notify_args: [&(dyn ToSql + Sync); 1] = [&hints];
 
     let (written, locked, recorded, notified, committed) = join!(
         flight.send(client),

@@ -1,5 +1,5 @@
-//! Owns snapshots on PostgreSQL: one transaction of isolation REPEATABLE READ, read through portals, so that all parts
-//! are of the same sequence number, and bounded.
+//! Owns snapshots on PostgreSQL: one REPEATABLE READ transaction, read through portals, so that all parts have the same
+//! sequence number and bounded size.
 
 use deadpool_postgres::{Pool, Transaction};
 use downbeat_core::change::Event;
@@ -14,7 +14,7 @@ use super::PostgresStore;
 use super::failure::Failure;
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
-    RUNS_PER_PART, TOMBSTONES_PER_PART, broken_off,
+    RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
 };
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
@@ -36,7 +36,7 @@ async fn send<T: Record>(
         let last = rows.len() < size;
         if !rows.is_empty() {
             let rows = rows.iter().map(T::from_row).collect::<Result<Vec<_>, _>>()?;
-            to.send(part(rows)).await.map_err(|_| broken_off())?;
+            to.send(part(rows)).await.map_err(|_| interrupted())?;
         }
         if last {
             return Ok(());
@@ -48,7 +48,7 @@ pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<(),
     let mut client = pool.get().await?;
     let isolated = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     let view = isolated.read_only(true).start().await?;
-    // The receiver may be slow; the sender ends it when it takes too long.
+    // The receiver may be slow; the sender stops it if it takes too long.
     view.batch_execute("SET LOCAL idle_in_transaction_session_timeout = '90s'").await?;
     let seq = count(view.query_one(PostgresStore::LAST_SEQ, &[]).await?.try_get(0)?)?;
     send::<NodeRecord>(&view, to, "", NODES_PER_PART, Part::Nodes).await?;
@@ -59,6 +59,6 @@ pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<(),
     send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", CHUNKS_PER_PART, Part::Output).await?;
     send::<Event>(&view, to, " ORDER BY seq", EVENTS_PER_PART, Part::Events).await?;
     view.rollback().await?;
-    to.send(Part::End { seq }).await.map_err(|_| broken_off())?;
+    to.send(Part::End { seq }).await.map_err(|_| interrupted())?;
     Ok(())
 }

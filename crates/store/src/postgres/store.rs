@@ -1,4 +1,4 @@
-//! Owns the port on PostgreSQL. The texts of reads are `read`'s, commits are `commit`'s.
+//! Implements the port on PostgreSQL. `read` has the texts of reads, `commit` the commits.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, LazyLock};
@@ -14,18 +14,18 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
 use uuid::Uuid;
 
-use super::connect::{self, Use};
+use super::connect::{self, Purpose};
 use super::failure::Failure;
-use super::news::{Listener, NOTIFY};
+use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
 use super::{commit, output, prune, snapshot};
 use crate::copy::Part;
 use crate::filter::Arg;
-use crate::port::{Beside, Committed, Error, News, OutputChunk, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Columns, OutputRow, Record, ServerRow, Text, int, time};
 
-/// Queries, heartbeats and output at once.
+/// For queries, heartbeats and output.
 const CONNECTIONS: usize = 4;
 
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -43,17 +43,17 @@ pub struct PostgresStore {
 
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The configuration knows a password.
+        // The configuration contains a password.
         f.debug_struct("PostgresStore").field("database", &self.config.get_dbname()).finish_non_exhaustive()
     }
 }
 
 impl PostgresStore {
-    /// Connects, and brings the database's schema up to date.
+    /// Connects and migrates the schema.
     pub async fn open(location: &str) -> Result<Self, Error> {
         let target = connect::target(location)?;
-        let commits = connect::pool(&target, Use::Commits, 1)?;
-        let queries = connect::pool(&target, Use::Queries, CONNECTIONS)?;
+        let commits = connect::pool(&target, Purpose::Commits, 1)?;
+        let queries = connect::pool(&target, Purpose::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
         drop(client);
@@ -63,7 +63,7 @@ impl PostgresStore {
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
         let client = self.queries.get().await?;
-        connect::answered(client, async |client: &mut Object| {
+        connect::run_work(client, async |client: &mut Object| {
             let statement = client.prepare_cached(sql).await?;
             Ok(client.query(&statement, args).await?)
         })
@@ -79,7 +79,7 @@ impl PostgresStore {
 
 #[async_trait]
 impl Database for PostgresStore {
-    /// The events have it, or `feed` where no event is left.
+    /// From the events, or from `feed` if no event is left.
     const LAST_SEQ: &'static str =
         "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
 
@@ -89,7 +89,7 @@ impl Database for PostgresStore {
         self.records(rest, &args).await
     }
 
-    /// Counted when rows were last pruned, and since.
+    /// The counts at the last pruning, plus those since.
     fn ended(kind: i16) -> String {
         format!(
             "SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = {kind} \
@@ -117,7 +117,8 @@ impl Database for PostgresStore {
     }
 
     async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
-        // Each execution's first chunk is the one that holds its offset: looking it up avoids reading all before it.
+        // Each execution's first chunk is the one that contains its offset: looking it up avoids reading all chunks
+        // before it.
         let sql = format!(
             "SELECT {} FROM unnest($1::uuid[], $2::bigint[]) AS u (execution, from_byte) \
              CROSS JOIN LATERAL (SELECT * FROM output o WHERE o.execution = u.execution AND o.start_byte >= coalesce(\
@@ -138,9 +139,9 @@ impl Database for PostgresStore {
 }
 
 #[async_trait]
-impl Beside for PostgresStore {
+impl DirectWrites for PostgresStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
-        // Locked in the order of ids, as commits do.
+        // Locks rows by id, as commits do.
         let sql = "WITH seen AS (SELECT p.node, p.session FROM presence p \
                    WHERE (p.node, p.session) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) \
                    ORDER BY p.node FOR UPDATE) \
@@ -157,15 +158,15 @@ impl Beside for PostgresStore {
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
         let executions: BTreeSet<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
-        let news = self.listener.payload(&News::Output(executions.into_iter().collect()));
-        Ok(output::append(&self.queries, chunks, keep_bytes, &news).await?)
+        let hints = self.listener.payload(&Hint::Output(executions.into_iter().collect()));
+        Ok(output::append(&self.queries, chunks, keep_bytes, &hints).await?)
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
         let rows = [ServerRow::of(server)];
         let put = async {
             let client = self.queries.get().await?;
-            connect::answered(client, async |client: &mut Object| {
+            connect::run_work(client, async |client: &mut Object| {
                 let transaction = client.transaction().await?;
                 let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
                 transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
@@ -179,7 +180,7 @@ impl Beside for PostgresStore {
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
         self.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
-        self.rows(NOTIFY, &[&self.listener.payload(&News::Servers)]).await?;
+        self.rows(NOTIFY, &[&self.listener.payload(&Hint::Servers)]).await?;
         Ok(())
     }
 
@@ -198,7 +199,7 @@ impl Store for PostgresStore {
         true
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
+    fn hints(&self) -> broadcast::Receiver<Hint> {
         self.listener.subscribe()
     }
 
@@ -221,16 +222,16 @@ impl Store for PostgresStore {
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
-        // A task of its own: a caller that goes away must not leave a transaction open half-way.
+        // A separate task: a dropped caller must not leave a transaction open.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
-        let news = self.listener.payload(&News::Events);
-        tokio::spawn(async move { commit::commit(&pool, server, &changes, &news).await })
+        let hints = self.listener.payload(&Hint::Events);
+        tokio::spawn(async move { commit::commit(&pool, server, &changes, &hints).await })
             .await
-            .map_err(|error| Error::Unavailable(format!("a commit was broken off: {error}")))?
+            .map_err(|error| Error::Unavailable(format!("a commit was interrupted: {error}")))?
     }
 
     async fn close(&self) {
-        // Whoever has the connection gives it back when its batch is committed.
+        // The owner of the connection returns it when its batch is committed.
         let under_way = self.commits.get().await;
         self.commits.close();
         self.queries.close();

@@ -1,6 +1,6 @@
-//! Owns how connections to PostgreSQL are encrypted: `sslmode` and `sslrootcert` of the location, which the driver knows
-//! only in part. Whoever reads a password off the network has the whole store, so a location that leaves this host says
-//! which it wants.
+//! Owns the encryption of connections to PostgreSQL: `sslmode` and `sslrootcert` of the location, which the driver
+//! supports only in part. A password read from the network gives access to the whole store, so a location on another
+//! host must set `sslmode`.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,16 +17,16 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::port::Error;
 
-/// What a location says about encryption.
+/// The encryption options of a location.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Encryption {
-    /// None: nothing was said.
+    /// None if `sslmode` is not set.
     mode: Option<SslMode>,
-    /// The file with the authorities that may sign the server's certificate; the host's own when nothing was said.
+    /// The file with the authorities that may sign the server's certificate; by default the host's own.
     authorities: Option<String>,
 }
 
-/// Separates what a location says about encryption from what the driver reads.
+/// Separates the encryption options from the part that the driver parses.
 pub(super) fn split(location: &str) -> Result<(String, Encryption), Error> {
     let Some((base, query)) = location.split_once('?') else {
         return Ok((location.to_owned(), Encryption::default()));
@@ -52,7 +52,7 @@ fn mode(value: &str) -> Result<SslMode, Error> {
     match value {
         "disable" => Ok(SslMode::Disable),
         "prefer" => Ok(SslMode::Prefer),
-        // A certificate that nobody checks proves nothing, so all of them check it.
+        // An unchecked certificate proves nothing, so every mode checks it.
         "require" | "verify-full" => Ok(SslMode::Require),
         _ => Err(Error::BadOption(
             "the store's `sslmode` must be disable, prefer, require or verify-full".to_owned(),
@@ -60,16 +60,16 @@ fn mode(value: &str) -> Result<SslMode, Error> {
     }
 }
 
-/// Sets the driver's mode and returns what makes its encrypted connections.
+/// Sets the driver's mode and returns its TLS connector.
 pub(super) fn prepare(config: &mut Config, encryption: &Encryption) -> Result<MakeRustlsConnect, Error> {
     let mode = match encryption.mode {
         Some(mode) => mode,
         None if encryption.authorities.is_some() => SslMode::Require,
-        // Many a local server has a certificate that was made for nobody. Its connections never leave the host.
+        // Many local servers have a self-signed default certificate, and these connections never leave the host.
         None if is_local(config) => SslMode::Disable,
         None => {
             return Err(Error::BadOption(
-                "the store is on another host: say sslmode=require (TLS) or sslmode=disable in its URL, such as \
+                "the store is on another host: set sslmode=require (TLS) or sslmode=disable in its URL, such as \
                  postgres://USER@HOST/DATABASE?sslmode=require"
                     .to_owned(),
             ));
@@ -87,7 +87,7 @@ pub(super) fn prepare(config: &mut Config, encryption: &Encryption) -> Result<Ma
     Ok(MakeRustlsConnect::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// Whether every address of the location is this host.
+/// Returns true if every address of the location is this host.
 fn is_local(config: &Config) -> bool {
     let addresses = config.get_hostaddrs();
     if !addresses.is_empty() {
@@ -113,11 +113,11 @@ fn roots(file: Option<&str>) -> Result<RootCertStore, Error> {
                 roots.add(certificate).map_err(|error| cannot(error.to_string()))?;
             }
             if roots.is_empty() {
-                return Err(cannot("there is no certificate in it".to_owned()));
+                return Err(cannot("the file contains no certificate".to_owned()));
             }
         }
         None => {
-            // Single ones that cannot be read are no reason to trust none.
+            // Unreadable certificates are skipped; the others are still trusted.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
                 return Err(Error::BadOption(
@@ -150,7 +150,7 @@ mod tests {
             "postgres://u@127.0.0.1,db/x",
         ] {
             let refused = mode_of(location).unwrap_err();
-            assert!(refused.contains("say sslmode=require (TLS) or sslmode=disable"), "{refused}");
+            assert!(refused.contains("set sslmode=require (TLS) or sslmode=disable"), "{refused}");
             assert!(!refused.contains("u:p"), "{refused}");
         }
         assert_eq!(mode_of("postgres://u@db/x?sslmode=disable"), Ok(SslMode::Disable));

@@ -43,7 +43,7 @@ impl ToSql for Arg<'_> {
 /// A statement that writes many rows of one kind.
 pub(super) struct Write {
     sql: String,
-    /// The places of the columns that are its arguments, in order.
+    /// The indexes of the columns that are its arguments, in order.
     columns: Vec<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Write {
         Self::new::<R>(format!("INSERT INTO {table} ({}) SELECT * FROM {}", R::names(), unnest::<R>()))
     }
 
-    /// Inserts rows, or replaces those that have the same value in the first column.
+    /// Inserts rows, or replaces those with the same value in the first column.
     pub(super) fn upsert<R: Columns>(table: &str) -> Self {
         let Self { sql, columns } = Self::insert::<R>(table);
         Self { sql: sql + &R::replace(), columns }
@@ -82,11 +82,11 @@ impl Write {
         arrays(rows, self.columns.iter().copied())
     }
 
-    /// Sets columns of the rows that have the same value in the first column.
+    /// Sets columns of the rows with the same value in the first column.
     pub(super) fn update<R: Columns>(table: &str, is_set: impl Fn(&str) -> bool) -> Self {
         let (key, rest) = R::chosen(is_set);
         let (mut columns, mut given) = (vec![0], vec![key]);
-        columns.extend(rest.iter().map(|(place, _)| place));
+        columns.extend(rest.iter().map(|(index, _)| index));
         given.extend(rest.iter().map(|(_, column)| column));
         let sets = list(&given[1..], |_, column| format!("{0} = u.{0}", column.name));
         let rows = unnested(&given);
@@ -99,20 +99,19 @@ impl Write {
 
 pub(super) type Args<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
-/// Returns one array for each of these columns.
 pub(super) fn arrays<R: Columns>(rows: &[R], columns: impl Iterator<Item = usize>) -> Args<'_> {
     let array = |column| -> Vec<Arg<'_>> { rows.iter().map(|row| Arg(row.value(column))).collect() };
     columns.map(|column| Box::new(array(column)) as _).collect()
 }
 
-/// Statements that are sent together, without waiting for the answer of one before the next is sent.
+/// Statements that are sent together, without waiting for each other's response.
 #[derive(Default)]
 pub(super) struct Flight<'a> {
     statements: Vec<(&'a str, Args<'a>)>,
 }
 
 impl<'a> Flight<'a> {
-    /// Writes rows; no statement where there are none.
+    /// Writes rows; adds no statement if there are none.
     pub(super) fn rows<R: Columns>(&mut self, write: &'a Write, rows: &'a [R]) {
         if !rows.is_empty() {
             self.push(&write.sql, write.args(rows));
@@ -123,7 +122,7 @@ impl<'a> Flight<'a> {
         self.statements.push((sql, args));
     }
 
-    /// Prepares the statements: those of an earlier batch are known.
+    /// Prepares the statements; those of an earlier batch are cached.
     pub(super) async fn prepare(self, client: &Object) -> Result<Prepared<'a>, Failure> {
         let mut statements = Vec::with_capacity(self.statements.len());
         for (sql, args) in self.statements {

@@ -1,5 +1,5 @@
-//! Owns how the columns of a row are declared: once, as the fields of a struct. The list of columns, the reader and the
-//! values to write follow from the declaration, for SQLite and for PostgreSQL.
+//! Owns the declaration of a row's columns: once, as the fields of a struct. The list of columns, the reader and the
+//! values to write are derived from it, for SQLite and for PostgreSQL.
 
 use rusqlite::types as sqlite;
 use tokio_postgres::types as postgres;
@@ -8,11 +8,10 @@ use uuid::Uuid;
 use super::text::{Bytes, Text};
 use crate::port::Error;
 
-/// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    /// The type that PostgreSQL has for it.
+    /// Its type in PostgreSQL.
     pub(crate) kind: &'static str,
 }
 
@@ -54,7 +53,7 @@ pub(crate) trait Columns: Sized + Send + Sync {
     /// Reads the row from a longer one, from its column `first` on.
     fn read(row: &impl Cells, first: usize) -> Result<Self, Error>;
 
-    /// Returns the value of the column at this place of [`Columns::columns`].
+    /// Returns the value of the column at this index of [`Columns::columns`].
     fn value(&self, column: usize) -> &dyn Value;
 
     /// Returns the names, for the text of a statement.
@@ -74,7 +73,7 @@ pub(crate) trait Columns: Sized + Send + Sync {
         format!(" ON CONFLICT ({}) DO UPDATE SET {sets}", columns[0].name)
     }
 
-    /// Returns the first column, and those of the others that an UPDATE sets, with their places.
+    /// Returns the first column and the columns that an UPDATE sets, with their indexes.
     fn chosen(is_set: impl Fn(&str) -> bool) -> (Column, Vec<(usize, Column)>) {
         let columns = Self::columns();
         let rest = columns.iter().copied().enumerate().skip(1);
@@ -82,7 +81,7 @@ pub(crate) trait Columns: Sized + Send + Sync {
     }
 }
 
-/// Joins a text for each column, which gets the column's number from 1 on.
+/// Joins a text for each column; `text` gets the column's number, from 1.
 pub(crate) fn list(columns: &[Column], text: impl Fn(usize, &Column) -> String) -> String {
     (1..).zip(columns).map(|(number, column)| text(number, column)).collect::<Vec<_>>().join(", ")
 }

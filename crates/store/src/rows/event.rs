@@ -21,7 +21,6 @@ columns! {
 }
 
 columns! {
-    /// The change of an event.
     struct ChangeColumns<'a> {
         at: i64,
         kind: Text<'a>,
@@ -58,7 +57,7 @@ impl Record for Event {
         &SELECT
     }
 
-    /// An event that cannot be read although its kind is known is damaged; an unknown kind comes from a newer program.
+    /// An unknown kind comes from a newer program; a known kind that cannot be decoded is damaged.
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         let (number, row) = EventRow::read(row, 0)?;
         let change = if Change::KINDS.contains(&&*row.kind.0) {

@@ -1,5 +1,5 @@
-//! How records become columns and columns become records, the same way for both SQL stores. A row declares its columns
-//! once; `column` derives all else from the declaration.
+//! Converts records to columns and back, in the same way for both SQL stores. A row declares its columns once; `column`
+//! derives the rest.
 
 mod codes;
 mod column;
@@ -12,7 +12,7 @@ mod scalar;
 mod state;
 mod text;
 
-pub(crate) use codes::Code;
+pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
 pub(crate) use event::{ChangeColumns, EventRow, NumberColumns};
 pub(crate) use execution::{ExecutionRow, execution_row};

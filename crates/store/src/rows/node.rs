@@ -1,4 +1,4 @@
-//! Owns the rows of a node: the part that moves, and the whole.
+//! Owns the rows of a node: the live part, and the whole.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -18,7 +18,7 @@ use crate::batch::Deleted;
 use crate::port::Error;
 
 columns! {
-    /// The part of a node that moves: a row of `presence`.
+    /// The live part of a node: a row of `presence`.
     struct NodeLiveRow {
         node: Uuid,
         session: Uuid,
@@ -86,7 +86,7 @@ columns! {
 /// A whole row of `nodes`.
 pub(crate) type DescribedRow<'a> = (NodeKey<'a>, DescriptionRow<'a>);
 
-/// Returns the row that a registration writes. A new session has reported no problem yet.
+/// Returns the row that a registration writes. A new session has not reported any problems.
 pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>, Error> {
     let key =
         NodeKey { id: registration.node.0, hostname: registration.description.hostname.as_str().into() };
@@ -114,9 +114,9 @@ impl ProblemsRow<'_> {
     }
 }
 
-/// What is kept of a registration beside its description. A program from before leaves that of an earlier session there.
+/// The stored part of a registration besides its description. An older program leaves that of an earlier session there.
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredRegistration<'a> {
     session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     installation: Option<Cow<'a, Installation>>,
@@ -126,13 +126,13 @@ struct Kept<'a> {
     displaced: Option<SessionId>,
 }
 
-/// The column `registration`: nothing where there is nothing to keep.
+/// Returns the column `registration`; none if it would be empty.
 fn registration_column(registration: &Registration) -> Result<Option<String>, Error> {
     let Registration { session, installation, undelivered, former, .. } = registration;
     if installation.is_none() && undelivered.is_empty() && former.displaced().is_none() {
         return Ok(None);
     }
-    let kept = Kept {
+    let kept = StoredRegistration {
         session: *session,
         installation: installation.as_ref().map(Cow::Borrowed),
         undelivered: Cow::Borrowed(undelivered),
@@ -184,7 +184,7 @@ impl Record for Tombstone {
 }
 
 columns! {
-    /// The tombstone of a node that is being deleted. Cluster and hostname are empty where `nodes` has them.
+    /// The tombstone of a node that is being deleted. Cluster and hostname are empty if `nodes` has them.
     struct BuriedRow<'a> {
         node: Uuid,
         session: Uuid,
@@ -219,7 +219,7 @@ impl Record for NodeRecord {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
-        let kept: Option<Kept<'static>> =
+        let kept: Option<StoredRegistration<'static>> =
             row.registration.map(|kept| parse("registration", &kept.0)).transpose()?;
         let kept = kept.filter(|kept| kept.session == live.session);
         let (installation, undelivered, displaced) = match kept {

@@ -1,4 +1,4 @@
-//! Owns what is read: a record has one SELECT, whose rows it is made of.
+//! Owns the records that are read: each has one SELECT and a conversion of its rows.
 
 use std::sync::LazyLock;
 
@@ -7,16 +7,16 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::state::LimitUse;
 use uuid::Uuid;
 
-use super::codes::Code;
+use super::codes::{Code, condition};
 use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
 use crate::port::{Error, NodeTotals, OutputChunk, ServerRecord};
 
-/// What one row of a SELECT says.
+/// A value that is read from one row of a SELECT.
 pub(crate) trait Record: Sized + Send + 'static {
-    /// Returns the SELECT without its conditions; nothing where each use has a text of its own.
+    /// Returns the SELECT without conditions; empty if each use has its own text.
     fn select() -> &'static str {
         ""
     }
@@ -35,7 +35,6 @@ macro_rules! select {
     };
 }
 
-/// A number, or nothing.
 impl Record for Option<i64> {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         row.cell(0)
@@ -58,7 +57,6 @@ impl Record for ClusterId {
     }
 }
 
-/// A run and its owner.
 impl Record for (RunId, ServerId) {
     fn select() -> &'static str {
         "SELECT id, owner FROM runs"
@@ -81,10 +79,13 @@ impl Record for Seen {
 
 impl Record for Kept {
     fn select() -> &'static str {
-        "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
-         FROM (SELECT 1) one LEFT JOIN \
-         (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) \
-         ORDER BY finished_at, id LIMIT 1) r ON true"
+        concat!(
+            "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
+             FROM (SELECT 1) one LEFT JOIN \
+             (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state ",
+            condition!(ended runs),
+            " ORDER BY finished_at, id LIMIT 1) r ON true"
+        )
     }
 
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
@@ -98,14 +99,14 @@ impl Record for Kept {
     }
 }
 
-/// How many rows have a code.
+/// The number of rows with a code.
 impl<C: Code + Send + 'static> Record for (C, u64) {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         Ok((C::decode(row.cell(0)?)?, count(row.cell(1)?)?))
     }
 }
 
-/// The part of a node's totals that concerns one status.
+/// The totals of a node for one status.
 impl Record for NodeTotals {
     fn from_row(row: &impl Cells) -> Result<Self, Error> {
         Ok(NodeTotals {
@@ -117,7 +118,7 @@ impl Record for NodeTotals {
 }
 
 columns! {
-    /// A row of `holds`: an exclusive run has the node for itself.
+    /// A row of `holds`: an exclusive run holds the node.
     struct HoldRow<'a> {
         node: Uuid,
         run: Text<'a>,
@@ -151,13 +152,13 @@ columns! {
 }
 
 impl<'a> LimitUseRow<'a> {
-    pub(crate) fn of(place: &'a LimitUse) -> Self {
+    pub(crate) fn of(limit: &'a LimitUse) -> Self {
         Self {
-            execution: place.execution.0,
-            key: place.key.as_str().into(),
-            cluster: place.cluster.0,
-            granted_at: place.granted_at.as_microsecond(),
-            until: micros(place.until),
+            execution: limit.execution.0,
+            key: limit.key.as_str().into(),
+            cluster: limit.cluster.0,
+            granted_at: limit.granted_at.as_microsecond(),
+            until: micros(limit.until),
         }
     }
 }
@@ -178,7 +179,7 @@ impl Record for LimitUse {
 }
 
 columns! {
-    /// A result that may be used again. `cached` has the run's cluster instead of the run.
+    /// A result that may be reused. `cached` has the run's cluster instead of the run.
     struct CachedRow<'a> {
         execution: Uuid,
         cache_key: Text<'a>,

@@ -1,4 +1,4 @@
-//! Owns the rows of a run: the part that moves, the part that never changes, and the definition.
+//! Owns the rows of a run: the live part, the fixed part, and the definition.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,7 +14,7 @@ use super::text::Text;
 use crate::port::Error;
 
 columns! {
-    /// The columns of `runs` that move.
+    /// The columns of `runs` that change.
     struct RunLiveRow<'a> {
         id: Text<'a>,
         state: i16,
@@ -88,7 +88,7 @@ impl<'a> RunLiveRow<'a> {
         let end = time_opt(self.finished_at)?.map(|at| (at, end));
         let stage = RunStage::of(state, self.admitted_at.is_some(), end);
         let live = RunLive {
-            stage: stage.ok_or_else(|| Error::Corrupt(format!("a run that is {state} has no end")))?,
+            stage: stage.ok_or_else(|| Error::Corrupt(format!("a run in state {state} has no end")))?,
             admitted_at: time_opt(self.admitted_at)?,
             started_at: time_opt(self.started_at)?,
             cancel_requested_at: time_opt(self.cancel_requested_at)?,

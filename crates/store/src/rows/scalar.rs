@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use crate::port::Error;
 
 pub(crate) fn time(micros: i64) -> Result<Timestamp, Error> {
-    Timestamp::from_microsecond(micros).map_err(|_| Error::Corrupt(format!("{micros} µs is no time")))
+    Timestamp::from_microsecond(micros)
+        .map_err(|_| Error::Corrupt(format!("{micros} µs is not a valid time")))
 }
 
 pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
@@ -17,7 +18,7 @@ pub(crate) fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>, Error> 
     micros.map(time).transpose()
 }
 
-/// Counts and offsets as the databases hold them; what is larger than any of theirs is their largest.
+/// Converts counts and offsets to the databases' type; larger values become its maximum.
 pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -27,11 +28,11 @@ pub(crate) fn small(value: u32) -> i32 {
 }
 
 pub(crate) fn count(value: i64) -> Result<u64, Error> {
-    u64::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is no count")))
+    u64::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is not a valid count")))
 }
 
 pub(crate) fn small_count(value: i32) -> Result<u32, Error> {
-    u32::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is no count")))
+    u32::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is not a valid count")))
 }
 
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> Result<T, Error> {
@@ -43,7 +44,7 @@ pub(crate) fn json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Corrupt(format!("cannot write JSON: {error}")))
 }
 
-/// Values by name as a column that holds nothing where there are none.
+/// Returns values by name as a column; none if there are none.
 pub(crate) fn params_column(params: &Params) -> Option<String> {
     let text = || serde_json::to_string(params).expect("JSON values with text for keys are JSON");
     (!params.is_empty()).then(text)

@@ -1,4 +1,4 @@
-//! Owns how an execution's state is spread over columns, so that it is rebuilt exactly.
+//! Owns how an execution's state is stored in columns and restored exactly.
 
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
@@ -12,7 +12,7 @@ use super::text::Text;
 use crate::port::Error;
 
 columns! {
-    /// The columns of `executions` that an execution's state is spread over, after its id.
+    /// The columns of `executions` for an execution's state, after its id.
     struct StateColumns<'a> {
         id: Uuid,
         status: i16,
@@ -26,19 +26,18 @@ columns! {
         /// Present exactly when an agent reported an outcome.
         verdict: Option<i16>,
         exit_code: Option<i32>,
-        /// The outcome's error.
         error: Option<Text<'a>>,
         finished_at: Option<i64>,
         /// The state's own text: why it failed, was skipped, cancelled or lost.
         reason: Option<Text<'a>>,
         ended_at: Option<i64>,
-        /// The outcome's outputs, when there are some.
+        /// The outcome's outputs, if any.
         outputs: Option<Text<'a>>,
     }
 }
 
-/// The columns that only a new lease changes. The others are written without them, because SQLite writes an index again
-/// whenever an UPDATE names one of its columns.
+/// The columns that only a new lease changes. Other updates omit them, because SQLite rewrites an index whenever an
+/// UPDATE names one of its columns.
 pub(crate) const LEASE_COLUMNS: [&str; 4] = ["token", "lease_node", "session", "granted_at"];
 
 impl<'a> StateColumns<'a> {
@@ -108,7 +107,8 @@ impl<'a> StateColumns<'a> {
 
     pub(crate) fn state(self) -> Result<State, Error> {
         let status = Status::decode(self.status)?;
-        let missing = |column: &str| Error::Corrupt(format!("an execution that is {status} has no {column}"));
+        let missing =
+            |column: &str| Error::Corrupt(format!("an execution with status {status} has no {column}"));
         let lease = match (self.token, self.lease_node, self.session, self.granted_at) {
             (Some(token), Some(node), Some(session), Some(granted_at)) => Some(Lease {
                 token: LeaseToken(token),

@@ -1,4 +1,4 @@
-//! Owns texts as columns: borrowed when they are written, owned when they were read.
+//! Owns text columns: borrowed when written, owned when read.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -9,7 +9,6 @@ use tokio_postgres::types::{IsNull, Type, accepts, to_sql_checked};
 
 type Fault = Box<dyn StdError + Sync + Send>;
 
-/// A text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
@@ -44,7 +43,7 @@ impl rusqlite::types::FromSql for Text<'_> {
 }
 
 impl tokio_postgres::types::ToSql for Text<'_> {
-    /// A text of PostgreSQL cannot hold a NUL. An agent's error that has one must not fail the whole batch.
+    /// PostgreSQL's text cannot contain NUL. An agent's error that has one must not fail the whole batch.
     fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Fault> {
         if self.0.contains('\0') {
             return self.0.replace('\0', "\u{fffd}").to_sql(kind, out);
@@ -64,7 +63,7 @@ impl<'b> tokio_postgres::types::FromSql<'b> for Text<'_> {
     accepts!(TEXT);
 }
 
-/// A piece of output: a text that SQLite stores as such, and PostgreSQL as bytes, because it may hold NULs.
+/// A piece of output: stored as text by SQLite, and as bytes by PostgreSQL because it may contain NUL.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(pub(crate) Cow<'a, str>);
 

@@ -1,4 +1,4 @@
-//! Owns a commit on SQLite: loads the rows that the batch looks at, lets `tables` decide, and writes each altered row
+//! Owns a commit on SQLite: loads the rows that the batch reads, lets `tables` decide, and writes each changed row
 //! once, with the events, in one transaction.
 
 use std::sync::LazyLock;
@@ -13,13 +13,13 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 
 use super::failure::Failure;
 use super::write::{Write, fetch, fetch_each};
-use crate::batch::{Asked, Dirty, Ended, Holds, Needs, NewIds, Places};
+use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, HoldRow,
     LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
-    StateColumns, count, definition_row, description_row, execution_row, int, run_row,
+    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 
 static NODE: LazyLock<String> =
@@ -34,15 +34,15 @@ static HOLD_OF_NODE: LazyLock<String> =
 static HOLDS_OF_RUN: LazyLock<String> =
     LazyLock::new(|| format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select()));
 
-static DESCRIBE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
-static APPEAR: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
-static ALTER_NODE: LazyLock<Write> = LazyLock::new(|| {
+static PUT_NODES: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
+static PUT_PRESENCE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
+static UPDATE_NODE: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
 });
 static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
-/// The cluster and hostname of a node that was registered in the same batch are given, those of others are stored. A
-/// program from before, which knows no tombstones, may have let a session in again.
-static BURY: LazyLock<Write> = LazyLock::new(|| {
+/// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
+/// is for older programs, which ignore tombstones and may have accepted a session again.
+static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<BuriedRow<'_>>(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
          SELECT ?1, ?2, coalesce(?3, n.cluster), coalesce(?4, n.hostname), ?5 \
@@ -52,27 +52,27 @@ static BURY: LazyLock<Write> = LazyLock::new(|| {
 });
 static CREATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
 static DEFINE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
-static ALTER_RUN: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
-static ADD_EXECUTION: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
+static UPDATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
+static INSERT_EXECUTION: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
 static LEASE_EXECUTION: LazyLock<Write> =
     LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
-static ALTER_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
+static UPDATE_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<StateColumns<'_>>("executions", |column| !LEASE_COLUMNS.contains(&column))
 });
-static CACHE: LazyLock<Write> = LazyLock::new(|| {
+static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<CachedRow<'_>>(
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
          SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
     )
 });
-static HOLD: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
-static TAKE_PLACES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
+static PUT_HOLDS: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
+static INSERT_USES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
 /// Adds to the counts of rows that have ended, or subtracts from them.
 pub(super) static COUNT_ENDED: LazyLock<Write> = LazyLock::new(|| {
     Write::insert::<Ended>("ended")
         .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total")
 });
-pub(super) static RECORD: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
+pub(super) static INSERT_EVENTS: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
 
 pub(crate) fn commit(
     connection: &mut Connection,
@@ -80,7 +80,7 @@ pub(crate) fn commit(
     changes: &[Change],
 ) -> Result<Committed, Failure> {
     match attempt(connection, server, changes, NewIds::Trusted) {
-        // An execution that exists already: look before the next leap.
+        // An execution exists already: check the ids before the second try.
         Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
         result => result,
     }
@@ -105,7 +105,7 @@ fn attempt(
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
-    save_places(&transaction, &Places::of(&tables, &dirty, &verdicts))?;
+    save_places(&transaction, &LimitChanges::of(&tables, &dirty, &verdicts))?;
     COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
@@ -140,7 +140,7 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     let executions: Vec<Execution> =
         fetch_each(transaction, &EXECUTION, needs.executions.iter().map(|id| [id.0]))?;
     let taken: Vec<Execution> =
-        fetch_each(transaction, &EXECUTIONS_AT, needs.taken.iter().map(|node| [node.0]))?;
+        fetch_each(transaction, &EXECUTIONS_AT, needs.reserved.iter().map(|node| [node.0]))?;
     tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));
     if needs.holds() && any_holds(transaction)? {
         load_holds(transaction, needs, &mut tables)?;
@@ -151,7 +151,7 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     Ok(tables)
 }
 
-/// Mostly there are none: then nothing is looked up for each node.
+/// Usually there are none, which saves a lookup for each node.
 fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
     let sql = "SELECT EXISTS (SELECT 1 FROM holds)";
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
@@ -167,9 +167,16 @@ fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tab
     Ok(())
 }
 
-/// Counts the runs that are not among those that were loaded.
+/// Counts the runs that were not loaded.
 fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), Failure> {
-    let sql = "SELECT id, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0";
+    let sql = concat!(
+        "SELECT id, ",
+        condition!(run waits),
+        " FROM runs WHERE state ",
+        condition!(open runs),
+        " AND ",
+        condition!(run is due)
+    );
     let mut query = transaction.prepare_cached(sql)?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
@@ -182,19 +189,19 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
     Ok(())
 }
 
-/// Counts the uses of limits in which the batch needs room.
+/// Counts the uses of the limits that the batch needs.
 fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
-    for asked in Asked::of(changes, tables) {
+    for check in LimitCheck::of(changes, tables) {
         let home: Option<_> = transaction
             .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
-            .query_row([asked.run.as_str()], |row| row.get(0))
+            .query_row([check.run.as_str()], |row| row.get(0))
             .optional()?;
-        // A run that is neither there nor created has nothing that could be leased.
-        let Some(cluster) = home.map(ClusterId).or(asked.created_in) else { continue };
-        let count: i64 = match asked.counted {
+        // A run that neither exists nor is created has nothing to lease.
+        let Some(cluster) = home.map(ClusterId).or(check.created_in) else { continue };
+        let count: i64 = match check.counted {
             Counted::AtOnce => transaction
                 .prepare_cached(&format!("{COUNT_AT_ONCE} AND l.cluster = ?1 AND l.key = ?2"))?
-                .query_row(params![cluster.0, asked.key], |row| row.get(0))?,
+                .query_row(params![cluster.0, check.key], |row| row.get(0))?,
             Counted::Within { since, at } => {
                 let (since, at) = (since.as_microsecond(), at.as_microsecond());
                 transaction
@@ -202,28 +209,28 @@ fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Ta
                         "SELECT count(*) FROM limit_uses WHERE cluster = ?1 AND key = ?2 AND granted_at > ?3 \
                          AND until > ?4",
                     )?
-                    .query_row(params![cluster.0, asked.key, since, at], |row| row.get(0))?
+                    .query_row(params![cluster.0, check.key, since, at], |row| row.get(0))?
             }
         };
-        asked.answer(cluster, u32::try_from(count).unwrap_or(u32::MAX), tables);
+        check.record(cluster, u32::try_from(count).unwrap_or(u32::MAX), tables);
     }
     Ok(())
 }
 
-fn save_places(transaction: &Transaction<'_>, places: &Places) -> Result<(), Failure> {
-    for execution in &places.given_back {
+fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(), Failure> {
+    for execution in &limits.removed {
         transaction
             .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
             .execute([execution.0])?;
     }
-    TAKE_PLACES.each(transaction, places.taken.iter().map(LimitUseRow::of))?;
-    if let Some(at) = places.over_at {
-        forget_uses(transaction, at, places.most_over())?;
+    INSERT_USES.each(transaction, limits.added.iter().map(LimitUseRow::of))?;
+    if let Some(at) = limits.expired_at {
+        forget_uses(transaction, at, limits.max_expired())?;
     }
     Ok(())
 }
 
-/// Removes uses of rates that are over, at most so many. Answers how many went.
+/// Removes at most `most` expired uses of rates. Returns how many it removed.
 pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize, Failure> {
     let mut remove = connection.prepare_cached(
         "DELETE FROM limit_uses WHERE (execution, key) IN \
@@ -233,10 +240,10 @@ pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> 
 }
 
 pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<(), Failure> {
-    for node in &holds.given_back {
+    for node in &holds.removed {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
-    HOLD.each(transaction, holds.taken.iter().map(|(node, run)| HoldRow::of(*node, run)))
+    PUT_HOLDS.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
 }
 
 pub(super) fn save_nodes(
@@ -244,15 +251,15 @@ pub(super) fn save_nodes(
     tables: &Tables,
     dirty: &Dirty<'_>,
 ) -> Result<(), Failure> {
-    BURY.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
+    INSERT_TOMBSTONES.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
     for deleted in &dirty.nodes_deleted {
-        // The node's presence goes with it.
+        // The node's presence is removed with it.
         transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([deleted.node.0])?;
     }
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
-    DESCRIBE.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
-    APPEAR.each(transaction, dirty.nodes_registered.keys().map(live))?;
-    ALTER_NODE.each(transaction, dirty.nodes_altered.iter().map(live))?;
+    PUT_NODES.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
+    PUT_PRESENCE.each(transaction, dirty.nodes_registered.keys().map(live))?;
+    UPDATE_NODE.each(transaction, dirty.nodes_altered.iter().map(live))?;
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
     SET_PROBLEMS.try_each(transaction, problems)
 }
@@ -265,7 +272,7 @@ pub(super) fn save_runs(
     let created = dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id]));
     CREATE_RUN.each(transaction, created)?;
     DEFINE_RUN.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
-    ALTER_RUN.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
+    UPDATE_RUN.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
 }
 
 pub(super) fn save_executions(
@@ -275,12 +282,12 @@ pub(super) fn save_executions(
 ) -> Result<(), Failure> {
     let executions = &tables.executions;
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
-    ADD_EXECUTION.try_each(transaction, added)?;
+    INSERT_EXECUTION.try_each(transaction, added)?;
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     LEASE_EXECUTION.each(transaction, dirty.executions_leased.iter().map(state))?;
     let others = dirty.executions_altered.difference(&dirty.executions_leased);
-    ALTER_EXECUTION.each(transaction, others.map(state))?;
-    CACHE.each(transaction, dirty.cached(tables))
+    UPDATE_EXECUTION.each(transaction, others.map(state))?;
+    INSERT_CACHED.each(transaction, dirty.cached(tables))
 }
 
 /// Numbers and writes the events. Returns the number before the first.
@@ -295,10 +302,10 @@ fn save_events(
         .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?
         .query_row([added], |row| row.get(0))?;
     let before = count(last - added)?;
-    let mut record = RECORD.prepare(transaction)?;
+    let mut record = INSERT_EVENTS.prepare(transaction)?;
     let mut data = Vec::with_capacity(1024);
-    for (seq, &place) in (before + 1..).zip(&verdicts.applied) {
-        let change = &changes[place];
+    for (seq, &index) in (before + 1..).zip(&verdicts.applied) {
+        let change = &changes[index];
         data.clear();
         serde_json::to_writer(&mut data, change)
             .map_err(|error| Error::Corrupt(format!("cannot write a change as JSON: {error}")))?;

@@ -1,5 +1,5 @@
-//! Owns opening the file: its directory, the lock against a second server, the settings of every connection, and the
-//! migrations.
+//! Owns opening the file: its directory, the lock against a second server, the settings of every connection, and
+//! running the migrations.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -12,27 +12,27 @@ use super::file;
 use crate::migrate::{self, Ran};
 use crate::port::Error;
 
-/// How long a statement waits for a lock. Within one server only a checkpoint holds one, and shortly.
+/// How long a statement waits for a lock. Within one server only a checkpoint holds one, for a short time.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pages kept in memory by the writer: the hot ends of all tables and indexes.
+/// The writer's page cache: the recently used pages of all tables and indexes.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
 const READER_CACHE_KIB: i64 = 8 * 1024;
-/// The log is moved into the database when it has this many pages (of 4 KiB). A page that many transactions wrote
-/// is then moved once; larger means fewer moves and a longer pause for each.
+/// The log is checkpointed at this many pages (of 4 KiB). A page that many transactions wrote is then moved once; a
+/// larger value means fewer and longer pauses.
 const CHECKPOINT_PAGES: i64 = 4_000;
-/// What the log file shrinks to after it has grown beyond that.
+/// The log file is truncated to this size after it has grown larger.
 const LOG_SIZE_BYTES: i64 = 64 * 1024 * 1024;
-/// Statements that stay prepared on a connection: more than there are.
+/// Prepared statements per connection: more than there are.
 const STATEMENTS: usize = 64;
 
-/// Who hears every statement that any connection runs: tests that put them on record.
+/// Receives every statement of every connection: tests record them.
 #[cfg(feature = "conformance")]
 pub(crate) static LISTENER: std::sync::OnceLock<fn(&str)> = std::sync::OnceLock::new();
 
 /// "down" in ASCII, in the header of every database of this program.
 const APPLICATION_ID: i64 = 0x646f_776e;
 
-/// Creates the directory, and returns the one path that all spellings of the file share.
+/// Creates the directory, and returns the path that all spellings of the file share.
 pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
     let failed = |error: std::io::Error| {
         Error::Unavailable(format!("cannot create the directory of `{}`: {error}", path.display()))
@@ -46,9 +46,9 @@ pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
     Ok(parent.canonicalize().map_err(failed)?.join(name))
 }
 
-/// Takes the right to the file, until the returned handle is dropped.
+/// Locks the file until the returned handle is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
-    let lock_path = file::beside(path, ".lock");
+    let lock_path = file::sibling(path, ".lock");
     let file = file::make_file(&lock_path)
         .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
     match file.try_lock() {
@@ -77,14 +77,14 @@ pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
     Ok(connection)
 }
 
-/// Refuses a database of another program. Databases of earlier releases have no mark, but the table of migrations.
+/// Refuses a database of another program. Databases of earlier releases have no mark, but a table of migrations.
 fn recognise(connection: &Connection, path: &Path) -> Result<(), Failure> {
     let id: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let is_ours =
         id == APPLICATION_ID || id == 0 && (tables == 0 || connection.table_exists(None, "migrations")?);
     if !is_ours {
-        let text = format!("`{}` is a database of another program; name another store", path.display());
+        let text = format!("`{}` is a database of another program; use another --store", path.display());
         return Err(Error::Misused(text).into());
     }
     if id != APPLICATION_ID {
@@ -130,8 +130,8 @@ fn migrate(connection: &mut Connection) -> Result<(), Failure> {
         "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL, \
          works_since INTEGER, program TEXT) STRICT",
     )?;
-    // Programs without the rule for schema changes made the table without these. Looked at first: SQLite has no ADD
-    // COLUMN IF NOT EXISTS.
+    // Programs without the rule for schema changes created the table without these columns. SQLite has no ADD COLUMN IF
+    // NOT EXISTS.
     if !connection.column_exists(None, "migrations", "works_since")? {
         connection.execute_batch(
             "BEGIN IMMEDIATE; ALTER TABLE migrations ADD COLUMN works_since INTEGER; \

@@ -1,4 +1,4 @@
-//! Owns what a failure of SQLite means to the caller.
+//! Maps failures of SQLite to errors of the store.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use rusqlite::ErrorCode;
 
 use crate::port::Error;
 
-/// Why a piece of work on a connection did not succeed. The transaction that it was in is rolled back.
+/// Why a unit of work on a connection failed. Its transaction is rolled back.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -28,11 +28,11 @@ impl Failure {
         let path = path.display();
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => {
-                Error::Unavailable(format!("there is no space left for `{path}`: make room on its disk"))
+                Error::Unavailable(format!("no space left for `{path}`; free space on its disk"))
             }
-            Some(ErrorCode::SystemIoFailure) => Error::Unavailable(format!(
-                "`{path}` cannot be read or written ({error}): is its disk full or broken?"
-            )),
+            Some(ErrorCode::SystemIoFailure) => {
+                Error::Unavailable(format!("`{path}` cannot be read or written ({error}): check its disk"))
+            }
             Some(
                 ErrorCode::DatabaseBusy
                 | ErrorCode::DatabaseLocked
@@ -45,7 +45,7 @@ impl Failure {
             ) => Error::Unavailable(format!("`{path}`: {error}")),
             Some(ErrorCode::DatabaseCorrupt) => Error::Damaged(format!("`{path}` is damaged ({error})")),
             Some(ErrorCode::NotADatabase) => Error::Misused(format!(
-                "`{path}` is not a SQLite database; name another store, or restore a copy"
+                "`{path}` is not a SQLite database; use another --store, or restore a backup"
             )),
             _ => Error::Corrupt(format!("`{path}`: {error}")),
         }

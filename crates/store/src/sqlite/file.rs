@@ -1,5 +1,5 @@
-//! Owns the database's files on their disk: who may read them, whether they are still there, and whether there is room.
-//! What is in them is SQLite's.
+//! Owns the database's files on disk: their permissions, whether they still exist, and whether the disk has room.
+//! SQLite owns their contents.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -14,36 +14,36 @@ use nix::unistd::geteuid;
 use super::failure::Failure;
 use crate::port::Error;
 
-/// Only the server's own user reads what a store holds: params and output may be secrets.
+/// Only the server's own user may read a store: params and output may contain secrets.
 const PRIVATE_DIRECTORY: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
-/// With less room than this a commit of ordinary size fails.
+/// With less free space than this a commit of ordinary size fails.
 const LEAST_FREE_BYTES: u64 = 1024 * 1024;
 
-/// The files that SQLite and this program keep beside the database, by the ends of their names.
-const BESIDE: [&str; 3] = ["-wal", "-shm", ".lock"];
+/// The suffixes of the files that SQLite and this program keep next to the database.
+const SUFFIXES: [&str; 3] = ["-wal", "-shm", ".lock"];
 
-/// A file beside the database.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a file next to the database.
+pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Creates the database's directory, for nobody else to look into.
+/// Creates the database's directory, accessible to this user only.
 pub(crate) fn make_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(PRIVATE_DIRECTORY).create(directory)
 }
 
-/// Opens a file to write, and creates it, for nobody else to read, if it is missing.
+/// Opens a file for writing, and creates it with access for this user only if it is missing.
 pub(crate) fn make_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).truncate(false).write(true).mode(PRIVATE_FILE).open(path)
 }
 
-/// Makes the files of an earlier release private, and their directory if it holds nothing else. Files of another owner
-/// stay as they are: they may be shared on purpose, and only their owner can change them.
+/// Makes the files of an earlier release private, and their directory if it contains nothing else. Files of another
+/// owner stay unchanged: they may be shared on purpose, and only their owner can change them.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    for file in [path.to_owned()].into_iter().chain(BESIDE.map(|suffix| beside(path, suffix))) {
+    for file in [path.to_owned()].into_iter().chain(SUFFIXES.map(|suffix| sibling(path, suffix))) {
         restrict(&file, PRIVATE_FILE)?;
     }
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
@@ -55,8 +55,7 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the rights of others away. Rights of the group, which somebody gave on purpose, stay with a file that nobody else
-/// may read.
+/// Sets `mode` if others have any permission; otherwise group permissions, which somebody set on purpose, stay.
 fn restrict(path: &Path, mode: u32) -> io::Result<()> {
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -68,28 +67,27 @@ fn restrict(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// Which files a store has open. A file that was removed or replaced under its path is still written to without an
-/// error, and nobody finds it again.
+/// The files that a store has open. Writes to a file that was removed or replaced succeed, but the data is lost.
 #[derive(Debug)]
 pub(crate) struct Files {
     path: PathBuf,
     database: (u64, u64),
     log: (u64, u64),
-    /// How a statement first failed because of it. Damage does not go away while the file is open.
+    /// The first error that showed damage. Damage remains while the file is open.
     damage: Mutex<Option<String>>,
 }
 
 impl Files {
-    /// To be called when SQLite has opened the database and written to its log.
+    /// Must be called after SQLite has opened the database and written to its log.
     pub(crate) fn of(path: &Path) -> Result<Self, Error> {
         let known = |file: &Path| {
             identity(file)
-                .map_err(|error| Error::Unavailable(format!("cannot look at `{}`: {error}", file.display())))
+                .map_err(|error| Error::Unavailable(format!("cannot access `{}`: {error}", file.display())))
         };
         Ok(Self {
             path: path.to_owned(),
             database: known(path)?,
-            log: known(&beside(path, "-wal"))?,
+            log: known(&sibling(path, "-wal"))?,
             damage: Mutex::default(),
         })
     }
@@ -98,7 +96,7 @@ impl Files {
         &self.path
     }
 
-    /// What a failure means to the caller. Damage is remembered.
+    /// Converts a failure to an error. Remembers damage.
     pub(crate) fn explain(&self, failure: Failure) -> Error {
         let error = failure.at(&self.path);
         if let Error::Damaged(text) = &error {
@@ -115,19 +113,19 @@ impl Files {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails when one of the files is not under its path any more.
-    pub(crate) fn are_there(&self) -> Result<(), Error> {
-        let log = beside(&self.path, "-wal");
+    /// Fails if one of the files is no longer at its path.
+    pub(crate) fn check_exist(&self) -> Result<(), Error> {
+        let log = sibling(&self.path, "-wal");
         for (file, known) in [(&self.path, self.database), (&log, self.log)] {
             match identity(file) {
                 Ok(found) if found == known => {}
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::Unavailable(format!("cannot look at `{}`: {error}", file.display())));
+                    return Err(Error::Unavailable(format!("cannot access `{}`: {error}", file.display())));
                 }
                 Ok(_) | Err(_) => {
                     return Err(Error::Unavailable(format!(
                         "`{}` was removed or replaced while the server had it open: put it back, or stop the server and \
-                         restore a copy",
+                         restore a backup",
                         file.display()
                     )));
                 }
@@ -136,24 +134,22 @@ impl Files {
         Ok(())
     }
 
-    /// Fails when the files are damaged or gone, or when their disk takes no more.
-    pub(crate) fn can_be_written(&self) -> Result<(), Error> {
+    /// Fails if the files are damaged or missing, or if their disk is full or read-only.
+    pub(crate) fn check_writable(&self) -> Result<(), Error> {
         if let Some(damage) = self.damage().clone() {
             return Err(Error::Damaged(damage));
         }
-        self.are_there()?;
+        self.check_exist()?;
         let path = self.path.display();
         let disk = statvfs(&self.path)
-            .map_err(|error| Error::Unavailable(format!("cannot look at the disk of `{path}`: {error}")))?;
+            .map_err(|error| Error::Unavailable(format!("cannot access the disk of `{path}`: {error}")))?;
         if disk.flags().contains(FsFlags::ST_RDONLY) {
             return Err(Error::Unavailable(format!("the disk of `{path}` is read-only")));
         }
         #[allow(clippy::useless_conversion, reason = "the width of these numbers differs between systems")]
         let free_bytes = u64::from(disk.blocks_available()) * u64::from(disk.fragment_size());
         if free_bytes < LEAST_FREE_BYTES {
-            return Err(Error::Unavailable(format!(
-                "there is no space left for `{path}`: make room on its disk"
-            )));
+            return Err(Error::Unavailable(format!("no space left for `{path}`; free space on its disk")));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! The embedded store: one SQLite file in WAL mode with `synchronous=FULL`, one thread that writes, a few
-//! connections that read. One server at a time: a lock file beside the database says so.
+//! The embedded store: one SQLite file in WAL mode with `synchronous=FULL`, one thread that writes, a few connections
+//! that read. A lock file next to the database ensures that only one server uses it.
 //!
-//! Why one thread: SQLite has one writer anyway, and a transaction that never waits for a lock never fails for one.
+//! Why one thread: SQLite has one writer anyway, and a transaction that never waits for a lock never fails because of
+//! one.
 
 mod commit;
 mod connect;

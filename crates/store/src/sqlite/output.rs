@@ -1,4 +1,4 @@
-//! Owns output on SQLite: appending at the end, and cutting at the front.
+//! Owns output on SQLite: appending chunks and dropping the oldest.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -24,7 +24,7 @@ pub(crate) fn append(
     Ok(transaction.commit()?)
 }
 
-/// In a transaction that does more than that.
+/// Appends as part of a larger transaction.
 pub(super) fn append_within(
     transaction: &Transaction<'_>,
     chunks: &[OutputChunk],
@@ -35,9 +35,10 @@ pub(super) fn append_within(
     )?;
     let mut known = transaction.prepare_cached("SELECT 1 FROM executions WHERE id = ?1")?;
     let mut insert = APPEND.prepare(transaction)?;
-    // Of each execution where its stored output ends; nothing when it is unknown.
+    // The end of each execution's stored output; none if the execution is unknown.
     let mut ends: BTreeMap<ExecutionId, Option<i64>> = BTreeMap::new();
-    // Of each that got output where its last chunk begins: that one stays, for it tells where the output ends.
+    // The start of the last chunk of each execution with new output. That chunk stays, because it marks the end of the
+    // output.
     let mut appended: BTreeMap<ExecutionId, i64> = BTreeMap::new();
     for chunk in chunks.iter().filter(|chunk| !chunk.text.is_empty()) {
         let id = chunk.execution.0;

@@ -1,5 +1,5 @@
-//! Owns forgetting on SQLite: in small transactions, so that commits are not kept waiting. A run's row goes last: what
-//! a crash interrupts is gone on with at the next call.
+//! Owns pruning on SQLite: in small transactions, so that commits do not wait long. A run's row is removed last, so
+//! that the next call continues after a crash.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::failure::Failure;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::LEFT_BEHIND;
+use crate::filter::REMOVE_STALE_USES;
 use crate::port::Error;
-use crate::rows::{Code, count};
+use crate::rows::{Code, condition, count};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
@@ -34,7 +34,7 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     Ok(gone)
 }
 
-/// Removes a run with all that it has.
+/// Removes a run and everything that belongs to it.
 pub(super) async fn remove(writer: &Writer, run: Arc<str>) -> Result<(), Error> {
     loop {
         let run = Arc::clone(&run);
@@ -45,15 +45,16 @@ pub(super) async fn remove(writer: &Writer, run: Arc<str>) -> Result<(), Error> 
 }
 
 fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>, Failure> {
-    let mut query = connection.prepare_cached(
-        "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) \
-         ORDER BY finished_at, id LIMIT ?2",
-    )?;
+    let mut query = connection.prepare_cached(concat!(
+        "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state ",
+        condition!(ended runs),
+        " ORDER BY finished_at, id LIMIT ?2"
+    ))?;
     let runs = query.query_map(params![before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(runs)
 }
 
-/// Removes a part of a run; answers whether there is more.
+/// Removes a part of a run; returns whether there is more.
 fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction
@@ -93,7 +94,7 @@ fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> 
     Ok(more)
 }
 
-/// Removes a part of the old events, from the front only so that what is left has no gaps.
+/// Removes a part of the old events, only from the front, so that the rest has no gaps.
 fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // The end of the first rows, or the first of them that is not old.
@@ -109,15 +110,15 @@ fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failu
     Ok(removed > 0)
 }
 
-/// Forgets nodes that were deleted before then.
+/// Forgets nodes that were deleted before this time.
 pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Result<(), Failure> {
     connection.prepare_cached("DELETE FROM tombstones WHERE at < ?1")?.execute([before.as_microsecond()])?;
     Ok(())
 }
 
-/// Removes a part of the uses of limits that count for nothing: of rates long over, and of executions that ended
-/// without giving them back.
+/// Removes a part of the limit uses that no longer count: of expired rates, and of executions that ended without
+/// freeing them.
 fn remove_uses(connection: &mut Connection, before: Timestamp) -> Result<bool, Failure> {
-    connection.prepare_cached(LEFT_BEHIND)?.execute([])?;
+    connection.prepare_cached(REMOVE_STALE_USES)?.execute([])?;
     Ok(forget_uses(connection, before, ROWS)? as i64 == ROWS)
 }

@@ -1,4 +1,4 @@
-//! Owns the connections that read. They see committed state only and never hold up the writer.
+//! Owns the connections that read. They see only committed state and never block the writer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::file::Files;
 use crate::port::Error;
 
-/// Queries that run at once. More would only take cores from the writer.
+/// Concurrent queries. More would only take CPU time from the writer.
 const READERS: usize = 4;
 
 #[derive(Debug)]
@@ -46,10 +46,10 @@ impl Readers {
         };
         tokio::task::spawn_blocking(read)
             .await
-            .map_err(|error| Error::Unavailable(format!("a query of the store was broken off: {error}")))?
+            .map_err(|error| Error::Unavailable(format!("a query of the store was interrupted: {error}")))?
     }
 
-    /// Waits for what is being read.
+    /// Waits for active reads.
     pub(crate) async fn close(&self) {
         let all = u32::try_from(READERS).expect("there are few readers");
         let waited = self.permits.acquire_many(all).await;

@@ -1,5 +1,5 @@
-//! Owns a copy on SQLite: whose file it is, a snapshot taken in as one transaction, and events with the numbers that
-//! they have elsewhere.
+//! Owns a copy on SQLite: the mark of its file, replacing it with a snapshot in one transaction, and applying events
+//! with the primary's numbers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,24 +15,26 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
-use super::commit::{COUNT_ENDED, RECORD, load, save_executions, save_holds, save_nodes, save_runs};
+use super::commit::{COUNT_ENDED, INSERT_EVENTS, load, save_executions, save_holds, save_nodes, save_runs};
 use super::failure::Failure;
 use super::output::APPEND;
 use super::store::ADD_SERVER;
 use super::write::Write;
 use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
-use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, broken_off, follows, registration};
+use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, follows, interrupted, registration};
 use crate::port::{Error, OutputChunk, ServerRecord};
-use crate::rows::{ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, count, int, json};
+use crate::rows::{
+    ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
+};
 
-/// Whose a file is, as `PRAGMA user_version` says: the schema is the same, so it is no matter of migrations.
+/// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Server = 0,
-    /// A replica's, that has no whole copy yet.
+    /// A replica without a complete copy.
     Replica = 1,
-    /// A replica's, with a whole copy in it.
+    /// A replica with a complete copy.
     Copied = 2,
 }
 
@@ -42,7 +44,7 @@ fn owner(connection: &Connection) -> Result<i64, Failure> {
     Ok(connection.pragma_query_value(None, OWNER, |row| row.get(0))?)
 }
 
-/// A server must not write to a copy, and a copy must not take the place of a server's state.
+/// Checks the owner: a server must not write to a copy, and a copy must not replace a server's state.
 pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<(), Failure> {
     let found = owner(connection)?;
     let path = path.display();
@@ -51,7 +53,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
             return Ok(());
         }
         let text = format!(
-            "`{path}` is a replica's copy, which no server may write to; name another store, or start with --replica-of"
+            "`{path}` is a replica's copy and must not be written; use another --store, or start with --replica-of"
         );
         return Err(Error::Misused(text).into());
     }
@@ -61,7 +63,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
     let used: bool = connection.query_row("SELECT last_seq > 0 FROM feed", [], |row| row.get(0))?;
     if used {
         let text = format!(
-            "`{path}` holds a server's runs, not a replica's copy, and would be overwritten; name another store"
+            "`{path}` contains a server's runs and would be overwritten by the copy; use another --store"
         );
         return Err(Error::Misused(text).into());
     }
@@ -70,7 +72,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 
 fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Definitions and presence go with what they belong to.
+    // Definitions and presence are removed with their rows.
     let tables = [
         "output",
         "events",
@@ -106,7 +108,7 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             }
         }
     }
-    Err(broken_off().into())
+    Err(interrupted().into())
 }
 
 fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<(), Failure> {
@@ -114,8 +116,8 @@ fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Resul
     tables.nodes.extend(nodes.iter().map(|node| (node.id, NodeLive::of(node))));
     let problems: Vec<(NodeId, Vec<String>)> =
         nodes.iter_mut().map(|node| (node.id, std::mem::take(&mut node.problems))).collect();
-    let said = problems.iter().filter(|(_, problems)| !problems.is_empty());
-    let node_problems = said.map(|(node, problems)| (*node, &problems[..])).collect();
+    let reported = problems.iter().filter(|(_, problems)| !problems.is_empty());
+    let node_problems = reported.map(|(node, problems)| (*node, &problems[..])).collect();
     let registrations: Vec<Registration> = nodes.into_iter().map(registration).collect();
     let nodes_registered = registrations.iter().map(|one| (one.node, one)).collect();
     save_nodes(transaction, &tables, &Dirty { nodes_registered, node_problems, ..Dirty::default() })
@@ -131,7 +133,7 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Fai
 
 fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<(), Failure> {
     let taken = holds.iter().map(|(node, run)| (*node, run)).collect();
-    save_holds(transaction, &Holds { taken, ..Holds::default() })
+    save_holds(transaction, &Holds { added: taken, ..Holds::default() })
 }
 
 fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<(), Failure> {
@@ -146,7 +148,7 @@ fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Fai
     let rows = events.iter().map(|Event { seq, server, change }| {
         Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
     });
-    RECORD.try_each(transaction, rows)
+    INSERT_EVENTS.try_each(transaction, rows)
 }
 
 fn replicate(
@@ -164,8 +166,8 @@ fn replicate(
         events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let held = tables.holds.clone();
-    if let Err((place, refusal)) = tables.apply_in_order(&changes) {
-        let (seq, kind) = (events[place].seq, changes[place].kind().to_owned());
+    if let Err((index, refusal)) = tables.apply_in_order(&changes) {
+        let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
         return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
     }
     let all: Vec<usize> = (0..changes.len()).collect();
@@ -183,9 +185,10 @@ fn replicate(
     Ok(Replicated::Applied)
 }
 
-/// Ended runs before the first that is kept.
+/// Returns the ended runs before the first one that is kept.
 fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
-    let ended = "SELECT id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12)";
+    let ended =
+        concat!("SELECT id FROM runs WHERE finished_at IS NOT NULL AND state ", condition!(ended runs));
     let runs = match &kept.first_ended {
         Some((at, id)) => connection
             .prepare_cached(&format!("{ended} AND (finished_at, id) < (?1, ?2)"))?

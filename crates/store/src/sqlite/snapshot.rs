@@ -1,5 +1,5 @@
-//! Owns snapshots on SQLite: one read transaction on one connection, so that all parts are of the same sequence number
-//! however long it takes. Writers are not held up; the log grows until it ends.
+//! Owns snapshots on SQLite: one read transaction on one connection, so that all parts have the same sequence number.
+//! Writers are not blocked; the log grows until it ends.
 
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::failure::Failure;
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
-    RUNS_PER_PART, TOMBSTONES_PER_PART, broken_off,
+    RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
 };
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
@@ -34,7 +34,7 @@ fn send<T: Record>(
         let last = row.is_none();
         gathered.extend(row);
         if gathered.len() == size || (last && !gathered.is_empty()) {
-            to.blocking_send(part(std::mem::take(&mut gathered))).map_err(|_| broken_off())?;
+            to.blocking_send(part(std::mem::take(&mut gathered))).map_err(|_| interrupted())?;
         }
         if last {
             return Ok(());
@@ -43,7 +43,7 @@ fn send<T: Record>(
 }
 
 pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Result<(), Failure> {
-    // Ends with its drop: there is nothing to commit.
+    // Dropping it ends the transaction: there is nothing to commit.
     let view = connection.unchecked_transaction()?;
     let seq: i64 = view.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
     send::<NodeRecord>(&view, to, "", NODES_PER_PART, Part::Nodes)?;
@@ -53,6 +53,6 @@ pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Resu
     send::<Execution>(&view, to, "", EXECUTIONS_PER_PART, Part::Executions)?;
     send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", CHUNKS_PER_PART, Part::Output)?;
     send::<Event>(&view, to, " ORDER BY seq", EVENTS_PER_PART, Part::Events)?;
-    to.blocking_send(Part::End { seq: count(seq)? }).map_err(|_| broken_off())?;
+    to.blocking_send(Part::End { seq: count(seq)? }).map_err(|_| interrupted())?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Owns the port on SQLite. The texts of reads are `read`'s, commits are `commit`'s.
+//! Implements the port on SQLite. `read` has the texts of reads, `commit` the commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate, snapshot};
 use crate::copy::Part;
 use crate::filter::Arg;
-use crate::port::{Beside, Committed, Error, News, Output, OutputChunk, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Record, ServerRow};
 
@@ -34,12 +34,12 @@ pub struct SqliteStore {
     files: Arc<Files>,
     pub(super) writer: Writer,
     pub(super) readers: Readers,
-    /// Nobody speaks here: one server has the file.
-    news: broadcast::Sender<News>,
+    /// Never sends: only one server uses the file.
+    hints: broadcast::Sender<Hint>,
 }
 
 impl SqliteStore {
-    /// Opens the file, creating it and its directory, and brings its schema up to date.
+    /// Opens the file, creating it and its directory, and migrates the schema.
     pub async fn open(path: &Path) -> Result<Self, Error> {
         Self::open_as(path, Owner::Server).await
     }
@@ -54,20 +54,20 @@ impl SqliteStore {
             let files = Arc::new(Files::of(&path)?);
             let writer = Writer::start(Arc::clone(&files), connection, lock)?;
             let readers = Readers::new(Arc::clone(&files));
-            Ok(Self { files, writer, readers, news: broadcast::channel(1).0 })
+            Ok(Self { files, writer, readers, hints: broadcast::channel(1).0 })
         })
         .await
-        .map_err(|error| Error::Unavailable(format!("opening the store was broken off: {error}")))?
+        .map_err(|error| Error::Unavailable(format!("opening the store was interrupted: {error}")))?
     }
 
-    /// Lets every connection of this process that is opened from now on tell its statements, for tests.
+    /// Reports the statements of every connection that this process opens from now on; for tests.
     #[cfg(feature = "conformance")]
     #[doc(hidden)]
-    pub fn tell_statements(listener: fn(&str)) {
+    pub fn record_statements(listener: fn(&str)) {
         connect::LISTENER.get_or_init(|| listener);
     }
 
-    /// Bounds the file to this many pages more than it has: a full disk, for tests.
+    /// Limits the file to this many additional pages, like a full disk; for tests.
     #[doc(hidden)]
     pub async fn bound_pages(&self, more: Option<u32>) -> Result<(), Error> {
         self.writer
@@ -152,7 +152,7 @@ fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> 
 }
 
 #[async_trait]
-impl Beside for SqliteStore {
+impl DirectWrites for SqliteStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         let seen = seen.to_vec();
         self.writer.run(move |connection| touch(connection, &seen, at.as_microsecond())).await
@@ -202,8 +202,8 @@ impl Store for SqliteStore {
         false
     }
 
-    fn news(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
@@ -212,18 +212,18 @@ impl Store for SqliteStore {
 
     async fn health(&self) -> Result<(), Error> {
         let files = Arc::clone(&self.files);
-        tokio::task::spawn_blocking(move || files.can_be_written())
+        tokio::task::spawn_blocking(move || files.check_writable())
             .await
-            .map_err(|error| Error::Unavailable(format!("a look at the store was broken off: {error}")))?
+            .map_err(|error| Error::Unavailable(format!("a check of the store was interrupted: {error}")))?
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
-        // Cheap: what is large in a change is shared, and the thread cannot borrow.
+        // Cheap: large parts of a change are shared, and the thread cannot borrow.
         let changes = changes.to_vec();
         let files = Arc::clone(&self.files);
         self.writer
             .run(move |connection| {
-                files.are_there()?;
+                files.check_exist()?;
                 commit::commit(connection, server, &changes)
             })
             .await

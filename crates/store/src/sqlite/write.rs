@@ -45,7 +45,7 @@ pub(super) fn fetch_each<T: Record, P: Params>(
 /// A statement that writes rows of one kind.
 pub(super) struct Write {
     sql: String,
-    /// The places of the columns that are its arguments, in order.
+    /// The indexes of the columns that are its arguments, in order.
     columns: Vec<usize>,
 }
 
@@ -60,7 +60,7 @@ impl Write {
         Self::new::<R>(format!("INSERT INTO {table} ({}) VALUES ({values})", R::names()))
     }
 
-    /// Inserts rows, or replaces those that have the same value in the first column.
+    /// Inserts rows, or replaces those with the same value in the first column.
     pub(super) fn upsert<R: Columns>(table: &str) -> Self {
         Self::insert::<R>(table).then(&R::replace())
     }
@@ -71,13 +71,13 @@ impl Write {
         self
     }
 
-    /// Sets columns of the row that has the same value in the first column.
+    /// Sets columns of the row with the same value in the first column.
     pub(super) fn update<R: Columns>(table: &str, is_set: impl Fn(&str) -> bool) -> Self {
         let (key, rest) = R::chosen(is_set);
         let sets: Vec<_> =
             (2..).zip(&rest).map(|(n, (_, column))| format!("{} = ?{n}", column.name)).collect();
         let sql = format!("UPDATE {table} SET {} WHERE {} = ?1", sets.join(", "), key.name);
-        let columns = [0].into_iter().chain(rest.into_iter().map(|(place, _)| place)).collect();
+        let columns = [0].into_iter().chain(rest.into_iter().map(|(index, _)| index)).collect();
         Self { sql, columns }
     }
 
@@ -111,7 +111,6 @@ impl Write {
     }
 }
 
-/// A prepared [`Write`].
 pub(super) struct Prepared<'a> {
     statement: CachedStatement<'a>,
     columns: &'a [usize],

@@ -1,5 +1,5 @@
-//! Owns the one thread that writes. Work comes as closures over a bounded queue and answers over one-shot channels;
-//! work that nobody waits for any more is still done.
+//! Owns the one writing thread. It gets work as closures over a bounded queue and responds over one-shot channels; work
+//! is done even if its caller is gone.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::file::Files;
 use crate::port::Error;
 
-/// How many pieces of work may wait: the journal has one commit under way, the rest is heartbeats and output.
+/// The capacity of the queue: the journal has one commit in progress, the rest is heartbeats and output.
 const QUEUE: usize = 64;
 
 type Work = Box<dyn FnOnce(&mut Connection) + Send>;
@@ -26,7 +26,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// The thread lives until the handle is closed or dropped, and has the lock as long as it lives.
+    /// Starts the thread. It runs until the handle is closed or dropped, and holds the lock until then.
     pub(crate) fn start(files: Arc<Files>, mut connection: Connection, lock: File) -> Result<Self, Error> {
         let (queue, mut work) = mpsc::channel::<Work>(QUEUE);
         let run = move || {
@@ -36,10 +36,9 @@ impl Writer {
             drop(connection);
             drop(lock);
         };
-        let thread = thread::Builder::new()
-            .name("sqlite-writer".to_owned())
-            .spawn(run)
-            .map_err(|error| Error::Unavailable(format!("cannot start the thread that writes: {error}")))?;
+        let thread = thread::Builder::new().name("sqlite-writer".to_owned()).spawn(run).map_err(|error| {
+            Error::Unavailable(format!("cannot start the store's writing thread: {error}"))
+        })?;
         Ok(Self { files, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
@@ -51,7 +50,7 @@ impl Writer {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (reply, answer) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
-            // Nobody waits any more: what was written stays.
+            // An error means that the caller is gone; the write is still valid.
             let _ = reply.send(work(connection));
         });
         let closed = || self.files.is_closed();
@@ -59,14 +58,14 @@ impl Writer {
         answer.await.map_err(|_| closed())?.map_err(|failure| self.files.explain(failure))
     }
 
-    /// Lets the queued work end, then the thread.
+    /// Waits for the queued work, then ends the thread.
     pub(crate) async fn close(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!(path = %self.files.path().display(), "the thread that writes the store did not end in order");
+                tracing::error!(path = %self.files.path().display(), "the store's writing thread panicked");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Owns a wire to PostgreSQL that can be cut at a chosen moment of a commit, and that hears every statement.
+//! A proxy to PostgreSQL that can cut the connection at a chosen point of a commit, and records every statement.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,33 +7,33 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// When the wire is cut, once.
+/// When to cut the connection, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// PostgreSQL never hears COMMIT.
+    /// PostgreSQL never receives COMMIT.
     BeforeCommit = 1,
-    /// PostgreSQL has committed, and nobody hears of it.
+    /// PostgreSQL has committed, but the response is lost.
     AfterCommit = 2,
 }
 
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     armed: Arc<AtomicU8>,
-    heard: Heard,
+    statements: Statements,
 }
 
-type Heard = Arc<Mutex<BTreeSet<String>>>;
+type Statements = Arc<Mutex<BTreeSet<String>>>;
 
 impl Proxy {
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let armed = Arc::new(AtomicU8::new(0));
-        let heard = Heard::default();
+        let statements = Statements::default();
         let port_here = listener.local_addr().unwrap().port();
-        let proxy = Self { port: port_here, armed: Arc::clone(&armed), heard: Arc::clone(&heard) };
+        let proxy = Self { port: port_here, armed: Arc::clone(&armed), statements: Arc::clone(&statements) };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, port, Arc::clone(&armed), Arc::clone(&heard)));
+                tokio::spawn(carry(client, port, Arc::clone(&armed), Arc::clone(&statements)));
             }
         });
         proxy
@@ -43,22 +43,22 @@ impl Proxy {
         self.armed.store(when as u8, Ordering::SeqCst);
     }
 
-    /// Every statement that went through.
+    /// Returns every statement that was sent.
     #[allow(dead_code, reason = "not every test file needs it")]
-    pub(crate) fn heard(&self) -> BTreeSet<String> {
-        self.heard.lock().unwrap().clone()
+    pub(crate) fn statements(&self) -> BTreeSet<String> {
+        self.statements.lock().unwrap().clone()
     }
 }
 
-/// Takes the statements out of what a client says.
+/// Extracts the statements from a client's messages.
 #[derive(Default)]
-struct Ear {
+struct StatementParser {
     pending: Vec<u8>,
     begun: bool,
 }
 
-impl Ear {
-    fn hear(&mut self, bytes: &[u8], heard: &Heard) {
+impl StatementParser {
+    fn read(&mut self, bytes: &[u8], statements: &Statements) {
         self.pending.extend_from_slice(bytes);
         loop {
             // The first message has no kind.
@@ -69,11 +69,11 @@ impl Ear {
             let mut texts = message[kind_bytes + 4..].split(|byte| *byte == 0);
             let statement = match (self.begun, message[0]) {
                 (true, b'Q') => texts.next(),
-                // Its name comes first.
+                // The statement's name comes first.
                 (true, b'P') => texts.nth(1),
                 _ => None,
             };
-            heard.lock().unwrap().extend(statement.map(|sql| String::from_utf8_lossy(sql).into_owned()));
+            statements.lock().unwrap().extend(statement.map(|sql| String::from_utf8_lossy(sql).into_owned()));
             self.pending.drain(..kind_bytes + length);
             self.begun = true;
         }
@@ -84,8 +84,8 @@ fn holds(bytes: &[u8], what: &[u8]) -> bool {
     bytes.windows(what.len()).any(|window| window == what)
 }
 
-async fn carry(mut client: TcpStream, port: u16, armed: Arc<AtomicU8>, heard: Heard) {
-    let mut ear = Ear::default();
+async fn carry(mut client: TcpStream, port: u16, armed: Arc<AtomicU8>, statements: Statements) {
+    let mut parser = StatementParser::default();
     let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     server.set_nodelay(true).unwrap();
     client.set_nodelay(true).unwrap();
@@ -94,8 +94,8 @@ async fn carry(mut client: TcpStream, port: u16, armed: Arc<AtomicU8>, heard: He
         tokio::select! {
             read = client.read(&mut up) => match read {
                 Ok(n) if n > 0 => {
-                    ear.hear(&up[..n], &heard);
-                    // The statement is short and comes with what precedes it: it is not split over two reads here.
+                    parser.read(&up[..n], &statements);
+                    // COMMIT is short and sent with the preceding statements, so it is not split over two reads here.
                     let cut = if holds(&up[..n], b"COMMIT\0") { armed.swap(0, Ordering::SeqCst) } else { 0 };
                     if cut == Cut::BeforeCommit as u8 {
                         return;
@@ -105,7 +105,7 @@ async fn carry(mut client: TcpStream, port: u16, armed: Arc<AtomicU8>, heard: He
                         let mut answers = Vec::new();
                         while !holds(&answers, b"COMMIT\0") {
                             let n = server.read(&mut down).await.unwrap();
-                            assert!(n > 0, "PostgreSQL answers the commit");
+                            assert!(n > 0, "PostgreSQL responds to the commit");
                             answers.extend_from_slice(&down[..n]);
                         }
                         return;

@@ -1,4 +1,4 @@
-//! An agent without a machine: it takes work and reports what a test tells it to.
+//! An agent without a machine: it gets work and sends the reports that a test requests.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::wait::DEADLINE;
 
-/// An agent that takes work and reports it when it is told to.
+/// An agent that reports work when the test calls it.
 #[derive(Debug)]
 pub struct Agent {
     link: Client,
@@ -52,7 +52,6 @@ impl Agent {
         self.session
     }
 
-    /// Waits for work.
     pub async fn take(&mut self) -> Assignment {
         let wait = async {
             loop {
@@ -64,7 +63,7 @@ impl Agent {
         tokio::time::timeout(DEADLINE, wait).await.expect("there is work")
     }
 
-    /// Returns the work that comes before long.
+    /// Returns the work that arrives within a short time.
     pub async fn take_soon(&mut self) -> Vec<Assignment> {
         self.poll(Duration::from_millis(100)).await
     }
@@ -85,7 +84,7 @@ impl Agent {
         self.write_as(held(work), work, offset, text).await;
     }
 
-    /// Writes output of an execution with a lease of the test's choice.
+    /// Writes output of an execution with a given lease.
     pub async fn write_as(&self, held: LeaseRef, work: &Assignment, offset: u64, text: &str) {
         let chunks = vec![chunk(work, offset, text)];
         let output = Output { node: self.node, session: self.session, held: vec![held], chunks };
@@ -101,7 +100,7 @@ impl Agent {
         self.report_end(work, outcome(exit_code), output).await;
     }
 
-    /// Reports a result of the test's own making.
+    /// Reports a given result.
     pub async fn finish_as(&self, work: &Assignment, outcome: Outcome) {
         self.report_end(work, outcome, Vec::new()).await;
     }

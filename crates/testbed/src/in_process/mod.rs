@@ -1,4 +1,4 @@
-//! Servers in the test's own process, requests to them, and agents that do what a test tells them.
+//! Servers in the test's own process, requests to them, and agents that a test controls.
 
 mod agent;
 mod setup;

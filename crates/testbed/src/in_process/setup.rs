@@ -18,7 +18,7 @@ pub struct Setup {
     base: String,
 }
 
-/// An answer of the server.
+/// A response of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -28,7 +28,7 @@ pub struct Answer {
 }
 
 impl Setup {
-    /// A server on the memory store.
+    /// Starts a server on the memory store.
     pub async fn new() -> Self {
         Self::on("memory:").await
     }
@@ -56,7 +56,7 @@ impl Setup {
         (answer.status(), answer.text().await.unwrap())
     }
 
-    /// Returns a figure of `/metrics`, 0 when it is not there.
+    /// Returns a metric, or 0.
     pub async fn figure(&self, name: &str) -> u64 {
         let (_, text) = self.root("/metrics").await;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -84,12 +84,11 @@ impl Setup {
         answer.body["id"].as_str().expect("a run has an id").to_owned()
     }
 
-    /// Waits until a run is as wanted.
     pub async fn run_until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let (path, wanted) = (format!("/runs/{id}"), &wanted);
         match within(DEADLINE, || async { Some(self.ok(&path).await).filter(wanted) }).await {
             Some(run) => run,
-            None => panic!("the run is not as wanted: {}", self.ok(&path).await),
+            None => panic!("the run did not reach the expected state: {}", self.ok(&path).await),
         }
     }
 
@@ -113,7 +112,7 @@ impl Setup {
     }
 }
 
-/// Settings of a server at any free ports.
+/// Returns settings of a server on free ports.
 pub fn settings(store: &str, name: &str) -> Settings {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     Settings { store: store.to_owned(), http: any, grpc: any, name: name.to_owned(), ..Settings::default() }

@@ -30,9 +30,9 @@ impl Stream {
         Self { bytes: answer.bytes_stream().boxed(), text: String::new() }
     }
 
-    /// Returns the next event; nothing when the stream has ended.
+    /// Returns the next event, or nothing if the stream has ended.
     pub async fn next(&mut self) -> Option<Sent> {
-        tokio::time::timeout(DEADLINE, self.read()).await.expect("the stream goes on or ends")
+        tokio::time::timeout(DEADLINE, self.read()).await.expect("the stream continues or ends")
     }
 
     async fn read(&mut self) -> Option<Sent> {

@@ -1,5 +1,5 @@
-//! Claims under contention: many agents at one or several servers, and what was really done against what the records and
-//! the figures say.
+//! Tests claims under contention: many agents at one or several servers, and whether the real work matches the records
+//! and the metrics.
 
 #![allow(clippy::print_stdout, reason = "how much there was to contend for")]
 

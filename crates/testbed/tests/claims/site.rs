@@ -1,4 +1,4 @@
-//! Servers on one store, and agents whose work is to be written down.
+//! Servers on one store, and agents that record their work.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What was carried out, by whom.
+/// The executed attempts, each with its agent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Book(Arc<Mutex<Vec<(Identity, usize)>>>);
 
@@ -35,7 +35,7 @@ impl Book {
     }
 }
 
-/// A machine whose only backend writes down what it is asked for.
+/// A machine whose only backend records its calls.
 #[derive(Clone, Debug)]
 struct Machine {
     number: usize,
@@ -60,7 +60,7 @@ impl Host for Machine {
 #[async_trait]
 impl Backend for Machine {
     fn schema(&self) -> BackendSchema {
-        Catalogue::builtin().backend("test").expect("there is such a backend").clone()
+        Catalogue::builtin().backend("test").expect("the catalogue has `test`").clone()
     }
 
     async fn run(&self, call: Call) -> Finish {
@@ -77,7 +77,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// So many servers on one store, and agents that each know all of them, another one first. Without a store it is
+    /// Starts servers on one store, and agents that each know all servers, in a different order. The default store is
     /// SQLite.
     pub(crate) async fn start(store: Option<&str>, servers: usize, agents: usize, slots: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ impl Site {
         run.live.is_ended()
     }
 
-    /// Returns, for each server, the sum over all nodes of a figure that there is per node.
+    /// Returns, for each server, the sum of a metric over all nodes.
     pub(crate) async fn per_server(&self, name: &str) -> Vec<u64> {
         let mut sums = Vec::new();
         for server in &self.servers {
@@ -146,7 +146,7 @@ impl Site {
         sums
     }
 
-    /// Waits until it is so. Panics when nothing was carried out for long.
+    /// Waits until the condition is true. Panics if nothing was executed for a long time.
     pub(crate) async fn until<F: Future<Output = bool>>(&self, mut is_so: impl FnMut() -> F) {
         let (mut last, mut since) = (self.book.len(), Instant::now());
         while !is_so().await {
@@ -154,7 +154,7 @@ impl Site {
             if now > last {
                 (last, since) = (now, Instant::now());
             }
-            assert!(since.elapsed() < DEADLINE, "it stands still after {now} executions");
+            assert!(since.elapsed() < DEADLINE, "no progress after {now} executions");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -173,7 +173,7 @@ fn name(number: usize) -> String {
     format!("worker-{number}")
 }
 
-/// Parallel no-ops: a root, and all others after it.
+/// A job of parallel no-ops: a root, and all others after it.
 pub(crate) fn fan(size: usize) -> Value {
     let mut tasks = vec![json!({"name": "root", "backend": "test", "action": "noop"})];
     tasks.extend((1..size).map(|index| {

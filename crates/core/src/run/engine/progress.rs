@@ -1,4 +1,4 @@
-//! Owns how far a run is: takes in facts, and decides the run's end.
+//! Owns the progress of a run: takes in committed changes, and decides the run's end.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The rules of `docs/fleet.md` and `docs/graph.md`, each below the sentence that it implements.
+//! The rules of `docs/fleet.md` and `docs/graph.md`, each below a comment that states it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,8 @@ use super::case::{Written, read};
 use super::tables::{Attempt, Fate, Given, Instance, Part, Place, Stage, Tables, Why};
 
 impl<'a> Tables<'a> {
-    /// "`batch` is the size of a wave: a number, or a part of all nodes (rounded down, at least one node). A list gives
-    /// the size of one wave after the other; its last entry is repeated until nobody is left."
+    /// `batch` is the size of a wave: a number, or a percentage of all nodes (rounded down, at least one node). A list
+    /// sets the size of each wave; its last entry repeats until no nodes are left.
     pub(super) fn waves(&self) -> Vec<Vec<usize>> {
         let rollout = self.case.definition.rollout.as_ref().expect("a roll-out");
         let mut left: Vec<usize> = (0..self.case.nodes).collect();
@@ -35,15 +35,15 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "A node counts once, however many of its steps fail. Steps of `on_failure` entries and `on_failure` leaves do not
-    /// count." A placed step belongs to no node, and counts for itself.
+    /// A node counts once, even if several of its steps fail. Steps of `on_failure` entries and `on_failure` leaves do
+    /// not count. A placed step belongs to no node, and counts by itself.
     pub(super) fn spent(&self) -> usize {
         let counted = || self.failures.iter().filter(|&&i| !self.is_answer(i));
         let nodes: BTreeSet<usize> = counted().filter_map(|&i| self.instances[i].node).collect();
         nodes.len() + counted().filter(|&&i| self.instances[i].node.is_none()).count()
     }
 
-    /// "`max_failures` is the budget: a number of nodes, or a part of all nodes (rounded down)." Without a roll-out
+    /// `max_failures` is the budget: a number of nodes, or a percentage of all nodes (rounded down). Without a roll-out
     /// it is 0 for fail-fast and unlimited for `continue`.
     pub(super) fn budget(&self) -> usize {
         match (&self.case.definition.rollout, self.case.definition.strategy()) {
@@ -59,13 +59,13 @@ impl<'a> Tables<'a> {
         let task = self.task(instance);
         let (last, before) = attempts.split_last().expect("it has an attempt");
         match last.status {
-            // "Lost attempts do not count against `retry`." An attempt that was never sent is not retried.
+            // Lost attempts do not count against `retry`. An attempt that was never sent is not retried.
             Status::Failed => {
                 let failed = before.iter().filter(|attempt| attempt.status == Status::Failed).count();
                 last.sent && failed < task.retry.map_or(0, |retry| retry.max as usize)
             }
-            // "A placed step is sent again, up to 3 times. A pinned step is sent again if its action is declared
-            // idempotent; otherwise it fails as lost. `delivery` on a task overrides both."
+            // A lost placed step is retried, up to 3 times. A lost pinned step is retried if its action is declared
+            // idempotent; otherwise it fails as lost. `delivery` on a task overrides both.
             Status::Lost | Status::Cancelled => {
                 let lost = |attempt: &&Attempt| matches!(attempt.status, Status::Lost | Status::Cancelled);
                 let at_least_once = match task.delivery {
@@ -105,7 +105,7 @@ impl<'a> Tables<'a> {
             && self.earlier_leaves(instance).all(|earlier| earlier.fate.is_some())
     }
 
-    /// "What has begun goes on": its next leaf needs no room of its own.
+    /// A walk that has begun continues: its next leaf needs no capacity of its own.
     pub(super) fn walk_has_begun(&self, instance: usize) -> bool {
         self.walk(instance).any(Instance::was_tried)
     }
@@ -123,13 +123,13 @@ impl<'a> Tables<'a> {
         self.case.definition.tasks[self.parts[part].entry].for_each().and_then(|each| each.max_parallel)
     }
 
-    /// "`max_parallel` of a job: how many of the run's executions are open at once."
+    /// `max_parallel` of a job limits how many executions of the run are open at the same time.
     pub(super) fn run_has_room(&self) -> bool {
         let open = || self.instances.iter().filter(|instance| instance.is_open()).count();
         self.case.definition.max_parallel.is_none_or(|most| open() < most as usize)
     }
 
-    /// "`max_parallel` bounds how many items are under way."
+    /// `max_parallel` of a `for_each` limits how many items run at the same time.
     pub(super) fn part_has_room(&self, part: usize) -> bool {
         let Some(most) = self.most_items(part) else { return true };
         let of_part = |&i: &usize| self.instances[i].part == part && self.instances[i].leaf == 0;
@@ -138,11 +138,11 @@ impl<'a> Tables<'a> {
         (0..self.instances.len()).filter(of_part).filter(under_way).count() < most as usize
     }
 
-    /// "`items` is a list, with or without expressions in it, or one expression that comes to a list."
+    /// `items` is a list, with or without expressions in it, or one expression that evaluates to a list.
     pub(super) fn items(&self, entry: usize) -> Option<Vec<Value>> {
         let items = &self.case.definition.tasks[entry].for_each()?.items;
         let value = |written: &Value| match read(written) {
-            // "What has no value (missing, or `null`) is an error."
+            // A missing value or `null` is an error.
             Written::Output(name) => self.output(name, entry, None, None).filter(|value| !value.is_null()),
             Written::Plain(value) => Some(value.clone()),
             Written::Item | Written::Index => None,
@@ -151,7 +151,7 @@ impl<'a> Tables<'a> {
             Value::Array(items) => items.iter().map(value).collect(),
             written => match value(written)? {
                 Value::Array(items) => Some(items),
-                // "A text that is a list in JSON is one."
+                // A text that is a JSON list counts as a list.
                 Value::String(text) => serde_json::from_str(&text).ok(),
                 _ => None,
             },
@@ -176,7 +176,7 @@ impl<'a> Tables<'a> {
             })
     }
 
-    /// "`run pause` lets what runs end and begins nothing more." "Cancel works on a paused run." A part that was
+    /// A paused run lets running steps end and begins nothing more. A paused run can be cancelled. A part that was
     /// taken over as a whole is not held up, because it begins nothing. A wave waits for its pause.
     pub(super) fn is_held_up(&self, part: usize) -> bool {
         if self.paused && self.stop.is_none() {
@@ -185,8 +185,8 @@ impl<'a> Tables<'a> {
         self.wave_begins().is_some_and(|at| self.now < at)
     }
 
-    /// While an execution waits for a node, the engine looks for one "at least eight times within the shortest `placement_timeout`, and every
-    /// ten seconds".
+    /// While an execution waits for a node, the engine looks for one at least eight times within the shortest
+    /// `placement_timeout`, and every ten seconds.
     pub(crate) fn latest_look(&self) -> Option<i64> {
         let waits = |i: &Instance| i.node.is_none() && i.status() == Some(Status::Pending);
         self.instances.iter().find(|i| waits(i))?;
@@ -207,21 +207,21 @@ impl<'a> Tables<'a> {
         if self.stop.is_some() {
             return Err(Why::Stopped);
         }
-        // "Inside a branch a condition looks at that node's own walk: the earlier leaves of the branch on this node."
+        // Inside a branch a condition depends on the walk of that node: the earlier leaves of the branch on this node.
         let failed = self.earlier_leaves(instance).any(|earlier| earlier.fate == Some(Fate::Failed));
         match (self.leaf_condition(instance), failed) {
             (Some(Condition::OnFailure), true) => Ok(()),
             (Some(Condition::OnFailure), false) => Err(Why::NothingFailedOnThisNode),
-            // Pipeline, `continue`: "only the failed node stops".
+            // Pipeline, `continue`: only the failed node stops.
             (_, true) => Err(Why::FailedOnThisNode),
-            // Pipeline, fail-fast: "other nodes stop after their current leaf".
+            // Pipeline, fail-fast: other nodes stop after their current leaf.
             (_, false) if !self.goes_on(instance) => Err(Why::Failure),
             (_, false) => Ok(()),
         }
     }
 
-    /// "`pause` is waited between the end of a wave and the beginning of the next." It counts from the end of the last
-    /// attempt. There is no pause when nothing more begins.
+    /// The `pause` is between the end of a wave and the start of the next. It counts from the end of the last attempt.
+    /// There is no pause when nothing more begins.
     pub(super) fn wave_begins(&self) -> Option<i64> {
         let rollout = self.case.definition.rollout.as_ref()?;
         let wave = self.parts.iter().find(|part| part.stage == Stage::Due)?.wave?;
@@ -242,7 +242,7 @@ impl<'a> Tables<'a> {
         }
         let Part { entry, wave, .. } = self.parts[part];
         let condition = self.case.definition.tasks[entry].condition();
-        // fail-fast: "every later step but `on_failure` ones is skipped"; "no further wave starts".
+        // After fail-fast every later step except `on_failure` ones is skipped, and no further wave starts.
         if let Some(struck) = self.struck
             && condition != Some(Condition::OnFailure)
         {
@@ -254,12 +254,12 @@ impl<'a> Tables<'a> {
 
     pub(super) fn list_condition(&self, entry: usize, condition: Option<Condition>) -> Result<(), Why> {
         match condition {
-            // "Fail-fast has not struck; on the nodes still in."
+            // It runs unless fail-fast began, on the nodes that have not left.
             None | Some(Condition::Always) => Ok(()),
-            // "No earlier step failed anywhere"; "skipped as soon as anything failed in the run".
+            // It runs if no earlier step failed on any node, and is skipped after any failure in the run.
             Some(Condition::OnSuccess) if self.failures.is_empty() => Ok(()),
             Some(Condition::OnSuccess) => Err(Why::Failure),
-            // "Answers the failures of entries before it in the list, not of those after it."
+            // It runs after failures of entries before it in the list, not of those after it.
             Some(Condition::OnFailure) => {
                 let earlier = self.failures.iter().any(|&i| self.instances[i].entry < entry);
                 if earlier { Ok(()) } else { Err(Why::NothingFailed) }
@@ -270,22 +270,22 @@ impl<'a> Tables<'a> {
     pub(super) fn graph_condition(&self, part: usize, condition: Option<Condition>) -> Result<(), Why> {
         let ends: Vec<Fate> = self.parts[part].after.iter().map(|before| self.end_of(*before)).collect();
         match condition {
-            // "All dependencies ended, however."
+            // It runs when all dependencies ended, whatever their result.
             Some(Condition::Always) => Ok(()),
-            // "All dependencies succeeded"; dependents "are skipped, transitively".
+            // It runs if all dependencies succeeded; otherwise it is skipped, and so are its dependents.
             None | Some(Condition::OnSuccess) => match ends.iter().find(|end| **end != Fate::Succeeded) {
                 None => Ok(()),
                 Some(Fate::Failed) => Err(Why::DependencyFailed),
                 Some(_) => Err(Why::DependencySkipped),
             },
-            // "A dependency failed."
+            // It runs if a dependency failed.
             Some(Condition::OnFailure) if ends.contains(&Fate::Failed) => Ok(()),
             Some(Condition::OnFailure) => Err(Why::NoDependencyFailed),
         }
     }
 
-    /// "An entry failed when any of its instances did; else it succeeded when any of them ran; else it was skipped." Executions
-    /// that were taken over count when their part is due; a task without items succeeded.
+    /// An entry failed if any of its instances failed; otherwise it succeeded if any of them ran; otherwise it was
+    /// skipped. Executions that were taken over count when their part is due; a task without items succeeded.
     pub(super) fn end_of(&self, part: usize) -> Fate {
         let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
         if self.parts[part].stage == Stage::Skipped {
@@ -306,20 +306,20 @@ impl<'a> Tables<'a> {
         let failures = || self.failures.iter().map(|&i| &self.instances[i]).filter(|i| i.node == Some(node));
         if self.answers(entry) {
             if self.case.definition.rollout.is_some() {
-                // "A node is touched when its wave began."
+                // A node is touched when its wave began.
                 if !self.is_touched(node) {
                     return Err(Why::NodeUntouched);
                 }
-                // "When it was spent they run on every node that was touched so far, failed or not. Within the budget
-                // they run on the failed nodes only."
+                // When the budget was exceeded they run on every node that was touched so far, failed or not. Within
+                // the budget they run on the failed nodes only.
                 if self.struck.is_none() && !failures().any(|failed| failed.entry < entry) {
                     return Err(Why::NodeNotConcerned);
                 }
             }
-            // "On every node of the run that is reachable, failed ones too."
+            // It runs on every reachable node of the run, including failed ones.
             return if self.offline[node] { Err(Why::NodeOffline) } else { Ok(()) };
         }
-        // List, `continue`: "the failed node leaves; the others go on".
+        // List, `continue`: the failed node leaves; the others continue.
         if !self.graph && failures().next().is_some() { Err(Why::NodeLeft) } else { Ok(()) }
     }
 
@@ -372,12 +372,12 @@ impl<'a> Tables<'a> {
         }
         let value = |written| match read(written) {
             Written::Plain(value) => Some(value.clone()),
-            // "`{{ item }}` and `{{ index }}` stand for the item and its number."
+            // `{{ item }}` and `{{ index }}` stand for the item and its number.
             Written::Index => item.map(Value::from),
             Written::Item => Some(self.parts[self.instances[instance].part].items.as_ref()?[item?].clone()),
             Written::Output(name) => self.output(name, entry, node, item),
         };
-        // "What has no value (missing, or `null`) is an error."
+        // A missing value or `null` is an error.
         let values = params.iter().map(|(name, written)| {
             let value = value(written).filter(|value| !value.is_null())?;
             Some((name.clone(), value))
@@ -392,23 +392,23 @@ impl<'a> Tables<'a> {
             |instance: &Instance| instance.said.clone().filter(|_| instance.fate == Some(Fate::Succeeded));
         let all = || self.instances.iter().filter(|other| other.step == step);
         if self.goes_over_items(theirs) && theirs != entry {
-            // "The list of what the items said, in their order, with `null` for those that said nothing." For a
-            // skipped task the list is missing.
+            // The list of the items' outputs, in their order, with `null` for items without one. For a skipped task the
+            // list is missing.
             let items = self.parts.iter().find(|part| part.entry == theirs)?.items.as_ref()?;
             let said = |item: usize| {
                 self.instance_at((step, None, Some(item))).and_then(|i| said(&self.instances[i]))
             };
             return Some((0..items.len()).map(|item| said(item).unwrap_or(Value::Null)).collect());
         }
-        // "Inside a branch it is what the own item said."
+        // Inside a branch it is the output of the same item.
         let own = item.filter(|_| theirs == entry);
-        // "`steps.NAME.outputs` are those of the same node, or of the only instance that the step has."
+        // `steps.NAME.outputs` are those of the same node, or of the only instance of the step.
         let only = all().count() == 1;
         all().find(|other| (only || other.node == node) && other.item == own).and_then(said)
     }
 
-    /// "Equal backend, action, params (as they came out) and declared outputs; on each node its own, for a task with a
-    /// target." `None` for a task without `cache`.
+    /// Inputs are equal if backend, action, rendered params and declared outputs are equal, and for a task with a
+    /// target also the node. `None` for a task without `cache`.
     pub(crate) fn inputs(&self, instance: usize) -> Option<String> {
         let task = self.task(instance);
         task.cache?;
@@ -420,8 +420,8 @@ impl<'a> Tables<'a> {
         Some(inputs(&params, &task.outputs, self.instances[instance].node))
     }
 
-    /// "`run retry RUN` does again what failed or was skipped. `--from TASK` also does TASK again, and all that depends on it,
-    /// however they ended; in a list, that task and all after it. What else succeeded is taken over."
+    /// `run retry RUN` runs failed and skipped steps again. `--from TASK` also runs TASK and all its dependents again,
+    /// whatever their result; in a list, that task and all after it. Other succeeded steps are taken over.
     pub(crate) fn left_for_another(&self, from: Option<usize>) -> BTreeSet<Place> {
         let entries = 0..self.case.definition.tasks.len();
         let anew: Vec<bool> =
@@ -429,12 +429,12 @@ impl<'a> Tables<'a> {
         let mut kept: BTreeSet<Place> = (0..self.instances.len())
             .filter(|&i| {
                 let Instance { entry, fate, .. } = self.instances[i];
-                // "What answered failures is never taken over."
+                // Steps that ran after failures are never taken over.
                 fate == Some(Fate::Succeeded) && !self.is_answer(i) && !anew[entry] && !self.may_be_undone(i)
             })
             .map(|i| (self.instances[i].step, self.instances[i].node, self.instances[i].item))
             .collect();
-        // "Items of a `for_each` are taken over one by one, if the tasks that its list comes from are."
+        // Items of a `for_each` are taken over one by one, if the tasks that produce its list are taken over.
         loop {
             let whole = |step: usize| {
                 let all = self.instances.iter().filter(|i| i.step == step);
@@ -458,8 +458,8 @@ impl<'a> Tables<'a> {
         self.parts[entry].after.iter().any(|&before| self.follows(before, from))
     }
 
-    /// "Nor is anything of a node on which one of them ran, for it may have undone what was done there." The same
-    /// holds for a branch without its own node, and for one of its items.
+    /// Nothing is taken over from a node on which an `on_failure` step ran, because that step may have undone the work.
+    /// The same holds for a branch without its own node, and for one of its items.
     fn may_be_undone(&self, instance: usize) -> bool {
         let Instance { node, item, entry, .. } = self.instances[instance];
         (0..self.instances.len()).filter(|&i| self.is_answer(i) && self.instances[i].was_tried()).any(|i| {

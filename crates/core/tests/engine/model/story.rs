@@ -105,8 +105,8 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     if well && from.is_none() {
         return Ok(());
     }
-    // "`run retry RUN` makes a new run of an ended one that did not complete, or completed in part." "`--from TASK` works on a
-    // completed run too."
+    // `run retry RUN` creates a new run from an ended one that did not complete, or completed partially. `--from TASK`
+    // works on a completed run too.
     let taken = first.taken_over(from).map_err(|error| first.report(&error))?;
     let results = first.world.cache.values().cloned().collect();
     let mut second = Story::new(case, taken, results, seed + 1, Dice::new(dice.next_u64()));
@@ -328,7 +328,7 @@ impl<'a> Story<'a> {
         self.tables.instances.iter().filter(waits).map(|i| i.step).find(|step| self.tables.unfit[*step])
     }
 
-    /// "After a server was replaced the time counts anew", for executions that were waiting.
+    /// Resets the waiting time after a server was replaced, for executions that were waiting.
     fn forget_looks(&mut self) {
         for id in std::mem::take(&mut self.world.remembered) {
             let execution = &self.world.executions[&id];
@@ -374,7 +374,7 @@ impl<'a> Story<'a> {
         let is_open = |i: &usize| {
             let instance = &self.tables.instances[*i];
             match instance.status() {
-                // "A paused run begins nothing more": the dispatcher holds back what waits.
+                // A paused run begins nothing more: the dispatcher keeps pending executions back.
                 Some(Status::Pending) => {
                     let fits = instance.node.is_some() || !self.tables.unfit[instance.step];
                     !self.tables.paused && reachable(instance.node) && fits

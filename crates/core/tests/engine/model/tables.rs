@@ -1,7 +1,6 @@
 //! A slow, obvious interpreter of the tables of `docs/fleet.md` and `docs/graph.md`. It receives every event and
 //! computes the expected state of every instance. It shares nothing with the engine: it keeps plain lists, and searches
-//! all of them after every event. This file contains the consequences of events; `rules` contains the sentences
-//! themselves.
+//! all of them after every event. This file contains the consequences of events; `rules` contains the rules.
 
 use std::collections::BTreeMap;
 
@@ -243,13 +242,13 @@ impl<'a> Tables<'a> {
             return;
         }
         let (answers, walked): (Vec<usize>, Vec<usize>) = entries().partition(|entry| self.answers(*entry));
-        // "A wave walks the whole list before the next begins."
+        // A wave runs the whole list before the next begins.
         for (wave, nodes) in self.waves().into_iter().enumerate() {
             for &entry in &walked {
                 self.add_part(entry, Some(wave), Some(nodes.clone()));
             }
         }
-        // "`on_failure` entries are no part of the waves: they come once, in their order, after the last wave."
+        // `on_failure` entries are not part of the waves: they run once, in their order, after the last wave.
         for entry in answers {
             self.add_part(entry, None, Some((0..case.nodes).collect()));
         }
@@ -263,7 +262,7 @@ impl<'a> Tables<'a> {
             let names = tasks[entry].depends_on().iter();
             names.map(|name| tasks.iter().position(|e| e.name() == Some(name)).expect("it exists")).collect()
         } else {
-            // "Each entry is a barrier: every node ends entry N before any begins N+1."
+            // Each entry is a barrier: every node ends entry N before any begins N+1.
             (0..part).collect()
         };
         self.parts.push(Part { entry, wave, after, stage: Stage::Waiting, items: None });
@@ -285,7 +284,7 @@ impl<'a> Tables<'a> {
             let place = (step, node, item);
             let said = self.taken_over.get(&place).cloned();
             let taken_over = said.is_some();
-            // "What succeeded is taken over and not done again."
+            // Succeeded steps are taken over and do not run again.
             let fate = taken_over.then_some(Fate::Succeeded);
             let attempts = Vec::new();
             self.by_place[row_and_column(place)] = Some(self.instances.len());
@@ -326,7 +325,7 @@ impl<'a> Tables<'a> {
             Verdict::Failed => Status::Failed,
             Verdict::Cancelled => Status::Cancelled,
         };
-        // "What comes of it is there for later" ones.
+        // Later instances can reuse the result.
         if let (Some(said), Some(inputs)) = (&said, self.inputs(instance)) {
             self.results.insert(inputs, said.clone());
         }
@@ -334,7 +333,7 @@ impl<'a> Tables<'a> {
         self.end(instance, status, None);
     }
 
-    /// Updates whether nodes fit the pending instances. "Waiting for a slot, for a limit or for its turn does not count."
+    /// Updates whether nodes fit the pending instances. Waiting for a slot, a limit or its turn does not count.
     pub(crate) fn looked(&mut self) {
         for i in 0..self.instances.len() {
             let Instance { node, step, .. } = self.instances[i];
@@ -354,7 +353,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "After a server was replaced the time counts anew."
+    /// After a server was replaced, the waiting time counts again from zero.
     pub(crate) fn forget_looks(&mut self, instance: usize) {
         self.last(instance).unfit_since = None;
     }
@@ -363,7 +362,7 @@ impl<'a> Tables<'a> {
         self.end(instance, Status::Lost, None);
     }
 
-    /// "Cancel works in every state but the terminal ones"; "the run's timeout ends everything that is left the same way".
+    /// A run can be cancelled in every state that is not terminal; the run's timeout ends everything in the same way.
     pub(crate) fn stopped(&mut self, stop: Stop) {
         self.stop.get_or_insert(stop);
     }
@@ -380,7 +379,7 @@ impl<'a> Tables<'a> {
         attempt.why = why;
         attempt.stop = false;
         attempt.ended = count;
-        // "Nothing is waited for after a wave in which nothing was tried."
+        // There is no pause after a wave in which nothing was tried.
         if status != Status::Skipped && !self.last(instance).cached {
             self.last_end = Some(now);
         }
@@ -443,9 +442,9 @@ impl<'a> Tables<'a> {
         let withdrawn = self.instances[instance].attempts.len() == 1;
         let fate = match self.instances[instance].status().expect("it has an attempt") {
             Status::Succeeded => Fate::Succeeded,
-            // "An instance fails when its last attempt failed."
+            // An instance fails when its last attempt failed.
             Status::Failed => Fate::Failed,
-            // "Otherwise it fails as lost." An attempt that only its agent cancelled counts as lost.
+            // It fails as lost. An attempt that only its agent cancelled counts as lost.
             Status::Lost | Status::Cancelled if self.stop.is_none() => Fate::Failed,
             Status::Lost | Status::Cancelled => Fate::Stopped,
             // It was withdrawn before it was sent: if an earlier attempt failed, the instance failed.
@@ -466,12 +465,12 @@ impl<'a> Tables<'a> {
         let Instance { attempts, node, .. } = &self.instances[instance];
         let task = self.task(instance);
         if self.instances[instance].status() == Some(Status::Failed) {
-            // "Delay = `delay * factor^(n-1)`, capped, with full jitter": 1 s, factor 2, cap 30 s.
+            // The delay is `delay * factor^(n-1)`, capped, with full jitter: 1 s, factor 2, cap 30 s.
             let failed = attempts.iter().filter(|attempt| attempt.status == Status::Failed).count();
             let longest = [1_000, 2_000, 4_000][failed - 1];
             self.attempt(instance, None, Some(self.now + longest));
         } else {
-            // "To its node when that is back": as long as it would have been allowed to run.
+            // A retry after a loss waits for its node as long as it would have been allowed to run.
             let wait = task.timeout.map_or(30 * 60, |timeout| timeout.0.as_secs());
             let until = node.map(|_| self.now + i64::try_from(wait * 1_000).expect("it is bounded"));
             self.attempt(instance, until, None);
@@ -482,14 +481,14 @@ impl<'a> Tables<'a> {
         let unfit_since = Some(self.now);
         let attempt = Attempt { waits_until, held_until, unfit_since, ..Attempt::default() };
         self.instances[instance].attempts.push(attempt);
-        // "A step for a node that is offline fails without being sent." "A value that is missing only later fails the
-        // attempt that needs it."
+        // A step for an offline node fails without being sent. A value that is missing at run time fails the attempt
+        // that needs it.
         let unreachable = self.is_deleted(instance) || waits_until.is_none() && self.is_offline(instance);
         if unreachable || self.given(instance) == Given::Missing {
             self.end(instance, Status::Failed, None);
             return;
         }
-        // "Before the first attempt the newest succeeded execution with equal inputs is looked for."
+        // Before the first attempt the newest succeeded execution with equal inputs is searched.
         if self.instances[instance].attempts.len() == 1
             && let Some(inputs) = self.inputs(instance)
         {
@@ -497,7 +496,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "If there is one, it is taken: the step has succeeded, and its outputs are that one's."
+    /// Uses earlier results: the step succeeds, with the outputs of the earlier execution.
     fn use_results(&mut self) -> bool {
         let mut any = false;
         for i in 0..self.instances.len() {
@@ -520,7 +519,7 @@ impl<'a> Tables<'a> {
         self.instances[instance].fate = Some(Fate::Skipped);
     }
 
-    /// "What was not begun is skipped." The part in which fail-fast began has begun on all of its nodes: pending
+    /// Skips instances that have not begun. The part in which fail-fast began has begun on all of its nodes: pending
     /// instances there keep their first attempt, but are not retried.
     fn withdraw(&mut self) -> bool {
         let Some(struck) = self.struck else { return false };
@@ -536,8 +535,8 @@ impl<'a> Tables<'a> {
         any
     }
 
-    /// "What waits for a node fails when the node goes offline. What is sent again after a loss waits for its node as
-    /// long as its timeout, and fails when the node is deleted." "When no node fitted it for `placement_timeout` it fails."
+    /// Fails pending instances whose node goes offline. A retry after a loss waits for its node as long as its timeout,
+    /// and fails when the node is deleted. An instance that no node fitted for `placement_timeout` fails.
     fn give_up(&mut self) -> bool {
         let mut gone: Vec<usize> = (0..self.instances.len())
             .filter(|&i| self.instances[i].status() == Some(Status::Pending))
@@ -548,7 +547,7 @@ impl<'a> Tables<'a> {
                     || attempt.waits_until.map_or(self.is_offline(i), |until| until <= self.now)
             })
             .collect();
-        // "Of failures of one moment that of the first step counts first."
+        // Of failures at the same time, that of the first step counts first.
         gone.sort_by_key(|&i| (self.instances[i].step, self.instances[i].order()));
         for &instance in &gone {
             self.end(instance, Status::Failed, None);
@@ -556,7 +555,7 @@ impl<'a> Tables<'a> {
         !gone.is_empty()
     }
 
-    /// "Each node walks its leaves at its own pace." Walks that have begun continue; leaves that do not run are skipped.
+    /// Each node walks its leaves at its own pace. Walks that have begun continue; leaves that do not run are skipped.
     fn walk_on(&mut self) -> bool {
         let next = |&i: &usize| self.is_next(i) && (self.leaf_runs(i).is_err() || self.walk_has_begun(i));
         let Some(i) = (0..self.instances.len()).filter(next).min_by_key(|&i| self.instances[i].order())
@@ -587,13 +586,13 @@ impl<'a> Tables<'a> {
                 continue;
             }
             match self.part_runs(part) {
-                // "An entry begins on all of its nodes at once."
+                // An entry begins on all of its nodes at once.
                 Ok(()) if self.case.definition.max_parallel.is_none() || self.is_whole(part) => {
                     self.begin(part);
                 }
-                // "A task begins when there is room for one of it."
+                // A task begins when there is capacity for one of its instances.
                 Ok(()) => continue,
-                // "No items: the task succeeds at once"; there is nothing to skip.
+                // A task without items succeeds at once; there is nothing to skip.
                 Err(_) if self.goes_over_items(self.parts[part].entry) && self.is_whole(part) => {
                     self.begin(part);
                 }
@@ -606,7 +605,7 @@ impl<'a> Tables<'a> {
 
     fn skip_part(&mut self, part: usize, why: Why) {
         self.parts[part].stage = Stage::Skipped;
-        // "A task that is skipped before it began has one instance, and no item."
+        // A task that is skipped before it began has one instance, and no item.
         if self.goes_over_items(self.parts[part].entry) {
             self.add_walk(part, None, None);
         }
@@ -623,11 +622,11 @@ impl<'a> Tables<'a> {
         if self.goes_over_items(entry) {
             match self.items(entry) {
                 Some(items) => {
-                    // "An instance for each item, numbered from 0."
+                    // There is one instance for each item, numbered from 0.
                     (0..items.len()).for_each(|item| self.add_walk(part, None, Some(item)));
                     self.parts[part].items = Some(items);
                 }
-                // "Something else than a list fails the task": its first leaf.
+                // A value that is not a list fails the task's first leaf.
                 None => {
                     let first = self.instances.len();
                     self.add_walk(part, None, None);
@@ -643,7 +642,7 @@ impl<'a> Tables<'a> {
                 self.skip(i, why);
             }
         }
-        // "An entry begins on all of its nodes at once", except where there are bounds: there one after the other.
+        // An entry begins on all of its nodes at once, except where there are bounds: there one after the other.
         if !self.is_bounded(part) {
             for i in 0..self.instances.len() {
                 if self.instances[i].part == part && self.is_next(i) {
@@ -653,7 +652,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// "The others begin in the order of the job file, and of their items or nodes", as there is room.
+    /// Begins the next walk, in the order of the job file and of items or nodes, if there is capacity.
     fn begin_next(&mut self) -> bool {
         if !self.run_has_room() {
             return false;
@@ -698,11 +697,11 @@ impl<'a> Tables<'a> {
         Some(match self.stop {
             Some(Stop::Cancelled) => (RunState::Cancelled, false),
             Some(Stop::TimedOut) => (RunState::Failed, false),
-            // "`completed` only when nothing failed"; "a run that stayed within its budget ends `completed`, with
-            // `partial: true` if any node failed".
+            // A run is `completed` only if nothing failed; a run within its budget ends `completed`, with `partial:
+            // true` if any node failed.
             None if !failed => (RunState::Completed, false),
             None if within => (RunState::Completed, true),
-            // fail-fast: "`failed`"; `continue`: "`failed`, with `partial: true`".
+            // Fail-fast: `failed`. `continue`: `failed`, with `partial: true`.
             None => (RunState::Failed, self.struck.is_none()),
         })
     }

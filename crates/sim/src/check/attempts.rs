@@ -1,5 +1,5 @@
-//! Retells the feed: how every execution stood after each event. Its own reading of the changes, so that it does not
-//! share a mistake with the tables.
+//! Replays the feed and keeps the state of every attempt after each event. It reads the changes with its own code, so
+//! that it does not share a mistake with the tables.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::plan::StepIx;
 use downbeat_core::{Change, Event};
 
-/// One attempt, as far as the feed has told.
+/// One attempt, as of the last applied event.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) run: RunId,
@@ -20,7 +20,7 @@ pub(super) struct Attempt {
     pub(super) lease: Option<Lease>,
 }
 
-/// A step on a node, for an item, or a placed step.
+/// An instance of a step: on a node, for an item, or placed.
 pub(super) type Instance = (RunId, StepIx, Option<NodeId>, Option<u32>);
 
 impl Attempt {
@@ -34,20 +34,19 @@ impl Attempt {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Story {
+pub(super) struct AttemptLog {
     pub(super) attempts: BTreeMap<ExecutionId, Attempt>,
     /// In the order in which they were added.
     pub(super) of_run: BTreeMap<RunId, Vec<ExecutionId>>,
 }
 
-impl Story {
-    /// All attempts of a run so far.
+impl AttemptLog {
+    /// Returns all attempts of a run so far.
     pub(super) fn of<'a>(&'a self, run: &RunId) -> impl Iterator<Item = &'a Attempt> {
         self.of_run.get(run).into_iter().flatten().map(|id| &self.attempts[id])
     }
 
-    /// Goes on by one event.
-    pub(super) fn tell(&mut self, event: &Event) {
+    pub(super) fn apply(&mut self, event: &Event) {
         match &event.change {
             Change::ExecutionsAdded { run, executions, .. } => {
                 for execution in executions {
@@ -77,7 +76,7 @@ impl Story {
                     self.alter(*execution, Status::Cancelled);
                 }
             }
-            _ => debug_assert!(event.change.execution().is_none(), "{:?} alters an execution", event.change),
+            _ => debug_assert!(event.change.execution().is_none(), "{:?} changes an execution", event.change),
         }
     }
 

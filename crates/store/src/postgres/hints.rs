@@ -1,5 +1,5 @@
-//! Owns the news between servers: one NOTIFY for a batch, one connection that listens. A notification only says that
-//! there is something; what it is, the tables say.
+//! Owns notifications between servers: one NOTIFY per batch, one connection that listens. A notification only shows that
+//! something changed; readers then read the tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,37 +11,37 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use super::connect::Target;
-use crate::port::News;
+use crate::port::Hint;
 
-/// News that a reader may be behind. One that is further behind looks at everything.
-const BEHIND: usize = 1_024;
-/// How long to wait before listening again after the connection broke.
+/// The capacity of a reader's queue. A reader that falls further behind reads everything.
+const QUEUE: usize = 1_024;
+/// The delay before listening again after the connection broke.
 const LISTEN_AGAIN: Duration = Duration::from_millis(250);
-/// Ids in one notification: PostgreSQL takes less than 8,000 bytes.
+/// Ids per notification: PostgreSQL accepts less than 8,000 bytes.
 const MOST_IDS: usize = 200;
 
-/// What a commit sends, in the same transaction: `$1` is the payload.
+/// The statement that a commit sends in the same transaction: `$1` is the payload.
 pub(super) const NOTIFY: &str = "SELECT pg_notify('downbeat', $1)";
 
-/// The listener, and how this store's own notifications are told from those of others.
+/// The listener, which ignores this store's own notifications.
 pub(super) struct Listener {
-    /// Names this store in all that it sends.
+    /// Identifies this store in all its notifications.
     own: String,
-    news: broadcast::Sender<News>,
+    hints: broadcast::Sender<Hint>,
     _listening: DropGuard,
 }
 
 impl Listener {
-    /// Listens until it is dropped, through as many connections as it takes.
+    /// Listens until it is dropped, and reconnects as often as necessary.
     pub(super) fn start(target: Target) -> Self {
-        let (own, news) = (Uuid::new_v4().simple().to_string(), broadcast::channel(BEHIND).0);
+        let (own, hints) = (Uuid::new_v4().simple().to_string(), broadcast::channel(QUEUE).0);
         let stop = CancellationToken::new();
-        let (announce, name, stopped) = (news.clone(), own.clone(), stop.clone());
+        let (announce, name, stopped) = (hints.clone(), own.clone(), stop.clone());
         tokio::spawn(async move {
             let listening = async {
                 loop {
                     if let Err(error) = listen(&target, &name, &announce).await {
-                        tracing::debug!(%error, "the connection that listens broke");
+                        tracing::debug!(%error, "the connection for notifications broke");
                     }
                     tokio::time::sleep(LISTEN_AGAIN).await;
                 }
@@ -51,24 +51,23 @@ impl Listener {
                 () = stopped.cancelled() => {}
             }
         });
-        Self { own, news, _listening: stop.drop_guard() }
+        Self { own, hints, _listening: stop.drop_guard() }
     }
 
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<News> {
-        self.news.subscribe()
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Hint> {
+        self.hints.subscribe()
     }
 
-    /// The payload that tells the others.
-    pub(super) fn payload(&self, news: &News) -> String {
+    pub(super) fn payload(&self, hint: &Hint) -> String {
         let own = &self.own;
-        match news {
-            News::Events => format!("{own} events"),
-            News::Servers => format!("{own} servers"),
-            News::Output(ids) if ids.len() <= MOST_IDS => {
+        match hint {
+            Hint::Events => format!("{own} events"),
+            Hint::Servers => format!("{own} servers"),
+            Hint::Output(ids) if ids.len() <= MOST_IDS => {
                 let ids: Vec<String> = ids.iter().map(|id| id.0.simple().to_string()).collect();
                 format!("{own} output {}", ids.join(","))
             }
-            News::Output(_) | News::Anything => format!("{own} anything"),
+            Hint::Output(_) | Hint::Anything => format!("{own} anything"),
         }
     }
 }
@@ -76,7 +75,7 @@ impl Listener {
 async fn listen(
     target: &Target,
     own: &str,
-    news: &broadcast::Sender<News>,
+    hints: &broadcast::Sender<Hint>,
 ) -> Result<(), tokio_postgres::Error> {
     let (client, mut connection) = target.config.connect(target.tls.clone()).await?;
     let messages = futures_util::stream::poll_fn(move |context| connection.poll_message(context));
@@ -89,15 +88,15 @@ async fn listen(
             listening = &mut begin, if !begun => {
                 listening?;
                 begun = true;
-                // Whatever was said before was not heard.
-                let _ = news.send(News::Anything);
+                // Notifications before this were missed.
+                let _ = hints.send(Hint::Anything);
             }
             message = messages.next() => match message {
                 None => return Ok(()),
-                Some(Ok(AsyncMessage::Notification(said))) => {
-                    if let Some(heard) = read(own, &said) {
-                        // Nobody asks: nobody to tell.
-                        let _ = news.send(heard);
+                Some(Ok(AsyncMessage::Notification(notification))) => {
+                    if let Some(received) = read(own, &notification) {
+                        // An error means that there is no receiver.
+                        let _ = hints.send(received);
                     }
                 }
                 Some(Ok(_)) => {}
@@ -107,26 +106,26 @@ async fn listen(
     }
 }
 
-/// Nothing when it is this store's own.
-fn read(own: &str, said: &Notification) -> Option<News> {
-    understand(own, said.payload())
+/// Returns nothing for this store's own notification.
+fn read(own: &str, notification: &Notification) -> Option<Hint> {
+    parse(own, notification.payload())
 }
 
-fn understand(own: &str, payload: &str) -> Option<News> {
+fn parse(own: &str, payload: &str) -> Option<Hint> {
     let mut words = payload.split(' ');
     if words.next() == Some(own) {
         return None;
     }
     Some(match (words.next(), words.next()) {
-        (Some("events"), None) => News::Events,
-        (Some("servers"), None) => News::Servers,
+        (Some("events"), None) => Hint::Events,
+        (Some("servers"), None) => Hint::Servers,
         (Some("output"), Some(ids)) => {
             let ids: Result<Arc<[ExecutionId]>, _> =
                 ids.split(',').map(|id| id.parse().map(ExecutionId)).collect();
-            ids.map_or(News::Anything, News::Output)
+            ids.map_or(Hint::Anything, Hint::Output)
         }
-        // A newer server may have more to say.
-        _ => News::Anything,
+        // A newer server may send other kinds.
+        _ => Hint::Anything,
     })
 }
 
@@ -137,7 +136,7 @@ mod tests {
     fn listener(own: &str) -> Listener {
         Listener {
             own: own.to_owned(),
-            news: broadcast::channel(1).0,
+            hints: broadcast::channel(1).0,
             _listening: CancellationToken::new().drop_guard(),
         }
     }
@@ -146,10 +145,10 @@ mod tests {
     fn what_one_says_another_understands_and_itself_ignores() {
         let listener = listener("me");
         let ids: Arc<[ExecutionId]> = (0..3).map(|id| ExecutionId(Uuid::from_u128(id))).collect();
-        for news in [News::Events, News::Servers, News::Output(ids), News::Anything] {
-            let payload = listener.payload(&news);
-            assert_eq!(understand("you", &payload), Some(news));
-            assert_eq!(understand("me", &payload), None);
+        for hint in [Hint::Events, Hint::Servers, Hint::Output(ids), Hint::Anything] {
+            let payload = listener.payload(&hint);
+            assert_eq!(parse("you", &payload), Some(hint));
+            assert_eq!(parse("me", &payload), None);
         }
     }
 
@@ -158,14 +157,14 @@ mod tests {
         for count in [MOST_IDS, MOST_IDS + 1, 100_000] {
             let ids = (0..count).map(|id| ExecutionId(Uuid::from_u128(id as u128))).collect();
             let name = Uuid::nil().simple().to_string();
-            assert!(listener(&name).payload(&News::Output(ids)).len() < 8_000);
+            assert!(listener(&name).payload(&Hint::Output(ids)).len() < 8_000);
         }
     }
 
     #[test]
     fn what_is_not_understood_may_be_anything() {
         for payload in ["x", "", "x what", "x output", "x output 1,2", "x events more"] {
-            assert_eq!(understand("me", payload), Some(News::Anything), "{payload}");
+            assert_eq!(parse("me", payload), Some(Hint::Anything), "{payload}");
         }
     }
 }
