@@ -1,4 +1,4 @@
-//! Backends of the user's own, with real processes.
+//! Declared backends, with real processes.
 
 mod support;
 
@@ -93,7 +93,7 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
     for (declared, where_, told) in [
         (json!({}), "backends.own.actions".to_owned(), "must be a section"),
         (json!({"actions": {}}), "backends.own.actions".to_owned(), "declare at least one"),
-        (json!({"actions": {"Do": {}}}), "backends.own.actions.Do".to_owned(), "is not a name"),
+        (json!({"actions": {"Do": {}}}), "backends.own.actions.Do".to_owned(), "is not a valid name"),
         (json!({"action": {}}), "backends.own.action".to_owned(), "did you mean `actions`?"),
         (action(json!({})), format!("{key}.argv"), "is empty"),
         (action(json!({"argv": "/bin/x"})), format!("{key}.argv"), "must be a list of strings"),
@@ -107,11 +107,15 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
             format!("{key}.params.p"),
             "is never used",
         ),
-        (action(json!({"argv": ["/bin/x"], "env": {"A": "{q}"}})), format!("{key}.env"), "no param `q`"),
+        (action(json!({"argv": ["/bin/x"], "env": {"A": "{q}"}})), format!("{key}.env"), "unknown param `q`"),
         (action(json!({"argv": ["/bin/x"], "working_dir": "x"})), format!("{key}.working_dir"), "absolute"),
         (with(json!({"type": "text", "pattern": "("})), format!("{key}.params.p.pattern"), "unclosed group"),
-        (with(json!({"type": "text", "min": 1})), format!("{key}.params.p.min"), "is for integers"),
-        (with(json!({"type": "integer", "pattern": "x"})), format!("{key}.params.p.pattern"), "is for texts"),
+        (with(json!({"type": "text", "min": 1})), format!("{key}.params.p.min"), "is only for integers"),
+        (
+            with(json!({"type": "integer", "pattern": "x"})),
+            format!("{key}.params.p.pattern"),
+            "is only for texts",
+        ),
         (
             with(json!({"type": "text", "max_bytes": 1_000_000})),
             format!("{key}.params.p.max_bytes"),
@@ -120,7 +124,7 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
         (
             action(json!({"argv": ["/bin/x", "--p={p}"], "params": {"p": {"type": "texts"}}})),
             format!("{key}.params.p"),
-            "an element of its own",
+            "needs its own element",
         ),
     ] {
         let refused = Declared::read("own", &declared).unwrap_err();

@@ -1,4 +1,4 @@
-//! The backend `docker` against real engines: Docker, and Podman by the same API.
+//! The backend `docker` against real engines: Docker, and Podman through the same API.
 
 mod support;
 
@@ -28,7 +28,7 @@ enum Kind {
     Podman,
 }
 
-/// An engine, and a backend that speaks to it.
+/// An engine, and a backend that uses it.
 struct Site {
     kind: Kind,
     socket: String,
@@ -76,7 +76,7 @@ impl Site {
         self.client().inspect_container(&self.name(), None::<InspectContainerOptions>).await.ok()
     }
 
-    /// Nothing of it is left.
+    /// Asserts that nothing of it is left.
     async fn gone(&self) -> bool {
         self.container().await.is_none()
     }
@@ -109,7 +109,7 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     }
 }
 
-/// Each of these on each of the engines.
+/// Runs each of these on each engine.
 macro_rules! on_both {
     ($($rule:ident),* $(,)?) => {
         mod docker {
@@ -147,7 +147,7 @@ async fn both_streams_are_told_and_the_container_is_removed(site: Site) {
     assert_eq!(site.shell("echo out; echo err >&2").await, Finish::succeeded());
     assert_eq!((site.bench.stdout().as_str(), site.bench.stderr().as_str()), ("out\n", "err\n"));
     assert!(site.gone().await);
-    // The last words of one that ends at once.
+    // The output of a container that ends at once.
     for turn in 0..10 {
         let mut other = Site::at(site.kind, site.socket.clone());
         other.bench.identity.attempt = turn + 1;
@@ -211,7 +211,7 @@ async fn mounts_are_as_written(site: Site) {
     assert_eq!(finish, Finish::succeeded(), "{}", site.bench.stderr());
     assert_eq!(std::fs::read_to_string(writable.join("copy")).unwrap(), "given");
     assert!(!readable.join("new").exists());
-    // A volume with a name outlives its container.
+    // A named volume outlives its container.
     let volume = format!("{}:/v:ro", site.name());
     assert_eq!(site.run(json!({"command": ["ls", "/v"], "mounts": volume})).await, Finish::succeeded());
     assert_eq!(site.bench.stdout(), "x\n");
@@ -220,7 +220,7 @@ async fn mounts_are_as_written(site: Site) {
         .await
         .unwrap();
 
-    // Podman makes it.
+    // Podman creates it.
     if site.kind == Kind::Docker {
         let missing = site.bench.root().join("missing");
         let finish =
@@ -366,14 +366,14 @@ async fn left_overs_go_and_those_of_others_stay(site: Site) {
     let other = format!("{}-other", site.name());
     let identity = |attempt| Identity { execution: ExecutionId(uuid::Uuid::new_v4()), attempt };
     let (first, second) = (identity(1), identity(2));
-    // One run makes the mark.
+    // One run creates the mark.
     assert_eq!(site.shell("true").await, Finish::succeeded());
     let mark = std::fs::read_to_string(site.bench.dir.path().join("containers")).unwrap().trim().to_owned();
     leave(&site, &format!("{}-a", site.name()), &mark, first).await;
     leave(&site, &format!("{}-b", site.name()), &mark, second).await;
     leave(&site, &other, "another", first).await;
 
-    // The next life of the agent.
+    // The next run of the agent.
     let docker = Docker::new(Engine::read(&site.socket).unwrap(), site.bench.dir.path());
     let mut found = docker.remove_left_over().await.unwrap();
     found.sort_by_key(|identity| identity.attempt);
@@ -382,7 +382,7 @@ async fn left_overs_go_and_those_of_others_stay(site: Site) {
     assert!(names(&site, "another").await.iter().any(|name| name.trim_start_matches('/') == other));
     assert_eq!(docker.remove_left_over().await.unwrap(), []);
 
-    // And one that could not sweep when it started does so before its first container.
+    // An agent that could not sweep when it started sweeps before its first container.
     leave(&site, &format!("{}-c", site.name()), &mark, first).await;
     let docker = Docker::new(Engine::read(&site.socket).unwrap(), site.bench.dir.path());
     site.bench.forget_output();
@@ -446,7 +446,7 @@ async fn who_is_removed_by_somebody_else_is_told_so(site: Site) {
     assert!(!error.contains('\n'), "{error}");
 }
 
-/// An engine that a test may end.
+/// An engine that a test can end.
 struct Own {
     dir: PathBuf,
 }
@@ -456,7 +456,7 @@ fn script() -> PathBuf {
 }
 
 impl Own {
-    /// Sockets have a short longest path.
+    /// Paths of sockets have a short limit.
     fn new() -> Self {
         Self { dir: std::env::temp_dir().join(format!("downbeat-{}", std::process::id())) }
     }
@@ -480,7 +480,7 @@ impl Drop for Own {
 
 #[tokio::test]
 async fn an_engine_that_goes_away_is_named_and_its_container_removed_when_it_is_back() {
-    // Says early what is missing.
+    // Shows early what is missing.
     Site::new(Kind::Docker);
     let own = Own::new();
     let mut site = Site::at(Kind::Docker, own.start());
@@ -498,7 +498,7 @@ async fn an_engine_that_goes_away_is_named_and_its_container_removed_when_it_is_
     assert!(error.starts_with(&begin), "{error}");
     assert!(error.ends_with("could not be removed and may still run") && !error.contains('\n'), "{error}");
 
-    // Away from the beginning.
+    // Unreachable from the start.
     let finish = site.shell("true").await;
     let error = finish.error.unwrap();
     assert!(error.starts_with(&format!("cannot reach the container engine at {} (", site.socket)), "{error}");
@@ -518,7 +518,7 @@ async fn an_engine_that_is_back_in_time_says_how_it_ended() {
     let crash = async {
         site.until_said("ready").await;
         own.crash();
-        // It ends what ran.
+        // It ends the running container.
         own.start();
     };
     let (finish, ()) = tokio::join!(site.shell("echo ready; sleep 605"), crash);

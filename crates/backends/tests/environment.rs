@@ -1,4 +1,4 @@
-//! Which variables reach the programs that backends start. This process has many more: cargo's own, for one.
+//! Which variables reach the programs that backends start. This process has many more, for example cargo's.
 
 mod support;
 
@@ -10,7 +10,7 @@ use downbeat_backends::{
 use serde_json::{Value, json};
 use support::{Bench, StandIn};
 
-/// The agent's own, and which of them it passes.
+/// The agent's own variables, and which of them it passes.
 fn environment(pass: &[&str]) -> Environment {
     let own = [
         ("PATH", "/usr/bin:/bin"),

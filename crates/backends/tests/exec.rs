@@ -112,7 +112,7 @@ impl Bench {
             .count()
     }
 
-    /// Runs a script, cancels it once it has said `ready`.
+    /// Runs a script, cancels it once it has printed `ready`.
     async fn cancel_when_ready(&self, script: &str) -> Finish {
         let watch = async {
             let deadline = Instant::now() + Duration::from_secs(10);
@@ -253,7 +253,7 @@ fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// The number that a script said as `pid NUMBER`.
+/// The number that a script printed as `pid NUMBER`.
 fn said_pid(bench: &Bench) -> i32 {
     let text = bench.text(Stream::Stdout);
     text.lines().find_map(|line| line.strip_prefix("pid ")?.split(' ').next()?.parse().ok()).unwrap()
@@ -263,7 +263,7 @@ fn said_pid(bench: &Bench) -> i32 {
 async fn cancelling_takes_children_that_shed_every_mark_but_their_group_or_their_descent() {
     // The standard library cannot make a process adopt its orphans.
     for bench in Bench::all().into_iter().take(3) {
-        // A child without environment, session and parent says its number.
+        // A child without environment, session and parent prints its pid.
         let script = "(env -i setsid bash -c 'echo pid $$ ready; exec sleep 1000' &); sleep 1000";
         let finish = bench.cancel_when_ready(script).await;
         assert_eq!(finish.verdict, Verdict::Cancelled);
@@ -278,7 +278,7 @@ fn group_of(said: &str) -> Option<PathBuf> {
     dirs.into_iter().find(|dir| path.contains("downbeat/") && dir.join("cgroup.procs").exists())
 }
 
-/// Whether processes are born in control groups here.
+/// Returns whether processes are started in control groups here.
 async fn has_births() -> bool {
     let bench = Bench::new();
     bench.shell("cat /proc/self/cgroup").await;

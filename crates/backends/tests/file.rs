@@ -141,7 +141,7 @@ async fn what_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
     assert_eq!(place.names(), ["dir", "kept"]);
 }
 
-/// The name that the new content of a file has before it takes the file's.
+/// The name of a draft before it is renamed to the file.
 fn draft_of(place: &Place, name: &str) -> PathBuf {
     let digest = Sha256::digest(name);
     let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -165,7 +165,7 @@ async fn what_a_killed_agent_left_behind_is_removed_and_what_is_being_written_is
     place.done("write", json!({"path": place.path("motd"), "content": "other"})).await;
     assert_eq!(fs::read_to_string(place.path("motd")).unwrap(), "other");
 
-    // A link that somebody laid where the draft goes leads nowhere.
+    // A link at the draft's path is not followed.
     fs::write(place.path("victim"), "safe").unwrap();
     symlink(place.path("victim"), &draft).unwrap();
     place.done("write", json!({"path": place.path("motd"), "content": "third"})).await;
@@ -229,7 +229,7 @@ async fn absent_removes_files_links_and_empty_directories() {
     }
     fs::write(place.path("full/file"), "x").unwrap();
     let error = place.failed("absent", json!({"path": place.path("full")})).await;
-    assert_eq!(error, "cannot remove `/full`: the directory is not empty; remove what is in it first");
+    assert_eq!(error, "cannot remove `/full`: the directory is not empty; remove its content first");
     place.done("absent", json!({"path": place.path("full/file")})).await;
     place.done("absent", json!({"path": place.path("full")})).await;
     assert_eq!(place.names(), [""; 0]);
@@ -260,7 +260,7 @@ async fn stat_describes_what_is_there_in_one_line() {
         (&link["kind"], &link["target"], &link["sha256"]),
         (&json!("symlink"), &json!("file"), &Value::Null)
     );
-    // A pipe that nobody writes to is not read.
+    // A pipe without a writer is not read.
     assert_eq!(stat("pipe").await["kind"], "fifo");
     assert_eq!(stat("none").await, json!({"path": "/none", "exists": false}));
     assert_eq!(stat("file/below").await["exists"], json!(false));

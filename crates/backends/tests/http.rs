@@ -40,10 +40,10 @@ async fn echo(method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Stri
     format!("{method} {uri} [{header}] {}", String::from_utf8_lossy(&body))
 }
 
-/// As servers write it for people.
+/// As servers format it for people.
 const OBJECT: &str = "{\n  \"ready\": true,\n  \"count\": 3,\n  \"name\": \"a b\"\n}\n";
 
-/// What was asked by whom, and as which type.
+/// The recorded requests, with sender and content type.
 async fn who(headers: HeaderMap, uri: Uri, body: Bytes) -> String {
     let header = |name| headers.get(name).map_or("-", |value| value.to_str().unwrap()).to_owned();
     let body = String::from_utf8_lossy(&body);
@@ -77,7 +77,7 @@ fn to(location: &'static str) -> Response {
     (StatusCode::FOUND, [(header::LOCATION, location)]).into_response()
 }
 
-/// Says `ready` and goes on for ever.
+/// Sends `ready` and continues forever.
 async fn begins() -> Response {
     let (mut writer, reader) = tokio::io::duplex(64);
     tokio::spawn(async move {
@@ -182,7 +182,7 @@ async fn what_people_write_by_hand_elsewhere_has_its_param() {
         assert_eq!(bench.stdout(), told);
     }
     for (params, told) in [
-        (json!({"body": "x", "json": 1}), "params `body` and `json`: only one of them is sent; remove one"),
+        (json!({"body": "x", "json": 1}), "params `body` and `json`: cannot be used together; remove one"),
         (
             json!({"bearer": "a", "headers": {"authorization": "x"}}),
             "param `headers.Authorization`: is already set by",
@@ -236,8 +236,8 @@ async fn redirects_are_followed_within_http_and_not_for_ever() {
     assert_eq!(bench.stdout(), "GET /echo [] ");
     for (path, told) in [
         ("loop", "the request failed: redirected more than 10 times"),
-        ("file", "the request failed: redirected from http to file, which is not followed"),
-        ("ftp", "the request failed: redirected from http to ftp, which is not followed"),
+        ("file", "the request failed: redirected from http to file; this is not allowed"),
+        ("ftp", "the request failed: redirected from http to ftp; this is not allowed"),
     ] {
         let finish = request(&bench, json!({"url": format!("{base}/{path}")})).await;
         assert_eq!(finish.error.as_deref(), Some(told), "{path}");
@@ -245,7 +245,7 @@ async fn redirects_are_followed_within_http_and_not_for_ever() {
     }
 }
 
-/// Two servers of different origins: the first redirects every request to the second, which notes what arrives.
+/// Two servers of different origins: the first redirects every request to the second, which records it.
 async fn led_astray(status: StatusCode) -> (String, Arc<Mutex<Vec<String>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = seen.clone();
@@ -289,7 +289,7 @@ async fn headers_and_body_never_reach_another_origin() {
             }
         }
     }
-    // A job that expects the redirect has what it wants.
+    // A job that expects the redirect succeeds.
     let (url, seen) = led_astray(StatusCode::TEMPORARY_REDIRECT).await;
     let given = json!({"url": url, "method": "POST", "body": "x", "expect": {"status": 307}});
     assert_eq!((request(&bench, given).await, seen.lock().unwrap().len()), (Finish::succeeded(), 0));
@@ -356,7 +356,7 @@ async fn cancelling_ends_a_request_before_and_within_the_response() {
     assert_eq!(finish, Finish::cancelled(None));
 }
 
-/// A server with a certificate of an authority of its own; answers with its address and the authority's certificate.
+/// A server with a certificate of its own authority; returns its address and the authority's certificate.
 async fn serve_with_tls(answer: &'static str) -> (String, reqwest::Certificate) {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -411,6 +411,6 @@ async fn nobody_is_led_from_https_to_http() {
     let finish = Bench::new().run(&Http::trusting(vec![trusted]), "request", json!({"url": url})).await;
     assert_eq!(
         finish.error.as_deref(),
-        Some("the request failed: redirected from https to http, which is not followed")
+        Some("the request failed: redirected from https to http; this is not allowed")
     );
 }

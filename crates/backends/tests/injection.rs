@@ -1,5 +1,5 @@
-//! Hostile texts in every param of every action: what a child process, a file or a server saw of them, or the words
-//! that refuse them, as golden files. A param without a golden file fails.
+//! Hostile texts in every param of every action: what a child process, a file or a server received, or the text of the
+//! refusal, as golden files. A param without a golden file fails.
 
 mod support;
 
@@ -58,7 +58,7 @@ fn cases() -> Vec<(&'static str, String)> {
     .to_vec()
 }
 
-/// Everything that backends could reach, made for them.
+/// Everything that backends could reach, created for them.
 struct Site {
     bench: Bench,
     programs: BTreeMap<&'static str, StandIn>,
@@ -119,7 +119,7 @@ impl Site {
 
     /// Params with which the action runs.
     fn good(&self, backend: &str, action: &str) -> Params {
-        // `bash` is looked for where the task's own PATH leads.
+        // `bash` is searched in the task's own PATH.
         let path = self.programs["bash"].dir();
         params(&match (backend, action) {
             ("test", "echo") => json!({"message": "x"}),
@@ -136,7 +136,7 @@ impl Site {
         })
     }
 
-    /// The ways in which a text can be in a param.
+    /// The ways in which a param can contain a text.
     fn ways(&self, name: &str, param: &ParamSchema, text: &str) -> Vec<(&'static str, Value)> {
         let path = self.programs["bash"].dir();
         match (name, param.kind) {
@@ -189,7 +189,7 @@ impl Site {
         told.join(" ")
     }
 
-    /// What came out of it.
+    /// The result.
     fn seen(&self, given: &Params) -> Vec<String> {
         let mut told = Vec::new();
         for stand_in in self.programs.values() {
@@ -226,7 +226,7 @@ impl Site {
         told
     }
 
-    /// Without what differs from one run to the next, and nothing but ASCII: golden files are read by people.
+    /// Without parts that differ between runs, and in ASCII only: people read golden files.
     fn plain(&self, text: &str) -> String {
         let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let text = text
@@ -245,7 +245,7 @@ impl Site {
     }
 }
 
-/// As JSON has it; long ones by their length.
+/// As JSON; long ones by their length.
 fn quoted(text: &str) -> String {
     match text.len() {
         0..=1000 => json!(text).to_string(),
@@ -261,7 +261,7 @@ fn exists(line: &str) -> String {
     json!({"path": told["path"], "exists": told["exists"]}).to_string()
 }
 
-/// Keeps every request as it was on the wire.
+/// Records every request as it was on the wire.
 struct Server {
     address: String,
     requests: Arc<Mutex<Vec<String>>>,
@@ -333,10 +333,10 @@ async fn hostile_texts_reach_their_place_as_they_are_or_are_refused_by_name() {
             }
         }
     }
-    assert!(wrong.is_empty(), "write them anew with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "update them with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
 }
 
-/// What differs from the golden file of a param, unless that is written anew.
+/// Returns the differences from the golden file of a param, or writes the file.
 fn differs(name: &str, told: &str) -> Option<String> {
     let file = golden().join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -367,11 +367,11 @@ fn every_param_has_a_golden_file_and_every_file_a_param() {
     assert_eq!(found, expected);
 }
 
-/// Says what it was given, each in brackets.
+/// Prints its arguments, each in brackets.
 const SAYS: &str = "printf '[%s]' \"$@\"; printf ' X=[%s] in [%s]' \"$X\" \"$(pwd)\"; \
     awk '$5 ~ \"^/m\" { printf \" mounted [%s]\", $5 }' /proc/self/mountinfo; ls /m 2>/dev/null || :";
 
-/// The ways in which a text can be in a param of `docker run`.
+/// The ways in which a param of `docker run` can contain a text.
 fn docker_ways(param: &ParamSchema, files: &Path, text: &str) -> Vec<(&'static str, Value)> {
     match param.name.as_str() {
         "command" => vec![("as a line", json!(text)), ("as an argument", json!(["a", text]))],
@@ -390,12 +390,12 @@ fn docker_ways(param: &ParamSchema, files: &Path, text: &str) -> Vec<(&'static s
     }
 }
 
-/// What a container got of a text. Each has a place of its own, so that several can be asked at once.
+/// What a container received of a text. Each call has its own bench, so that several can run at once.
 async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &str, index: usize) -> String {
     let bench = Bench::new();
     let files = bench.root().join("files");
     fs::create_dir(&files).unwrap();
-    // So that a source is there where the host can have it.
+    // Creates the source if the host can have it.
     if fs::create_dir(files.join(text)).is_ok() {
         let _ = fs::write(files.join(text).join("here"), "");
     }
@@ -406,21 +406,21 @@ async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &s
     let (_, value) = docker_ways(param, &files, text).swap_remove(index);
     given.insert(param.name.clone(), value);
     let docker = Docker::new(engine.clone(), bench.dir.path());
-    let told = match bench.try_run(&docker, "run", &given).await {
+    let effect = match bench.try_run(&docker, "run", &given).await {
         Err(refused) => format!("refused: {refused}"),
         Ok(finish) => {
-            let said = bench.stdout();
-            let said = (!said.is_empty()).then(|| format!("said: {}", quoted(&said)));
-            // In whose words an engine fails is its own affair.
+            let stdout = bench.stdout();
+            let stdout = (!stdout.is_empty()).then(|| format!("stdout: {}", quoted(&stdout)));
+            // The text of an engine's failure differs between engines.
             let error = finish.error.map(|error| match error.split_once(" the container: ") {
                 Some((what, _)) => format!("failed: {what} the container"),
                 None => format!("failed: {error}"),
             });
-            said.into_iter().chain(error).collect::<Vec<_>>().join(" ")
+            stdout.into_iter().chain(error).collect::<Vec<_>>().join(" ")
         }
     };
-    let told = told.replace(bench.root().to_str().unwrap(), "/DIR");
-    format!("{way} -> {told}")
+    let effect = effect.replace(bench.root().to_str().unwrap(), "/DIR");
+    format!("{way} -> {effect}")
 }
 
 #[tokio::test]

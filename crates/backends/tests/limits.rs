@@ -1,4 +1,4 @@
-//! What processes have of the agent's own state: nothing that it changed for itself.
+//! Processes do not inherit limits and umask that the agent changed for itself.
 
 mod support;
 
@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, umask};
 use serde_json::json;
 use support::Bench;
 
-/// One test only: umask and limits are of the whole process.
+/// One test only: umask and limits belong to the whole process.
 #[tokio::test]
 async fn processes_get_the_limits_of_before_they_were_raised_and_the_usual_umask() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

@@ -1,4 +1,4 @@
-//! The protocol over a real gRPC connection: what one side says is what the other hears.
+//! The protocol over a real gRPC connection: messages arrive as they were sent.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
 use uuid::Uuid;
 
-/// Remembers what it heard, as text, and answers what it was given.
+/// Records requests as text, and returns prepared responses.
 #[derive(Debug, Default)]
 struct Host {
     heard: Mutex<Vec<String>>,
@@ -246,7 +246,7 @@ async fn a_long_error_is_cut_not_refused() {
     assert!(heard.contains("é…"), "it says that it was cut");
 }
 
-/// Were it refused, its agent would send it for ever.
+/// If it were refused, its agent would send it forever.
 #[tokio::test]
 async fn a_result_that_makes_no_sense_has_failed_and_is_not_refused() {
     let (host, address) = listening();

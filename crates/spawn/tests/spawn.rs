@@ -23,7 +23,7 @@ struct Group {
 }
 
 impl Group {
-    /// None where no hierarchy of version 2 is writable.
+    /// Returns `None` if no hierarchy of version 2 is writable.
     fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
@@ -45,7 +45,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs a test body without a group, and within one where there is any.
+/// Runs a test body without a group, and within one if there is any.
 fn both(body: impl Fn(Option<&Group>)) {
     body(None);
     if let Some(group) = Group::new() {
@@ -61,7 +61,7 @@ fn path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// What a test varies; the rest is the same for all.
+/// The settings that a test varies.
 #[derive(Default)]
 struct Given<'a> {
     programs: Vec<CString>,
@@ -262,14 +262,14 @@ fn the_child_is_inside_its_control_group_from_the_start() {
     assert_eq!(status.code(), Some(0));
     let name = group.path.file_name().unwrap().to_str().unwrap();
     assert!(text.lines().any(|line| line.starts_with("0::/") && line.ends_with(name)), "{text}");
-    // Neither has this process moved, nor does the group hold anybody once the child has ended.
+    // This process has not moved, and the group is empty once the child has ended.
     assert!(!fs::read_to_string("/proc/self/cgroup").unwrap().contains(name));
     fs::remove_dir(&group.path).unwrap();
 }
 
 #[test]
 fn signals_limits_umask_and_group_are_the_childs_own() {
-    // Not the signals that are queued: all programs of the user share that number.
+    // Not the queued signals: all programs of the user share that number.
     let own = || -> Vec<String> {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let is_set = |line: &&str| ["SigBlk", "SigIgn", "SigCgt"].iter().any(|name| line.starts_with(name));

@@ -1,4 +1,4 @@
-//! Results: kept until a server has them, whatever dies in between.
+//! Results are kept until a server has them, whatever crashes in between.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ async fn died_with_a_result(server: &Arc<Server>, data: &Path, number: u128) {
     died_with_results(server, data, &[number]).await;
 }
 
-/// An agent that has finished this work and died before any server knew.
+/// An agent that has finished this work and crashed before it could report it.
 pub(crate) async fn died_with_results(server: &Arc<Server>, data: &Path, numbers: &[u128]) {
     let agent = start(server, data);
     server.until("registered", |state| state.registered.last().cloned()).await;
@@ -52,7 +52,7 @@ async fn a_result_that_no_server_has_is_announced_by_the_next_start_held_and_del
     server.until("it is held", |state| last_held(state).contains(&held(number)).then_some(())).await;
     server.change(|state| {
         state.deaf = false;
-        // A server that is behind hands it over once more.
+        // A server that is behind assigns it once more.
         state.work.push(noop(number));
     });
     assert_eq!(server.result(number).await.outcome.verdict, Verdict::Succeeded);
@@ -162,7 +162,7 @@ async fn results_that_cannot_be_kept_on_disk_are_reported_all_the_same() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let agent = start(&server, data.path());
     server.until("registered", |state| state.registered.last().cloned()).await;
-    // No file can be made where no directory is.
+    // No file can be created where the directory is missing.
     fs::remove_dir_all(data.path().join("outbox")).unwrap();
     let numbers = [unique(), unique()];
     server.give(numbers.map(noop));

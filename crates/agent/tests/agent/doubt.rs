@@ -1,4 +1,4 @@
-//! What a server says of a session is a doubt. Registrations and leases decide what becomes of the agent and its work.
+//! A fault about a session is not final. Registrations and leases decide whether the agent and its work continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn superseded() -> Option<Fault> {
     Some(Fault::Superseded("a newer agent registered".to_owned()))
 }
 
-/// An agent with work that runs for long.
+/// An agent with long-running work.
 async fn busy(server: &Arc<Server>, data: &std::path::Path) -> (Handle, u128) {
     let (agent, number) = (start(server, data), unique());
     server.give([shell(number, "sleep 1000")]);
@@ -104,7 +104,7 @@ async fn leases_that_a_store_has_never_heard_of_are_neither_ended_nor_renewed() 
     server.give([work, sleep(patient, "1h")]);
     server.until("both began", |state| (state.started.len() == 2).then_some(())).await;
     server.change(|state| state.unheard = vec![held(exclusive), held(patient)]);
-    // Another store may have given the first one away: it ends itself. The other one goes on.
+    // Another store may have leased the first one again, so it ends itself. The other one continues.
     assert_eq!(server.result(exclusive).await.outcome.verdict, Verdict::Failed);
     server.change(|state| state.stop.push(held(patient)));
     assert_eq!(server.result(patient).await.outcome.verdict, Verdict::Cancelled);

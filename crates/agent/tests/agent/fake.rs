@@ -1,4 +1,4 @@
-//! A server in this process: it hands out what a test puts in, remembers all that it is told, and fails to order.
+//! A server in this process: it assigns the work of a test, records all messages, and fails on request.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What happened, in the order in which it happened.
+/// Events, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Seen {
     Hello,
@@ -45,33 +45,33 @@ pub(crate) struct State {
     pub(crate) work: Vec<Assignment>,
     pub(crate) stop: Vec<LeaseRef>,
     pub(crate) refuse: Vec<LeaseRef>,
-    /// Leases that the store has never heard of.
+    /// Leases that the store does not know.
     pub(crate) unheard: Vec<LeaseRef>,
-    /// After so many hellos the release is one that does not know results that a registration announces.
+    /// After this many hellos, the server acts as a release without `keeps_undelivered`.
     pub(crate) hellos_until_old: Option<u32>,
     /// The next registrations fail.
     pub(crate) lose_registers: u32,
-    /// Another one than the default.
+    /// Replaces the default.
     pub(crate) cluster: Option<ClusterId>,
-    /// After so many messages of output they are rejected.
+    /// After this many messages, output is rejected.
     pub(crate) messages_until_rejected: Option<usize>,
-    /// The next polls fail, after taking the work with them.
+    /// The next polls fail and lose their work.
     pub(crate) lose_polls: u32,
-    /// The next heartbeats fail; polls stay parked.
+    /// The next heartbeats fail; polls stay pending.
     pub(crate) lose_heartbeats: u32,
-    /// Nothing is answered but `unavailable`.
+    /// All calls return `unavailable`.
     pub(crate) down: bool,
-    /// Nobody can connect.
+    /// All connects fail.
     pub(crate) unreachable: bool,
-    /// Results are not taken.
+    /// Results are not accepted.
     pub(crate) deaf: bool,
-    /// Output is not taken.
+    /// Output is not accepted.
     pub(crate) deaf_to_output: bool,
-    /// Output is not answered in time.
+    /// Output calls time out.
     pub(crate) slow_for_output: bool,
-    /// Reports with more results than this are not answered in time.
+    /// Reports with more results than this time out.
     pub(crate) slow_beyond: Option<usize>,
-    /// Results in each report that was not answered in time.
+    /// Results in each report that timed out.
     pub(crate) timed_out: Vec<usize>,
     /// Bytes of text in each message of output.
     pub(crate) messages: Vec<usize>,
@@ -79,19 +79,19 @@ pub(crate) struct State {
     pub(crate) reject: Vec<LeaseRef>,
     /// Reports with any output are rejected.
     pub(crate) reject_output: bool,
-    /// Reports are answered as if the node were not known.
+    /// Reports are refused as if the node were not known.
     pub(crate) forgetful: bool,
     /// Results of each report that was rejected.
     pub(crate) rejected: Vec<Vec<LeaseRef>>,
     pub(crate) end_with: Option<Fault>,
-    /// What hellos and registrations are refused with, and how often that was.
+    /// The fault of hellos and registrations, and how often it was returned.
     pub(crate) refuse_joining: Option<Fault>,
     pub(crate) refused_joinings: u32,
-    /// What registrations are refused with; hellos are not.
+    /// The fault of registrations; hellos succeed.
     pub(crate) refuse_registering: Option<Fault>,
-    /// What heartbeats are answered with until the node registers again.
+    /// The fault of heartbeats until the node registers again.
     pub(crate) estranged: Option<Fault>,
-    /// Polls are answered as if the node were not known: a server that is behind.
+    /// Polls are refused as if the node were not known: a server that is behind.
     pub(crate) behind: bool,
     pub(crate) connects: Vec<String>,
 }
@@ -102,9 +102,9 @@ pub(crate) struct Server {
     changed: Notify,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) lease_ttl: Duration,
-    /// A release that does not know results that a registration announces.
+    /// A release without `keeps_undelivered`.
     pub(crate) is_old: bool,
-    /// Addresses that nobody listens at.
+    /// Addresses without a server.
     pub(crate) dead: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl Server {
         self.change(|state| state.work.extend(work));
     }
 
-    /// Waits for a condition on what is known here; fails when it does not come true.
+    /// Waits until the state satisfies a condition; fails after a while.
     pub(crate) async fn until<T>(&self, what: &str, is: impl Fn(&State) -> Option<T>) -> T {
         let wait = async {
             loop {
@@ -152,7 +152,7 @@ impl Server {
         }
     }
 
-    /// The result of an execution.
+    /// Returns the result of an execution.
     pub(crate) async fn result(&self, number: u128) -> Finished {
         self.until(&format!("result of {number}"), |state| {
             state.finished.iter().find(|finished| finished.held == held(number)).cloned()
@@ -160,7 +160,7 @@ impl Server {
         .await
     }
 
-    /// All output of an execution, as it is known when its result is.
+    /// Returns all output of an execution, after its result arrived.
     pub(crate) async fn output_of(&self, number: u128) -> Vec<Chunk> {
         let finished = self.result(number).await;
         let state = self.state.lock().unwrap();
@@ -336,7 +336,7 @@ impl Link for Server {
         };
         self.changed.notify_waiters();
         if is_slow {
-            // Heartbeats are answered meanwhile.
+            // Heartbeats are answered in the meantime.
             tokio::time::sleep(self.heartbeat_interval * 2).await;
             if let Some(fault) = self.fault(&self.state.lock().unwrap()) {
                 return Err(fault);
@@ -426,7 +426,7 @@ pub(crate) fn text_of(chunks: &[Chunk]) -> String {
     chunks.iter().map(|chunk| chunk.text.as_str()).collect()
 }
 
-/// Processes of the host that carry the mark of an execution and are no zombies.
+/// Returns the processes of the host that carry the mark of an execution, without zombies.
 pub(crate) fn alive(number: u128) -> Vec<i32> {
     let marker = format!("DOWNBEAT_EXECUTION={}.1", held(number).execution);
     let pids = std::fs::read_dir("/proc")
@@ -440,7 +440,7 @@ pub(crate) fn alive(number: u128) -> Vec<i32> {
     .collect()
 }
 
-/// Waits for something on the host, which has nothing to wake us with.
+/// Polls for a condition on the host.
 pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while !is() {
@@ -449,7 +449,7 @@ pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Held by the last heartbeat.
+/// The leases of the last heartbeat.
 pub(crate) fn last_held(state: &State) -> HashSet<LeaseRef> {
     state.heartbeats.last().map(|beat| beat.held.iter().copied().collect()).unwrap_or_default()
 }

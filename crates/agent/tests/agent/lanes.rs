@@ -11,7 +11,7 @@ async fn fleet_work_runs_one_at_a_time_in_the_order_of_its_arrival() {
     let log = data.path().join("log");
     let numbers: Vec<u128> = (0..5).map(|_| unique()).collect();
     server.give(numbers.iter().enumerate().map(|(index, number)| {
-        // The earlier ones take longer: in any other order, or at once, the log would show it.
+        // Earlier ones take longer: any other order, or running at once, would show in the log.
         let script = format!(
             "echo begin {index} >> {0}; sleep 0.0{1}; echo end {index} >> {0}",
             log.display(),
@@ -33,7 +33,7 @@ async fn placed_work_uses_all_slots_at_once_and_what_is_too_much_waits() {
     let agent = start(&server, data.path());
     let log = data.path().join("log");
     let numbers: Vec<u128> = (0..5).map(|_| unique()).collect();
-    // Each of the first four ends only when four have begun; the fifth could not have begun by then.
+    // Each of the first four ends only when four have started; the fifth could not have started by then.
     server.give(numbers.iter().map(|number| {
         let script = format!(
             "echo x >> {0}; while [ $(wc -l < {0}) -lt 4 ]; do sleep 0.01; done; wc -l < {0}",

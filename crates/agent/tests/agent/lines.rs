@@ -1,5 +1,4 @@
-//! Slow lines: what is small and what must not wait goes one way, much output another, and what is too much at once is
-//! sent in parts.
+//! Slow networks: small and urgent messages use one link, much output another, and large messages are split.
 
 use downbeat_core::execution::Verdict;
 
@@ -9,7 +8,7 @@ fn print(bytes: usize) -> String {
     format!("head -c {bytes} /dev/zero | tr '\\0' x | fold -w 99")
 }
 
-/// A poll that was asked anew, because its link was given up, says what arrived.
+/// A poll that is repeated because its link was given up lists the leases that arrived.
 fn asked_anew(state: &State) -> bool {
     state.polls.iter().any(|poll| poll.resync.is_some())
 }

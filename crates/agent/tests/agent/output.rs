@@ -47,7 +47,7 @@ async fn of_much_output_the_tail_is_kept_and_offsets_show_the_gap() {
     server.until("registered", |state| state.registered.last().cloned()).await;
     let number = unique();
     server.change(|state| state.deaf_to_output = true);
-    // 10 MiB in 64-byte lines, written while no server takes output.
+    // 10 MiB in 64-byte lines, written while no server accepts output.
     server.give([shell(number, "head -c 10485760 /dev/zero | tr '\\0' x | fold -w 63; echo; echo the end")]);
     server.until("the work is taken", |state| state.work.is_empty().then_some(())).await;
     server.change(|state| state.down = true);

@@ -1,4 +1,4 @@
-//! Real processes: that they end, all of them, when they must.
+//! Real processes: all of them end when they must.
 
 use std::time::{Duration, Instant};
 

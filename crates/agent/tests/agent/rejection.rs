@@ -1,4 +1,4 @@
-//! Results that a server rejects: none is dropped, and none costs another.
+//! Results that a server rejects: none is dropped, and none delays another.
 
 use downbeat_core::execution::Verdict;
 

@@ -1,4 +1,4 @@
-//! The session: its order, its end, and going on when servers fail.
+//! The session: its order, its end, and continuing when servers fail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn a_node_registers_describes_itself_and_does_what_it_is_given() {
         assert_eq!(register.node, NodeId::derive(ClusterId::DEFAULT, "node-1"));
         let names: Vec<&str> =
             register.description.backends.iter().map(|backend| backend.name.as_str()).collect();
-        // Others depend on what the host has.
+        // The others depend on the host.
         assert_eq!(names[..3], ["test", "ping", "exec"]);
         for capability in ["cpu", "memory_bytes", "os", "arch", "kernel"] {
             assert!(register.description.capabilities.contains_key(capability), "{capability}");

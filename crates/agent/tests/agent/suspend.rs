@@ -1,4 +1,4 @@
-//! A machine that was suspended: its timers stood still, the server's did not.
+//! A machine that was suspended: its timers stopped, the server's did not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::fake::{Dial, Server, settings, sleep, unique};
 
-/// A machine whose time since boot is the test's to set.
+/// A machine whose time since boot the test sets.
 #[derive(Debug)]
 struct Laptop(Mutex<Duration>);
 

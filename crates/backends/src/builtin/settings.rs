@@ -39,7 +39,7 @@ mod tests {
         for (value, key, reason) in [
             (json!({"dokcer": {}}), "backend.dokcer", "did you mean `docker`?"),
             (json!({"docker": {"sockt": "x"}}), "backend.docker.sockt", "did you mean `socket`?"),
-            (json!({"docker": {"socket": 1}}), "backend.docker.socket", "must be a text"),
+            (json!({"docker": {"socket": 1}}), "backend.docker.socket", "must be a string"),
             (json!({"docker": {"socket": "ssh://x"}}), "backend.docker.socket", "write unix:///PATH"),
             (json!({"docker": 1}), "backend.docker", "must be a section"),
         ] {

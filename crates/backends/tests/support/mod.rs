@@ -1,4 +1,4 @@
-//! What tests of backends share: a place to run one, and a program that stands in for others.
+//! Shared by tests of backends: a bench to run one, and a program that replaces others.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::BTreeMap;
@@ -60,12 +60,12 @@ impl Bench {
         }
     }
 
-    /// The directory as its own paths have it.
+    /// The canonical directory.
     pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().canonicalize().unwrap()
     }
 
-    /// Checks the params as agents do, and runs it. An error is what the check says.
+    /// Checks the params as agents do, and runs the action. The error is that of the check.
     pub(crate) async fn try_run(
         &self,
         backend: &dyn Backend,
@@ -96,7 +96,7 @@ impl Bench {
         self.try_run(backend, action, &params(&given)).await.unwrap()
     }
 
-    /// Runs it, and cancels it once it has said `ready`.
+    /// Runs the action, and cancels it once it has printed `ready`.
     pub(crate) async fn cancel_when_ready(
         &self,
         backend: &dyn Backend,
@@ -132,7 +132,7 @@ impl Bench {
         self.kept.0.lock().unwrap().clear();
     }
 
-    /// Processes that this bench started and that still run.
+    /// Processes of this bench that still run.
     pub(crate) fn alive(&self) -> usize {
         let marker = format!("DOWNBEAT_EXECUTION={}", self.identity);
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -149,12 +149,12 @@ impl Bench {
     }
 }
 
-/// A program that says what it was given. A link, never a copy: a file that was just written may be busy to execute.
+/// A program that records its arguments. A link, never a copy: a file that was just written may be busy to execute.
 pub(crate) struct StandIn {
     pub(crate) program: PathBuf,
 }
 
-/// What a child process saw.
+/// What a child process received.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) argv: Vec<String>,
@@ -184,7 +184,7 @@ impl StandIn {
         std::fs::write(self.dir().join("wait"), "").unwrap();
     }
 
-    /// What it saw when it was last called, once.
+    /// Returns what it received in its last call, once.
     pub(crate) fn seen(&self) -> Option<Seen> {
         let read = |name: &str| {
             let file = self.dir().join(name);
@@ -204,7 +204,7 @@ impl StandIn {
         })
     }
 
-    /// The arguments that it saw, without its own name.
+    /// The arguments that it received, without its own name.
     pub(crate) fn args(&self) -> Vec<String> {
         self.seen().expect("it was called").argv.split_off(1)
     }
