@@ -147,12 +147,12 @@ mod tests {
         }
     }
 
-    fn offered_with(tools: Tools, change: impl FnOnce(&mut Settings)) -> Result<String, Error> {
+    fn offered_with(tools: &Tools, change: impl FnOnce(&mut Settings)) -> Result<String, Error> {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = Settings::new(dir.path().to_owned());
         change(&mut settings);
         let ledger = Arc::new(Ledger::open(dir.path()).unwrap());
-        let host = Equipped(builtin(&ledger, &tools, &BackendSettings::default(), dir.path()));
+        let host = Equipped(builtin(&ledger, tools, &BackendSettings::default(), dir.path()));
         let offer = Offer::new(&settings, &host)?;
         let names: Vec<&str> =
             offer.description().backends.iter().map(|backend| backend.name.as_str()).collect();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn offered(change: impl FnOnce(&mut Settings)) -> Result<String, Error> {
-        offered_with(Tools::default(), change)
+        offered_with(&Tools::default(), change)
     }
 
     #[test]
@@ -175,27 +175,27 @@ mod tests {
     fn containers_are_offered_when_allowed_and_an_engine_is_known() {
         let engine = Tools { engine: Engine::read("/nowhere/docker.sock").ok(), ..Tools::default() };
         let allowed = |s: &mut Settings| s.allow = vec!["docker".to_owned()];
-        assert_eq!(offered_with(engine.clone(), |_| {}).unwrap(), "test ping");
+        assert_eq!(offered_with(&engine, |_| {}).unwrap(), "test ping");
         assert_eq!(offered(allowed).unwrap(), "test ping");
-        assert_eq!(offered_with(engine, allowed).unwrap(), "test ping docker");
+        assert_eq!(offered_with(&engine, allowed).unwrap(), "test ping docker");
     }
 
     #[test]
     fn backends_whose_tools_the_host_has_are_offered() {
         let apt_get = Tools { apt_get: Some("/usr/bin/apt-get".into()), ..Tools::default() };
-        assert_eq!(offered_with(apt_get.clone(), |_| {}).unwrap(), "test ping apt");
+        assert_eq!(offered_with(&apt_get, |_| {}).unwrap(), "test ping apt");
         let only = |s: &mut Settings| s.only = Some(vec!["systemd".to_owned(), "apt".to_owned()]);
-        assert_eq!(offered_with(apt_get, only).unwrap(), "apt");
+        assert_eq!(offered_with(&apt_get, only).unwrap(), "apt");
     }
 
     #[test]
     fn rke2_needs_systemctl_and_something_of_its_own() {
         let systemctl = Tools { systemctl: Some("/bin/systemctl".into()), ..Tools::default() };
-        assert_eq!(offered_with(systemctl.clone(), |_| {}).unwrap(), "test ping systemd");
+        assert_eq!(offered_with(&systemctl, |_| {}).unwrap(), "test ping systemd");
         let installer = Tools { rke2_installer: Some("/x".into()), ..systemctl };
-        assert_eq!(offered_with(installer, |_| {}).unwrap(), "test ping systemd rke2");
+        assert_eq!(offered_with(&installer, |_| {}).unwrap(), "test ping systemd rke2");
         let alone = Tools { rke2: Some("/x".into()), ..Tools::default() };
-        assert_eq!(offered_with(alone, |_| {}).unwrap(), "test ping");
+        assert_eq!(offered_with(&alone, |_| {}).unwrap(), "test ping");
     }
 
     #[test]

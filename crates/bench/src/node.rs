@@ -62,7 +62,7 @@ impl Node {
                 heard = self.connection.hear() => {
                     let (kind, message) = heard?;
                     if let Answer::Poll(answer) = answer_from_bytes(kind, &message).map_err(io::Error::other)? {
-                        self.work(answer.assignments)?;
+                        self.work(&answer.assignments)?;
                     }
                 }
                 () = &mut beat => {
@@ -76,12 +76,12 @@ impl Node {
     }
 
     /// As in an agent, the next poll is sent before the work is done, and the report announces free slots.
-    fn work(&mut self, assignments: Vec<Assignment>) -> io::Result<()> {
+    fn work(&mut self, assignments: &[Assignment]) -> io::Result<()> {
         if assignments.is_empty() {
             return self.ask_for_work(IDLE);
         }
         self.ask_for_work(BUSY)?;
-        let finished = assignments.into_iter().map(done).collect();
+        let finished = assignments.iter().map(done).collect();
         let (node, session, poll) = (self.id, self.session, self.poll);
         self.say(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
     }
@@ -133,7 +133,7 @@ fn registration(
     Register { cluster, node, session, description, instance, undelivered, life }
 }
 
-fn done(assignment: Assignment) -> Finished {
+fn done(assignment: &Assignment) -> Finished {
     let now = Timestamp::now();
     Finished {
         held: LeaseRef { execution: assignment.execution, token: assignment.token },
