@@ -186,7 +186,7 @@ async fn a_directory_in_the_place_of_the_values_does_not_stay() {
     server.give([work]);
     let outcome = server.result(number).await.outcome;
     assert_eq!(outcome.verdict, Verdict::Failed);
-    assert_eq!(outcome.error.unwrap(), "$DOWNBEAT_OUTPUT is not a file any more");
+    assert_eq!(outcome.error.unwrap(), "$DOWNBEAT_OUTPUT is no longer a regular file");
     assert_eq!(std::fs::read_dir(data.path().join("values")).unwrap().count(), 0);
     agent.drain_and_stop().await.unwrap();
 }
