@@ -143,6 +143,6 @@ async fn stores_that_are_no_place_for_a_copy_are_refused() {
     assert!(refused(replica_settings(&of, &used)).await.contains("contains a server's runs"));
     assert!(refused(downbeat_testbed::in_process::settings(&copy, "x")).await.contains("replica's copy"));
     let database = Database::create().await;
-    assert!(refused(replica_settings(&of, &database.url)).await.contains("not in PostgreSQL"));
+    assert!(refused(replica_settings(&of, &database.url)).await.contains("cannot use PostgreSQL"));
     database.drop().await;
 }
