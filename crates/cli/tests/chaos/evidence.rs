@@ -47,6 +47,10 @@ pub(crate) struct Run {
     pub(crate) executions: Vec<Execution>,
     /// With a roll-out, the wave of each node.
     pub(crate) waves: BTreeMap<String, usize>,
+    /// With a roll-out, how many nodes may fail; 0 otherwise.
+    pub(crate) budget: u64,
+    /// It completed although nodes failed.
+    pub(crate) partial: bool,
     /// It has its nodes to itself.
     pub(crate) exclusive: bool,
 }
@@ -123,6 +127,8 @@ impl Run {
             steps: steps(&view["definition"]),
             executions: executions.iter().map(Execution::read).collect(),
             waves: waves(view),
+            budget: view["definition"]["rollout"]["max_failures"].as_u64().unwrap_or(0),
+            partial: view["partial"] == true,
             exclusive: view["definition"]["exclusive"] == true,
         }
     }

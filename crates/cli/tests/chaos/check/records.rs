@@ -78,13 +78,21 @@ pub(super) fn ends(evidence: &Evidence, findings: &mut Findings) {
 
 /// The run's end follows from its instances' ends.
 fn outcome(run: &Run, findings: &mut Findings) {
-    let last = run.instances();
-    let last: Vec<&&Execution> = last.values().filter_map(|attempts| attempts.last()).collect();
-    let bad = last.iter().find(|execution| matches!(execution.status.as_str(), "failed" | "lost"));
+    let instances = run.instances();
+    let last: Vec<&&Execution> = instances.values().filter_map(|attempts| attempts.last()).collect();
+    let failed = |one: &&Execution| matches!(one.status.as_str(), "failed" | "lost");
     match run.status.as_str() {
         "completed" => {
-            if let Some(bad) = bad {
-                let text = format!("{} completed, and {} is {}", run.id, bad.id, bad.status);
+            // Nobody asked for these to be cancelled, and a withdrawn attempt leaves the failed one before it.
+            let ended_badly = |one: &&&Execution| {
+                failed(*one) || one.status == "cancelled" || (one.status == "skipped" && one.attempt > 1)
+            };
+            let bad: Vec<&&Execution> = last.iter().copied().filter(ended_badly).collect();
+            let counted = bad.iter().filter(|one| !run.steps[one.step as usize].on_failure);
+            let nodes: BTreeSet<&Option<String>> = counted.map(|one| &one.node).collect();
+            if nodes.len() as u64 > run.budget || run.partial == bad.is_empty() {
+                let (id, partial) = (&run.id, run.partial);
+                let text = format!("{id} completed with partial {partial}, and these failed: {bad:?}");
                 findings.note("a run ends as its steps did", text);
             }
             let missing = (0..run.steps.len())
@@ -94,9 +102,9 @@ fn outcome(run: &Run, findings: &mut Findings) {
                     .note("a run ends as its steps did", format!("{} completed without step {step}", run.id));
             }
         }
-        "failed" if bad.is_none() => {
+        "failed" if !last.iter().any(|one| failed(one)) => {
             // A retry that was withdrawn leaves the failed attempt before it as the last that was tried.
-            let tried = run.executions.iter().any(|one| matches!(one.status.as_str(), "failed" | "lost"));
+            let tried = run.executions.iter().any(|one| failed(&one));
             if !tried {
                 findings.note("a run ends as its steps did", format!("{} failed, and no step did", run.id));
             }

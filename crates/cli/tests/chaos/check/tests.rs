@@ -209,6 +209,11 @@ fn a_run_that_completed_with_a_failed_or_missing_step_is_found() {
     finds("a run ends as its steps did", |evidence| {
         execution(evidence, "e20-1").status = "failed".to_owned();
     });
+    finds("a run ends as its steps did", |evidence| run(evidence).partial = true);
+    finds("a run ends as its steps did", |evidence| {
+        run(evidence).budget = 1;
+        execution(evidence, "e20-1").status = "failed".to_owned();
+    });
     finds("a run ends as its steps did", |evidence| {
         run(evidence).executions.retain(|execution| execution.step != 3);
     });
