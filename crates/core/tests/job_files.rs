@@ -222,7 +222,7 @@ fn json_bodies_have_problems_with_paths_and_without_positions() {
     assert_eq!(problems[0].at, None);
     assert_eq!(
         problems[0].render("request"),
-        "request: tasks[0].params.command: is empty; its first text is the program to run"
+        "request: tasks[0].params.command: is empty; its first string is the program to run"
     );
     let mut deep = serde_json::json!(1);
     for _ in 0..100 {

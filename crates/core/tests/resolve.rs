@@ -60,7 +60,7 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
         unfit.message,
         "2 of the target nodes cannot do what the job asks; step 1 (test sleep) is refused on a: duration: `soon` is not a \
          duration; write a number and a unit: 500ms, 1.5s, 30m, 1h30m, 2d; step 2 (test echo) is refused on a: message: \
-         must be a text, not the number 7; write it in quotes: \"7\"; more: action `echo` has no param `more`; params: \
+         must be a string, not the number 7; write it in quotes: \"7\"; more: action `echo` has no param `more`; params: \
          message; nothing was started"
     );
     let told = |hostname: &str| {
@@ -172,8 +172,8 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
     assert_eq!(
         told,
         [
-            ("b".to_owned(), "is offline: its steps fail unless it is back when they begin"),
-            ("c".to_owned(), "is stale: its steps wait for it, and fail when it is offline"),
+            ("b".to_owned(), "is offline: its steps fail unless it is online when they start"),
+            ("c".to_owned(), "is stale: its steps wait for it, and fail when it goes offline"),
         ]
     );
     let told = silent_nodes(&resolved, |id| {

@@ -130,7 +130,7 @@ fn a_list_of_runs() {
         "data": [
             summary(json!({})),
             summary(json!({"id": id(2), "job": null, "state": "pending", "status": "pending", "started_at": null, "nodes": 0,
-                           "pending_reason": "2 runs are under way, and no more than 2 may be"})),
+                           "pending_reason": "2 runs are active; at most 2 may be"})),
             summary(json!({"id": id(5), "paused": true, "paused_at": "2025-06-01T10:04:55Z"})),
             summary(json!({"id": id(3), "state": "terminating", "cancel_requested_at": "2025-06-01T10:04:59Z"})),
             summary(json!({"id": id(4), "state": "completed", "status": "completed", "created_at": "2025-05-01T00:00:00Z",
@@ -404,7 +404,7 @@ fn a_run_that_was_submitted_says_how_to_follow_it() {
         [
             line(json!({"job": null})),
             line(json!({"state": "pending", "status": "pending",
-            "pending_reason": "waits for its turn: 1 of 1 runs under way, next in line"})),
+            "pending_reason": "waits for its turn: 1 of 1 runs active, next in line"})),
             line(json!({"state": "completed", "status": "completed"})),
         ]
         .join("\n")

@@ -123,7 +123,7 @@ fn retry_of_the_failed_nodes_does_nothing_anywhere_else_and_nothing_twice() {
     let page = dev.run(&["run", "show", &first]).ok();
     for words in [
         "wave 2 of 3, 1 node failed, none was allowed",
-        "never touched: node-4, node-5",
+        "not reached: node-4, node-5",
         &format!("downbeat run retry {first} --failed-only"),
     ] {
         assert!(page.contains(words), "no `{words}` in {page}");

@@ -10,8 +10,8 @@
 //!     room is kept for it. That lasts no longer than those steps.
 //!   - when another run holds one of its nodes, the wait may be long, so nothing is kept free.
 //!
-//! No run waits forever: a run under way never waits for a waiting run, and the first waiting run that is not passed
-//! over either enters or waits for something under way to end.
+//! No run waits forever: an active run never waits for a waiting run, and the first waiting run that is not passed
+//! over is either admitted or waits for an active run to end.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use crate::run::NodeRef;
 #[derive(Clone, Copy, Debug)]
 pub struct Applicant<'a> {
     pub id: &'a RunId,
-    /// The run is not admitted yet. Otherwise it is under way.
+    /// The run is not admitted yet. Otherwise it is active.
     pub waits: bool,
     pub paused: bool,
     pub priority: i32,
@@ -89,7 +89,7 @@ impl fmt::Display for Reason {
                     1 => "1 run before it".to_owned(),
                     ahead => format!("{ahead} runs before it"),
                 };
-                write!(f, "waits for its turn: {running} of {limit} runs under way, {place}")
+                write!(f, "waits for its turn: {running} of {limit} runs active, {place}")
             }
             Reason::Drained { hostname } => write!(f, "waits for {hostname}, drained"),
             Reason::Node { hostname, run, how } => match how {
@@ -112,7 +112,7 @@ pub struct Decision {
     pub wanted: HashMap<NodeId, RunId>,
 }
 
-/// Decides for all waiting runs. At most `limit` runs may be under way.
+/// Decides for all waiting runs. At most `limit` runs may be active.
 pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> Decision {
     let mut queue: Vec<&Applicant<'_>> = runs.iter().filter(|run| run.waits).collect();
     queue.sort_unstable_by_key(|run| (Reverse(run.priority), run.created_at, run.id));

@@ -62,7 +62,7 @@ fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
         Value::String(text) => serde_json::from_str::<Value>(text)
             .ok()
             .filter(|value| same_type(default, value) && fits(value, limits::NESTING_DEPTH))
-            .ok_or_else(|| format!("must be {valid}, like its default, not the text \"{}\"", shown(text))),
+            .ok_or_else(|| format!("must be {valid}, like its default, not the string \"{}\"", shown(text))),
         _ => Err(format!("must be {valid}, like its default, not {}", shown(&given.to_string()))),
     };
     match default {
@@ -73,7 +73,7 @@ fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
         Value::Number(_) => read("a number"),
         Value::String(_) => {
             let found = shown(&given.to_string());
-            Err(format!("must be a text, like its default, not {found}; write it in quotes"))
+            Err(format!("must be a string, like its default, not {found}; write it in quotes"))
         }
         Value::Array(_) => read("a list in JSON"),
         Value::Object(_) => read("a map in JSON"),
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!(
             of(&declared, given),
             Err(vec![
-                "count: must be a number, like its default, not the text \"five\"".to_owned(),
-                "list: must be a list in JSON, like its default, not the text \"a,b\"".to_owned(),
-                "map: must be a map in JSON, like its default, not the text \"[]\"".to_owned(),
-                "text: must be a text, like its default, not 1.5; write it in quotes".to_owned(),
+                "count: must be a number, like its default, not the string \"five\"".to_owned(),
+                "list: must be a list in JSON, like its default, not the string \"a,b\"".to_owned(),
+                "map: must be a map in JSON, like its default, not the string \"[]\"".to_owned(),
+                "text: must be a string, like its default, not 1.5; write it in quotes".to_owned(),
                 "verison: the job has no param `verison`; did you mean `version`? \
                  (params: count, list, map, text, version, yes)"
                     .to_owned(),

@@ -38,11 +38,11 @@ pub enum NotAgain {
     NotEnded { run: RunId, state: RunState },
     #[error("run `{run}` completed, and nothing failed in it")]
     NothingFailed { run: RunId },
-    #[error("run `{run}` has no node on which something failed; try it again on all of its nodes")]
+    #[error("run `{run}` has no failed node; retry it on all nodes")]
     NoFailedNode { run: RunId },
     #[error(
-        "{task} was not done, and none of its nodes failed: the failed nodes alone would leave it out; try the run \
-         again on all of its nodes"
+        "{task} did not finish, and none of its nodes failed, so a retry on the failed nodes would leave it out; retry \
+         the run on all nodes"
     )]
     LeftOut { task: String },
 }

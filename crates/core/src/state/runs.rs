@@ -7,7 +7,7 @@ use crate::change::{Applied, Refusal};
 use crate::ids::{NodeId, RunId};
 use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
 
-/// How many of the runs that were not loaded wait for admission, and how many are under way.
+/// How many of the runs that were not loaded wait for admission, and how many are active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub waiting: u32,

@@ -113,9 +113,9 @@ fn items_come_from_an_output_and_outputs_of_items_are_a_list() {
 #[test]
 fn what_is_no_list_fails_the_task_and_says_what_it_was() {
     for (said, error) in [
-        (json!("x"), "for_each: it came to a text, and no list"),
-        (json!({"a": 1}), "for_each: it came to a map, and no list"),
-        (json!(7), "for_each: it came to `7`, and no list"),
+        (json!("x"), "for_each: expected a list, got a string"),
+        (json!({"a": 1}), "for_each: expected a list, got a map"),
+        (json!(7), "for_each: expected a list, got `7`"),
     ] {
         let mut world = World::new(job(json!({"strategy": "continue"}), &listed()), 0, 1);
         world.begin();

@@ -15,7 +15,7 @@ fn server(store: &str, name: &str, most: Option<u32>) -> Settings {
     Settings { max_concurrent_runs: most, server_stale_after: Span::from_secs(1), ..settings(store, name) }
 }
 
-/// Returns the maximum number of runs in progress at once, from the events.
+/// Returns the maximum number of active runs at once, from the events.
 async fn most_under_way(setup: &Setup) -> usize {
     let events = setup.server.service().store().events(&EventFilter::default(), u32::MAX).await.unwrap();
     let (mut under_way, mut most) = (BTreeSet::new(), 0);

@@ -81,7 +81,7 @@ async fn outputs_are_held_against_what_the_task_declares() {
     for (declared, said, expected) in [
         (json!(["a"]), json!({"a": "1", "b": "2"}), Ok(json!({"a": "1"}))),
         (json!([]), json!({"a": "1"}), Ok(json!({}))),
-        (json!(["a", "b"]), json!({"a": "1"}), Err("did not say its output `b`")),
+        (json!(["a", "b"]), json!({"a": "1"}), Err("did not set output `b`")),
         (json!(["a"]), json!({"a": long}), Err("larger than 64 KiB")),
         (json!(["a"]), json!({"a": long.repeat(16)}), Err("larger than 64 KiB")),
     ] {

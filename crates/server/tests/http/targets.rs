@@ -60,7 +60,7 @@ async fn a_plan_and_a_run_name_the_nodes_that_are_silent() {
     .await;
     setup.agent("web-01", &["web"]).await;
     until(&setup, "web-01", "offline").await;
-    let why = "is offline: its steps fail unless it is back when they begin";
+    let why = "is offline: its steps fail unless it is online when they start";
     let offline = [("web-01".to_owned(), why.to_owned())];
     assert_eq!(of(&setup.post("/plan", &noop()).await.body, "silent"), offline);
     let run = setup.post("/runs", &noop()).await.body;

@@ -59,7 +59,7 @@ impl Checker<'_> {
         };
         if !(1..=limits::BATCH_AMOUNTS).contains(&items.len()) {
             let message = format!(
-                "the list has {} entries, and may have 1 to {}; its last one is repeated until nobody is left",
+                "the list has {} entries, and may have 1 to {}; the last one repeats until no node is left",
                 items.len(),
                 limits::BATCH_AMOUNTS
             );
