@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use downbeat_backends::{Finish, Identity, Piece, Places, Receive, Stream};
+use downbeat_backends::{Finish, Identity, Piece, BlockingCalls, Receive, Stream};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
@@ -20,7 +20,7 @@ use crate::output::Tap;
 /// How long reading the file of outputs may take. The attempt keeps its lane until then.
 const GATHER_FOR: Duration = Duration::from_secs(30);
 /// Few, because each reader may hang with the disk.
-static READERS: Places = Places::new(2, GATHER_FOR);
+static READERS: BlockingCalls = BlockingCalls::new(2, GATHER_FOR);
 
 /// Searches the output of a task that declares outputs for JSON objects, and passes the output on.
 #[derive(Debug)]

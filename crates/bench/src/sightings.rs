@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// The events of one run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct RunSeen {
     /// Finished executions.
     pub finished: u64,
     /// The server that created it.
@@ -28,7 +28,7 @@ pub(super) struct Sight {
 
 #[derive(Debug, Default)]
 struct Seen {
-    runs: HashMap<String, Sight>,
+    runs: HashMap<String, RunSeen>,
     events: u64,
     failure: Option<Failure>,
 }
@@ -68,7 +68,7 @@ impl Sightings {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn of(&self, run: &str) -> Sight {
+    pub(super) fn of(&self, run: &str) -> RunSeen {
         self.seen().runs.get(run).cloned().unwrap_or_default()
     }
 

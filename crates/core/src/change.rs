@@ -154,13 +154,13 @@ pub enum Refusal {
     /// See [`level`](crate::level).
     #[error("not every living server knows this kind of change; upgrade all of them first")]
     NotKnownToAll,
-    #[error("the node was heard of meanwhile")]
+    #[error("the node was heard again in the meantime")]
     Heard,
-    #[error("{pending} runs are waiting, and no more may")]
+    #[error("{pending} runs are waiting; this is the maximum")]
     QueueFull { pending: u32 },
     #[error("{running} runs are active; this is the maximum")]
     NoRoom { running: u32 },
-    #[error("a node is not free: run `{0}` is at work there, or holds it")]
+    #[error("a node is not free: run `{0}` uses or holds it")]
     NodeHeld(RunId),
     /// The key of the limit that has no room.
     #[error("limit `{0}` has no room")]

@@ -56,7 +56,7 @@ fn definition(job: &Value) -> Definition {
 
 fn resolved(job: &Value, given: Value) -> Result<Resolved, Unfit> {
     let definition = definition(job);
-    let params = expr::given(&definition, &serde_json::from_value(given).unwrap()).unwrap();
+    let params = expr::resolve_params(&definition, &serde_json::from_value(given).unwrap()).unwrap();
     resolve(&definition, &params, &nodes())
 }
 

@@ -241,8 +241,8 @@ impl Fleet {
                 self.enter(&id, dice);
             }
         }
-        let under_way = self.runs.iter().filter(|run| !run.waits).count();
-        assert!(self.limit.is_none_or(|limit| under_way <= limit as usize), "{active} are active");
+        let active = self.runs.iter().filter(|run| !run.waits).count();
+        assert!(self.limit.is_none_or(|limit| active <= limit as usize), "{active} are active");
     }
 
     fn enter(&mut self, id: &RunId, dice: &mut Dice) {

@@ -234,15 +234,15 @@ impl<'d> Known<'d> {
         let tasks = &self.definition.tasks;
         let by_name = &self.by_name;
         let before = self.before.get_or_insert_with(|| vec![None; tasks.len()]);
-        let mut under_way = vec![entry];
+        let mut stack = vec![entry];
         let mut seen = vec![false; tasks.len()];
-        while let Some(&next) = under_way.last() {
+        while let Some(&next) = stack.last() {
             let above =
                 || tasks[next].depends_on().iter().filter_map(|name| by_name.get(name.as_str()).copied());
             if before[next].is_some() {
-                under_way.pop();
+                stack.pop();
             } else if !std::mem::replace(&mut seen[next], true) {
-                under_way.extend(above().filter(|above| before[*above].is_none() && !seen[*above]));
+                stack.extend(above().filter(|above| before[*above].is_none() && !seen[*above]));
             } else {
                 let mut bits = vec![0_u64; tasks.len().div_ceil(64)];
                 for above in above() {
@@ -252,7 +252,7 @@ impl<'d> Known<'d> {
                     }
                 }
                 before[next] = Some(bits);
-                under_way.pop();
+                stack.pop();
             }
         }
         before[entry].as_deref().unwrap_or_default()

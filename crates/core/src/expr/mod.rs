@@ -12,7 +12,7 @@
 
 mod data;
 mod filters;
-mod given;
+mod params;
 mod known;
 mod reference;
 mod template;
@@ -20,7 +20,7 @@ mod text;
 mod token;
 
 pub use data::{Data, Scope, facts};
-pub use given::given;
+pub use params::resolve_params;
 pub(crate) use known::{ExprSite, Known};
 pub(crate) use reference::in_path;
 pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};

@@ -11,7 +11,7 @@ use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub waiting: u32,
-    pub under_way: u32,
+    pub active: u32,
 }
 
 impl Tables {
@@ -70,7 +70,7 @@ impl Tables {
     ) -> Applied {
         let next = self.next_of(id, event)?;
         if let Some(limit) = limit {
-            let running = self.elsewhere.under_way + self.count_runs(RunLive::is_under_way);
+            let running = self.elsewhere.active + self.count_runs(RunLive::is_active);
             if running >= limit {
                 return Err(Refusal::NoRoom { running });
             }

@@ -68,8 +68,8 @@ impl Admission {
 
     /// Returns how many more runs could be active: those do not wait for long.
     pub(crate) fn room(&self) -> u32 {
-        let under_way = u32::try_from(self.queue().under_way()).unwrap_or(u32::MAX);
-        self.limit.map_or(0, |limit| limit.saturating_sub(under_way))
+        let active = u32::try_from(self.queue().active()).unwrap_or(u32::MAX);
+        self.limit.map_or(0, |limit| limit.saturating_sub(active))
     }
 
     pub(crate) fn wake(&self) {

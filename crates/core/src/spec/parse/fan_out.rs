@@ -176,8 +176,8 @@ impl Checker<'_> {
             }
         }
         // Misspelt or invalid fields were reported before.
-        let says_nothing = entries.iter().all(|entry| entry.key == "weight" || is_empty(&entry.value));
-        if says_nothing {
+        let has_no_preference = entries.iter().all(|entry| entry.key == "weight" || is_empty(&entry.value));
+        if has_no_preference {
             self.problem(path, node.at, "set at least one of `labels`, `requires` or `nodes`");
         }
         Some(preference)

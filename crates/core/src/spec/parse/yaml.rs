@@ -88,7 +88,7 @@ struct Extent {
 const SCALAR: Extent = Extent { values: 1, levels: 0 };
 
 /// A list or a map that is not complete yet.
-struct Open<'t> {
+struct Unfinished<'t> {
     at: At,
     anchor: usize,
     extent: Extent,
@@ -102,7 +102,7 @@ enum Inside<'t> {
 
 #[derive(Default)]
 struct Builder<'t> {
-    open: Vec<Open<'t>>,
+    open: Vec<Unfinished<'t>>,
     top: Option<Node<'t>>,
     documents: usize,
     values: usize,
@@ -174,7 +174,7 @@ impl<'t> Builder<'t> {
         refuse_tag(tag, at)?;
         let extent = Extent { values: 1, levels: 1 };
         self.admit(extent, at)?;
-        self.open.push(Open { at, anchor, extent, inside });
+        self.open.push(Unfinished { at, anchor, extent, inside });
         Ok(())
     }
 

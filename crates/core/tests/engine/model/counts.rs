@@ -22,8 +22,8 @@ pub(crate) const KINDS: [&str; 42] = [
     "no node fits for too long",
     "nothing depends on anything",
     "room is short",
-    "several news at once",
-    "fail-fast struck",
+    "several changes at once",
+    "fail-fast started",
     "lost",
     "node deleted",
     "node offline",
@@ -32,10 +32,10 @@ pub(crate) const KINDS: [&str; 42] = [
     "paused",
     "race",
     "restart",
-    "restart that finds news",
+    "restart that finds changes",
     "stopped",
-    "tried again",
-    "tried again from a task on",
+    "retried",
+    "retried from a task",
     "untouched nodes",
     "within the budget",
     "skip: stopped",
@@ -95,9 +95,9 @@ impl Story<'_> {
             |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
         counts.add(&self.seen);
         counts.note("stopped", tables.stop.is_some());
-        counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
-        counts.note("budget spent", tables.struck.is_some() && rollout);
-        counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
+        counts.note("fail-fast started", tables.fail_fast.is_some() && !rollout);
+        counts.note("budget spent", tables.fail_fast.is_some() && rollout);
+        counts.note("within the budget", rollout && tables.fail_fast.is_none() && !tables.failures.is_empty());
         let used = |given: fn(Given) -> bool| {
             let tried =
                 |i: usize| tables.instances[i].status().is_some_and(|status| status != Status::Skipped);

@@ -379,7 +379,7 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
     let mut answer = first.try_recv().unwrap();
     for poll in 2..20 {
         let bytes: usize = answer.assignments.iter().map(|assignment| assignment.wire_bytes()).sum();
-        assert!(bytes <= downbeat_core::limits::POLL_ANSWER_BYTES, "{bytes}");
+        assert!(bytes <= downbeat_core::limits::POLL_RESPONSE_BYTES, "{bytes}");
         handed_over += answer.assignments.len();
         if handed_over == 10 {
             return;

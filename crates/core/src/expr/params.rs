@@ -10,7 +10,7 @@ use crate::spec::Definition;
 
 /// Returns the run's params: the given values, and the defaults of the rest. A text is converted to the type of the
 /// default, so that `--param count=5` is a number if the default is one.
-pub fn given(definition: &Definition, given: &Params) -> Result<Params, Vec<ParamProblem>> {
+pub fn resolve_params(definition: &Definition, given: &Params) -> Result<Params, Vec<ParamProblem>> {
     let declared = &definition.params;
     let names: Vec<&str> = declared.keys().map(String::as_str).collect();
     let mut problems = Vec::new();
@@ -104,7 +104,7 @@ mod tests {
     fn of(declared: &Value, given_params: Value) -> Result<Value, Vec<String>> {
         let definition = json!({"params": declared, "tasks": []});
         let definition: Definition = serde_json::from_value(definition).unwrap();
-        match given(&definition, &serde_json::from_value(given_params).unwrap()) {
+        match resolve_params(&definition, &serde_json::from_value(given_params).unwrap()) {
             Ok(params) => Ok(serde_json::to_value(params).unwrap()),
             Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
         }
