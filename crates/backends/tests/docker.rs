@@ -409,9 +409,9 @@ async fn values_are_written_by_any_user(mut site: Site) {
 async fn fifty_mebibytes_come_whole(site: Site) {
     let script = "i=0; while [ $i -lt 50 ]; do head -c 1048576 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo end; echo end >&2";
     assert_eq!(site.shell(script).await, Finish::succeeded());
-    let said = site.bench.stdout();
-    assert_eq!(said.len(), 50 * 1024 * 1024 + 4);
-    assert!(said.ends_with("xend\n") && said[..said.len() - 4].bytes().all(|byte| byte == b'x'));
+    let output = site.bench.stdout();
+    assert_eq!(output.len(), 50 * 1024 * 1024 + 4);
+    assert!(output.ends_with("xend\n") && output[..output.len() - 4].bytes().all(|byte| byte == b'x'));
     assert_eq!(site.bench.stderr(), "end\n");
 }
 

@@ -272,8 +272,8 @@ async fn cancelling_takes_children_that_shed_every_mark_but_their_group_or_their
 }
 
 /// The directory of a process' control group of version 2, if it is one of ours.
-fn group_of(said: &str) -> Option<PathBuf> {
-    let path = said.lines().find_map(|line| line.strip_prefix("0::/"))?;
+fn group_of(output: &str) -> Option<PathBuf> {
+    let path = output.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let dirs = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(|root| Path::new(root).join(path));
     dirs.into_iter().find(|dir| path.contains("downbeat/") && dir.join("cgroup.procs").exists())
 }

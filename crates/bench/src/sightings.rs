@@ -43,11 +43,11 @@ pub(super) struct Sightings {
 impl Sightings {
     pub(super) fn follow(mut feed: Feed) -> Self {
         let seen: Arc<Mutex<Seen>> = Arc::default();
-        let told = Arc::clone(&seen);
+        let shared = Arc::clone(&seen);
         let following = tokio::spawn(async move {
             loop {
                 let next = feed.next().await;
-                let mut seen = told.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match next {
                     Ok(Some(message)) => match message.decode::<Value>() {
                         Ok(event) => seen.take(&event, Instant::now()),

@@ -86,8 +86,8 @@ async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figure
     };
     let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
     for number in 1..=args.rounds {
-        let told = round(site, args, &mut dice, &mut findings).await?;
-        note(&format!("round {number} of {}: {told}", args.rounds));
+        let summary = round(site, args, &mut dice, &mut findings).await?;
+        note(&format!("round {number} of {}: {summary}", args.rounds));
     }
     let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before);
     drop(agents);

@@ -64,9 +64,9 @@ fn a_command_line_that_only_a_shell_would_understand_is_valid_and_noted() {
                 action: run, params: {command: [ls, '|', wc]}}\n  - {backend: docker, action: run, params: {image: \
                 alpine, command: 'echo $HOME'}}\n  - {backend: exec, action: shell, params: {command: 'ls | wc'}}\n";
     let noted = spec::parse_noting(text, "job.yaml", &Catalogue::builtin()).unwrap();
-    let told: Vec<String> = noted.notes.iter().map(|note| note.render("job.yaml")).collect();
+    let rendered: Vec<String> = noted.notes.iter().map(|note| note.render("job.yaml")).collect();
     assert_eq!(
-        told,
+        rendered,
         [
             "job.yaml:2:52: tasks[0].params.command: no shell reads `*` here, the program gets it as it is; `exec shell` \
              runs a command in a shell",

@@ -170,8 +170,8 @@ async fn only_the_agents_user_can_read_what_it_keeps() {
     }
     std::fs::write(go, "").unwrap();
     server.change(|state| state.deaf = false);
-    let said = server.result(number).await.outcome.outputs;
-    assert_eq!(said["v"], "1", "spaces around the sign do not belong to the value");
+    let outputs = server.result(number).await.outcome.outputs;
+    assert_eq!(outputs["v"], "1", "spaces around the sign do not belong to the value");
     agent.drain_and_stop().await.unwrap();
 }
 

@@ -440,7 +440,7 @@ fn a_fan_out_that_waits_says_for_how_many() {
 fn lines_of_a_fan_out_that_is_watched() {
     let mut lines = WatchLines::new(nightly());
     let mut text = String::new();
-    let mut tell = |run: &Run| {
+    let mut update = |run: &Run| {
         let tallies = lines.tallies(&progress(run, &nightly()));
         lines.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("-\n");
@@ -450,10 +450,10 @@ fn lines_of_a_fan_out_that_is_watched() {
     run.summary = view(summary(json!({})));
     // More items may follow until a task that waits for them starts.
     run.results.retain(|step, _| *step < 3);
-    tell(&run);
+    update(&run);
     run.results.clone_from(&end.results);
-    tell(&run);
-    tell(&end);
+    update(&run);
+    update(&end);
     insta::assert_snapshot!(plain(&text));
 }
 
@@ -572,7 +572,7 @@ fn a_run_on_many_nodes() {
 fn lines_of_a_roll_out_that_is_watched() {
     let mut lines = WatchLines::new(rollout_plan(10, &[1, 2, 7]));
     let mut text = String::new();
-    let mut tell = |run: &Run| {
+    let mut update = |run: &Run| {
         for line in lines.changes(&progress(run, &rollout_plan(10, &[1, 2, 7])), now()) {
             text.push_str(&format!("{line}\n"));
         }
@@ -594,11 +594,11 @@ fn lines_of_a_roll_out_that_is_watched() {
             wave.status = view(json!(status));
         }
         run.summary.paused = paused;
-        tell(&run);
+        update(&run);
     }
     (run.summary, run.rollout) = (last, end);
-    tell(&run);
-    tell(&run);
+    update(&run);
+    update(&run);
     insta::assert_snapshot!(plain(&text));
 }
 

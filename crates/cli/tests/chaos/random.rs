@@ -93,10 +93,10 @@ async fn whatever_happens_the_records_are_what_was_done() {
     let died = died.into_iter().chain(supervisor.await.unwrap());
     complaints.extend(died.map(|name| format!("{name} ended by itself")));
     for client in clients {
-        let told = client.await.unwrap();
-        submissions.extend(told.submissions);
-        complaints.extend(told.complaints);
-        seen.refusals += told.refusals;
+        let submitted = client.await.unwrap();
+        submissions.extend(submitted.submissions);
+        complaints.extend(submitted.complaints);
+        seen.refusals += submitted.refusals;
     }
     let ended = all_ended(&cluster, SETTLE).await;
     let settled = healing.elapsed();

@@ -103,7 +103,7 @@ fn stopped_rollout(dev: &Dev) -> String {
     ];
     let mut rest = done.stdout.lines();
     for line in lines {
-        assert!(rest.any(|told| told == line), "no `{line}` in its place: {done:?}");
+        assert!(rest.any(|seen| seen == line), "no `{line}` in its place: {done:?}");
     }
     let mut expected =
         vec!["install node-1", "install node-2", "install node-3", "start node-1", "start node-2"];

@@ -157,7 +157,7 @@ fn an_install_waits_for_somebody_elses() {
     host.remove(HOLD);
     assert!(other.wait().unwrap().success(), "the other one was not disturbed");
     site.result(&run).ok();
-    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "once");
+    assert_eq!(host.messages(HELLO), ["hello 1.0 configured"], "once");
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn an_install_whose_agent_was_killed_is_done_again_by_the_next_life() {
     host.remove(HOLD);
     site.result(&run).ok();
     assert_eq!(host.package(HELLO), "install ok installed 1.0");
-    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "the first attempt was ended before it could");
+    assert_eq!(host.messages(HELLO), ["hello 1.0 configured"], "the first attempt was ended before it could");
 }

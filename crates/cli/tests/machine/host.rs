@@ -149,9 +149,9 @@ impl Host {
     }
 
     /// The journal without the times, and without what a shell says of a child that was ended before it.
-    pub(crate) fn said(&self, tag: &str) -> Vec<String> {
-        let said = self.journal(tag).into_iter().map(|(_, message)| message);
-        said.filter(|message| message != "Terminated").collect()
+    pub(crate) fn messages(&self, tag: &str) -> Vec<String> {
+        let messages = self.journal(tag).into_iter().map(|(_, message)| message);
+        messages.filter(|message| message != "Terminated").collect()
     }
 
     /// The microsecond in which a file, or a link itself, was made or last changed.

@@ -27,7 +27,7 @@ fn a_restart_of_the_agent_waits_for_its_work_and_the_run_goes_on() {
     let former = host.agent();
     host.ok(&["systemctl", "restart", "--no-block", UNIT]);
     until("the agent to be told", || {
-        host.said("downbeat").iter().any(|line| line.contains("draining")).then_some(())
+        host.messages("downbeat").iter().any(|line| line.contains("draining")).then_some(())
     });
     host.write("run/go", "");
     let view = site.ended(&run);

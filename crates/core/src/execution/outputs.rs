@@ -88,9 +88,9 @@ mod tests {
             (&["a"], &[("a", &long)], Err("larger than 64 KiB")),
             (&[], &[("a", &long)], Ok(&[])),
         ];
-        for (declared, said, expected) in cases {
+        for (declared, outputs, expected) in cases {
             let declared: Vec<String> = declared.iter().map(|name| (*name).to_owned()).collect();
-            let kept = outcome(Verdict::Succeeded, said).with_declared_outputs(&declared);
+            let kept = outcome(Verdict::Succeeded, outputs).with_declared_outputs(&declared);
             let names: Vec<&str> = kept.outputs.keys().map(String::as_str).collect();
             match expected {
                 Ok(expected) => assert_eq!((kept.verdict, &*names), (Verdict::Succeeded, expected)),

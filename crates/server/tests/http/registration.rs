@@ -430,8 +430,8 @@ async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
         _ = &mut one => other,
         _ = &mut other => one,
     };
-    let (_, told) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
-    assert!(matches!(told, Err(Fault::Unknown(_))), "{told:?}");
+    let (_, result) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
+    assert!(matches!(result, Err(Fault::Unknown(_))), "{result:?}");
 }
 
 #[tokio::test]
@@ -482,7 +482,7 @@ async fn while_an_older_server_lives_agents_deliver_results_before_they_register
         };
         setup.server.service().store().put_server(&record).await.unwrap();
     };
-    let told = async {
+    let registered = async {
         while keeps().await {
             older().await;
             tokio::task::yield_now().await;
@@ -492,5 +492,5 @@ async fn while_an_older_server_lives_agents_deliver_results_before_they_register
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(DEADLINE, told).await.expect("the server looks at the others");
+    tokio::time::timeout(DEADLINE, registered).await.expect("the server looks at the others");
 }

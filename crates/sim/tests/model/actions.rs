@@ -316,7 +316,7 @@ impl Protocol {
             Action::Rumour { held } => {
                 let rumour = finished(world, &held);
                 let World { servers, tables, .. } = world;
-                servers.iter_mut().for_each(|server| server.hear(&rumour, tables));
+                servers.iter_mut().for_each(|server| server.receive(&rumour, tables));
             }
         }
         Some(())

@@ -158,10 +158,10 @@ fn compare(run: &Run, execution: &Execution, begun: &[&Line], ended: &[&Line], f
     }
     let step = run.steps.get(execution.step as usize).map_or("", |step| &step.name);
     for line in begun.iter().chain(ended) {
-        let said = (line.attempt, line.step.as_str(), Some(line.node.as_str()));
+        let done = (line.attempt, line.step.as_str(), Some(line.node.as_str()));
         let kept = (execution.attempt, step, execution.node.as_deref());
-        if said != kept {
-            let text = format!("{id} of {}: recorded {kept:?}, carried out {said:?}", run.id);
+        if done != kept {
+            let text = format!("{id} of {}: recorded {kept:?}, carried out {done:?}", run.id);
             findings.note("attempt, step and node are as recorded", text);
         }
     }

@@ -28,8 +28,8 @@ fn parallel(tasks: Vec<Value>) -> Value {
 }
 
 /// The executions of a run that are no test's root, as step, attempt, status and node.
-fn told(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
-    let mut told: Vec<_> = executions
+fn rows(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
+    let mut rows: Vec<_> = executions
         .iter()
         .filter(|each| each["task"] != "root")
         .map(|each| {
@@ -38,8 +38,8 @@ fn told(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
             (number("step"), number("attempt"), word("status"), word("node"))
         })
         .collect();
-    told.sort_unstable();
-    told
+    rows.sort_unstable();
+    rows
 }
 
 /// What a process of this execution is called.
