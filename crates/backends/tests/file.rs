@@ -86,7 +86,7 @@ async fn a_new_file_is_readable_and_a_link_is_replaced_and_not_followed() {
     symlink(place.path("target"), place.path("link")).unwrap();
     place.done("write", json!({"path": place.path("link"), "content": "untouched"})).await;
     assert!(!fs::symlink_metadata(place.path("link")).unwrap().is_symlink());
-    assert_eq!(mode(&place.path("link")), 0o644, "the mode of a link is no file's");
+    assert_eq!(mode(&place.path("link")), 0o644, "the mode of a link does not change its file");
     place.done("write", json!({"path": place.path("link"), "content": "other"})).await;
     assert_eq!(fs::read_to_string(place.path("target")).unwrap(), "untouched");
 }

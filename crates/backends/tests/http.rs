@@ -207,7 +207,7 @@ async fn an_object_over_several_lines_is_one_line_where_values_are_wanted() {
     assert_eq!(bench.stdout(), "{\"count\":3,\"name\":\"a b\",\"ready\":true}\n");
     for (path, length) in [("echo", 13), ("large", 3_000_000)] {
         assert_eq!(request(&bench, json!({"url": format!("{base}/{path}")})).await, Finish::succeeded());
-        assert_eq!(bench.stdout().len(), length, "what is no object comes as it is");
+        assert_eq!(bench.stdout().len(), length, "a body that is not an object is printed unchanged");
     }
 }
 
@@ -296,7 +296,7 @@ async fn headers_and_body_never_reach_another_origin() {
 }
 
 #[tokio::test]
-async fn what_would_frame_the_request_anew_is_refused() {
+async fn headers_that_would_reframe_the_request_are_refused() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     for (headers, expected) in [
         (json!({"Content-Length": "1"}), "param `headers.Content-Length`: is set by the backend; remove it"),

@@ -390,7 +390,7 @@ fn docker_ways(param: &ParamSchema, files: &Path, text: &str) -> Vec<(&'static s
     }
 }
 
-/// What a container received of a text. Each call has its own bench, so that several can run at once.
+/// Returns the effect of a text on a container. Each call has its own bench, so that several can run at once.
 async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &str, index: usize) -> String {
     let bench = Bench::new();
     let files = bench.root().join("files");
@@ -449,7 +449,7 @@ async fn hostile_texts_reach_containers_as_they_are_or_are_refused_by_name() {
         let report: String = report.iter().map(|line| format!("{}\n", site.plain(line))).collect();
         wrong.extend(differs(&format!("docker.run.{}", param.name), &report));
     }
-    assert!(wrong.is_empty(), "write them anew with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "regenerate them with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
 }
 
 fn difference(file: &Path, report: &str) -> String {

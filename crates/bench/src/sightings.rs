@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_belongs_to_whoever_took_it_last_and_what_was_taken_before_does_not_count() {
+    fn a_run_belongs_to_its_last_owner_and_earlier_owners_do_not_count() {
         let mut seen = Seen::default();
         for (kind, owner) in [("run_created", "a"), ("run_taken", "b"), ("run_moved", "b")] {
             seen.take(&json!({"run": "r", "kind": kind, "data": {"owner": owner}}), Instant::now());

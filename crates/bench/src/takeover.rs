@@ -46,7 +46,7 @@ pub(crate) struct TakeoverArgs {
 
 pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
     if args.servers < 2 {
-        return Err(Failure::bad_input("--servers must be at least 2: somebody has to take over"));
+        return Err(Failure::bad_input("--servers must be at least 2: another server has to take over"));
     }
     if args.task.0.is_zero() || args.stale_after.0.is_zero() {
         return Err(Failure::bad_input("--task and --stale-after must be longer than nothing"));

@@ -72,5 +72,5 @@ fn the_page_of_backends_lists_them_as_they_are() {
         fs::write(&file, format!("{before}{BEGIN}{}{END}{after}", written())).unwrap();
         return;
     }
-    assert_eq!(found, written(), "write it anew with UPDATE_GOLDEN=1");
+    assert_eq!(found, written(), "regenerate it with UPDATE_GOLDEN=1");
 }

@@ -202,7 +202,7 @@ fn more_values_than_a_file_may_hold_are_refused() {
     let text = format!("tasks: [{}]", "1,".repeat(500_001));
     assert!(
         only_problem(&text)
-            .ends_with("there are more than 500000 values, aliases counted as what they stand for")
+            .ends_with("there are more than 500000 values, with aliases expanded")
     );
 }
 

@@ -192,7 +192,7 @@ fn a_run_that_is_tried_again_keeps_its_nodes_and_asks_them_what_they_can_do_toda
     let again = |nodes: &[Arc<NodeRecord>]| resolve_again(&definition, &Params::new(), &former, nodes);
 
     let today = nodes(&[("c", all), ("b", all), ("a", all)]);
-    assert_eq!(again(&today).unwrap(), former, "the target is not asked anew");
+    assert_eq!(again(&today).unwrap(), former, "the target is not resolved again");
 
     let mut drained = node("a", all);
     drained.draining = true;

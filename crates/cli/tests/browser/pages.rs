@@ -1,4 +1,4 @@
-//! What pages can do to a server that the browser reaches.
+//! Requests of pages to a server that the browser reaches.
 
 use serde_json::json;
 
@@ -80,6 +80,6 @@ fn a_name_that_was_rebound_to_the_server_reads_nothing() {
 fn the_page_of_the_api_works() {
     let dev = Dev::start_with(&["--nodes", "1"]);
     let page = Chromium::dump(&format!("{}/api/v1/docs", dev.url()));
-    // Its script has read the document, and lists what it says.
+    // Its script has read the document and lists its content.
     assert!(page.contains("/api/v1/runs/{id}/cancel"), "{page}");
 }

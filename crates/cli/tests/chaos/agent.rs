@@ -26,7 +26,7 @@ impl Deref for Agent {
     }
 }
 
-/// What is special about an agent.
+/// Options of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surroundings {
     pub(crate) small_disk: bool,

@@ -22,18 +22,18 @@ pub(crate) struct Line {
     pub(crate) node: String,
     /// Seconds since the machine started: a clock that nobody sets.
     pub(crate) at: f64,
-    /// What it was about to exit with.
+    /// The exit code that it was about to return.
     pub(crate) code: i32,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Book {
     pub(crate) lines: Vec<Line>,
-    /// What is no line of ours: a write was torn, and nothing can be concluded.
+    /// Lines that cannot be parsed: a write was torn, and proves nothing.
     pub(crate) torn: Vec<String>,
 }
 
-/// The shell that a task runs: it notes its begin, takes its time, notes its end, and exits as told. Attempts before
+/// The shell that a task runs: it notes its begin, sleeps, notes its end, and exits. Attempts before
 /// `succeeds_on` fail.
 pub(crate) fn script(book: &Path, name: &str, seconds: f64, succeeds_on: u32) -> String {
     let book = book.display();

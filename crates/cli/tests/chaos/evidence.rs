@@ -14,7 +14,7 @@ pub(crate) struct Evidence {
     pub(crate) runs: BTreeMap<String, Run>,
     /// The whole event feed, as each server lists it.
     pub(crate) feeds: Vec<Vec<Event>>,
-    /// What followers of the stream got, over all their reconnects: number and kind.
+    /// Events that followers of the stream received, over all their reconnects: number and kind.
     pub(crate) watched: Vec<Vec<(u64, String)>>,
     /// All runs with their state, as each server lists them.
     pub(crate) listings: Vec<BTreeMap<String, String>>,
@@ -22,11 +22,11 @@ pub(crate) struct Evidence {
     pub(crate) open: Vec<BTreeMap<String, u64>>,
     /// Processes of executions that still live although everything ended.
     pub(crate) processes: Vec<String>,
-    /// What a client was told and must never be told.
+    /// Responses that no client may get.
     pub(crate) complaints: Vec<String>,
 }
 
-/// What a client asked for and was told.
+/// A client's submission, with the responses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Submission {
     /// Its idempotency key, which is the run's name too.
@@ -51,7 +51,7 @@ pub(crate) struct Run {
     pub(crate) exclusive: bool,
 }
 
-/// What the definition asks of a step: read from the definition, not from the product's plan.
+/// The rules for a step, read from the definition, not from the product's plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) name: String,

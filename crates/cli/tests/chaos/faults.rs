@@ -220,12 +220,12 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
         }
         Fault::NodeDeleted => {
             let path = format!("nodes/{}?force=1", agent.name);
-            // Until somebody answers: to ask for it twice changes nothing.
+            // Until a server responds: the request is idempotent.
             let deleted = || async {
                 let answer = cluster.client.delete(0, &path).await;
                 answer.filter(|answer| answer.status == 200).map(drop)
             };
-            // Its agent ends when it hears of it.
+            // Its agent ends when it learns of it.
             let ended = || async { agent.reap().then_some(()) };
             if within(RECOVERY, deleted).await.is_none() || within(RECOVERY, ended).await.is_none() {
                 agent.kill();
@@ -290,7 +290,7 @@ async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     }
     tokio::time::sleep(seconds(dice, 1_000, 6_000)).await;
     wire.set(Mode::Pass);
-    // What is half dead is found out by nobody; some wires come back, some end here.
+    // A half-dead wire goes unnoticed; some recover, some are cut here.
     if dice.below(2) == 0 {
         wire.cut();
     }

@@ -65,7 +65,7 @@ async fn while_postgresql_is_away_servers_say_so_agents_work_on_and_nothing_is_l
         (Book::read(&book).ends().count() == 2).then_some(())
     })
     .await;
-    // The outage is as long as it is said to be: longer than leases last and than owners may be silent.
+    // The outage lasts longer than leases last and than owners may be silent.
     tokio::time::sleep_until(back).await;
     for (index, server) in cluster.servers.iter().enumerate() {
         assert!(server.is_running(), "server {index} stays up");

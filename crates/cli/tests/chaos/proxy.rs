@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What the wire does now.
+/// The current mode of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
@@ -19,9 +19,9 @@ pub(crate) enum Mode {
     Slow(u32),
     /// Nothing gets through; connections stay.
     Stall,
-    /// What the client says does not arrive.
+    /// Requests do not arrive.
     StallUp,
-    /// What the other side answers does not arrive.
+    /// Responses do not arrive.
     StallDown,
     /// New connections are refused; the old ones stay.
     Refuse,
@@ -53,7 +53,7 @@ impl Mode {
     }
 }
 
-/// What a slow wire carries at once: connections take turns.
+/// The bytes that a slow wire carries at once: connections take turns.
 const PIECE_BYTES: usize = 2 * 1024;
 
 /// One direction of all connections: when it is free again.

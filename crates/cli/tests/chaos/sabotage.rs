@@ -29,7 +29,7 @@ async fn records_that_were_tampered_with_are_found() {
     let run = cluster.submit(0, &json!({"name": "k", "target": "all", "tasks": tasks}), "k").await;
     let sql = cluster.postgres.client().await.unwrap();
 
-    // A finished execution is put back, and both servers start anew: it is really carried out again.
+    // A finished execution is put back, and both servers restart: it is really executed again.
     eventually("the second step runs", || async {
         let count = "SELECT count(*) FROM executions WHERE step = 1 AND status = 2";
         (sql.query_one(count, &[]).await.unwrap().get::<_, i64>(0) == 2).then_some(())

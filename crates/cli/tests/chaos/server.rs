@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// Whether it served since it was last started. A start without a store fails, and says so.
+    /// Whether it has served since its last start. A start without a store fails with an error.
     pub(crate) fn served(&self) -> bool {
         self.log().contains(" listening ")
     }

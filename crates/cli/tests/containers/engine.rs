@@ -82,13 +82,13 @@ impl Yard {
         fs::write(self.shared().join("go"), "").unwrap();
     }
 
-    /// What began, in order: `EXECUTION.ATTEMPT` each.
+    /// Returns the attempts that began, in order: `EXECUTION.ATTEMPT` each.
     pub(crate) fn book(&self) -> Vec<String> {
         let text = fs::read_to_string(self.shared().join("book")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until as many began; answers the names of their containers.
+    /// Waits until `count` began, and returns the names of their containers.
     pub(crate) async fn begun(&self, count: usize) -> Vec<String> {
         eventually(&format!("{count} containers began"), || async {
             let book = self.book();
@@ -156,7 +156,7 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
-        // What killed agents left, so that nothing outlives the test.
+        // Containers of killed agents, so that nothing outlives the test.
         for entry in fs::read_dir(self.directory.path()).into_iter().flatten().flatten() {
             let Ok(mark) = fs::read_to_string(entry.path().join("containers")) else { continue };
             let label = format!("label=downbeat.node={}", mark.trim());

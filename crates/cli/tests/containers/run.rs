@@ -50,7 +50,7 @@ async fn cancel_and_timeout_stop_and_remove_the_container() {
     assert_eq!(view["status"], "failed", "{view:#}");
     let executions = yard.executions(&run).await;
     assert_eq!(executions[0]["error"], "timed out after 1s", "{executions:#?}");
-    // The result is told when it was stopped, not before.
+    // The result is reported after the container was stopped, not before.
     assert_eq!(yard.containers("web-1"), []);
 }
 

@@ -25,7 +25,7 @@ fn write(dev: &Dev, mut job: Value) -> String {
     format!("dir={}", dev.dir.path().display())
 }
 
-/// What the nodes did since the last time, sorted.
+/// Returns the lines that the nodes wrote since the last call, sorted.
 fn did(dev: &Dev) -> Vec<String> {
     let path = dev.dir.path().join("did");
     let text = fs::read_to_string(&path).unwrap_or_default();
@@ -84,7 +84,7 @@ fn a_paused_run_can_be_cancelled() {
 }
 
 /// Five nodes in three waves; node-2 fails until it is mended, and nothing may fail. It waits for its turn, as a job that
-/// holds its nodes does, and so do those that try it again.
+/// holds its nodes does, and so do its retries.
 fn stopped_rollout(dev: &Dev) -> String {
     let start = step("start", "test $1 != node-2 || test -e mended");
     let job = json!({

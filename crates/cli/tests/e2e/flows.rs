@@ -6,7 +6,7 @@ use std::fs;
 use downbeat_testbed::Dev;
 use serde_json::{Value, json};
 
-/// What a step does on its node: says that it begins, does `work`, says that it ends. `$1` is the node's name.
+/// Returns a step that logs its begin, does `work`, and logs its end. `$1` is the node's name.
 fn step(name: &str, work: &str) -> Value {
     let script =
         format!("echo begin {name} $1 >>log; {work}; status=$?; echo end {name} $1 >>log; exit $status");

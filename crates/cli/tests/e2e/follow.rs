@@ -1,4 +1,4 @@
-//! What goes on while somebody looks: watching and following.
+//! Watching and following runs.
 
 use downbeat_testbed::{Dev, until};
 

@@ -9,7 +9,7 @@ fn show(dev: &Dev, id: &str) -> Value {
     dev.run(&["run", "show", id, "-o", "json"]).json()
 }
 
-/// Runs a file to its end; answers what the client said, and the run.
+/// Runs a file to its end. Returns the client's output and the run.
 fn done(dev: &Dev, file: &str, more: &[&str]) -> (Done, Value) {
     let done = dev.run(&[&["job", "run", "-f", file, "--wait", "-o", "json"], more].concat());
     let run: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"));
@@ -23,7 +23,7 @@ fn task(dev: &Dev, name: &str, after: &[&str], work: &str) -> Value {
            "params": {"command": command, "working_dir": dev.dir.path()}})
 }
 
-/// What was done since the last time, sorted.
+/// Returns the tasks that ran since the last call, sorted.
 fn did(dev: &Dev) -> Vec<String> {
     let path = dev.dir.path().join("did");
     let text = fs::read_to_string(&path).unwrap_or_default();

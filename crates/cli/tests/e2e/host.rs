@@ -1,4 +1,4 @@
-//! What a host lets jobs do: which backends its agent offers, which variables reach its programs.
+//! The limits that a host sets for jobs: which backends its agent offers, which variables reach its programs.
 
 use downbeat_testbed::{Daemon, Dev, program};
 
@@ -38,7 +38,7 @@ fn a_job_sees_nothing_of_the_agents_environment_but_what_the_settings_name() {
     assert!(!printed.contains("canary") && !printed.contains("NOTIFY_SOCKET"), "{printed}");
 }
 
-/// What a command writes on a node.
+/// Returns the output of a command on a node.
 fn output(dev: &Dev, target: &str, command: &str) -> String {
     dev.run(&["job", "run", "--target", target, "--wait", "exec", "run", "--command", command]).ok();
     dev.run(&["run", "logs", "last"]).ok()

@@ -29,7 +29,7 @@ fn a_second_signal_kills_what_runs_and_ends_it_at_once() {
     let logs = |words: &str| until(words, || dev.log().contains(words).then_some(()));
     dev.signal(Signal::SIGTERM);
     logs("stopping");
-    // The same signal again within a second is no second request.
+    // The same signal again within a second is not a second request.
     dev.signal(Signal::SIGINT);
     logs("stopped at once");
     assert_eq!(dev.wait().code, 1);

@@ -1,4 +1,4 @@
-//! Who waits for a run: what it costs the server, what is said of the reasons, and what Ctrl-C does.
+//! Clients that wait for a run: their cost for the server, the reasons they print, and Ctrl-C.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -96,7 +96,7 @@ async fn what_ran_on_a_node_that_went_offline_is_lost_however_long_its_lease() {
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "failed", "{view:#}");
     assert_eq!(site.executions(&run).await[0]["status"], "lost");
-    // The agent is gone for good, and so nobody else ends what it left.
+    // The agent does not come back, so nothing else ends its processes.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(-pid), Signal::SIGKILL).unwrap();
 }
 

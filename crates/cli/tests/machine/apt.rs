@@ -43,7 +43,7 @@ fn a_package_is_installed_upgraded_and_removed() {
 
     host.publish("second");
     site.task(&["apt", "upgrade"]).ok();
-    assert_eq!(host.package(HELLO), "install ok installed 1.0", "nobody has told apt of the new one");
+    assert_eq!(host.package(HELLO), "install ok installed 1.0", "apt does not know the new one");
     site.task(&["apt", "update"]).ok();
     site.task(&["apt", "upgrade"]).ok();
     assert_eq!(host.package(HELLO), "install ok installed 2.0");

@@ -129,14 +129,14 @@ impl Host {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What dpkg did with a package, without the times.
+    /// Returns dpkg's log of a package, without the times.
     pub(crate) fn dpkg_log(&self, package: &str) -> Vec<String> {
         let log = self.read(DPKG_LOG);
         let lines = log.lines().filter(|line| line.contains(&format!(" {package}:")));
         lines.map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default().to_owned()).collect()
     }
 
-    /// What a service and its package wrote into the journal, oldest first, each with its microsecond.
+    /// Returns the journal of a service and its package, oldest first, each entry with its microsecond.
     pub(crate) fn journal(&self, tag: &str) -> Vec<(u64, String)> {
         let lines =
             self.ok(&["journalctl", "--quiet", "--no-pager", "--output", "json", "--identifier", tag]);
@@ -148,7 +148,7 @@ impl Host {
         lines.lines().map(entry).collect()
     }
 
-    /// The journal without the times, and without what a shell says of a child that was ended before it.
+    /// Returns the journal without the times, and without a shell's message about a terminated child.
     pub(crate) fn messages(&self, tag: &str) -> Vec<String> {
         let messages = self.journal(tag).into_iter().map(|(_, message)| message);
         messages.filter(|message| message != "Terminated").collect()

@@ -11,7 +11,7 @@ fn began(host: &Host, path: &str) {
     until("the work to begin", || host.path(path).exists().then_some(()));
 }
 
-/// A step that begins and ends when it is told to, and one after it.
+/// A step that ends after `/run/go` exists, and one after it.
 const TWO_STEPS: &str = "
 tasks:
   - {backend: exec, action: shell, params: {command: 'touch /run/began; until [ -e /run/go ]; do sleep 0.1; done; echo done'}}
@@ -26,7 +26,7 @@ fn a_restart_of_the_agent_waits_for_its_work_and_the_run_goes_on() {
     began(host, "run/began");
     let former = host.agent();
     host.ok(&["systemctl", "restart", "--no-block", UNIT]);
-    until("the agent to be told", || {
+    until("the agent to drain", || {
         host.messages("downbeat").iter().any(|line| line.contains("draining")).then_some(())
     });
     host.write("run/go", "");

@@ -1,4 +1,4 @@
-//! Units: what jobs ask of systemd is what its services are told.
+//! Units: services receive the actions that jobs request from systemd.
 
 use downbeat_testbed::until;
 
@@ -8,7 +8,7 @@ use crate::site::Site;
 const HELLO: &str = "downbeat-hello";
 
 fn logs(host: &Host, expected: &[&str]) {
-    let messages = until("what the service says", || {
+    let messages = until("the messages of the service", || {
         let messages = host.messages(HELLO);
         (messages.len() >= expected.len()).then_some(messages)
     });
@@ -46,7 +46,7 @@ fn a_unit_is_started_reloaded_restarted_and_stopped() {
     logs(host, &expected);
     let output = unit("status").failed(3);
     assert!(output.contains("inactive (dead)"), "{output}");
-    // There is nobody to be told.
+    // No service is running that could reload.
     unit("reload").failed(1);
 }
 
@@ -102,7 +102,7 @@ fn a_unit_whose_file_was_changed_is_restarted_as_it_is_written_now() {
     for (action, word) in [("start", "first"), ("restart", "second")] {
         write(word);
         unit(action);
-        until("what the service says", || {
+        until("the messages of the service", || {
             host.messages("downbeat-changed").contains(&word.to_owned()).then_some(())
         });
     }

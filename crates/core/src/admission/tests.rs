@@ -175,7 +175,7 @@ fn exclusive_runs_that_share_a_node_do_not_pass_each_other_and_others_do() {
 }
 
 #[test]
-fn room_is_kept_for_whoever_is_next_and_not_for_whoever_waits_for_a_holder() {
+fn room_is_kept_for_the_next_run_and_not_for_a_run_that_waits_for_a_holder() {
     assert_eq!(
         outcome(&["x *", "a [1]", "b"], "", "1:x", Some(2)),
         [
@@ -304,7 +304,7 @@ fn every_run_enters_and_ends_whatever_they_want() {
             fleet.decide(&mut dice);
             fleet.work(&mut dice);
             turns += 1;
-            assert!(turns < 2_000, "seed {seed}: {:?} of {all} wait for ever", fleet.runs);
+            assert!(turns < 2_000, "seed {seed}: {:?} of {all} wait forever", fleet.runs);
         }
         assert_eq!(fleet.entered.len(), all, "seed {seed}");
     }

@@ -108,14 +108,14 @@ impl<'d> Known<'d> {
         match reference.root {
             Root::Run => Ok(()),
             Root::Item | Root::Index if used == Use::Items => {
-                Err(format!("`{reference}`: `for_each` makes the items, and cannot use them"))
+                Err(format!("`{reference}`: `for_each` creates the items, so it cannot use them"))
             }
             Root::Item | Root::Index if self.definition.tasks[at.entry].for_each().is_none() => {
                 Err(format!("`{reference}`: the task has no `for_each`"))
             }
             Root::Item | Root::Index => Ok(()),
             Root::Node if used == Use::Items => Err(format!(
-                "`{reference}`: each item gets a node of its own, after `for_each` made the items"
+                "`{reference}`: the node of an item is chosen after `for_each` is evaluated"
             )),
             Root::Node => {
                 if self.definition.is_placed(&self.definition.tasks[at.entry]) {
@@ -157,7 +157,7 @@ impl<'d> Known<'d> {
         }
         if !self.is_before(step, at) {
             let remedy = match self.before {
-                Some(_) => "it must be among what the task depends on",
+                Some(_) => "add it to `depends_on`",
                 None => "move it up",
             };
             return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));

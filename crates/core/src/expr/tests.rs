@@ -156,11 +156,11 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ steps.build-web.outputs.x }}"),
-            "p: in `{{ steps.build-web.outputs.x }}`: `-` is not available in expressions; a name with a dash stands in brackets: steps[\"build-web\"]",
+            "p: in `{{ steps.build-web.outputs.x }}`: `-` is not available in expressions; write a name with a dash in brackets: steps[\"build-web\"]",
         ),
         (
             json!("{{ node.labels.my-label }}"),
-            "p: in `{{ node.labels.my-label }}`: `-` is not available in expressions; a name with a dash stands in brackets: node.labels[\"my-label\"]",
+            "p: in `{{ node.labels.my-label }}`: `-` is not available in expressions; write a name with a dash in brackets: node.labels[\"my-label\"]",
         ),
         (
             json!("{{ params.number - 1 }}"),

@@ -300,7 +300,7 @@ fn what_no_node_fits_fails_after_its_time_and_what_waits_for_a_slot_does_not() {
 }
 
 #[test]
-fn a_node_that_fits_for_a_while_begins_the_time_anew() {
+fn a_node_that_fits_for_a_while_restarts_the_time() {
     let mut world = World::new(job(json!({"placement_timeout": "8s"}), &[task("a")]), 0, 1);
     world.unfit.insert(0);
     world.begin();
@@ -422,7 +422,7 @@ fn a_run_is_done_again_from_a_task_on() {
 }
 
 #[test]
-fn items_are_not_taken_over_when_their_list_is_made_anew() {
+fn items_are_not_carried_over_when_their_list_is_computed_again() {
     let mut first = World::new(job(json!({"strategy": "continue"}), &listed()), 0, 1);
     first.begin();
     succeed_with(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
@@ -452,7 +452,7 @@ fn those_that_wait_for_room_begin_in_the_order_of_the_job_file() {
 }
 
 #[test]
-fn of_failures_of_one_moment_that_of_the_first_step_strikes_whoever_decides() {
+fn of_simultaneous_failures_the_first_steps_triggers_fail_fast_on_every_server() {
     let tasks = [
         json!({"name": "walk", "depends_on": [], "tasks": [task("a"), task("b")]}),
         with(task("other"), json!({"depends_on": []})),
@@ -514,7 +514,7 @@ fn a_task_that_was_skipped_has_said_no_list() {
 }
 
 #[test]
-fn an_item_whose_remedy_ran_begins_anew() {
+fn an_item_whose_on_failure_step_ran_begins_again() {
     let undo = with(task("undo"), json!({"condition": "on_failure"}));
     let branch =
         json!({"name": "each", "for_each": {"items": [0, 1]}, "tasks": [task("do"), task("check"), undo]});

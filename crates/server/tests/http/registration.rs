@@ -187,7 +187,7 @@ async fn agents_from_before_take_their_nodes_as_they_did() {
 }
 
 #[tokio::test]
-async fn whoever_was_never_heard_of_is_told_to_register() {
+async fn an_unknown_agent_gets_the_response_to_register() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
     assert!(matches!(agent.beat(&setup).await, Err(Fault::Unknown(_))));

@@ -1,4 +1,4 @@
-//! What a replica refuses, and what it reports about itself.
+//! The requests that a replica refuses, and the status that it reports.
 
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
@@ -90,7 +90,7 @@ async fn a_replica_is_not_ready_before_it_has_a_copy() {
     assert!(text.contains("not complete") && text.contains(&gone), "{text}");
     let runs = replica.get("/runs").await;
     assert_eq!((runs.status, &runs.body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &"not_ready".into()));
-    let status = eventually("the failure to be told", async || {
+    let status = eventually("the failure to be reported", async || {
         let status = replica.ok("/status").await;
         status["replica"]["error"].is_string().then_some(status)
     })

@@ -41,7 +41,7 @@ pub(super) fn watched(evidence: &Evidence, findings: &mut Findings) {
         let other = got.iter().zip(feed).find(|((_, kind), event)| *kind != event.kind);
         if let Some(((seq, kind), event)) = other {
             let text = format!("watcher {watcher}: {seq} was {kind} and is {}", event.kind);
-            findings.note("streams tell what is recorded", text);
+            findings.note("streams match the records", text);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What was asked for is there once and has ended; what is recorded was really done, and what was done is recorded.
+//! Every submitted run exists once and has ended; every recorded attempt really ran, and every attempt that ran is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(super) fn submissions(evidence: &Evidence, findings: &mut Findings) {
         findings.note("only what was submitted runs", format!("{} ({})", run.id, run.job));
     }
     for complaint in &evidence.complaints {
-        findings.note("clients are told the truth", complaint.clone());
+        findings.note("clients get correct responses", complaint.clone());
     }
 }
 

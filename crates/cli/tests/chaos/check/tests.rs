@@ -173,7 +173,7 @@ fn a_run_cancelled_by_nobody_is_found() {
 
 #[test]
 fn what_clients_must_not_be_told_is_found() {
-    finds("clients are told the truth", |evidence| evidence.complaints.push("500".to_owned()));
+    finds("clients get correct responses", |evidence| evidence.complaints.push("500".to_owned()));
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn attempts_that_overlap_are_found() {
 fn lost_attempts_may_overlap_where_an_agent_was_cut_off() {
     let mut evidence = truth();
     for step in &mut run(&mut evidence).steps {
-        // Placed: another node may do it meanwhile.
+        // Placed: another node may do it in the meantime.
         step.placed = true;
     }
     execution(&mut evidence, "e00-1").status = "lost".to_owned();
@@ -414,7 +414,7 @@ fn a_stream_with_a_gap_a_repetition_or_another_story_is_found() {
     finds("streams are complete", |evidence| {
         evidence.watched[0].pop();
     });
-    finds("streams tell what is recorded", |evidence| evidence.watched[0][3].1 = "run_taken".to_owned());
+    finds("streams match the records", |evidence| evidence.watched[0][3].1 = "run_taken".to_owned());
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn parallel(tasks: Vec<Value>) -> Value {
     json!({"strategy": "continue", "tasks": tasks})
 }
 
-/// The executions of a run that are no test's root, as step, attempt, status and node.
+/// Returns the executions of a run except its root, as step, attempt, status and node.
 fn rows(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
     let mut rows: Vec<_> = executions
         .iter()
@@ -42,7 +42,7 @@ fn rows(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
     rows
 }
 
-/// What a process of this execution is called.
+/// Returns the name of an execution's processes.
 fn name_of(execution: &Value) -> String {
     format!("{}.{}", execution["id"].as_str().unwrap(), execution["attempt"])
 }

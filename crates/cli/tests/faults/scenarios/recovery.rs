@@ -17,7 +17,7 @@ fn outbox(site: &Site, agent: &str) -> u64 {
     files.filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum()
 }
 
-/// Waits until an attempt of the run, and not the first, has begun; answers its execution.
+/// Waits until the second attempt of the run has begun, and returns its execution.
 async fn second_attempt(site: &Site, run: &str) -> Value {
     eventually("the second attempt runs", || async {
         let executions = site.executions(run).await;
@@ -122,7 +122,7 @@ async fn a_result_that_was_on_its_way_when_its_agent_died_counts_once() {
     let mut site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let first = site.have_begun(1).await.remove(0);
-    // What is said to a frozen server waits on the way: it may be heard when nobody waits for the answer any more.
+    // Requests to a frozen server wait on the way: it may process them when their client is gone.
     site.server.signal(Signal::SIGSTOP);
     site.open("gate");
     eventually("its process has ended", || async { (!is_alive(site.pid_of(&first))).then_some(()) }).await;

@@ -44,7 +44,7 @@ async fn a_silent_node_becomes_stale_then_offline_and_is_back_with_its_next_hear
     let before = node(&site, "web-1").await;
     site.agent("web-1").signal(Signal::SIGSTOP);
     node_until(&site, "web-1", "stale", |node| node["status"] == "stale").await;
-    // It gets nothing new meanwhile.
+    // It gets no new work in the meantime.
     let run = site.submit(&json!({"tasks": [site.entry("a", "0")]}), "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     assert_eq!(site.executions(&run).await[0]["node"], "web-2");

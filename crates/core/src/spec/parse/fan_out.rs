@@ -123,7 +123,7 @@ impl Checker<'_> {
             Content::Map(entries) => entries,
             Content::Boolean { value, .. } => return value.then(Cache::default),
             _ => {
-                self.wrong(path, node, "true, false, or how old a result may be such as {max_age: 24h}");
+                self.wrong(path, node, "true, false, or a maximum age such as {max_age: 24h}");
                 return None;
             }
         };
@@ -229,8 +229,8 @@ impl Checker<'_> {
                     "the job's"
                 };
                 let message = format!(
-                    "each item of `for_each` runs once, on a node that fits; {whose} `target` says otherwise: give the \
-                     task a `placement` instead"
+                    "each item of `for_each` runs once, on a node that fits; remove {whose} `target` and \
+                     give the task a `placement`"
                 );
                 self.problem(path.index(index).field("for_each"), item.at, message);
             }

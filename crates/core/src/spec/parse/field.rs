@@ -319,7 +319,7 @@ impl<'c> Checker<'c> {
     pub(super) fn refuse_expression(&mut self, path: Path<'_>, node: &Node<'_>, what: &str) -> bool {
         let found = matches!(node.content(), Content::Text(text) if text.contains("{{"));
         if found {
-            let message = format!("{what} takes no expressions; only `params` of tasks do");
+            let message = format!("{what} cannot contain expressions; only `params` of tasks can");
             self.problem(path, node.at, message);
         }
         found

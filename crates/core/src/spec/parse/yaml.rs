@@ -187,7 +187,7 @@ impl<'t> Builder<'t> {
         if self.values > limits::JOB_FILE_VALUES {
             return Err(NotATree::new(
                 at,
-                format!("{}, aliases counted as what they stand for", Beyond::Count),
+                format!("{}, with aliases expanded", Beyond::Count),
             ));
         }
         Ok(())

@@ -487,7 +487,7 @@ fn what_other_servers_leave_is_claimed_as_well() {
 }
 
 #[test]
-fn a_few_are_taken_by_whoever_has_room() {
+fn a_few_are_taken_by_servers_with_room() {
     let mut world = World::new(1);
     world.board.share(Share { index: 1, servers: 3 });
     let run = world.run("r", noops(3, &json!({})));
@@ -538,7 +538,7 @@ fn what_waits_too_long_is_taken_first_whosever_share_it_is() {
 }
 
 #[test]
-fn what_waits_is_divided_anew_when_servers_come_and_go() {
+fn waiting_work_is_divided_again_when_servers_come_and_go() {
     let mut world = World::new(1);
     let run = world.run("r", noops(30, &json!({})));
     let executions = world.executions(&run, 30, None);
