@@ -93,7 +93,7 @@ async fn request(bench: &Bench, params: Value) -> Finish {
 }
 
 #[tokio::test]
-async fn status_and_body_are_told() {
+async fn status_and_body_are_printed() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     assert_eq!(request(&bench, json!({"url": format!("{base}/echo?a=b%20c")})).await, Finish::succeeded());
     assert_eq!(
@@ -230,7 +230,7 @@ async fn a_redirect_that_is_not_followed_is_the_response() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_within_http_and_not_for_ever() {
+async fn redirects_are_followed_within_http_and_not_forever() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     assert_eq!(request(&bench, json!({"url": format!("{base}/once")})).await, Finish::succeeded());
     assert_eq!(bench.stdout(), "GET /echo [] ");

@@ -106,7 +106,7 @@ async fn output_that_is_not_answered_in_time_costs_neither_heartbeats_nor_polls_
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_no_results_is_told_with_heartbeats_until_it_is_mended() {
+async fn a_disk_that_takes_no_results_is_reported_with_heartbeats_until_it_is_mended() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let agent = start(&server, data.path());
     server.until("registered", |state| state.registered.last().cloned()).await;

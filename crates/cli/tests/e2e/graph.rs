@@ -84,7 +84,7 @@ fn a_fan_out_shows_every_item_and_its_join_has_what_they_said() {
 }
 
 #[test]
-fn a_list_of_no_items_and_one_that_is_none_are_told() {
+fn an_empty_list_and_an_invalid_one_are_reported() {
     let dev = Dev::start_with(&["--nodes", "1"]);
     let list = |text: &str| {
         json!({"name": "list", "backend": "exec", "action": "run", "outputs": ["all"],

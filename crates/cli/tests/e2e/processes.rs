@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 #[test]
-fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
+fn dev_stops_on_a_signal_and_continues_with_its_data() {
     let dev = Dev::start_with(&["--nodes", "1", "--groups", "web,db"]);
     let id = dev.submit(&["--target", "group:db", "test", "noop"]);
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);

@@ -122,7 +122,7 @@ async fn cancel_reaches_a_running_process_and_its_whole_tree() {
 }
 
 #[tokio::test]
-async fn an_agent_told_to_stop_finishes_what_it_has() {
+async fn an_agent_that_gets_a_stop_signal_finishes_its_work() {
     let site = one_node("web-1").await;
     let task = site.entry("a", "0.5");
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;

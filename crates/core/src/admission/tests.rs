@@ -75,8 +75,8 @@ fn decided(
         })
         .collect();
     let holder = |node: NodeId| held.get(&node).cloned();
-    let at_work = |node: NodeId, run: &RunId| busy.get(&node).filter(|other| *other != run).cloned();
-    decide(&applicants, &Nodes { holder: &holder, busy: &at_work, drained: &|_| false }, limit)
+    let busy_elsewhere = |node: NodeId, run: &RunId| busy.get(&node).filter(|other| *other != run).cloned();
+    decide(&applicants, &Nodes { holder: &holder, busy: &busy_elsewhere, drained: &|_| false }, limit)
 }
 
 /// Returns the decision as text: each waiting run, then the nodes that are kept free.
@@ -276,8 +276,8 @@ impl Fleet {
                 self.busy.insert(next, id.clone());
             }
         }
-        let at_work: Vec<NodeId> = self.busy.keys().copied().collect();
-        for node in at_work {
+        let busy_elsewhere: Vec<NodeId> = self.busy.keys().copied().collect();
+        for node in busy_elsewhere {
             if dice.below(2) == 0 {
                 let run = self.busy.remove(&node).unwrap();
                 self.left.get_mut(&run).unwrap().pop();
@@ -312,7 +312,7 @@ fn every_run_enters_and_ends_whatever_they_want() {
 
 /// However many others come, as long as they do not come before it.
 #[test]
-fn an_exclusive_run_is_not_passed_over_for_ever() {
+fn an_exclusive_run_is_not_passed_over_forever() {
     for seed in 0..200 {
         let mut dice = Dice::new(seed);
         let mut fleet = Fleet::draw(&mut dice);

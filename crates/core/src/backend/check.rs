@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_no_duration() {
+    fn a_bare_number_is_not_a_duration() {
         assert_eq!(
             check("test", "sleep", json!({"duration": 5})),
             Err(vec![

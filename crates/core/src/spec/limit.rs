@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_refused() {
+    fn an_invalid_limit_is_refused() {
         for text in
             ["", "0", "-1", "many", "4/", "/1m", "4/0s", "4/1y", "4/1m/2", "1.5", "100000000", "1/400d"]
         {

@@ -9,7 +9,7 @@ use crate::ids::{ExecutionId, NodeId, RunId};
 
 impl Tables {
     /// Returns the executions that are leased to these nodes or run there.
-    pub fn at_work<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
+    pub fn busy_on<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
         // The memory store has all executions here, and a batch seldom needs any of them.
         let all = if nodes.is_empty() { None } else { Some(self.executions.values()) };
         all.into_iter().flatten().filter(|execution| {

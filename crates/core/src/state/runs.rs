@@ -79,7 +79,7 @@ impl Tables {
             self.is_free(*node, id)?;
         }
         let wanted: BTreeSet<NodeId> = nodes.iter().copied().collect();
-        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run() != id) {
+        if let Some(other) = self.busy_on(&wanted).find(|execution| execution.run() != id) {
             return Err(Refusal::NodeHeld(other.run().clone()));
         }
         self.holds.extend(wanted.into_iter().map(|node| (node, id.clone())));

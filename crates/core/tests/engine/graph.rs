@@ -111,7 +111,7 @@ fn items_come_from_an_output_and_outputs_of_items_are_a_list() {
 }
 
 #[test]
-fn what_is_no_list_fails_the_task_and_says_what_it_was() {
+fn a_value_that_is_not_a_list_fails_the_task_and_is_named() {
     for (output, error) in [
         (json!("x"), "for_each: expected a list, got a string"),
         (json!({"a": 1}), "for_each: expected a list, got a map"),
@@ -165,7 +165,7 @@ fn items_walk_a_branch_at_their_own_pace_and_see_their_own_outputs() {
 }
 
 #[test]
-fn so_many_items_are_under_way_and_the_rest_begin_in_their_order() {
+fn at_most_max_parallel_items_run_and_the_rest_begin_in_their_order() {
     let each = with(task("each"), json!({"for_each": {"items": [0, 1, 2, 3, 4], "max_parallel": 2}}));
     let mut world = World::new(job(json!({}), &[each]), 0, 1);
     world.begin();

@@ -414,7 +414,7 @@ async fn what_a_deleted_node_had_is_not_sent_to_it_again() {
 }
 
 #[tokio::test]
-async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
+async fn a_waiting_poll_ends_when_its_node_is_deleted() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
     agent.join(&setup).await.unwrap();

@@ -107,7 +107,7 @@ async fn a_replica_is_ready_when_it_has_a_copy() {
 }
 
 #[tokio::test]
-async fn agents_are_told_where_they_belong() {
+async fn agents_get_the_address_of_the_primary() {
     let primary = Setup::new().await;
     let replica = replica(&primary, "memory:").await;
     eventually("the servers", async || {
@@ -125,7 +125,7 @@ async fn agents_are_told_where_they_belong() {
 }
 
 #[tokio::test]
-async fn stores_that_are_no_place_for_a_copy_are_refused() {
+async fn stores_that_cannot_have_a_copy_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let used = sqlite(&dir, "used.db");
     let primary = Setup::on(&used).await;

@@ -172,7 +172,7 @@ fn a_run_cancelled_by_nobody_is_found() {
 }
 
 #[test]
-fn what_clients_must_not_be_told_is_found() {
+fn a_response_that_no_client_may_get_is_found() {
     finds("clients get correct responses", |evidence| evidence.complaints.push("500".to_owned()));
 }
 

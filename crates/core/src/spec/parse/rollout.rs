@@ -98,7 +98,7 @@ impl Checker<'_> {
         if matches!(node.content(), Content::Null) {
             return Some(Params::new());
         }
-        let entries = self.map(path, node, "names and what each is when it is not given")?;
+        let entries = self.map(path, node, "names with their default values")?;
         let mut params = Params::new();
         for entry in entries {
             let field = path.field(&entry.key);

@@ -240,7 +240,7 @@ impl Checker<'_> {
 }
 
 const PARALLEL_ON_TASK: &str = "set it in `for_each`: {items: [...], \
-     max_parallel: 2}; for a whole run it is set on the job";
+     max_parallel: 2}; for the whole run, set it on the job";
 
 pub(super) const BOTH_PLACES: &str =
     "`target` (on each of these nodes) and `placement` (once, on one fitting node) are both given; keep one";

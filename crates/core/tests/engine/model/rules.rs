@@ -133,9 +133,9 @@ impl<'a> Tables<'a> {
     pub(super) fn part_has_room(&self, part: usize) -> bool {
         let Some(most) = self.most_items(part) else { return true };
         let of_part = |&i: &usize| self.instances[i].part == part && self.instances[i].leaf == 0;
-        let under_way =
+        let is_running =
             |&i: &usize| self.walk_has_begun(i) && self.walk(i).any(|instance| instance.fate.is_none());
-        (0..self.instances.len()).filter(of_part).filter(under_way).count() < most as usize
+        (0..self.instances.len()).filter(of_part).filter(is_running).count() < most as usize
     }
 
     /// `items` is a list, with or without expressions in it, or one expression that evaluates to a list.

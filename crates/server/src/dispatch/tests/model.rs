@@ -336,7 +336,7 @@ impl Story {
 }
 
 #[test]
-fn random_stories_are_told_by_the_rules() {
+fn random_events_keep_the_rules() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let (first, cases) = match number("DOWNBEAT_TEST_SEED") {
         Some(seed) => (seed, 1),
