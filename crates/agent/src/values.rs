@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use downbeat_backends::{Finish, Identity, Piece, BlockingCalls, Receive, Stream};
+use downbeat_backends::{BlockingCalls, Finish, Identity, Piece, Receive, Stream};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;

@@ -200,10 +200,7 @@ fn a_cycle_over_ten_thousand_tasks_is_found() {
 #[test]
 fn more_values_than_a_file_may_hold_are_refused() {
     let text = format!("tasks: [{}]", "1,".repeat(500_001));
-    assert!(
-        only_problem(&text)
-            .ends_with("there are more than 500000 values, with aliases expanded")
-    );
+    assert!(only_problem(&text).ends_with("there are more than 500000 values, with aliases expanded"));
 }
 
 #[test]

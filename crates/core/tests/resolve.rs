@@ -67,7 +67,10 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
         let found = unfit.nodes.iter().find(|(node, _)| node == hostname);
         found.unwrap_or_else(|| panic!("{hostname} in {unfit:?}")).1.as_str()
     };
-    assert_eq!(message("b"), "lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)");
+    assert_eq!(
+        message("b"),
+        "lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)"
+    );
     assert_eq!(message("c"), "lacks backend `ping`, lacks backend `test`");
     assert!(message("a").starts_with("duration: "), "{unfit:?}");
     assert!(message("a").contains("; message: ") && message("a").contains("more: "), "{unfit:?}");

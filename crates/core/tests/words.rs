@@ -104,10 +104,14 @@ fn texts_use_plain_words() {
 
 #[test]
 fn a_riddle_is_found_and_its_plain_siblings_are_not() {
-    for line in ["x is no size", "fn what_is_no_list_fails()", "let told = 1;", "Whoever asks", "sent for ever."] {
+    for line in
+        ["x is no size", "fn what_is_no_list_fails()", "let told = 1;", "Whoever asks", "sent for ever."]
+    {
         assert_eq!(problems(line).len(), 1, "{line}");
     }
-    for line in ["there is no node", "it is no longer current", "for every node", "it came too late", "retold"] {
+    for line in
+        ["there is no node", "it is no longer current", "for every node", "it came too late", "retold"]
+    {
         assert_eq!(problems(line), [], "{line}");
     }
 }

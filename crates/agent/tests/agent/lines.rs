@@ -117,7 +117,9 @@ async fn a_disk_that_takes_no_results_is_reported_with_heartbeats_until_it_is_me
     server.give([noop(number)]);
     server.result(number).await;
     let problem = server
-        .until("the problem is reported", |state| state.heartbeats.last().and_then(|beat| beat.problems.first().cloned()))
+        .until("the problem is reported", |state| {
+            state.heartbeats.last().and_then(|beat| beat.problems.first().cloned())
+        })
         .await;
     assert!(problem.starts_with("results cannot be written to disk: "), "{problem}");
     assert!(problem.contains(outbox.to_str().unwrap()), "{problem}");

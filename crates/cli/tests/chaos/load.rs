@@ -27,7 +27,12 @@ pub(crate) struct Submitted {
 }
 
 /// Submits until `stop`. Finishes a submission that it began.
-pub(crate) async fn submitter(cluster: Arc<Cluster>, name: String, seed: u64, stop: Arc<AtomicBool>) -> Submitted {
+pub(crate) async fn submitter(
+    cluster: Arc<Cluster>,
+    name: String,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> Submitted {
     let mut dice = Dice::new(seed);
     let mut submitted = Submitted::default();
     let mut open: Vec<String> = Vec::new();

@@ -198,7 +198,11 @@ fn of_several_servers_the_next_one_is_asked_when_one_is_away() {
     dev.run(&["status", "--server", &both]).ok();
     dev.run(&["job", "run", "--server", &both, "--target", "all", "--wait", "test", "noop"]).ok();
     dev.run(&["job", "run", "--server", &both, "--target", "all", "--watch", "test", "noop"]).ok();
-    fails_with(&dev.run(&["status", "--server", "127.0.0.1:1,127.0.0.1:2"]), 3, "cannot reach http://127.0.0.1:2");
+    fails_with(
+        &dev.run(&["status", "--server", "127.0.0.1:1,127.0.0.1:2"]),
+        3,
+        "cannot reach http://127.0.0.1:2",
+    );
 }
 
 #[test]

@@ -51,7 +51,11 @@ fn a_pipeline_runs_ahead_on_a_fast_machine_and_the_step_after_it_waits_for_all()
         (status(&site.show(&run), "2", fast) == "succeeded").then_some(())
     });
     assert_eq!(status(&site.show(&run), "1", slow), "running");
-    assert_eq!(fast.messages(HELLO), ["hello 1.0 configured"], "not started: the other machine is not yet there");
+    assert_eq!(
+        fast.messages(HELLO),
+        ["hello 1.0 configured"],
+        "not started: the other machine is not yet there"
+    );
     slow.remove(HOLD);
     let view = site.ended(&run);
     assert_eq!(view["status"], "completed", "{view:#}");

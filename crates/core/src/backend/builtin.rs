@@ -213,8 +213,8 @@ const THE_UNIT: Param = required("unit", ParamKind::Text, "a unit such as nginx,
 const THE_PATH: Param = required("path", ParamKind::Text, "an absolute path without . and ..")
     .pattern(PATH)
     .bytes(limits::PATH_BYTES);
-const MODE: Param = optional("mode", ParamKind::Text, "server or agent; default: server")
-    .choices(&["server", "agent"]);
+const MODE: Param =
+    optional("mode", ParamKind::Text, "server or agent; default: server").choices(&["server", "agent"]);
 
 const BUILTIN: &[Backend] = &[
     Backend {

@@ -209,7 +209,9 @@ impl<'c> Rule<'c> {
     fn broken(&self, text: &str) -> Option<String> {
         // No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
         if text.contains('\0') {
-            return Some("contains a NUL character, which cannot be passed to a program; remove it".to_owned());
+            return Some(
+                "contains a NUL character, which cannot be passed to a program; remove it".to_owned(),
+            );
         }
         let schema = self.schema?;
         if let Some(most) = schema.max_bytes.filter(|most| text.len() as u64 > *most) {

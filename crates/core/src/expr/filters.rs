@@ -74,9 +74,9 @@ fn kind(value: &Value) -> &'static str {
 
 fn text<'v>(filter: &str, value: &'v Value) -> Result<&'v str, Error> {
     let value = defined(value)?;
-    value
-        .as_str()
-        .ok_or_else(|| wrong(format!("`{filter}` expects a string, not {}; `string` converts to one", kind(value))))
+    value.as_str().ok_or_else(|| {
+        wrong(format!("`{filter}` expects a string, not {}; `string` converts to one", kind(value)))
+    })
 }
 
 fn list(filter: &str, value: &Value) -> Result<Vec<Value>, Error> {
@@ -117,7 +117,10 @@ fn end_of(value: &Value, end: End) -> Result<Value, Error> {
 fn int(value: &Value) -> Result<i64, Error> {
     let value = defined(value)?;
     if let Some(text) = value.as_str() {
-        return text.trim().parse().map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
+        return text
+            .trim()
+            .parse()
+            .map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
     }
     if let Some(number) = value.as_i64() {
         return Ok(number);
@@ -134,7 +137,9 @@ fn length(value: &Value) -> Result<usize, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().count());
     }
-    value.len().ok_or_else(|| wrong(format!("`length` expects a string, a list or a map, not {}", kind(value))))
+    value
+        .len()
+        .ok_or_else(|| wrong(format!("`length` expects a string, a list or a map, not {}", kind(value))))
 }
 
 fn join(value: &Value, by: Option<&Value>) -> Result<String, Error> {

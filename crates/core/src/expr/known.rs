@@ -114,9 +114,9 @@ impl<'d> Known<'d> {
                 Err(format!("`{reference}`: the task has no `for_each`"))
             }
             Root::Item | Root::Index => Ok(()),
-            Root::Node if used == Use::Items => Err(format!(
-                "`{reference}`: the node of an item is chosen after `for_each` is evaluated"
-            )),
+            Root::Node if used == Use::Items => {
+                Err(format!("`{reference}`: the node of an item is chosen after `for_each` is evaluated"))
+            }
             Root::Node => {
                 if self.definition.is_placed(&self.definition.tasks[at.entry]) {
                     if self.definition.tasks[at.entry].for_each().is_some() {

@@ -82,7 +82,12 @@ pub fn retry_of<'a>(
 }
 
 /// Returns the executions that the second run does not repeat.
-fn carried_over<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: RetryScope) -> Vec<&'a Execution> {
+fn carried_over<'a>(
+    plan: &Plan,
+    last: &LastAttempts<'a>,
+    resolved: &Resolved,
+    again: RetryScope,
+) -> Vec<&'a Execution> {
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // An on-failure step may have undone earlier work on its node.
     let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
@@ -219,7 +224,11 @@ fn entries_with_other_items(
 
 /// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if nothing
 /// is left to do on them, or if it only runs after failures.
-fn failed_nodes_only(plan: &Plan, failed: &HashSet<NodeId>, last: &LastAttempts<'_>) -> Result<Resolved, CannotRetry> {
+fn failed_nodes_only(
+    plan: &Plan,
+    failed: &HashSet<NodeId>,
+    last: &LastAttempts<'_>,
+) -> Result<Resolved, CannotRetry> {
     let resolved = &plan.resolved;
     let has_failed = |node: &NodeIx| failed.contains(&plan.node(*node).id);
     for (index, entry) in (0..).map(EntryIx).zip(&plan.entries) {

@@ -10,8 +10,7 @@ use crate::limits;
 use crate::span::Span;
 
 /// The error message for an invalid limit.
-pub(super) const WANTED: &str =
-    "a number of executions at the same time (4), or a rate (100/1m)";
+pub(super) const WANTED: &str = "a number of executions at the same time (4), or a rate (100/1m)";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::plan::EntryIx;
 use downbeat_core::run::RunState;
-use downbeat_core::run::again::{RetryScope, CannotRetry, retry_of};
+use downbeat_core::run::again::{CannotRetry, RetryScope, retry_of};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -59,7 +59,8 @@ fn done(world: &mut World, place: &str, verdict: Verdict) {
 fn succeed_with(world: &mut World, outputs: Value) {
     let execution = world.open(Status::Pending).remove(0);
     world.lease(&execution);
-    let finished = world.finished_with(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
+    let finished =
+        world.finished_with(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
     world.happens(&finished);
 }
 
@@ -102,7 +103,8 @@ fn items_come_from_an_output_and_outputs_of_items_are_a_list() {
         world.restart();
         world.lease(&execution);
         let outputs = if rows.is_null() { json!({}) } else { json!({"rows": rows}) };
-        let finished = world.finished_with(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
+        let finished =
+            world.finished_with(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
         world.happens(&finished);
     }
     world.restart();
@@ -156,7 +158,8 @@ fn items_walk_a_branch_at_their_own_pace_and_see_their_own_outputs() {
     world.begin();
     let execution = at(&world, "[1]");
     world.lease(&execution);
-    let finished = world.finished_with(execution.id, Verdict::Succeeded, [("id".to_owned(), json!("two"))].into());
+    let finished =
+        world.finished_with(execution.id, Verdict::Succeeded, [("id".to_owned(), json!("two"))].into());
     world.happens(&finished);
     assert_eq!(world.sent, ["0@[0]", "0@[1]", "1@[1]"]);
     assert_eq!(message(&at(&world, "[1]")), "two of 2");

@@ -375,7 +375,11 @@ fn cancel_ends_everything_and_skips_the_rest() {
     world.lease(&first);
     let at = world.now;
     world.happens(&Change::RunCancelRequested { run: first.run().clone(), by: "me".to_owned(), at });
-    assert_eq!(world.record.state(), RunState::Running, "running steps get a stop request and have not ended yet");
+    assert_eq!(
+        world.record.state(),
+        RunState::Running,
+        "running steps get a stop request and have not ended yet"
+    );
     world.end(&first, Verdict::Cancelled);
     assert_eq!(world.record.state(), RunState::Cancelled);
     assert_eq!(

@@ -207,7 +207,8 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
             }
         }
     };
-    let receive = async { while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {} };
+    let receive =
+        async { while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {} };
     tokio::join!(work, receive);
     let reads = r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs/{id}",status="200"} "#;
     let metrics = client.text("/metrics").await.unwrap();

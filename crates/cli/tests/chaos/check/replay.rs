@@ -33,8 +33,7 @@ pub(super) fn explains(evidence: &Evidence, findings: &mut Findings) {
         match state.runs.get(run.id.as_str()) {
             None => findings.note("the feed explains the records", format!("{} has no event", run.id)),
             Some(fed) if fed.state != run.state || fed.owner != run.owner => {
-                let text =
-                    format!("{} is {} of {}, and the feed has {fed:?}", run.id, run.state, run.owner);
+                let text = format!("{} is {} of {}, and the feed has {fed:?}", run.id, run.state, run.owner);
                 findings.note("the feed explains the records", text);
             }
             Some(_) => {}

@@ -5,7 +5,7 @@ use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;
 use serde_json::{Value, json};
 
-use super::{name_of, site, rows};
+use super::{name_of, rows, site};
 use crate::site::Site;
 
 fn time(value: &Value) -> Timestamp {

@@ -6,7 +6,7 @@ use downbeat_core::Timestamp;
 use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 
-use super::{parallel, site, rows};
+use super::{parallel, rows, site};
 use crate::site::Site;
 
 /// web-1 is like any other, web-2 as the flags say.

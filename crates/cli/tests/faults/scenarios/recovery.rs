@@ -7,7 +7,7 @@ use downbeat_testbed::processes::is_alive;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{name_of, parallel, site, rows};
+use super::{name_of, parallel, rows, site};
 use crate::site::Site;
 
 /// Bytes of results that an agent has and no server has acknowledged.

@@ -6,7 +6,7 @@ use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;
 use serde_json::{Value, json};
 
-use super::{parallel, site, rows};
+use super::{parallel, rows, site};
 use crate::site::Site;
 
 /// A root, six tasks that wait for the gate, and one that joins them.

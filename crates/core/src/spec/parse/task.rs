@@ -255,8 +255,7 @@ fn pauses() -> std::ops::RangeInclusive<Span> {
 
 fn misplaced(key: &str) -> String {
     if key == "for_each" {
-        "a leaf in a branch cannot have `for_each`; put it on the branch"
-            .to_owned()
+        "a leaf in a branch cannot have `for_each`; put it on the branch".to_owned()
     } else if key == "depends_on" {
         "a leaf inside a branch runs after the leaf before it and has no `depends_on`; put it on the branch"
             .to_owned()

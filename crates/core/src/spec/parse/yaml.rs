@@ -185,10 +185,7 @@ impl<'t> Builder<'t> {
         }
         self.values = self.values.saturating_add(extent.values);
         if self.values > limits::JOB_FILE_VALUES {
-            return Err(NotATree::new(
-                at,
-                format!("{}, with aliases expanded", Beyond::Count),
-            ));
+            return Err(NotATree::new(at, format!("{}, with aliases expanded", Beyond::Count)));
         }
         Ok(())
     }

@@ -132,7 +132,9 @@ impl Story<'_> {
         match fact {
             Fact::Leased(instance) => format!("{} is leased", self.name(*instance)),
             Fact::Started(instance) => format!("{} starts", self.name(*instance)),
-            Fact::Succeeded(instance, output) => format!("{} succeeds with output {output}", self.name(*instance)),
+            Fact::Succeeded(instance, output) => {
+                format!("{} succeeds with output {output}", self.name(*instance))
+            }
             Fact::Failed(instance) => format!("{} fails", self.name(*instance)),
             Fact::Cancelled(instance) => format!("{} is cancelled", self.name(*instance)),
             Fact::Lost(instance) => format!("{} is lost", self.name(*instance)),

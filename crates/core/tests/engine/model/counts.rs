@@ -97,7 +97,8 @@ impl Story<'_> {
         counts.note("stopped", tables.stop.is_some());
         counts.note("fail-fast started", tables.fail_fast.is_some() && !rollout);
         counts.note("budget spent", tables.fail_fast.is_some() && rollout);
-        counts.note("within the budget", rollout && tables.fail_fast.is_none() && !tables.failures.is_empty());
+        counts
+            .note("within the budget", rollout && tables.fail_fast.is_none() && !tables.failures.is_empty());
         let used = |given: fn(Given) -> bool| {
             let tried =
                 |i: usize| tables.instances[i].status().is_some_and(|status| status != Status::Skipped);

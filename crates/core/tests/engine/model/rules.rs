@@ -430,7 +430,10 @@ impl<'a> Tables<'a> {
             .filter(|&i| {
                 let Instance { entry, fate, .. } = self.instances[i];
                 // Steps that ran after failures are never taken over.
-                fate == Some(Fate::Succeeded) && !self.is_on_failure(i) && !repeated[entry] && !self.may_be_undone(i)
+                fate == Some(Fate::Succeeded)
+                    && !self.is_on_failure(i)
+                    && !repeated[entry]
+                    && !self.may_be_undone(i)
             })
             .map(|i| (self.instances[i].step, self.instances[i].node, self.instances[i].item))
             .collect();
@@ -462,13 +465,15 @@ impl<'a> Tables<'a> {
     /// The same holds for a branch without its own node, and for one of its items.
     fn may_be_undone(&self, instance: usize) -> bool {
         let Instance { node, item, entry, .. } = self.instances[instance];
-        (0..self.instances.len()).filter(|&i| self.is_on_failure(i) && self.instances[i].was_tried()).any(|i| {
-            let other = &self.instances[i];
-            match node {
-                Some(_) => other.node == node,
-                None => other.entry == entry && other.item == item,
-            }
-        })
+        (0..self.instances.len()).filter(|&i| self.is_on_failure(i) && self.instances[i].was_tried()).any(
+            |i| {
+                let other = &self.instances[i];
+                match node {
+                    Some(_) => other.node == node,
+                    None => other.entry == entry && other.item == item,
+                }
+            },
+        )
     }
 }
 

@@ -130,7 +130,8 @@ fn earlier_results(case: &Case, dice: &mut Dice) -> Vec<Execution> {
                 continue;
             }
             let output = json!([7, u64::from(execution.step())]);
-            let finished = world.finished_with(execution.id, Verdict::Succeeded, [("v".to_owned(), output)].into());
+            let finished =
+                world.finished_with(execution.id, Verdict::Succeeded, [("v".to_owned(), output)].into());
             world.happens(&finished);
         }
     }
