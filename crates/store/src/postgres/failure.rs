@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Store(#[from] Error),
     /// No response within the timeout.
-    #[error("PostgreSQL has not run_work for {} s", .0.as_secs())]
+    #[error("PostgreSQL has not responded for {} s", .0.as_secs())]
     Silent(Duration),
 }
 
