@@ -25,7 +25,7 @@ fn a_page_of_another_site_runs_nothing_and_changes_nothing() {
         events.to_string().contains("execution_started").then_some(events)
     });
 
-    // The control does what the server should not: it takes everything.
+    // The control does what the server must not do: it accepts everything.
     let (page, control) = (Site::new(), Site::new());
     for (url, site) in [("evil.example", "of another site"), ("127.0.0.1", "of another port")] {
         page.set_page(

@@ -1,4 +1,4 @@
-//! Owns the book: what was really done, written by the executions themselves, one line at each begin and end.
+//! Owns the book: the executions write a line into it at each begin and end.
 //!
 //! All nodes append to one file, each line with one write: the order of lines is the order in which things happened.
 
@@ -20,7 +20,7 @@ pub(crate) struct Line {
     pub(crate) attempt: u32,
     pub(crate) step: String,
     pub(crate) node: String,
-    /// Seconds since the machine started: a clock that nobody sets.
+    /// Seconds since the machine started: a clock that cannot be set.
     pub(crate) at: f64,
     /// The exit code that it was about to return.
     pub(crate) code: i32,

@@ -18,7 +18,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    // Dropped in this order: who writes first, then what is written to.
+    // Dropped in this order: first the writers, then the store.
     pub(crate) agents: Vec<Agent>,
     pub(crate) servers: Vec<Server>,
     pub(crate) postgres: Postgres,
@@ -127,7 +127,7 @@ impl Cluster {
     pub(crate) fn supervise(&self) -> Vec<String> {
         let mut died = Vec::new();
         for server in &self.servers {
-            // One that a fault holds is that fault's.
+            // A fault that holds this lock handles the server itself.
             let Ok(_hurt) = server.hurt.try_lock() else { continue };
             if server.reap() {
                 died.extend(server.served().then(|| server.name.clone()));
@@ -209,7 +209,7 @@ impl Drop for Cluster {
         }
         if std::thread::panicking() || std::env::var_os("DOWNBEAT_TEST_KEEP").is_some() {
             let log = self.directory.path().join("disk/postgres/log");
-            // It is on the small disk, which goes.
+            // It is on the small disk, which is removed.
             let _ = std::fs::copy(log, self.directory.path().join("postgres.log"));
             eprintln!("logs and book: {}", self.keep().display());
         }

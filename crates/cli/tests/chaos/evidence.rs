@@ -1,4 +1,4 @@
-//! Owns what the checker looks at: what was asked for, what is recorded, what was really done, what was streamed.
+//! Owns the input of the checker: submissions, records, the book and the streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::book::Book;
 
-/// Everything that is known when all faults have healed. Plain data: a test can forge it.
+/// Everything that is known after all faults have healed. Plain data: a test can forge it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     pub(crate) book: Book,
@@ -31,7 +31,7 @@ pub(crate) struct Evidence {
 pub(crate) struct Submission {
     /// Its idempotency key, which is the run's name too.
     pub(crate) key: String,
-    /// The ids that servers answered, over all attempts.
+    /// The ids that servers returned, over all attempts.
     pub(crate) answered: BTreeSet<String>,
     pub(crate) cancel_asked: bool,
 }

@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::network::Cut;
 use crate::proxy::{Mode, Proxy};
 
-/// How long an outage may take to be over once it is ended.
+/// How long the recovery from an outage may take.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ fn one<'a, T>(of: &'a [T], dice: &mut Dice) -> &'a T {
     &of[usize::try_from(dice.below(of.len() as u64)).unwrap()]
 }
 
-/// Injects a fault and heals it. False: it is not possible here.
+/// Injects a fault and heals it. Returns false if this fault is not possible here.
 pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice) -> bool {
     match fault {
         Fault::ServerKilled | Fault::ServerFrozen | Fault::ServerFrozenLong | Fault::ServersRestarted => {
@@ -265,7 +265,7 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
 async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     let server = one(&cluster.servers, dice);
     let wires: [&Proxy; 3] = [&server.rest, &server.agents, &server.database];
-    // Clients of a database expect a line that is fit for one.
+    // Clients of a database need a fast line.
     let wire = if fault == Fault::WireSlow { &server.agents } else { *one(&wires, dice) };
     let _hurt = wire.hurt.lock().await;
     let mode = match fault {

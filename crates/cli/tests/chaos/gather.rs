@@ -13,7 +13,7 @@ use crate::evidence::{Event, Evidence, Run};
 /// Agents learn at their next contact which work they may stop.
 const PROCESSES_END: Duration = Duration::from_secs(30);
 
-/// Waits until no run is open; false when that takes far too long.
+/// Waits until no run is open. Returns false if that takes too long.
 pub(crate) async fn all_ended(cluster: &Cluster, patience: Duration) -> bool {
     let ended = within(patience, || async {
         let status = cluster.direct.get_any(0, "status").await?;

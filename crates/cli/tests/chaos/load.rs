@@ -1,4 +1,5 @@
-//! Clients that go on whatever happens: they submit through any server, try again with the same key, and cancel some.
+//! Clients that continue in spite of all faults: they submit through any server, retry with the same
+//! key, and cancel some.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

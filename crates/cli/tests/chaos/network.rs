@@ -102,7 +102,7 @@ impl Network {
     }
 }
 
-/// Removes what a test left that was killed before it could.
+/// Removes the networks of a test that was killed.
 fn sweep() {
     for line in output("netns list").lines() {
         let name = line.split(' ').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! PostgreSQL is away: servers stay up and say so, agents keep working and keep their results, and everything goes on
-//! when it is back.
+//! PostgreSQL is unavailable: servers stay up and report it, agents continue to work and keep their results, and
+//! everything continues after the recovery.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::random::setting;
 /// In CI. More with `DOWNBEAT_TEST_OUTAGE_SECONDS`.
 const SECONDS: u64 = 15;
 
-/// Checks all there is; these runs were asked for, by name.
+/// Checks all evidence, with these submitted runs, by name.
 pub(crate) async fn assert_true(cluster: &Cluster, submissions: &[(&str, &str)]) -> Evidence {
     assert!(all_ended(cluster, Duration::from_secs(60)).await, "every run ends");
     let submissions = submissions

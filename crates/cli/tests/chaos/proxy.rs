@@ -1,4 +1,4 @@
-//! Owns a wire that can be made bad: slow, silent in one direction or both, reset, refused, half open.
+//! Owns a wire with faults: slow, silent in one direction or both, reset, refused, half open.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ pub(crate) enum Mode {
     StallDown,
     /// New connections are refused; the old ones stay.
     Refuse,
-    /// New connections are taken and lead nowhere; the old ones stay silent.
+    /// New connections are accepted but carry nothing; the old ones stay silent.
     HalfOpen,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on every address: agents may live in networks of their own.
+    /// Listens on every address: agents may be in networks of their own.
     pub(crate) async fn to(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -113,7 +113,7 @@ impl Proxy {
         self.wire.send_modify(|wire| wire.mode = mode);
     }
 
-    /// Ends every connection as if the other side had never heard of it.
+    /// Resets every connection.
     pub(crate) fn cut(&self) {
         self.wire.send_modify(|wire| wire.cuts += 1);
     }

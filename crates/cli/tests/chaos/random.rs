@@ -1,5 +1,5 @@
 //! Everything at once: faults of all kinds from a printed seed while clients submit, cancel and watch; then everything
-//! heals, and the records are held against what was really done.
+//! heals, and the records are compared with the book.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The whole of it can fail: truth that is corrupted behind the servers' back is found.
+//! Checks that the whole test can fail: it finds records that were corrupted behind the servers.
 
 use downbeat_testbed::{DEADLINE, eventually};
 use serde_json::json;
@@ -47,7 +47,7 @@ async fn records_that_were_tampered_with_are_found() {
         assert!(rules(&found).contains(&rule), "`{rule}` is not among {found:#?}");
     }
 
-    // The event of a result is removed: the feed has a gap, and explains the record no longer.
+    // The event of a result is removed: the feed has a gap, and no longer leads to the record.
     let gone =
         "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events WHERE kind = 'execution_finished')";
     assert_eq!(sql.execute(gone, &[]).await.unwrap(), 1);

@@ -8,7 +8,7 @@ use downbeat_testbed::Client;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 
-/// A stream that is silent for so long is left: the wire may be dead without an error.
+/// A stream that is silent for this long is closed: the wire may be dead without an error.
 const SILENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -29,7 +29,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins with this server, and goes on to the next when it is let down.
+    /// Starts with this server, and uses the next one after a failure.
     pub(crate) fn start(client: Client, first: usize) -> Self {
         let until = Arc::new(AtomicU64::new(u64::MAX));
         let task = tokio::spawn(watch(client, first, Arc::clone(&until)));

@@ -1,4 +1,4 @@
-//! Owns a site whose agents run containers, and what can be seen of those on the engine.
+//! Owns a site whose agents run containers, and lists those on the engine.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub(crate) struct Yard {
     socket: String,
 }
 
-/// One that is on the engine.
+/// A container on the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     pub(crate) name: String,
@@ -126,7 +126,7 @@ impl Yard {
         all.into_iter().filter(|container| container.running).map(|container| container.name).collect()
     }
 
-    /// By Debian's own client: a newer one elsewhere does not talk to an older engine.
+    /// Uses Debian's own client: a newer one does not support an older engine.
     fn docker(&self, words: &[&str]) -> String {
         let client = if fs::exists("/usr/bin/docker").unwrap() { "/usr/bin/docker" } else { "docker" };
         let output = Command::new(client)

@@ -1,4 +1,4 @@
-//! Containers on a real engine, with server and agents as processes: what becomes of them when leases are kept, renewed,
+//! Containers on a real engine, with server and agents as processes: their end when leases are kept, renewed,
 //! lost and granted again.
 
 mod engine;

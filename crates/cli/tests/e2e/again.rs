@@ -1,4 +1,4 @@
-//! Params, pauses, roll-outs as they are shown, and runs that are tried again: by what the nodes really did.
+//! Params, pauses, printed roll-outs, and retries, checked by the lines that the nodes wrote.
 
 use std::fs;
 

@@ -181,7 +181,7 @@ fn every_run_of_a_killed_server_is_taken_over_and_nothing_finished_is_repeated()
         "1s",
     ])
     .json();
-    // A server that this machine does not let breathe is taken for dead: its runs do not count.
+    // A server that gets too little CPU time is considered dead: its runs do not count.
     let (taken, taken_from_living) =
         (whole(&figures["n"]), whole(&figures["runs taken from a living server"]));
     assert!(taken == 4 || taken_from_living > 0, "{figures}");

@@ -1,4 +1,4 @@
-//! The job files of the repository do what they say.
+//! Checks that the job files of the repository do what their comments describe.
 
 use downbeat_testbed::{Dev, example, run_in};
 

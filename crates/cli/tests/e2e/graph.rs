@@ -1,4 +1,4 @@
-//! Graphs as people see them: drawn, fanned out, failed in part, tried again from a task on, and with results of before.
+//! Graphs as people see them: drawn, fanned out, failed in part, retried from a task, and with cached results.
 
 use std::fs;
 

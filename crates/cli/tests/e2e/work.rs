@@ -1,4 +1,4 @@
-//! `node work`, by what really runs.
+//! Compares `node work` with the running processes.
 
 use downbeat_testbed::{Dev, processes, until};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Agents that die with results in their hands, or freeze past their lease.
+//! Agents that die with undelivered results, or freeze until their lease has expired.
 
 use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;

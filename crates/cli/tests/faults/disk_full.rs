@@ -1,4 +1,4 @@
-//! A full disk under the store: a clear error, nothing lost, and on it goes when there is room again.
+//! A full disk under the store: a clear error, nothing is lost, and work continues when there is room again.
 
 use downbeat_testbed::{SmallDisk, Store, eventually};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Packages: what jobs ask of apt is what dpkg has done, also when it fails, is cancelled or was interrupted.
+//! Packages: dpkg's log matches the jobs, also when apt fails, is cancelled or was interrupted.
 
 use downbeat_testbed::until;
 
@@ -10,7 +10,7 @@ const HOLD: &str = "run/downbeat-hello.hold";
 const CONFIGURATION: &str = "etc/downbeat-hello.conf";
 const POSTINST: &str = "downbeat-hello.postinst";
 
-/// A machine that knows of the packages.
+/// Returns a machine that has the package lists.
 fn updated() -> Site {
     let site = Site::of(1);
     site.task(&["apt", "update"]).ok();

@@ -1,4 +1,4 @@
-//! Steps over several machines: what happened on each, and in which order, by the machines' own records.
+//! Steps over several machines, checked with the machines' own records and their order.
 
 use downbeat_testbed::until;
 use serde_json::Value;

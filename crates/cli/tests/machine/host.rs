@@ -1,4 +1,4 @@
-//! Owns one booted machine, thrown away with the test: how it is made, what can be done and seen inside.
+//! Owns one booted machine, which is removed with the test.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -112,7 +112,7 @@ impl Host {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.path("proc")).unwrap().flatten() {
             if entry.file_name().to_string_lossy().parse::<u32>().is_ok() {
-                // One that ends at this moment has no command line any more.
+                // A process that has just ended has no command line.
                 let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
                 let line = String::from_utf8_lossy(&line).replace('\0', " ");
                 if line.contains(words) {

@@ -1,4 +1,4 @@
-//! The agent as a service of systemd: what restarts do to the work that it has, and to itself.
+//! The agent as a service of systemd, and the effect of restarts on it and its work.
 
 use downbeat_testbed::until;
 
@@ -84,8 +84,8 @@ fn a_job_can_restart_the_agent_that_carries_it_out() {
     let site = Site::of(1);
     let host = site.host();
     let former = host.agent();
-    // The second step may meet either life, and is lost with the former one if it was already on its way there. It is
-    // idempotent, so it is sent again.
+    // The second step may reach either session, and is lost if the former session had received it. It is idempotent,
+    // so it is sent again.
     let run = site.submit_file(
         "
 tasks:

@@ -52,18 +52,18 @@ pub fn retry_of<'a>(
     run: &RunRecord,
     plan: &Plan,
     executions: &'a [Execution],
-    again: RetryScope,
+    scope: RetryScope,
 ) -> Result<RetryStart<'a>, CannotRetry> {
     let id = || run.id.clone();
     if !run.live.is_ended() {
         return Err(CannotRetry::NotEnded { run: id(), state: run.state() });
     }
     let partial = run.live.end().is_some_and(|end| end.partial);
-    if run.state() == RunState::Completed && !partial && !matches!(again, RetryScope::From(_)) {
+    if run.state() == RunState::Completed && !partial && !matches!(scope, RetryScope::From(_)) {
         return Err(CannotRetry::NothingFailed { run: id() });
     }
     let last = last_attempts(executions);
-    let mut resolved = match again {
+    let mut resolved = match scope {
         RetryScope::AllNodes | RetryScope::From(_) => (*run.resolved).clone(),
         RetryScope::FailedNodes => {
             let failed = || last.iter().filter(|(_, last)| instance_failed(last, run.state()));
@@ -78,7 +78,7 @@ pub fn retry_of<'a>(
         let nodes = resolved.sets.first().map_or(0, Vec::len);
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
-    Ok(RetryStart { carried: carried_over(plan, &last, &resolved, again), resolved })
+    Ok(RetryStart { carried: carried_over(plan, &last, &resolved, scope), resolved })
 }
 
 /// Returns the executions that the second run does not repeat.
@@ -86,7 +86,7 @@ fn carried_over<'a>(
     plan: &Plan,
     last: &LastAttempts<'a>,
     resolved: &Resolved,
-    again: RetryScope,
+    scope: RetryScope,
 ) -> Vec<&'a Execution> {
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // An on-failure step may have undone earlier work on its node.
@@ -97,7 +97,7 @@ fn carried_over<'a>(
     let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
     let undone_walks: HashSet<_> =
         answered().filter(|(of, _)| of.node.is_none()).map(|(of, _)| walk(of)).collect();
-    let repeated = match again {
+    let repeated = match scope {
         RetryScope::From(entry) => entries_from(plan, entry),
         RetryScope::AllNodes | RetryScope::FailedNodes => HashSet::new(),
     };
@@ -281,10 +281,10 @@ mod tests {
     fn retry_of<'a>(
         run: &RunRecord,
         executions: &'a [Execution],
-        again: RetryScope,
+        scope: RetryScope,
     ) -> Result<RetryStart<'a>, CannotRetry> {
         let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).unwrap();
-        super::retry_of(run, &plan, executions, again)
+        super::retry_of(run, &plan, executions, scope)
     }
 
     fn node(number: u128) -> NodeId {

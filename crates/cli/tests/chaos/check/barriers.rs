@@ -1,4 +1,4 @@
-//! Barriers and dependencies hold by what was really done: nothing begins before all that it waits for has ended.
+//! Checks barriers and dependencies in the book: nothing begins before its dependencies have ended.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ fn compare(
     }
 }
 
-/// A step for failures runs only when an earlier one failed.
+/// Checks that an on-failure step runs only after an earlier step failed.
 fn reason(run: &Run, execution: &Execution, findings: &mut Findings) {
     let failed = run
         .executions

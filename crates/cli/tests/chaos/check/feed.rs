@@ -1,4 +1,4 @@
-//! The event feed has no gap and no repetition, is the same on all servers, and followers got exactly it.
+//! Checks that the event feed has no gap and no repetition, is equal on all servers, and reached the followers.
 
 use super::Findings;
 use crate::evidence::Evidence;

@@ -1,4 +1,4 @@
-//! The feed explains the records: replayed, it gives every run's and every execution's state, by allowed moves only.
+//! Checks that a replay of the feed results in the recorded states of runs and executions, by allowed moves only.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The checker finds each kind of lie: evidence that is true, forged in one place.
+//! Checks the checker: true evidence, forged in one place, is found.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn event(feed: &mut Vec<Event>, kind: &str, execution: Option<&str>, data: Value
     feed.push(Event { seq, kind: kind.to_owned(), run: Some("r1".to_owned()), execution, data });
 }
 
-/// One run on two nodes, in which `a` failed once on web-1; everything as it should be.
+/// Returns evidence without violations: one run on two nodes, in which `a` failed once on web-1.
 fn truth() -> Evidence {
     let mut text = String::new();
     let mut executions = Vec::new();
@@ -111,7 +111,7 @@ fn execution<'a>(evidence: &'a mut Evidence, id: &str) -> &'a mut Execution {
     run(evidence).executions.iter_mut().find(|execution| execution.id == id).unwrap()
 }
 
-/// Takes a line of the book and puts it elsewhere.
+/// Moves a line of the book.
 fn move_line(evidence: &mut Evidence, from: usize, to: usize) {
     let line = evidence.book.lines.remove(from);
     evidence.book.lines.insert(to, line);

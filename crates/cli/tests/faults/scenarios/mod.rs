@@ -1,5 +1,5 @@
-//! Leases and what hangs on them, one scenario after the other, with real servers and agents: who gets work, who keeps it,
-//! and what becomes of it when somebody dies or is late.
+//! Leases, one scenario after the other, with real servers and agents: which node gets work, which keeps it, and what
+//! happens to it when a process dies or is late.
 
 mod leasing;
 mod placement;

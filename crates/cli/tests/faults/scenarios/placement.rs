@@ -26,7 +26,7 @@ fn six(site: &Site, placement: &Value) -> Value {
     definition
 }
 
-/// The nodes that carried out a run, which ends well.
+/// Returns the nodes that executed a run, which succeeds.
 async fn nodes_of(site: &Site, definition: &Value, key: &str) -> BTreeSet<String> {
     let run = site.submit(definition, key).await;
     assert_eq!(site.ended(&run).await["status"], "completed");

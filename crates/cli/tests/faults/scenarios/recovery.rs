@@ -1,4 +1,4 @@
-//! Recovery: what a node that is gone or late had is done by another, and counts once.
+//! Recovery: another node does the work of a node that is gone or late, and it counts once.
 
 use std::fs;
 

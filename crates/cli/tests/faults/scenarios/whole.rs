@@ -1,4 +1,4 @@
-//! Whole graphs: several workers at one, and what becomes of it when a worker or the server goes away in the middle.
+//! Whole graphs: several workers share one, and a worker or the server dies in the middle.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ fn fan(site: &Site) -> Value {
 async fn one_graph_is_carried_out_by_several_workers_at_once() {
     let site = site(&["web-1", "web-2", "web-3"]).await;
     let run = site.submit(&fan(&site), "k").await;
-    // They wait for each other: all six slots are at it, or this never goes on.
+    // They wait for each other: all six slots must be in use, or this never ends.
     let first = site.have_begun(6).await;
     for node in ["web-1", "web-2", "web-3"] {
         let work = site.work(node).await;
@@ -46,7 +46,7 @@ async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() 
     let run = site.submit(&fan(&site), "k").await;
     site.have_begun(6).await;
     site.agent("web-2").kill();
-    // The others are full: what it had waits, and is done when there is room.
+    // The others are full: its work waits until there is room.
     site.work_until("web-2", |work| work["expired_leases"] == 2).await;
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
