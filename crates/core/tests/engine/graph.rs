@@ -377,8 +377,8 @@ fn again(first: &World, again: RetryScope) -> Result<World, CannotRetry> {
     let second = retry_of(&first.record, &first.plan, &executions, again)?;
     let resolved = Arc::new(second.resolved.clone());
     let mut world = World::of(Arc::clone(&first.record.definition), resolved, 2);
-    let taken = second.executions(&world.record.id, world.now, &mut world.dice);
-    world.take_over(taken);
+    let carried = second.executions(&world.record.id, world.now, &mut world.dice);
+    world.carry_over(carried);
     world.begin();
     Ok(world)
 }
@@ -433,7 +433,7 @@ fn items_are_not_carried_over_when_their_list_is_computed_again() {
     done(&mut first, "[1]", Verdict::Failed);
     let second = again(&first, RetryScope::From(EntryIx(0))).unwrap();
     assert_eq!(second.sent, ["0@-"]);
-    assert_eq!(second.executions.len(), 1, "nothing was taken over");
+    assert_eq!(second.executions.len(), 1, "nothing was carried over");
 }
 
 #[test]

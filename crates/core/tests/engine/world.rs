@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Adds the executions that a retry takes over.
-    pub(crate) fn take_over(&mut self, executions: Vec<Execution>) {
+    pub(crate) fn carry_over(&mut self, executions: Vec<Execution>) {
         self.executions = executions.into_iter().map(|execution| (execution.id, execution)).collect();
         self.progress = self.restored();
     }

@@ -18,8 +18,8 @@ impl Story<'_> {
         for execution in self.world.executions.values().filter(|execution| !execution.is_carried()) {
             let place = place_of(execution);
             let instance = self.tables.instance_at(place).ok_or_else(|| format!("there is no {place:?}"))?;
-            if self.tables.instances[instance].taken_over {
-                return Err(format!("{} was taken over", self.name(instance)));
+            if self.tables.instances[instance].carried {
+                return Err(format!("{} was carried over", self.name(instance)));
             }
             found.push((instance, execution));
         }

@@ -9,7 +9,7 @@ use super::tables::{Given, Why};
 
 /// The situations that must occur in some of the stories.
 pub(crate) const KINDS: [&str; 42] = [
-    "all items taken over",
+    "all items carried over",
     "budget spent",
     "death",
     "earlier result",
@@ -134,8 +134,8 @@ impl Story<'_> {
             counts.note("items from an output", tables.sources[part.entry].is_some());
             let bounded = each.max_parallel.is_some_and(|most| items.len() > most as usize);
             counts.note("items under a bound", bounded);
-            let taken = !items.is_empty() && of_part().all(|instance| instance.taken_over);
-            counts.note("all items taken over", taken);
+            let carried = !items.is_empty() && of_part().all(|instance| instance.carried);
+            counts.note("all items carried over", carried);
         }
     }
 }

@@ -158,11 +158,11 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Returns whether all of an entry was taken over, or it has no items.
+    /// Returns whether all of an entry was carried over, or it has no items.
     pub(super) fn is_whole(&self, part: usize) -> bool {
         let Part { entry, wave, .. } = self.parts[part];
         if !self.goes_over_items(entry) {
-            return wave.is_none() && self.instances.iter().all(|i| i.part != part || i.taken_over);
+            return wave.is_none() && self.instances.iter().all(|i| i.part != part || i.carried);
         }
         let steps = || (0..self.places.len()).filter(|step| self.places[*step].0 == entry);
         let holds = if self.graph {
@@ -172,12 +172,13 @@ impl<'a> Tables<'a> {
         };
         holds.is_ok()
             && self.items(entry).is_some_and(|items| {
-                (0..items.len()).all(|item| steps().all(|step| self.was_taken_over((step, None, Some(item)))))
+                (0..items.len())
+                    .all(|item| steps().all(|step| self.was_carried_over((step, None, Some(item)))))
             })
     }
 
     /// A paused run lets running steps end and begins nothing more. A paused run can be cancelled. A part that was
-    /// taken over as a whole is not held up, because it begins nothing. A wave waits for its pause.
+    /// carried over as a whole is not held up, because it begins nothing. A wave waits for its pause.
     pub(super) fn is_held_up(&self, part: usize) -> bool {
         if self.paused && self.stop.is_none() {
             return !self.is_whole(part);
@@ -285,7 +286,7 @@ impl<'a> Tables<'a> {
     }
 
     /// An entry failed if any of its instances failed; otherwise it succeeded if any of them ran; otherwise it was
-    /// skipped. Executions that were taken over count when their part is due; a task without items succeeded.
+    /// skipped. Executions that were carried over count when their part is due; a task without items succeeded.
     pub(super) fn end_of(&self, part: usize) -> Fate {
         let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
         if self.parts[part].stage == Stage::Skipped {
@@ -421,7 +422,7 @@ impl<'a> Tables<'a> {
     }
 
     /// `run retry RUN` runs failed and skipped steps again. `--from TASK` also runs TASK and all its dependents again,
-    /// whatever their result; in a list, that task and all after it. Other succeeded steps are taken over.
+    /// whatever their result; in a list, that task and all after it. Other succeeded steps are carried over.
     pub(crate) fn left_for_another(&self, from: Option<usize>) -> BTreeSet<Place> {
         let entries = 0..self.case.definition.tasks.len();
         let repeated: Vec<bool> =
@@ -429,7 +430,7 @@ impl<'a> Tables<'a> {
         let mut kept: BTreeSet<Place> = (0..self.instances.len())
             .filter(|&i| {
                 let Instance { entry, fate, .. } = self.instances[i];
-                // Steps that ran after failures are never taken over.
+                // Steps that ran after failures are never carried over.
                 fate == Some(Fate::Succeeded)
                     && !self.is_on_failure(i)
                     && !repeated[entry]
@@ -437,7 +438,7 @@ impl<'a> Tables<'a> {
             })
             .map(|i| (self.instances[i].step, self.instances[i].node, self.instances[i].item))
             .collect();
-        // Items of a `for_each` are taken over one by one, if the tasks that produce its list are taken over.
+        // Items of a `for_each` are carried over one by one, if the tasks that produce its list are carried over.
         loop {
             let whole = |step: usize| {
                 let all = self.instances.iter().filter(|i| i.step == step);
@@ -461,7 +462,7 @@ impl<'a> Tables<'a> {
         self.parts[entry].after.iter().any(|&before| self.follows(before, from))
     }
 
-    /// Nothing is taken over from a node on which an `on_failure` step ran, because that step may have undone the work.
+    /// Nothing is carried over from a node on which an `on_failure` step ran, because that step may have undone the work.
     /// The same holds for a branch without its own node, and for one of its items.
     fn may_be_undone(&self, instance: usize) -> bool {
         let Instance { node, item, entry, .. } = self.instances[instance];

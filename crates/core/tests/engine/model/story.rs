@@ -108,9 +108,9 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     }
     // `run retry RUN` creates a new run from an ended one that did not complete, or completed partially. `--from TASK`
     // works on a completed run too.
-    let taken = first.carried_over(from).map_err(|error| first.report(&error))?;
+    let carried = first.carried_over(from).map_err(|error| first.report(&error))?;
     let results = first.world.cache.values().cloned().collect();
-    let mut second = Story::new(case, taken, results, seed + 1, Dice::new(dice.next_u64()));
+    let mut second = Story::new(case, carried, results, seed + 1, Dice::new(dice.next_u64()));
     second.run().map_err(|error| second.report(&format!("retried from {from:?}: {error}")))?;
     counts.note("retried", from.is_none());
     counts.note("retried from a task", from.is_some());
@@ -169,7 +169,7 @@ pub(super) struct Story<'a> {
 impl<'a> Story<'a> {
     fn new(
         case: &'a Case,
-        taken_over: Vec<Execution>,
+        carried: Vec<Execution>,
         results: Vec<Execution>,
         seed: u64,
         mut dice: Dice,
@@ -177,10 +177,10 @@ impl<'a> Story<'a> {
         let (definition, resolved) = case.shared();
         let mut world = World::of(definition, resolved, seed);
         world.now = at(0);
-        let taken = taken_over.iter().map(|execution| (place_of(execution), output_of(execution)));
-        let mut tables = Tables::new(case, taken.collect());
-        if !taken_over.is_empty() {
-            world.take_over(taken_over);
+        let outputs = carried.iter().map(|execution| (place_of(execution), output_of(execution)));
+        let mut tables = Tables::new(case, outputs.collect());
+        if !carried.is_empty() {
+            world.carry_over(carried);
         }
         let mut keys = BTreeMap::new();
         for execution in results {
@@ -593,13 +593,13 @@ impl<'a> Story<'a> {
         let again = from.map_or(RetryScope::AllNodes, |entry| RetryScope::From(EntryIx::new(entry)));
         let second = retry_of(&self.world.record, &self.world.plan, &executions, again);
         let second = second.map_err(|why| why.to_string())?;
-        let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
-        let got: BTreeSet<Place> = taken.iter().map(place_of).collect();
+        let carried = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
+        let got: BTreeSet<Place> = carried.iter().map(place_of).collect();
         let expected = self.tables.left_for_another(from);
-        if got == expected && got.len() == taken.len() {
-            Ok(taken)
+        if got == expected && got.len() == carried.len() {
+            Ok(carried)
         } else {
-            Err(format!("from {from:?} on: {got:?} is taken over, not {expected:?}"))
+            Err(format!("from {from:?} on: {got:?} is carried over, not {expected:?}"))
         }
     }
 }

@@ -113,7 +113,7 @@ pub(crate) struct Instance {
     pub(crate) node: Option<usize>,
     pub(crate) item: Option<usize>,
     /// It succeeded in the run that this one retries.
-    pub(crate) taken_over: bool,
+    pub(crate) carried: bool,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) fate: Option<Fate>,
     /// Its output when it succeeded.
@@ -179,7 +179,7 @@ pub(crate) struct Tables<'a> {
     /// The outputs of earlier results, by their inputs.
     pub(crate) results: BTreeMap<String, Value>,
     /// The instances that succeeded in the run that this one retries, with their outputs.
-    taken_over: BTreeMap<Place, Value>,
+    carried: BTreeMap<Place, Value>,
     pub(crate) now: i64,
     /// The end of the last attempt.
     pub(super) last_end: Option<i64>,
@@ -200,7 +200,7 @@ fn row_and_column((step, node, item): Place) -> usize {
 }
 
 impl<'a> Tables<'a> {
-    pub(crate) fn new(case: &'a Case, taken_over: BTreeMap<Place, Value>) -> Self {
+    pub(crate) fn new(case: &'a Case, carried: BTreeMap<Place, Value>) -> Self {
         let graph = case.definition.is_graph();
         let places = case.places();
         let mut tables = Self {
@@ -216,7 +216,7 @@ impl<'a> Tables<'a> {
             deleted: vec![false; case.nodes],
             unfit: vec![false; places.len()],
             results: BTreeMap::new(),
-            taken_over,
+            carried,
             now: 0,
             last_end: None,
             sources: Vec::new(),
@@ -282,10 +282,10 @@ impl<'a> Tables<'a> {
                 continue;
             }
             let place = (step, node, item);
-            let output = self.taken_over.get(&place).cloned();
-            let taken_over = output.is_some();
-            // Succeeded steps are taken over and do not run again.
-            let fate = taken_over.then_some(Fate::Succeeded);
+            let output = self.carried.get(&place).cloned();
+            let carried = output.is_some();
+            // Succeeded steps are carried over and do not run again.
+            let fate = carried.then_some(Fate::Succeeded);
             let attempts = Vec::new();
             self.by_place[row_and_column(place)] = Some(self.instances.len());
             self.instances.push(Instance {
@@ -295,7 +295,7 @@ impl<'a> Tables<'a> {
                 step,
                 node,
                 item,
-                taken_over,
+                carried,
                 attempts,
                 fate,
                 output,
@@ -303,8 +303,8 @@ impl<'a> Tables<'a> {
         }
     }
 
-    pub(super) fn was_taken_over(&self, place: Place) -> bool {
-        self.taken_over.contains_key(&place)
+    pub(super) fn was_carried_over(&self, place: Place) -> bool {
+        self.carried.contains_key(&place)
     }
 
     pub(crate) fn instance_at(&self, place: Place) -> Option<usize> {
@@ -610,7 +610,7 @@ impl<'a> Tables<'a> {
             self.add_walk(part, None, None);
         }
         for i in 0..self.instances.len() {
-            if self.instances[i].part == part && !self.instances[i].taken_over {
+            if self.instances[i].part == part && !self.instances[i].carried {
                 self.skip(i, why);
             }
         }
@@ -637,7 +637,7 @@ impl<'a> Tables<'a> {
             }
         }
         for i in 0..self.instances.len() {
-            let concerned = self.instances[i].part == part && !self.instances[i].taken_over;
+            let concerned = self.instances[i].part == part && !self.instances[i].carried;
             if concerned && let Err(why) = self.node_joins(i) {
                 self.skip(i, why);
             }
