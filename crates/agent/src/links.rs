@@ -223,7 +223,7 @@ impl Links {
                 let link = CallLink::new(0, Purpose::Bulk, &control.address, link);
                 let used = link.for_a_call();
                 bulk.link = Some(link);
-                lent
+                used
             }
             Err(fault) => {
                 tracing::debug!(hostname = %self.hostname, server = %control.address, %fault, "no second connection");
