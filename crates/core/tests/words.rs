@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Phrases, each with a plain alternative. An `_` in a name counts as a blank.
-const PHRASES: [(&str, &str); 15] = [
+const PHRASES: [(&str, &str); 14] = [
     ("came to", "name the value: \"expected a list, got a string\""),
     ("comes to", "evaluates to, or: ends as"),
     ("told", "name who sends what: \"the server sends the agent …\""),
@@ -19,7 +19,6 @@ const PHRASES: [(&str, &str); 15] = [
     ("ended well", "succeeded"),
     ("answers what", "returns"),
     ("under way", "active (a run), running (a step), in flight (a message)"),
-    ("at work", "busy, or: runs"),
     ("nothing is said", "default: …"),
 ];
 
