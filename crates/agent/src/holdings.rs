@@ -95,7 +95,7 @@ pub(crate) struct Ready {
     pub(crate) stop: Arc<Stop>,
 }
 
-/// What happens to a result.
+/// Whether a result is reported or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Report,

@@ -58,7 +58,7 @@ pub(crate) struct Links {
     complaints: std::sync::Mutex<Complaints<String>>,
     /// Not part of `connecting`, which stays locked while no server responds: a call that ends must not wait
     /// for it.
-    current: std::sync::Mutex<Option<Lent>>,
+    current: std::sync::Mutex<Option<CallLink>>,
     connecting: Mutex<Connecting>,
     bulk: Mutex<Bulk>,
     /// The number of the last link that failed.
@@ -73,7 +73,7 @@ struct Connecting {
 
 #[derive(Debug, Default)]
 struct Bulk {
-    link: Option<Lent>,
+    link: Option<CallLink>,
     used_at: Option<Instant>,
     /// Not opened again before this time.
     not_before: Option<Instant>,
@@ -92,12 +92,12 @@ pub(crate) enum Purpose {
 
 /// A link for one call.
 #[derive(Clone, Debug)]
-pub(crate) struct Lent {
+pub(crate) struct CallLink {
     number: u64,
     pub(crate) purpose: Purpose,
     address: Arc<str>,
     link: Arc<dyn Link>,
-    /// Calls that the server responded to over this link, and their number when the link was lent.
+    /// Calls that the server responded to over this link, and their number when the link was used.
     answered: Arc<AtomicU64>,
     answered_before: u64,
 }
@@ -119,7 +119,7 @@ impl<K: Eq + Hash> Complaints<K> {
     }
 }
 
-impl Lent {
+impl CallLink {
     fn new(number: u64, purpose: Purpose, address: &str, link: Arc<dyn Link>) -> Self {
         Self { number, purpose, address: address.into(), link, answered: Arc::default(), answered_before: 0 }
     }
@@ -129,17 +129,17 @@ impl Lent {
     }
 
     /// Returns whether both are the same link.
-    pub(crate) fn is(&self, other: &Lent) -> bool {
+    pub(crate) fn is(&self, other: &CallLink) -> bool {
         self.number == other.number
     }
 
-    /// Returns whether another call over this link got a response since it was lent for this one.
+    /// Returns whether another call over this link got a response since this call got the link.
     fn was_answered_meanwhile(&self) -> bool {
         self.answered.load(Ordering::Relaxed) != self.answered_before
     }
 }
 
-impl std::ops::Deref for Lent {
+impl std::ops::Deref for CallLink {
     type Target = dyn Link;
 
     fn deref(&self) -> &Self::Target {
@@ -171,15 +171,15 @@ impl Links {
     }
 
     /// Returns the control link. Connects first, for as long as it takes, if there is none.
-    pub(crate) async fn lend(&self) -> Lent {
-        if let Some(lent) = &*self.current() {
-            return lent.for_a_call();
+    pub(crate) async fn control_link(&self) -> CallLink {
+        if let Some(used) = &*self.current() {
+            return used.for_a_call();
         }
         let mut connecting = self.connecting.lock().await;
         loop {
             // Another task may have connected in the meantime.
-            if let Some(lent) = &*self.current() {
-                return lent.for_a_call();
+            if let Some(used) = &*self.current() {
+                return used.for_a_call();
             }
             let failures = self.failures.load(Ordering::Relaxed);
             if failures > 0 {
@@ -191,7 +191,7 @@ impl Links {
             match self.connector.connect(address).await {
                 Ok(link) => {
                     tracing::debug!(hostname = %self.hostname, server = %address, "connected");
-                    *self.current() = Some(Lent::new(connecting.made, Purpose::Control, address, link));
+                    *self.current() = Some(CallLink::new(connecting.made, Purpose::Control, address, link));
                 }
                 Err(fault) => self.failed(address, &fault),
             }
@@ -201,8 +201,8 @@ impl Links {
     /// Returns the link for a call that carries this much output. Small output uses the control link: a
     /// second connection for each node that prints a line would be too expensive for a server with thousands
     /// of nodes.
-    pub(crate) async fn lend_for_output(&self, bytes: usize) -> Lent {
-        let control = self.lend().await;
+    pub(crate) async fn link_for_output(&self, bytes: usize) -> CallLink {
+        let control = self.control_link().await;
         let mut bulk = self.bulk.lock().await;
         bulk.used_at = Some(Instant::now());
         // The bulk link has to lead to the same server as the control link, which may have moved to another
@@ -220,10 +220,10 @@ impl Links {
             Ok(link) => {
                 tracing::debug!(hostname = %self.hostname, server = %control.address, "connected for output");
                 // Control links are numbered from 1.
-                let link = Lent::new(0, Purpose::Bulk, &control.address, link);
-                let lent = link.for_a_call();
+                let link = CallLink::new(0, Purpose::Bulk, &control.address, link);
+                let used = link.for_a_call();
                 bulk.link = Some(link);
-                lent
+                used
             }
             Err(fault) => {
                 tracing::debug!(hostname = %self.hostname, server = %control.address, %fault, "no second connection");
@@ -245,34 +245,34 @@ impl Links {
 
     /// Notes the result of a call. After a failure to reach the server, the next call goes to the next
     /// server.
-    pub(crate) async fn note_result<T>(&self, lent: &Lent, result: &Result<T, Fault>) {
+    pub(crate) async fn note_result<T>(&self, used: &CallLink, result: &Result<T, Fault>) {
         match result {
-            Err(Fault::TimedOut(_)) if lent.was_answered_meanwhile() => {
-                tracing::debug!(hostname = %self.hostname, server = %lent.address, "a call timed out; other calls succeed");
+            Err(Fault::TimedOut(_)) if used.was_answered_meanwhile() => {
+                tracing::debug!(hostname = %self.hostname, server = %used.address, "a call timed out; other calls succeed");
             }
-            Err(fault @ (Fault::Unavailable(_) | Fault::TimedOut(_))) => match lent.purpose {
+            Err(fault @ (Fault::Unavailable(_) | Fault::TimedOut(_))) => match used.purpose {
                 Purpose::Control => {
-                    if self.give_up(lent) {
-                        self.failed(&lent.address, fault);
+                    if self.give_up(used) {
+                        self.failed(&used.address, fault);
                     }
                 }
-                Purpose::Bulk => self.note_bulk_failure(lent, fault).await,
+                Purpose::Bulk => self.note_bulk_failure(used, fault).await,
             },
             // Any response proves that the server is there.
             Ok(_) | Err(_) => {
-                lent.answered.fetch_add(1, Ordering::Relaxed);
+                used.answered.fetch_add(1, Ordering::Relaxed);
                 if result.is_ok() {
-                    self.answered(lent);
+                    self.answered(used);
                 }
             }
         }
     }
 
     /// A failure of the bulk link does not close the control link.
-    async fn note_bulk_failure(&self, lent: &Lent, fault: &Fault) {
-        tracing::debug!(hostname = %self.hostname, server = %lent.address, %fault, "cannot send output");
+    async fn note_bulk_failure(&self, used: &CallLink, fault: &Fault) {
+        tracing::debug!(hostname = %self.hostname, server = %used.address, %fault, "cannot send output");
         let mut bulk = self.bulk.lock().await;
-        if bulk.link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.answered, &lent.answered)) {
+        if bulk.link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.answered, &used.answered)) {
             bulk.link = None;
             if matches!(fault, Fault::Unavailable(_)) {
                 bulk.not_before = Some(Instant::now() + self.tuning.backoff_most);
@@ -280,40 +280,40 @@ impl Links {
         }
     }
 
-    fn answered(&self, lent: &Lent) {
+    fn answered(&self, used: &CallLink) {
         self.known.store(true, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
             self.complaints().0.clear();
-            tracing::info!(hostname = %self.hostname, server = %lent.address, "a server responds again");
+            tracing::info!(hostname = %self.hostname, server = %used.address, "a server responds again");
         }
     }
 
     /// Uses the next server for the next call: this one responds, and refuses what others may accept.
-    pub(crate) fn move_on(&self, lent: &Lent) {
+    pub(crate) fn move_on(&self, used: &CallLink) {
         if self.addresses.len() > 1 {
-            self.give_up(lent);
+            self.give_up(used);
         }
     }
 
     /// Drops this link if calls still use it. Returns whether they did.
-    fn give_up(&self, lent: &Lent) -> bool {
+    fn give_up(&self, used: &CallLink) -> bool {
         let mut current = self.current();
-        let is_current = current.as_ref().is_some_and(|link| link.is(lent));
+        let is_current = current.as_ref().is_some_and(|link| link.is(used));
         if is_current {
             *current = None;
-            self.given_up.send_replace(lent.number);
+            self.given_up.send_replace(used.number);
         }
         is_current
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<Lent>> {
+    fn current(&self) -> std::sync::MutexGuard<'_, Option<CallLink>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until another call found this link broken.
-    pub(crate) async fn given_up(&self, lent: &Lent) {
+    pub(crate) async fn given_up(&self, used: &CallLink) {
         // The channel cannot close while `self` exists.
-        let _ = self.given_up.subscribe().wait_for(|number| *number >= lent.number).await;
+        let _ = self.given_up.subscribe().wait_for(|number| *number >= used.number).await;
     }
 
     fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints<String>> {

@@ -57,13 +57,13 @@ struct State {
     /// The number of chunks at the front that were sent once and may have arrived. They must be sent again unchanged,
     /// or a server could not recognize them.
     sealed: usize,
-    under_way: bool,
+    in_flight: bool,
     listed: bool,
 }
 
 /// Chunks of one buffer that are being sent.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct InFlight {
     buffer: Arc<Buffer>,
     chunks: Vec<Chunk>,
 }
@@ -108,7 +108,7 @@ impl Outputs {
     }
 
     /// Takes chunks of at most this cost. The caller ends each with `done` or `put_back`.
-    pub(crate) fn take(&self, message_bytes: usize) -> Vec<Taken> {
+    pub(crate) fn take(&self, message_bytes: usize) -> Vec<InFlight> {
         let mut buffers = self.listed();
         // On a slow network the small messages must not all belong to the first execution.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % buffers.len().max(1);
@@ -119,7 +119,7 @@ impl Outputs {
             let chunks = buffer.take(room);
             room -= cost_bytes(&chunks).min(room);
             if !chunks.is_empty() {
-                taken.push(Taken { buffer, chunks });
+                taken.push(InFlight { buffer, chunks });
             }
         }
         taken
@@ -199,10 +199,10 @@ impl Buffer {
             left -= cost(chunk);
             count += 1;
         }
-        if state.under_way || count == 0 {
+        if state.in_flight || count == 0 {
             return Vec::new();
         }
-        state.under_way = true;
+        state.in_flight = true;
         state.bytes -= room - left;
         state.sealed = state.sealed.saturating_sub(count);
         state.chunks.drain(..count).collect()
@@ -215,7 +215,7 @@ impl Buffer {
             let sent = self.sent.notified();
             {
                 let mut state = lock(&self.state);
-                if !state.under_way {
+                if !state.in_flight {
                     if state.listed {
                         lock(&self.outputs.buffers).remove(&self.held);
                     }
@@ -228,7 +228,7 @@ impl Buffer {
     }
 }
 
-impl Taken {
+impl InFlight {
     pub(crate) fn held(&self) -> LeaseRef {
         self.buffer.held
     }
@@ -239,7 +239,7 @@ impl Taken {
 
     /// The chunks arrived, or never will.
     pub(crate) fn done(self) {
-        lock(&self.buffer.state).under_way = false;
+        lock(&self.buffer.state).in_flight = false;
         self.buffer.sent.notify_waiters();
     }
 
@@ -248,7 +248,7 @@ impl Taken {
     pub(crate) fn put_back(self) {
         {
             let mut state = lock(&self.buffer.state);
-            state.under_way = false;
+            state.in_flight = false;
             let end = self.chunks.last().map_or(0, |chunk| chunk.offset + chunk.text.len() as u64);
             if state.chunks.front().is_none_or(|next| next.offset == end) {
                 state.sealed += self.chunks.len();

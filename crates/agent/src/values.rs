@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use downbeat_backends::{Finish, Identity, Piece, Places, Receive, Stream};
+use downbeat_backends::{BlockingCalls, Finish, Identity, Piece, Receive, Stream};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
@@ -20,7 +20,7 @@ use crate::output::Tap;
 /// How long reading the file of outputs may take. The attempt keeps its lane until then.
 const GATHER_FOR: Duration = Duration::from_secs(30);
 /// Few, because each reader may hang with the disk.
-static READERS: Places = Places::new(2, GATHER_FOR);
+static READERS: BlockingCalls = BlockingCalls::new(2, GATHER_FOR);
 
 /// Searches the output of a task that declares outputs for JSON objects, and passes the output on.
 #[derive(Debug)]
@@ -218,8 +218,8 @@ mod tests {
             ("", "{\"a\": 1, \"b\": [2]}\n", Ok(r#"{"a":1,"b":[2]}"#)),
             ("a=file\n", "{\"a\": 1, \"b\": null}\n", Ok(r#"{"a":"file","b":null}"#)),
             ("\n a=1\nb=\n", "", Ok(r#"{"a":"1","b":""}"#)),
-            ("a=1\n", "", Err("did not say its output `b`")),
-            ("", "", Err("did not say its output `a`, `b`")),
+            ("a=1\n", "", Err("did not set output `b`")),
+            ("", "", Err("did not set output `a`, `b`")),
             ("a=1\nnonsense\n", "", Err("line 2 of the file $DOWNBEAT_OUTPUT is not `name=value`")),
             (&long, "{\"b\": 1}", Err("larger than 64 KiB")),
             ("a=1\nb=2", "{\"a\": ", Ok(r#"{"a":"1","b":"2"}"#)),

@@ -2,7 +2,7 @@
 //! client from the plan that the server returns.
 
 use downbeat_core::run::RunRecord;
-use downbeat_core::run::again::answering_steps;
+use downbeat_core::run::again::on_failure_steps;
 use downbeat_core::spec::Condition;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub(crate) struct RolloutOutline {
 
 impl Outline {
     pub(crate) fn of_run(run: &RunRecord) -> Self {
-        let answering = answering_steps(&run.definition);
+        let on_failure = on_failure_steps(&run.definition);
         let mut steps = Vec::new();
         for (entry, set) in run.definition.tasks.iter().zip(&run.resolved.entries) {
             let nodes =
@@ -47,7 +47,7 @@ impl Outline {
                     instances: instances(nodes, items),
                     has_items: items.is_some(),
                     in_waves: entry.condition() != Some(Condition::OnFailure),
-                    handles_failure: answering
+                    handles_failure: on_failure
                         .contains(&u32::try_from(steps.len()).expect("plans are bounded")),
                 });
             }

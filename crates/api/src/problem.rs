@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn what_the_message_says_of_a_node_is_not_repeated() {
         let mentioned = problem(
-            "step 0 (x) is refused on t1: env.B: must be a text; y: z; nothing was started",
-            &[("t1", "env.B: must be a text; y: z")],
+            "step 0 (x) is refused on t1: env.B: must be a string; y: z; nothing was started",
+            &[("t1", "env.B: must be a string; y: z")],
         );
         assert_eq!(mentioned.detail, mentioned.message());
         assert_eq!(mentioned.unmentioned_nodes().count(), 0);

@@ -9,32 +9,32 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// For working directories, programs, and files that backends read and write.
-pub(crate) static USERS_FILES: Places = Places::new(8, Duration::from_secs(5));
+pub(crate) static USERS_FILES: BlockingCalls = BlockingCalls::new(8, Duration::from_secs(5));
 
 /// A limit of concurrent blocking calls.
 #[derive(Debug)]
-pub struct Places {
+pub struct BlockingCalls {
     free: Semaphore,
     /// Calls that have returned.
     returned: AtomicU64,
     patience: Duration,
 }
 
-impl Places {
-    pub const fn new(places: usize, patience: Duration) -> Self {
-        Self { free: Semaphore::const_new(places), returned: AtomicU64::new(0), patience }
+impl BlockingCalls {
+    pub const fn new(most: usize, patience: Duration) -> Self {
+        Self { free: Semaphore::const_new(most), returned: AtomicU64::new(0), patience }
     }
 
-    /// Runs a call on a thread that may block. Fails if no place is free and no call has returned for a while. Dropping
-    /// this future leaves the call, and its place, running.
+    /// Runs a call on a thread that may block. Fails if no permit is free and no call has returned for a while. Dropping
+    /// this future leaves the call, and its permit, running.
     pub async fn run<T: Send + 'static>(
         &'static self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<T> {
-        let place = loop {
+        let permit = loop {
             let returned = self.returned.load(Ordering::Relaxed);
             match timeout(self.patience, self.free.acquire()).await {
-                Ok(Ok(place)) => break place,
+                Ok(Ok(permit)) => break permit,
                 Ok(Err(closed)) => return Err(io::Error::other(closed)),
                 // Slow, because there are many.
                 Err(_) if self.returned.load(Ordering::Relaxed) != returned => {}
@@ -49,7 +49,7 @@ impl Places {
         let called = tokio::task::spawn_blocking(move || {
             let value = call();
             self.returned.fetch_add(1, Ordering::Relaxed);
-            drop(place);
+            drop(permit);
             value
         });
         called.await.map_err(|error| io::Error::other(format!("the call failed: {error}")))
@@ -66,14 +66,14 @@ mod tests {
 
     #[tokio::test]
     async fn calls_that_hang_keep_their_places_and_no_call_waits_forever() {
-        static PLACES: Places = Places::new(2, Duration::from_millis(10));
+        static CALLS: BlockingCalls = BlockingCalls::new(2, Duration::from_millis(10));
         let (answers, hung) = (0..2).map(|_| channel::<()>()).unzip::<_, _, Vec<_>, Vec<_>>();
         for mount in hung {
-            assert!(Box::pin(PLACES.run(move || mount.recv())).now_or_never().is_none());
+            assert!(Box::pin(CALLS.run(move || mount.recv())).now_or_never().is_none());
         }
-        let refused = PLACES.run(|| ()).await.unwrap_err();
+        let refused = CALLS.run(|| ()).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
         drop(answers);
-        while PLACES.run(|| ()).await.is_err() {}
+        while CALLS.run(|| ()).await.is_err() {}
     }
 }

@@ -15,7 +15,7 @@ mod utf8;
 mod variables;
 
 pub use backend::{Backend, Call, Finish, Identity};
-pub use blocking::Places;
+pub use blocking::BlockingCalls;
 pub use builtin::{
     Apt, BackendSettings, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin,
 };

@@ -46,7 +46,7 @@ async fn packages_come_after_the_end_of_options_and_nobody_is_asked() {
 }
 
 #[tokio::test]
-async fn the_exit_code_of_apt_get_is_told() {
+async fn the_exit_code_of_apt_get_is_reported() {
     let bench = Bench::new();
     let stand_in = bench.stand_in("apt-get");
     stand_in.exits_with(100);

@@ -90,7 +90,7 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
     let action = |action: Value| json!({"actions": {"do": action}});
     let with = |param: Value| action(json!({"argv": ["/bin/x", "{p}"], "params": {"p": param}}));
     let key = "backends.own.actions.do";
-    for (declared, where_, told) in [
+    for (declared, where_, reason) in [
         (json!({}), "backends.own.actions".to_owned(), "must be a section"),
         (json!({"actions": {}}), "backends.own.actions".to_owned(), "declare at least one"),
         (json!({"actions": {"Do": {}}}), "backends.own.actions.Do".to_owned(), "is not a valid name"),
@@ -129,7 +129,7 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
     ] {
         let refused = Declared::read("own", &declared).unwrap_err();
         assert_eq!(refused.key, where_, "{refused}");
-        assert!(refused.reason.contains(told), "{refused}");
+        assert!(refused.reason.contains(reason), "{refused}");
     }
     let clash = Declared::read("exec", &json!({})).unwrap_err();
     assert!(clash.to_string().contains("built-in"), "{clash}");

@@ -122,7 +122,7 @@ macro_rules! on_both {
 }
 
 on_both!(
-    both_streams_are_told_and_the_container_is_removed,
+    both_streams_are_reported_and_the_container_is_removed,
     output_comes_while_it_runs,
     the_exit_code_is_kept,
     what_is_said_reaches_the_process,
@@ -134,16 +134,16 @@ on_both!(
     what_is_cancelled_before_it_began_makes_no_container,
     an_image_that_is_missing_is_named,
     a_program_that_is_missing_is_named,
-    what_the_engine_refuses_is_told_in_one_line,
+    a_refusal_of_the_engine_is_reported_in_one_line,
     left_overs_go_and_those_of_others_stay,
     values_are_written_by_any_user,
     fifty_mebibytes_come_whole,
-    bytes_that_are_no_text_are_marked,
+    bytes_that_are_not_text_are_marked,
     two_at_once_do_not_meet,
-    who_is_removed_by_somebody_else_is_told_so,
+    a_container_that_another_program_removed_is_reported,
 );
 
-async fn both_streams_are_told_and_the_container_is_removed(site: Site) {
+async fn both_streams_are_reported_and_the_container_is_removed(site: Site) {
     assert_eq!(site.shell("echo out; echo err >&2").await, Finish::succeeded());
     assert_eq!((site.bench.stdout().as_str(), site.bench.stderr().as_str()), ("out\n", "err\n"));
     assert!(site.gone().await);
@@ -329,7 +329,7 @@ async fn a_program_that_is_missing_is_named(site: Site) {
     assert!(site.gone().await);
 }
 
-async fn what_the_engine_refuses_is_told_in_one_line(site: Site) {
+async fn a_refusal_of_the_engine_is_reported_in_one_line(site: Site) {
     let finish = site.run(json!({"command": "true", "network": "no-such-network"})).await;
     let error = finish.error.unwrap();
     assert!(error.contains("no-such-network") && !error.contains('\n'), "{error}");
@@ -409,13 +409,13 @@ async fn values_are_written_by_any_user(mut site: Site) {
 async fn fifty_mebibytes_come_whole(site: Site) {
     let script = "i=0; while [ $i -lt 50 ]; do head -c 1048576 /dev/zero | tr '\\0' x; i=$((i+1)); done; echo end; echo end >&2";
     assert_eq!(site.shell(script).await, Finish::succeeded());
-    let said = site.bench.stdout();
-    assert_eq!(said.len(), 50 * 1024 * 1024 + 4);
-    assert!(said.ends_with("xend\n") && said[..said.len() - 4].bytes().all(|byte| byte == b'x'));
+    let output = site.bench.stdout();
+    assert_eq!(output.len(), 50 * 1024 * 1024 + 4);
+    assert!(output.ends_with("xend\n") && output[..output.len() - 4].bytes().all(|byte| byte == b'x'));
     assert_eq!(site.bench.stderr(), "end\n");
 }
 
-async fn bytes_that_are_no_text_are_marked(site: Site) {
+async fn bytes_that_are_not_text_are_marked(site: Site) {
     assert_eq!(site.shell(r"printf 'a\377b\000c\303'").await, Finish::succeeded());
     assert_eq!(site.bench.stdout(), "a\u{fffd}b\u{fffd}c\u{fffd}");
 }
@@ -434,7 +434,7 @@ async fn two_at_once_do_not_meet(site: Site) {
     assert_eq!((site.bench.stdout().as_str(), other.bench.stdout().as_str()), ("one\n", "two\n"));
 }
 
-async fn who_is_removed_by_somebody_else_is_told_so(site: Site) {
+async fn a_container_that_another_program_removed_is_reported(site: Site) {
     let removed = async {
         site.until_said("ready").await;
         let force = RemoveContainerOptionsBuilder::default().force(true).build();

@@ -158,7 +158,7 @@ async fn environment_directory_and_input_reach_the_process() {
 }
 
 #[tokio::test]
-async fn input_that_nobody_reads_is_no_error() {
+async fn input_that_the_program_does_not_read_is_not_an_error() {
     for bench in Bench::all() {
         let input = "line\n".repeat(200_000);
         let finish = bench.run("run", json!({"command": ["head", "-n", "1"], "stdin": input})).await;
@@ -168,7 +168,7 @@ async fn input_that_nobody_reads_is_no_error() {
 }
 
 #[tokio::test]
-async fn exit_codes_and_signals_are_told() {
+async fn exit_codes_and_signals_are_reported() {
     for (script, exit_code, error) in [
         ("exit 3", 3, "exited with code 3"),
         ("kill -KILL $$", 137, "killed by SIGKILL"),
@@ -272,8 +272,8 @@ async fn cancelling_takes_children_that_shed_every_mark_but_their_group_or_their
 }
 
 /// The directory of a process' control group of version 2, if it is one of ours.
-fn group_of(said: &str) -> Option<PathBuf> {
-    let path = said.lines().find_map(|line| line.strip_prefix("0::/"))?;
+fn group_of(output: &str) -> Option<PathBuf> {
+    let path = output.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let dirs = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(|root| Path::new(root).join(path));
     dirs.into_iter().find(|dir| path.contains("downbeat/") && dir.join("cgroup.procs").exists())
 }

@@ -86,7 +86,7 @@ async fn a_new_file_is_readable_and_a_link_is_replaced_and_not_followed() {
     symlink(place.path("target"), place.path("link")).unwrap();
     place.done("write", json!({"path": place.path("link"), "content": "untouched"})).await;
     assert!(!fs::symlink_metadata(place.path("link")).unwrap().is_symlink());
-    assert_eq!(mode(&place.path("link")), 0o644, "the mode of a link is no file's");
+    assert_eq!(mode(&place.path("link")), 0o644, "the mode of a link does not change its file");
     place.done("write", json!({"path": place.path("link"), "content": "other"})).await;
     assert_eq!(fs::read_to_string(place.path("target")).unwrap(), "untouched");
 }
@@ -104,10 +104,10 @@ async fn owners_are_given_and_kept() {
     let kept = json!({"path": path, "content": "b"});
     place.done("write", kept).await;
     assert_eq!((owner(), mode(&path)), ((1234, 4321), 0o4755));
-    let told = place.done("write", json!({"path": path, "content": "b", "owner": "root"})).await;
-    assert_eq!((told.as_str(), owner()), ("written /owned: 1 bytes\n", (0, 4321)));
-    let told = place.done("write", json!({"path": path, "content": "b", "owner": "root:4321"})).await;
-    assert_eq!(told, "unchanged /owned\n");
+    let printed = place.done("write", json!({"path": path, "content": "b", "owner": "root"})).await;
+    assert_eq!((printed.as_str(), owner()), ("written /owned: 1 bytes\n", (0, 4321)));
+    let printed = place.done("write", json!({"path": path, "content": "b", "owner": "root:4321"})).await;
+    assert_eq!(printed, "unchanged /owned\n");
 }
 
 #[tokio::test]
@@ -243,9 +243,9 @@ async fn stat_describes_what_is_there_in_one_line() {
     symlink("file", place.path("link")).unwrap();
     nix::unistd::mkfifo(&place.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let stat = async |name: &str| -> Value {
-        let told = place.done("stat", json!({"path": place.path(name)})).await;
-        assert_eq!(told.lines().count(), 1);
-        serde_json::from_str(&told).unwrap()
+        let printed = place.done("stat", json!({"path": place.path(name)})).await;
+        assert_eq!(printed.lines().count(), 1);
+        serde_json::from_str(&printed).unwrap()
     };
     let file = stat("file").await;
     assert_eq!(

@@ -93,7 +93,7 @@ async fn request(bench: &Bench, params: Value) -> Finish {
 }
 
 #[tokio::test]
-async fn status_and_body_are_told() {
+async fn status_and_body_are_printed() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     assert_eq!(request(&bench, json!({"url": format!("{base}/echo?a=b%20c")})).await, Finish::succeeded());
     assert_eq!(
@@ -165,7 +165,7 @@ async fn what_is_expected_decides() {
 async fn what_people_write_by_hand_elsewhere_has_its_param() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     let login = base.replace("http://", "http://joe:a%20b@");
-    for (params, told) in [
+    for (params, expected) in [
         (json!({"query": {"a": "b c", "d": "e&f=g#h"}}), "/who?a=b+c&d=e%26f%3Dg%23h - - "),
         (json!({"url": format!("{base}/who?x=1"), "query": {"y": "2"}}), "/who?x=1&y=2 - - "),
         (json!({"bearer": "abc.d=="}), "/who Bearer abc.d== - "),
@@ -179,9 +179,9 @@ async fn what_people_write_by_hand_elsewhere_has_its_param() {
         let mut given = json!({"url": format!("{base}/who")});
         given.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
         assert_eq!(request(&bench, given).await, Finish::succeeded(), "{params}");
-        assert_eq!(bench.stdout(), told);
+        assert_eq!(bench.stdout(), expected);
     }
-    for (params, told) in [
+    for (params, expected) in [
         (json!({"body": "x", "json": 1}), "params `body` and `json`: cannot be used together; remove one"),
         (
             json!({"bearer": "a", "headers": {"authorization": "x"}}),
@@ -192,7 +192,7 @@ async fn what_people_write_by_hand_elsewhere_has_its_param() {
         let mut given = json!({"url": format!("{base}/who")});
         given.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
         let error = request(&bench, given).await.error.unwrap();
-        assert!(error.starts_with(told), "{error}");
+        assert!(error.starts_with(expected), "{error}");
     }
 }
 
@@ -207,7 +207,7 @@ async fn an_object_over_several_lines_is_one_line_where_values_are_wanted() {
     assert_eq!(bench.stdout(), "{\"count\":3,\"name\":\"a b\",\"ready\":true}\n");
     for (path, length) in [("echo", 13), ("large", 3_000_000)] {
         assert_eq!(request(&bench, json!({"url": format!("{base}/{path}")})).await, Finish::succeeded());
-        assert_eq!(bench.stdout().len(), length, "what is no object comes as it is");
+        assert_eq!(bench.stdout().len(), length, "a body that is not an object is printed unchanged");
     }
 }
 
@@ -230,17 +230,17 @@ async fn a_redirect_that_is_not_followed_is_the_response() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_within_http_and_not_for_ever() {
+async fn redirects_are_followed_within_http_and_not_forever() {
     let (bench, base) = (Bench::new(), serve(router()).await);
     assert_eq!(request(&bench, json!({"url": format!("{base}/once")})).await, Finish::succeeded());
     assert_eq!(bench.stdout(), "GET /echo [] ");
-    for (path, told) in [
+    for (path, expected) in [
         ("loop", "the request failed: redirected more than 10 times"),
         ("file", "the request failed: redirected from http to file; this is not allowed"),
         ("ftp", "the request failed: redirected from http to ftp; this is not allowed"),
     ] {
         let finish = request(&bench, json!({"url": format!("{base}/{path}")})).await;
-        assert_eq!(finish.error.as_deref(), Some(told), "{path}");
+        assert_eq!(finish.error.as_deref(), Some(expected), "{path}");
         assert_eq!(bench.stdout(), "");
     }
 }
@@ -296,9 +296,9 @@ async fn headers_and_body_never_reach_another_origin() {
 }
 
 #[tokio::test]
-async fn what_would_frame_the_request_anew_is_refused() {
+async fn headers_that_would_reframe_the_request_are_refused() {
     let (bench, base) = (Bench::new(), serve(router()).await);
-    for (headers, told) in [
+    for (headers, expected) in [
         (json!({"Content-Length": "1"}), "param `headers.Content-Length`: is set by the backend; remove it"),
         (
             json!({"transfer-encoding": "chunked"}),
@@ -307,7 +307,7 @@ async fn what_would_frame_the_request_anew_is_refused() {
         (json!({"A": "1", "a": "2"}), "param `headers.a`: is set twice, with different case; remove one"),
     ] {
         let finish = request(&bench, json!({"url": base, "headers": headers})).await;
-        assert_eq!(finish.error.as_deref(), Some(told));
+        assert_eq!(finish.error.as_deref(), Some(expected));
     }
 }
 

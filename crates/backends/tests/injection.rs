@@ -179,37 +179,37 @@ impl Site {
                 return format!("refused: {refused}");
             }
         };
-        let mut told = self.seen(given);
+        let mut report = self.seen(given);
         match backend.schema().name.as_str() {
-            "test" | "ping" => told.push(format!("output: {}", quoted(&self.bench.stdout()))),
-            "file" if action == "stat" => told.push(format!("output: {}", exists(&self.bench.stdout()))),
+            "test" | "ping" => report.push(format!("output: {}", quoted(&self.bench.stdout()))),
+            "file" if action == "stat" => report.push(format!("output: {}", exists(&self.bench.stdout()))),
             _ => {}
         }
-        told.extend(finish.error.map(|error| format!("failed: {error}")));
-        told.join(" ")
+        report.extend(finish.error.map(|error| format!("failed: {error}")));
+        report.join(" ")
     }
 
     /// The result.
     fn seen(&self, given: &Params) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut report = Vec::new();
         for stand_in in self.programs.values() {
             let Some(seen) = stand_in.seen() else { continue };
             let argv: Vec<String> = seen.argv.iter().map(|word| quoted(word)).collect();
-            told.push(format!("argv: [{}]", argv.join(", ")));
+            report.push(format!("argv: [{}]", argv.join(", ")));
             for (name, value) in &seen.environment {
                 let inherited = std::env::var_os(name).is_some_and(|own| own == value.as_str());
                 if !inherited && !["DOWNBEAT_EXECUTION", "PATH"].contains(&name.as_str()) {
-                    told.push(format!("env: {}={}", quoted(name), quoted(value)));
+                    report.push(format!("env: {}={}", quoted(name), quoted(value)));
                 }
             }
             if given.contains_key("working_dir") {
-                told.push(format!("directory: {}", quoted(&seen.directory)));
+                report.push(format!("directory: {}", quoted(&seen.directory)));
             }
             if !seen.input.is_empty() {
-                told.push(format!("input: {}", quoted(&seen.input)));
+                report.push(format!("input: {}", quoted(&seen.input)));
             }
         }
-        told.extend(self.server.requests().iter().map(|request| format!("request: {}", quoted(request))));
+        report.extend(self.server.requests().iter().map(|request| format!("request: {}", quoted(request))));
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.files).unwrap().flatten() {
             let content = fs::read_to_string(entry.path()).unwrap();
@@ -222,8 +222,8 @@ impl Site {
             files.push("removed: \"file\"".to_owned());
         }
         files.sort();
-        told.extend(files);
-        told
+        report.extend(files);
+        report
     }
 
     /// Without parts that differ between runs, and in ASCII only: people read golden files.
@@ -257,8 +257,8 @@ fn quoted(text: &str) -> String {
 }
 
 fn exists(line: &str) -> String {
-    let told: Value = serde_json::from_str(line).unwrap();
-    json!({"path": told["path"], "exists": told["exists"]}).to_string()
+    let report: Value = serde_json::from_str(line).unwrap();
+    json!({"path": report["path"], "exists": report["exists"]}).to_string()
 }
 
 /// Records every request as it was on the wire.
@@ -320,16 +320,16 @@ async fn hostile_texts_reach_their_place_as_they_are_or_are_refused_by_name() {
         for action in &schema.actions {
             for param in &action.params {
                 let name = format!("{}.{}.{}", schema.name, action.name, param.name);
-                let mut told = String::new();
+                let mut report = String::new();
                 for (case, text) in cases() {
                     for (way, value) in site.ways(&name, param, &text) {
                         let mut given = site.good(&schema.name, &action.name);
                         given.insert(param.name.clone(), value);
                         let effect = site.effect(backend.as_ref(), &action.name, &given).await;
-                        writeln!(told, "{case}, {way} -> {}", site.plain(&effect)).unwrap();
+                        writeln!(report, "{case}, {way} -> {}", site.plain(&effect)).unwrap();
                     }
                 }
-                wrong.extend(differs(&name, &told));
+                wrong.extend(differs(&name, &report));
             }
         }
     }
@@ -337,14 +337,14 @@ async fn hostile_texts_reach_their_place_as_they_are_or_are_refused_by_name() {
 }
 
 /// Returns the differences from the golden file of a param, or writes the file.
-fn differs(name: &str, told: &str) -> Option<String> {
+fn differs(name: &str, report: &str) -> Option<String> {
     let file = golden().join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(golden()).unwrap();
-        fs::write(&file, told).unwrap();
+        fs::write(&file, report).unwrap();
         return None;
     }
-    (fs::read_to_string(&file).ok().as_deref() != Some(told)).then(|| difference(&file, told))
+    (fs::read_to_string(&file).ok().as_deref() != Some(report)).then(|| difference(&file, report))
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn docker_ways(param: &ParamSchema, files: &Path, text: &str) -> Vec<(&'static s
     }
 }
 
-/// What a container received of a text. Each call has its own bench, so that several can run at once.
+/// Returns the effect of a text on a container. Each call has its own bench, so that several can run at once.
 async fn docker_effect(engine: &Engine, param: &ParamSchema, text: &str, way: &str, index: usize) -> String {
     let bench = Bench::new();
     let files = bench.root().join("files");
@@ -438,7 +438,7 @@ async fn hostile_texts_reach_containers_as_they_are_or_are_refused_by_name() {
             let ways = docker_ways(param, Path::new("/"), text);
             ways.into_iter().enumerate().map(move |(index, (way, _))| (case, text, way, index))
         });
-        let told: Vec<String> = futures_util::stream::iter(asked)
+        let report: Vec<String> = futures_util::stream::iter(asked)
             .map(|(case, text, way, index)| {
                 let effect = docker_effect(&engine, param, text, way, index);
                 async move { format!("{case}, {}", effect.await) }
@@ -446,16 +446,16 @@ async fn hostile_texts_reach_containers_as_they_are_or_are_refused_by_name() {
             .buffered(4)
             .collect()
             .await;
-        let told: String = told.iter().map(|line| format!("{}\n", site.plain(line))).collect();
-        wrong.extend(differs(&format!("docker.run.{}", param.name), &told));
+        let report: String = report.iter().map(|line| format!("{}\n", site.plain(line))).collect();
+        wrong.extend(differs(&format!("docker.run.{}", param.name), &report));
     }
-    assert!(wrong.is_empty(), "write them anew with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "regenerate them with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
 }
 
-fn difference(file: &Path, told: &str) -> String {
+fn difference(file: &Path, report: &str) -> String {
     let name = file.file_name().unwrap().to_string_lossy();
     let Ok(golden) = fs::read_to_string(file) else { return format!("{name}: there is none") };
-    let lines = golden.lines().zip(told.lines()).find(|(golden, told)| golden != told);
+    let lines = golden.lines().zip(report.lines()).find(|(golden, report)| golden != report);
     format!("{name}: {lines:?}")
 }
 

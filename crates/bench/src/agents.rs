@@ -14,7 +14,7 @@ const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
 
 /// The agents of a load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Crew {
+pub(super) struct Fleet {
     pub nodes: u32,
     /// The slots of each agent.
     pub slots: u32,
@@ -28,12 +28,12 @@ pub(super) struct Agents {
 
 impl Agents {
     /// Starts the agents and waits until the server sees all of them.
-    pub(super) async fn join(site: &Site, crew: Crew) -> Result<Self, Failure> {
+    pub(super) async fn join(site: &Site, fleet: Fleet) -> Result<Self, Failure> {
         let mut agents = Self { children: Vec::new() };
-        for number in 0..crew.nodes {
-            agents.children.push(start(site, number, crew.slots)?);
+        for number in 0..fleet.nodes {
+            agents.children.push(start(site, number, fleet.slots)?);
         }
-        site.first().reached(ONLINE, f64::from(crew.nodes), Duration::from_millis(20)).await?;
+        site.first().reached(ONLINE, f64::from(fleet.nodes), Duration::from_millis(20)).await?;
         Ok(agents)
     }
 

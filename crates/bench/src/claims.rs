@@ -55,7 +55,7 @@ pub(crate) struct ClaimsArgs {
     /// Executions in one run
     #[arg(long, default_value_t = 1_000)]
     per_run: u64,
-    /// Runs in progress at once
+    /// Active runs at once
     #[arg(long, default_value_t = 4)]
     runs: u64,
 }
@@ -171,7 +171,7 @@ impl<'a> Load<'a> {
         Side::of(windows, &waits, until - from, remains)
     }
 
-    /// Keeps this many runs in progress, until enough have run.
+    /// Keeps this many runs active, until enough have run.
     async fn submit_while(&mut self, size: u64, more: impl Fn(u64) -> bool) -> Result<(), Failure> {
         let definition = job(size);
         let (mut last, mut since) = (0, Instant::now());

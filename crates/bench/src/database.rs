@@ -45,9 +45,8 @@ impl Database {
 
 /// Returns the location of another database on the same server.
 fn beside(location: &str, name: &str) -> Result<(String, String), Failure> {
-    let mut url = Url::parse(location).map_err(|error| {
-        Failure::bad_input(format!("`{location}` is no location of a PostgreSQL: {error}"))
-    })?;
+    let mut url = Url::parse(location)
+        .map_err(|error| Failure::bad_input(format!("`{location}` is not a PostgreSQL location: {error}")))?;
     url.set_path(name);
     Ok((url.to_string(), name.to_owned()))
 }

@@ -14,7 +14,7 @@ use crate::page::Part;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     pub load: &'static str,
-    /// What `n` counts.
+    /// The unit of `n`.
     #[serde(skip)]
     pub counted: &'static str,
     pub store: String,

@@ -121,7 +121,7 @@ impl Connection {
     }
 
     /// Returns the next response, of any request. Received bytes are kept if the call is dropped.
-    pub(super) async fn hear(&mut self) -> io::Result<(Kind, Vec<u8>)> {
+    pub(super) async fn receive(&mut self) -> io::Result<(Kind, Vec<u8>)> {
         loop {
             let answer = self.take_frames();
             if !self.outbound.is_empty() {

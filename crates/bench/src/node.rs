@@ -59,8 +59,8 @@ impl Node {
             self.connection.send().await?;
             tokio::select! {
                 biased;
-                heard = self.connection.hear() => {
-                    let (kind, message) = heard?;
+                received = self.connection.receive() => {
+                    let (kind, message) = received?;
                     if let Answer::Poll(answer) = answer_from_bytes(kind, &message).map_err(io::Error::other)? {
                         self.work(&answer.assignments)?;
                     }
@@ -105,7 +105,7 @@ fn say(connection: &mut Connection, call: Call) -> io::Result<()> {
 async fn ask(connection: &mut Connection, call: Call) -> io::Result<Answer> {
     say(connection, call)?;
     connection.send().await?;
-    let (kind, message) = connection.hear().await?;
+    let (kind, message) = connection.receive().await?;
     answer_from_bytes(kind, &message).map_err(io::Error::other)
 }
 

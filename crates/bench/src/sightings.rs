@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// The events of one run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct RunSeen {
     /// Finished executions.
     pub finished: u64,
     /// The server that created it.
@@ -28,7 +28,7 @@ pub(super) struct Sight {
 
 #[derive(Debug, Default)]
 struct Seen {
-    runs: HashMap<String, Sight>,
+    runs: HashMap<String, RunSeen>,
     events: u64,
     failure: Option<Failure>,
 }
@@ -43,11 +43,11 @@ pub(super) struct Sightings {
 impl Sightings {
     pub(super) fn follow(mut feed: Feed) -> Self {
         let seen: Arc<Mutex<Seen>> = Arc::default();
-        let told = Arc::clone(&seen);
+        let shared = Arc::clone(&seen);
         let following = tokio::spawn(async move {
             loop {
                 let next = feed.next().await;
-                let mut seen = told.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut seen = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 match next {
                     Ok(Some(message)) => match message.decode::<Value>() {
                         Ok(event) => seen.take(&event, Instant::now()),
@@ -68,7 +68,7 @@ impl Sightings {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn of(&self, run: &str) -> Sight {
+    pub(super) fn of(&self, run: &str) -> RunSeen {
         self.seen().runs.get(run).cloned().unwrap_or_default()
     }
 
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_belongs_to_whoever_took_it_last_and_what_was_taken_before_does_not_count() {
+    fn a_run_belongs_to_its_last_owner_and_earlier_owners_do_not_count() {
         let mut seen = Seen::default();
         for (kind, owner) in [("run_created", "a"), ("run_taken", "b"), ("run_moved", "b")] {
             seen.take(&json!({"run": "r", "kind": kind, "data": {"owner": owner}}), Instant::now());

@@ -46,7 +46,7 @@ pub(crate) struct TakeoverArgs {
 
 pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
     if args.servers < 2 {
-        return Err(Failure::bad_input("--servers must be at least 2: somebody has to take over"));
+        return Err(Failure::bad_input("--servers must be at least 2: another server has to take over"));
     }
     if args.task.0.is_zero() || args.stale_after.0.is_zero() {
         return Err(Failure::bad_input("--task and --stale-after must be longer than nothing"));
@@ -68,7 +68,7 @@ struct Findings {
     /// Lost attempts: their step was retried, which does not repeat finished work.
     lost: u64,
     /// Runs that were taken from a living server.
-    robbed: u64,
+    taken_from_living: u64,
     finished: u64,
 }
 
@@ -81,13 +81,13 @@ async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figure
         moved_on: Latencies::new()?,
         repeated: 0,
         lost: 0,
-        robbed: 0,
+        taken_from_living: 0,
         finished: 0,
     };
     let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
     for number in 1..=args.rounds {
-        let told = round(site, args, &mut dice, &mut findings).await?;
-        note(&format!("round {number} of {}: {told}", args.rounds));
+        let summary = round(site, args, &mut dice, &mut findings).await?;
+        note(&format!("round {number} of {}: {summary}", args.rounds));
     }
     let figures = figures(site, args, &findings, begun.elapsed(), cpu_before, own_before);
     drop(agents);
@@ -118,7 +118,7 @@ fn figures(
         ("p50 of stale_after", moved_on.ms(0.5) / stale_ms),
         ("p99 of stale_after", moved_on.ms(0.99) / stale_ms),
         ("rounds", f64::from(args.rounds)),
-        ("runs taken from a living server", findings.robbed as f64),
+        ("runs taken from a living server", findings.taken_from_living as f64),
         ("stale_after ms", stale_ms),
         ("taken max ms", taken.most_ms()),
         ("taken p50 ms", taken.ms(0.5)),
@@ -171,7 +171,7 @@ async fn round(
     // At a random time between two heartbeats.
     tokio::time::sleep(dice.up_to(args.stale_after.0 / 2)).await;
 
-    findings.robbed += seen.reset();
+    findings.taken_from_living += seen.reset();
     let victims_id = of_victim.and_then(|run| seen.of(&run).creator);
     let (orphans, others): (Vec<&String>, Vec<&String>) =
         runs.iter().partition(|run| seen.of(run).owner == victims_id);
@@ -192,7 +192,7 @@ async fn round(
     site.servers[victim].start_again().await?;
 
     until("every run to end", &seen, || runs.iter().all(|run| seen.of(run).status.is_some())).await?;
-    findings.robbed += others.iter().filter(|run| seen.of(run).taken.is_some()).count() as u64;
+    findings.taken_from_living += others.iter().filter(|run| seen.of(run).taken.is_some()).count() as u64;
     for run in &runs {
         let status = seen.of(run).status;
         if status.as_deref() != Some("completed") {

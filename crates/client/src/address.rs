@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn an_invalid_url_is_refused() {
         for server in ["https://host", "http://", "host:port:x"] {
             assert!(matches!(url(server), Err(Error::BadAddress { .. })), "{server}");
         }

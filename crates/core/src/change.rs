@@ -58,7 +58,7 @@ pub enum Change {
     /// Pauses or resumes a run. Guard: the run has not ended, and is not in that condition already.
     RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
     /// Admits a waiting run; an exclusive run then holds its nodes. Guard: the run's epoch, the run waits and is neither
-    /// paused nor cancelled, fewer than `limit` runs are under way, and no other run holds one of `nodes` or uses it.
+    /// paused nor cancelled, fewer than `limit` runs are active, and no other run holds one of `nodes` or uses it.
     RunAdmitted {
         run: RunId,
         epoch: u64,
@@ -154,13 +154,13 @@ pub enum Refusal {
     /// See [`level`](crate::level).
     #[error("not every living server knows this kind of change; upgrade all of them first")]
     NotKnownToAll,
-    #[error("the node was heard of meanwhile")]
+    #[error("the node was heard again in the meantime")]
     Heard,
-    #[error("{pending} runs are waiting, and no more may")]
+    #[error("{pending} runs are waiting; this is the maximum")]
     QueueFull { pending: u32 },
-    #[error("{running} runs are under way, and no more may be")]
+    #[error("{running} runs are active; this is the maximum")]
     NoRoom { running: u32 },
-    #[error("a node is not free: run `{0}` is at work there, or holds it")]
+    #[error("a node is not free: run `{0}` uses or holds it")]
     NodeHeld(RunId),
     /// The key of the limit that has no room.
     #[error("limit `{0}` has no room")]

@@ -8,7 +8,7 @@ pub const PARAMS_BYTES: usize = 1024 * 1024;
 pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
 /// Work in one response to a poll, unless one piece of work is larger. The rest is sent in the next response. Over a
 /// slow line a node waits for a whole response before it starts any of the work.
-pub const POLL_ANSWER_BYTES: usize = 1024 * 1024;
+pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: one run actor keeps them in memory, about 100 bytes each.

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn an_invalid_duration_is_refused() {
         for text in [
             "",
             " ",

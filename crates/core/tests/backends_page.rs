@@ -42,19 +42,19 @@ fn holds(param: &ParamSchema) -> String {
         return param.choices.iter().map(|choice| format!("`{choice}`")).collect::<Vec<_>>().join(", ");
     }
     let kind = match param.kind {
-        ParamKind::Text => "a text",
+        ParamKind::Text => "a string",
         ParamKind::Integer => "a whole number",
         ParamKind::Boolean => "true or false",
         ParamKind::Duration => "a duration",
-        ParamKind::Texts => "a text or a list of texts",
-        ParamKind::Argv => "a list of texts, or one that is split at blanks",
-        ParamKind::Map => "texts by name",
-        ParamKind::Any if param.pattern.is_some() => "a text or a number",
+        ParamKind::Texts => "a string or a list of strings",
+        ParamKind::Argv => "a list of strings, or one string that is split at blanks",
+        ParamKind::Map => "strings by name",
+        ParamKind::Any if param.pattern.is_some() => "a string or a number",
         ParamKind::Any => "a value",
     };
     match (param.min, param.max, param.max_bytes) {
         (Some(min), Some(max), _) => format!("{kind}, {min} to {max}"),
-        (_, _, Some(most)) if matches!(param.kind, ParamKind::Text) || kind == "a text or a number" => {
+        (_, _, Some(most)) if matches!(param.kind, ParamKind::Text) || kind == "a string or a number" => {
             format!("{kind}, at most {most} bytes")
         }
         (_, _, Some(most)) => format!("{kind}, at most {most} bytes each"),
@@ -72,5 +72,5 @@ fn the_page_of_backends_lists_them_as_they_are() {
         fs::write(&file, format!("{before}{BEGIN}{}{END}{after}", written())).unwrap();
         return;
     }
-    assert_eq!(found, written(), "write it anew with UPDATE_GOLDEN=1");
+    assert_eq!(found, written(), "regenerate it with UPDATE_GOLDEN=1");
 }

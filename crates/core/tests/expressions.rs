@@ -56,7 +56,7 @@ fn definition(job: &Value) -> Definition {
 
 fn resolved(job: &Value, given: Value) -> Result<Resolved, Unfit> {
     let definition = definition(job);
-    let params = expr::given(&definition, &serde_json::from_value(given).unwrap()).unwrap();
+    let params = expr::resolve_params(&definition, &serde_json::from_value(given).unwrap()).unwrap();
     resolve(&definition, &params, &nodes())
 }
 
@@ -114,13 +114,13 @@ fn whose_outputs_are_meant_is_clear_or_refused() {
         (
             all(json!([build(json!({})), with(echo(VERSION), json!({"target": "all"}))])),
             "step 1 (test echo) is refused: message: `steps.build.outputs.version`: `build` does not run \
-             on 1 of this task's nodes; say whose outputs are meant: steps.build.nodes[\"web-0\"].outputs; nothing was \
+             on 1 of this task's nodes; choose a node: steps.build.nodes[\"web-0\"].outputs; nothing was \
              started\n  db-0: does not run `build`",
         ),
         (
             all(json!([build(json!({})), with(echo(VERSION), json!({"placement": {}}))])),
             "step 1 (test echo) is refused: message: `steps.build.outputs.version`: `build` runs on 3 \
-             nodes, and this task on one; say whose outputs are meant: steps.build.nodes[\"web-0\"].outputs; nothing \
+             nodes, and this task on one; choose a node: steps.build.nodes[\"web-0\"].outputs; nothing \
              was started",
         ),
         (
@@ -157,14 +157,14 @@ fn params_that_come_out_wrong_are_refused_before_anything_starts() {
         (
             echo("{{ params.n }}"),
             json!({}),
-            "step 1 (test echo) is refused: message: must be a text, not the number 1; write it in \
+            "step 1 (test echo) is refused: message: must be a string, not the number 1; write it in \
              quotes: \"1\"; nothing was started",
         ),
         (
             echo("{{ params.n | upper }}"),
             json!({}),
             "step 1 (test echo) is refused: message: in `{{ params.n | upper }}`: `upper` takes a text, \
-             not a number; `string` makes one; nothing was started",
+             not a number; `string` converts to one; nothing was started",
         ),
         (
             sleep("{{ node.labels.rack }}"),
@@ -216,7 +216,7 @@ fn what_a_node_declares_itself_is_checked_by_its_own_schema() {
     let unfit = resolve(&definition, &Params::new(), &nodes).unwrap_err();
     assert_eq!(
         unfit.nodes,
-        [("web-2".to_owned(), "message: must be a whole number, not the text \"web-2\"".to_owned())]
+        [("web-2".to_owned(), "message: must be a whole number, not the string \"web-2\"".to_owned())]
     );
 }
 

@@ -64,9 +64,9 @@ fn a_command_line_that_only_a_shell_would_understand_is_valid_and_noted() {
                 action: run, params: {command: [ls, '|', wc]}}\n  - {backend: docker, action: run, params: {image: \
                 alpine, command: 'echo $HOME'}}\n  - {backend: exec, action: shell, params: {command: 'ls | wc'}}\n";
     let noted = spec::parse_noting(text, "job.yaml", &Catalogue::builtin()).unwrap();
-    let told: Vec<String> = noted.notes.iter().map(|note| note.render("job.yaml")).collect();
+    let rendered: Vec<String> = noted.notes.iter().map(|note| note.render("job.yaml")).collect();
     assert_eq!(
-        told,
+        rendered,
         [
             "job.yaml:2:52: tasks[0].params.command: no shell reads `*` here, the program gets it as it is; `exec shell` \
              runs a command in a shell",
@@ -200,10 +200,7 @@ fn a_cycle_over_ten_thousand_tasks_is_found() {
 #[test]
 fn more_values_than_a_file_may_hold_are_refused() {
     let text = format!("tasks: [{}]", "1,".repeat(500_001));
-    assert!(
-        only_problem(&text)
-            .ends_with("there are more than 500000 values, aliases counted as what they stand for")
-    );
+    assert!(only_problem(&text).ends_with("there are more than 500000 values, with aliases expanded"));
 }
 
 #[test]
@@ -222,7 +219,7 @@ fn json_bodies_have_problems_with_paths_and_without_positions() {
     assert_eq!(problems[0].at, None);
     assert_eq!(
         problems[0].render("request"),
-        "request: tasks[0].params.command: is empty; its first text is the program to run"
+        "request: tasks[0].params.command: is empty; its first string is the program to run"
     );
     let mut deep = serde_json::json!(1);
     for _ in 0..100 {

@@ -60,17 +60,20 @@ fn a_refusal_names_everything_that_stands_in_the_way() {
         unfit.message,
         "2 of the target nodes cannot do what the job asks; step 1 (test sleep) is refused on a: duration: `soon` is not a \
          duration; write a number and a unit: 500ms, 1.5s, 30m, 1h30m, 2d; step 2 (test echo) is refused on a: message: \
-         must be a text, not the number 7; write it in quotes: \"7\"; more: action `echo` has no param `more`; params: \
+         must be a string, not the number 7; write it in quotes: \"7\"; more: action `echo` has no param `more`; params: \
          message; nothing was started"
     );
-    let told = |hostname: &str| {
+    let message = |hostname: &str| {
         let found = unfit.nodes.iter().find(|(node, _)| node == hostname);
         found.unwrap_or_else(|| panic!("{hostname} in {unfit:?}")).1.as_str()
     };
-    assert_eq!(told("b"), "lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)");
-    assert_eq!(told("c"), "lacks backend `ping`, lacks backend `test`");
-    assert!(told("a").starts_with("duration: "), "{unfit:?}");
-    assert!(told("a").contains("; message: ") && told("a").contains("more: "), "{unfit:?}");
+    assert_eq!(
+        message("b"),
+        "lacks backend `test`, lacks backend `exec` (its agent runs without --allow exec)"
+    );
+    assert_eq!(message("c"), "lacks backend `ping`, lacks backend `test`");
+    assert!(message("a").starts_with("duration: "), "{unfit:?}");
+    assert!(message("a").contains("; message: ") && message("a").contains("more: "), "{unfit:?}");
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn a_target_that_matches_nothing_names_what_was_probably_meant() {
         Arc::new(node)
     };
     let nodes = [described("web-01", "web", "a"), described("db-01", "db", "b")];
-    let told = |target: &str, nodes: &[Arc<NodeRecord>]| {
+    let message = |target: &str, nodes: &[Arc<NodeRecord>]| {
         let tasks = json!([{"backend": "test", "action": "noop"}]);
         let job: Definition = serde_json::from_value(json!({"target": target, "tasks": tasks})).unwrap();
         resolve(&job, &Params::new(), nodes).unwrap_err().message
@@ -109,10 +112,10 @@ fn a_target_that_matches_nothing_names_what_was_probably_meant() {
             "the target `group:web and group:db` matches no node: no node fulfils all its conditions",
         ),
     ] {
-        assert_eq!(told(target, &nodes), format!("{expected}; nothing was started"), "{target}");
+        assert_eq!(message(target, &nodes), format!("{expected}; nothing was started"), "{target}");
     }
     assert_eq!(
-        told("all", &[]),
+        message("all", &[]),
         "the cluster has no nodes yet; start an agent with `downbeat agent`; nothing was started"
     );
 }
@@ -120,14 +123,14 @@ fn a_target_that_matches_nothing_names_what_was_probably_meant() {
 #[test]
 fn a_task_is_named_when_the_target_is_its_own_and_not_the_jobs() {
     let nodes = nodes(&[("a", &["test"])]);
-    let told = |tasks: &Value| resolve(&job(tasks), &Params::new(), &nodes).unwrap_err().message;
+    let message = |tasks: &Value| resolve(&job(tasks), &Params::new(), &nodes).unwrap_err().message;
     let noop = json!({"backend": "test", "action": "noop"});
     let named = json!({"name": "last", "target": "node:b", "backend": "test", "action": "noop"});
     let unnamed = json!({"target": "node:b", "backend": "test", "action": "noop"});
     let why = "no node is called `b`; nodes: a; nothing was started";
-    assert_eq!(told(&json!([unnamed])), why);
-    assert_eq!(told(&json!([noop, unnamed])), format!("tasks[1]: {why}"));
-    assert_eq!(told(&json!([noop, named])), format!("task `last`: {why}"));
+    assert_eq!(message(&json!([unnamed])), why);
+    assert_eq!(message(&json!([noop, unnamed])), format!("tasks[1]: {why}"));
+    assert_eq!(message(&json!([noop, named])), format!("task `last`: {why}"));
 }
 
 #[test]
@@ -167,20 +170,20 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
     )
     .unwrap();
     let resolved = resolve(&definition, &Params::new(), &nodes).unwrap();
-    let told: Vec<(String, &str)> =
+    let message: Vec<(String, &str)> =
         silent_nodes(&resolved, |id| nodes.iter().find(|node| node.id == id).map(|node| node.status));
     assert_eq!(
-        told,
+        message,
         [
-            ("b".to_owned(), "is offline: its steps fail unless it is back when they begin"),
-            ("c".to_owned(), "is stale: its steps wait for it, and fail when it is offline"),
+            ("b".to_owned(), "is offline: its steps fail unless it is online when they start"),
+            ("c".to_owned(), "is stale: its steps wait for it, and fail when it goes offline"),
         ]
     );
-    let told = silent_nodes(&resolved, |id| {
+    let message = silent_nodes(&resolved, |id| {
         nodes.iter().find(|node| node.id == id && node.status == NodeStatus::Online).map(|node| node.status)
     });
     let deleted = "was deleted: its steps fail";
-    assert_eq!(told, [("b".to_owned(), deleted), ("c".to_owned(), deleted)]);
+    assert_eq!(message, [("b".to_owned(), deleted), ("c".to_owned(), deleted)]);
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn a_run_that_is_tried_again_keeps_its_nodes_and_asks_them_what_they_can_do_toda
     let again = |nodes: &[Arc<NodeRecord>]| resolve_again(&definition, &Params::new(), &former, nodes);
 
     let today = nodes(&[("c", all), ("b", all), ("a", all)]);
-    assert_eq!(again(&today).unwrap(), former, "the target is not asked anew");
+    assert_eq!(again(&today).unwrap(), former, "the target is not resolved again");
 
     let mut drained = node("a", all);
     drained.draining = true;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use downbeat_core::limits::POLL_ANSWER_BYTES;
+use downbeat_core::limits::POLL_RESPONSE_BYTES;
 
 /// A commit, and a margin for a busy store.
 const CALL: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ pub fn deadline(bytes: usize) -> Duration {
 /// Returns how long a poll may take that waits for `wait`. The size of its response is not known before: other calls,
 /// with immediate responses, detect a dead server.
 pub fn poll_deadline(wait: Duration) -> Duration {
-    wait.saturating_add(deadline(POLL_ANSWER_BYTES))
+    wait.saturating_add(deadline(POLL_RESPONSE_BYTES))
 }
 
 #[cfg(test)]

@@ -24,13 +24,13 @@ use uuid::Uuid;
 /// Records requests as text, and returns prepared responses.
 #[derive(Debug, Default)]
 struct Host {
-    heard: Mutex<Vec<String>>,
+    received: Mutex<Vec<String>>,
     fault: Mutex<Option<Fault>>,
 }
 
 impl Host {
-    fn hear<T>(&self, message: &impl std::fmt::Debug, answer: T) -> Result<T, Fault> {
-        self.heard.lock().unwrap().push(format!("{message:?}"));
+    fn receive<T>(&self, message: &impl std::fmt::Debug, answer: T) -> Result<T, Fault> {
+        self.received.lock().unwrap().push(format!("{message:?}"));
         self.fault.lock().unwrap().clone().map_or(Ok(answer), Err)
     }
 }
@@ -38,25 +38,25 @@ impl Host {
 #[async_trait]
 impl Link for Host {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
-        self.hear(&hello, welcome())
+        self.receive(&hello, welcome())
     }
     async fn register(&self, register: Register) -> Result<(), Fault> {
-        self.hear(&register, ())
+        self.receive(&register, ())
     }
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
-        self.hear(
+        self.receive(
             &heartbeat,
             HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)], unheard: vec![held(3)] },
         )
     }
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
-        self.hear(&poll, poll_answer())
+        self.receive(&poll, poll_answer())
     }
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
-        self.hear(&report, ReportAnswer { receipts: vec![Receipt::Recorded, Receipt::Refused] })
+        self.receive(&report, ReportAnswer { receipts: vec![Receipt::Recorded, Receipt::Refused] })
     }
     async fn output(&self, output: Output) -> Result<(), Fault> {
-        self.hear(&output, ())
+        self.receive(&output, ())
     }
 }
 
@@ -195,7 +195,7 @@ async fn every_message_arrives_as_it_was_said() {
     assert_eq!(client.report(report()).await, Ok(ReportAnswer { receipts }));
     assert_eq!(client.output(output.clone()).await, Ok(()));
 
-    let said = [
+    let expected = [
         format!("{hello:?}"),
         format!("{register:?}"),
         format!("{heartbeat:?}"),
@@ -204,7 +204,7 @@ async fn every_message_arrives_as_it_was_said() {
         format!("{:?}", report()),
         format!("{output:?}"),
     ];
-    assert_eq!(*host.heard.lock().unwrap(), said);
+    assert_eq!(*host.received.lock().unwrap(), expected);
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn what_is_too_large_or_no_name_is_rejected_and_the_connection_goes_on() {
     assert!(matches!(client.hello(nameless).await, Err(Fault::Rejected(_))));
     let many = vec![chunk("x".repeat(limits::OUTPUT_CHUNK_BYTES)); 700];
     assert!(matches!(client.output(output(many)).await, Err(Fault::Rejected(_))));
-    assert!(host.heard.lock().unwrap().is_empty());
+    assert!(host.received.lock().unwrap().is_empty());
     assert!(client.report(report()).await.is_ok());
 }
 
@@ -241,9 +241,9 @@ async fn a_long_error_is_cut_not_refused() {
     let mut report = report();
     report.finished[0].outcome.error = Some("é".repeat(limits::REASON_BYTES));
     assert!(client.report(report).await.is_ok());
-    let heard = host.heard.lock().unwrap()[0].clone();
-    assert_eq!(heard.matches('é').count(), (limits::REASON_BYTES - "…".len()) / 2);
-    assert!(heard.contains("é…"), "it says that it was cut");
+    let received = host.received.lock().unwrap()[0].clone();
+    assert_eq!(received.matches('é').count(), (limits::REASON_BYTES - "…".len()) / 2);
+    assert!(received.contains("é…"), "it says that it was cut");
 }
 
 /// If it were refused, its agent would send it forever.
@@ -271,8 +271,8 @@ async fn a_result_that_makes_no_sense_has_failed_and_is_not_refused() {
         let report =
             wire::ReportRequest { node_id, session_id, finished: vec![finished], ..Default::default() };
         client.report(report).await.unwrap();
-        let heard = host.heard.lock().unwrap().pop().unwrap();
-        assert!(heard.contains("verdict: Failed") && heard.contains(expected), "{heard}");
+        let received = host.received.lock().unwrap().pop().unwrap();
+        assert!(received.contains("verdict: Failed") && received.contains(expected), "{received}");
     }
 }
 

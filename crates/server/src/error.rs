@@ -7,7 +7,7 @@ use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::nearest::advice;
 use downbeat_core::plan::{self, Unfit};
 use downbeat_core::run::RunState;
-use downbeat_core::run::again::NotAgain;
+use downbeat_core::run::again::CannotRetry;
 use downbeat_core::shown::shown;
 use downbeat_core::spec;
 use downbeat_store as store;
@@ -100,7 +100,7 @@ pub enum Conflict {
     #[error("run `{0}` was just removed")]
     RunRemoved(RunId),
     #[error(transparent)]
-    NotAgain(#[from] NotAgain),
+    CannotRetry(#[from] CannotRetry),
     #[error("{0} is online; stop its agent first, or use --force")]
     NodeOnline(String),
     #[error("{0} has registered again in the meantime; check it, then try again")]

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_are_under_way_so_many_wait_and_the_rest_is_refused() {
+    async fn a_few_run_a_few_wait_and_the_rest_is_refused() {
         let heavy = HeavyWork::new(1, 1);
         let (begun, has_begun) = mpsc::channel();
         let (finish, held) = mpsc::channel::<()>();

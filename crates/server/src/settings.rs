@@ -34,7 +34,7 @@ pub struct Settings {
     pub lease_ttl: Span,
     /// How many days ended runs are kept; 0 keeps them forever.
     pub retention_days: u32,
-    /// How many runs may be in progress at once, over all servers of the store; further runs wait. Default: no limit.
+    /// How many runs may be active at once, over all servers of the store; further runs wait. Default: no limit.
     pub max_concurrent_runs: Option<u32>,
     /// How many runs may be pending; more are refused.
     pub max_pending_runs: u32,

@@ -22,7 +22,7 @@ impl AsRawFd for Started {
 impl Watched {
     /// Call it within a tokio runtime.
     pub fn new(started: Started) -> io::Result<Self> {
-        // SAFETY: the pidfd is owned by what is handed over, and nobody can take or close it there.
+        // SAFETY: the pidfd belongs to `started`, which the `AsyncFd` owns: no other code can take or close it.
         let watched = unsafe { AsyncFd::register_with_interest(started, Interest::READABLE) };
         Ok(Self(watched?))
     }

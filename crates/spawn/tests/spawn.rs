@@ -189,7 +189,7 @@ fn no_other_file_of_the_parent_is_open_in_the_child() {
 }
 
 #[test]
-fn exit_codes_and_signals_are_told() {
+fn exit_codes_and_signals_are_reported() {
     both(|group| {
         assert_eq!(Given::shell("exit 0", group).run().0.code(), Some(0));
         assert_eq!(Given::shell("exit 7", group).run().0.code(), Some(7));

@@ -270,8 +270,8 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
         }
         assert!(a[0].is_ok() != b[0].is_ok(), "round {round}: exactly one gets its nodes: {a:?} {b:?}");
         let open = store.open_runs().await.unwrap();
-        let under_way = open.iter().filter(|run| run.live.admitted_at.is_some()).count();
-        assert!(under_way <= LIMIT as usize, "round {round}: {under_way} are active: {a:?} {b:?}");
+        let active = open.iter().filter(|run| run.live.admitted_at.is_some()).count();
+        assert!(active <= LIMIT as usize, "round {round}: {active} are active: {a:?} {b:?}");
         // All runs and leases end.
         let mut ends: Vec<Change> =
             runs.iter().map(|&number| moved(number, &[RunState::Cancelled], 50)).collect();

@@ -170,7 +170,7 @@ async fn a_newer_schema_and_an_altered_migration_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_location_and_no_database_is_refused() {
+async fn an_invalid_location_or_database_is_refused() {
     for location in ["", "sqlite:", "sqlite", "mysql://x", "memory:x", "/var/db"] {
         let error = downbeat_store::open(location).await.unwrap_err();
         assert!(matches!(error, Error::BadLocation(_)), "{location}: {error}");

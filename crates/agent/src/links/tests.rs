@@ -66,23 +66,23 @@ fn timed_out() -> Result<(), Fault> {
 #[tokio::test]
 async fn a_timeout_closes_a_link_only_if_nothing_else_was_answered_over_it_since() {
     let (links, doors) = links();
-    let (slow, quick) = (links.lend().await, links.lend().await);
+    let (slow, quick) = (links.control_link().await, links.control_link().await);
     links.note_result(&quick, &Ok(())).await;
     links.note_result(&slow, &timed_out()).await;
-    assert!(links.lend().await.is(&slow), "the server is there");
-    let again = links.lend().await;
+    assert!(links.control_link().await.is(&slow), "the server is there");
+    let again = links.control_link().await;
     links.note_result(&again, &timed_out()).await;
-    assert!(!links.lend().await.is(&again));
+    assert!(!links.control_link().await.is(&again));
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1", "b:1"], "the next server is tried");
 }
 
 #[tokio::test]
 async fn a_call_that_failed_does_not_wait_for_the_next_connection() {
     let (links, doors) = links();
-    let (first, second) = (links.lend().await, links.lend().await);
+    let (first, second) = (links.control_link().await, links.control_link().await);
     links.note_result(&first, &timed_out()).await;
     doors.refuses.store(true, Ordering::Relaxed);
-    let connecting = links.lend();
+    let connecting = links.control_link();
     tokio::pin!(connecting);
     assert!(connecting.as_mut().now_or_never().is_none(), "no server is there");
     assert!(links.note_result(&second, &timed_out()).now_or_never().is_some());
@@ -94,47 +94,47 @@ async fn a_call_that_failed_does_not_wait_for_the_next_connection() {
 #[tokio::test]
 async fn a_failure_of_the_bulk_link_leaves_the_control_link_alone() {
     let (links, doors) = links();
-    let control = links.lend().await;
+    let control = links.control_link().await;
     for fault in [timed_out(), Err(Fault::Unavailable("reset".to_owned()))] {
-        let bulk = links.lend_for_output(MUCH).await;
+        let bulk = links.link_for_output(MUCH).await;
         assert_eq!(bulk.purpose, Purpose::Bulk);
         links.note_result(&bulk, &fault).await;
-        assert!(links.lend().await.is(&control));
+        assert!(links.control_link().await.is(&control));
     }
     // After a connection failure the next message uses the control link, so that nothing waits forever.
-    assert_eq!(links.lend_for_output(MUCH).await.purpose, Purpose::Control);
+    assert_eq!(links.link_for_output(MUCH).await.purpose, Purpose::Control);
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1"; 3]);
 }
 
 #[tokio::test]
 async fn a_second_connection_is_opened_for_much_output_and_closed_when_nobody_needs_it() {
     let (links, doors) = links();
-    assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Control);
-    assert_eq!(links.lend_for_output(MUCH).await.purpose, Purpose::Bulk);
-    assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Bulk, "an open link is used");
+    assert_eq!(links.link_for_output(100).await.purpose, Purpose::Control);
+    assert_eq!(links.link_for_output(MUCH).await.purpose, Purpose::Bulk);
+    assert_eq!(links.link_for_output(100).await.purpose, Purpose::Bulk, "an open link is used");
     let now = Instant::now();
     links.close_idle(now + BULK_IDLE / 2);
-    assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Bulk);
+    assert_eq!(links.link_for_output(100).await.purpose, Purpose::Bulk);
     links.close_idle(now + BULK_IDLE * 2);
-    assert_eq!(links.lend_for_output(100).await.purpose, Purpose::Control);
+    assert_eq!(links.link_for_output(100).await.purpose, Purpose::Control);
     assert_eq!(doors.connects.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]
 async fn where_no_second_connection_is_to_be_had_output_goes_over_the_first() {
     let (links, doors) = links();
-    links.lend().await;
+    links.control_link().await;
     doors.refuses.store(true, Ordering::Relaxed);
-    assert_eq!(links.lend_for_output(MUCH).await.purpose, Purpose::Control);
+    assert_eq!(links.link_for_output(MUCH).await.purpose, Purpose::Control);
 }
 
 #[tokio::test]
 async fn the_bulk_link_follows_the_control_link_to_the_next_server() {
     let (links, doors) = links();
-    links.lend_for_output(MUCH).await;
-    let control = links.lend().await;
+    links.link_for_output(MUCH).await;
+    let control = links.control_link().await;
     links.note_result(&control, &Err::<(), _>(Fault::Unavailable("gone".to_owned()))).await;
-    links.lend_for_output(MUCH).await;
+    links.link_for_output(MUCH).await;
     assert_eq!(*doors.connects.lock().unwrap(), ["a:1", "a:1", "b:1", "b:1"]);
 }
 

@@ -63,7 +63,7 @@ async fn what_comes_back_from_before_a_gap_is_dropped_with_it() {
 }
 
 #[tokio::test]
-async fn the_end_waits_for_what_is_under_way() {
+async fn the_end_waits_for_chunks_in_flight() {
     let (outputs, buffer) = opened(1024);
     write(&buffer, 0, "first");
     let mut taken = outputs.take(MESSAGE_BYTES);

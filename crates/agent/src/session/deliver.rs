@@ -32,7 +32,7 @@ pub(super) async fn deliver(
         let finished: Vec<Finished> = left.range(..count).cloned().collect();
         let held: Vec<LeaseRef> = finished.iter().map(|finished| finished.held).collect();
         let report = Report { node, session, started: Vec::new(), finished, free: Free::default(), poll: 0 };
-        let link = links.lend().await;
+        let link = links.control_link().await;
         let asked = Instant::now();
         let answer = link.report(report).await;
         links.note_result(&link, &answer).await;

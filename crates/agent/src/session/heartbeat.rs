@@ -8,7 +8,7 @@ use downbeat_core::ids::NodeId;
 use downbeat_proto::message::{Fault, Heartbeat, LeaseRef, Welcome};
 use tokio::time::{Instant, timeout};
 
-use super::join::Came;
+use super::join::JoinResult;
 use crate::error::Error;
 use crate::shared::Shared;
 
@@ -22,7 +22,7 @@ fn beat(shared: &Shared, held: Vec<LeaseRef>, leaving: bool) -> Heartbeat {
 /// Sends a goodbye, once. Without it servers notice the silence, only later.
 pub(crate) async fn leave(shared: &Shared) {
     let sent = async {
-        let link = shared.links.lend().await;
+        let link = shared.links.control_link().await;
         let held = shared.holdings().held();
         link.heartbeat(beat(shared, held, true)).await
     };
@@ -68,14 +68,14 @@ async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
         }
     };
     match shared.joining.join(&shared.links, decline, refused).await? {
-        Came::Joined(_) => {
+        JoinResult::Joined(_) => {
             tracing::info!(node = %shared.node, session = %shared.session, "registered again");
             // Assignments on their way here may be lost.
             shared.poll_again.notify_one();
             Ok(())
         }
-        Came::Declined(Unwanted::LosesResults) => Ok(()),
-        Came::Declined(Unwanted::Ends(error)) => Err(error),
+        JoinResult::Declined(Unwanted::LosesResults) => Ok(()),
+        JoinResult::Declined(Unwanted::Ends(error)) => Err(error),
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
             () = shared.heartbeat_now.notified() => {}
         }
         loop {
-            let link = shared.links.lend().await;
+            let link = shared.links.control_link().await;
             let held = shared.holdings().held();
             let asked = shared.clock.now();
             let answer = link.heartbeat(beat(&shared, held.clone(), false)).await;

@@ -13,7 +13,7 @@ use downbeat_proto::message::{
 
 use crate::error::Error;
 use crate::installation::Installation;
-use crate::links::{Lent, Links};
+use crate::links::{CallLink, Links};
 use crate::settings::Tuning;
 
 /// The data that an agent registers with; the same in one run of the agent.
@@ -37,7 +37,7 @@ pub(crate) struct Joined {
 
 /// The result of an attempt to become the node.
 #[derive(Debug)]
-pub(crate) enum Came<D> {
+pub(crate) enum JoinResult<D> {
     Joined(Joined),
     /// The agent did not register with this server, for this reason.
     Declined(D),
@@ -82,7 +82,7 @@ impl Joining {
         links: &Links,
         decline: impl Fn(&Welcome, NodeId) -> Option<D>,
         refused: impl Fn(&Fault),
-    ) -> Result<Came<D>, Error> {
+    ) -> Result<JoinResult<D>, Error> {
         let mut refusals = 0;
         loop {
             match self.attempt(links, &decline).await {
@@ -119,13 +119,13 @@ impl Joining {
         &self,
         links: &Links,
         decline: impl Fn(&Welcome, NodeId) -> Option<D>,
-    ) -> Result<Came<D>, Fault> {
-        let link = links.lend().await;
+    ) -> Result<JoinResult<D>, Fault> {
+        let link = links.control_link().await;
         let welcome = self.hello(links, &link).await?;
         let node = NodeId::derive(welcome.cluster, &self.description.hostname);
         if let Some(why) = decline(&welcome, node) {
             links.move_on(&link);
-            return Ok(Came::Declined(why));
+            return Ok(JoinResult::Declined(why));
         }
         let register = Register {
             cluster: welcome.cluster,
@@ -142,10 +142,10 @@ impl Joining {
             links.move_on(&link);
         }
         answer?;
-        Ok(Came::Joined(Joined { node, welcome }))
+        Ok(JoinResult::Joined(Joined { node, welcome }))
     }
 
-    async fn hello(&self, links: &Links, link: &Lent) -> Result<Welcome, Fault> {
+    async fn hello(&self, links: &Links, link: &CallLink) -> Result<Welcome, Fault> {
         let hello = Hello {
             cluster: self.cluster.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -10,7 +10,7 @@ use downbeat_core::limits::UNDELIVERED;
 use downbeat_proto::message::{Finished, LeaseRef, Welcome};
 
 use super::deliver::deliver;
-use super::join::{Came, Joined, Joining};
+use super::join::{JoinResult, Joined, Joining};
 use crate::error::Error;
 use crate::links::Links;
 use crate::outbox::Outbox;
@@ -43,8 +43,8 @@ pub(crate) async fn open(
             (!is_offered && (!welcome.keeps_undelivered || is_too_many)).then_some(node)
         };
         match joining.join(links, deliver_first, |_| {}).await? {
-            Came::Joined(joined) => break joined,
-            Came::Declined(node) => {
+            JoinResult::Joined(joined) => break joined,
+            JoinResult::Declined(node) => {
                 // The tokens belong to the earlier session, so the report is sent in its name.
                 let former_session = fs::read_to_string(&session_file).ok();
                 let former_session = former_session.and_then(|text| text.trim().parse().ok());

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::links::Purpose;
 use crate::output::pace::{self, Pace};
-use crate::output::{Taken, cost_bytes};
+use crate::output::{InFlight, cost_bytes};
 use crate::shared::Shared;
 
 /// Sends until the session ends.
@@ -34,8 +34,8 @@ async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
     let mut taken = Batch(Vec::new());
     let answer = send(shared, pace, waiting_bytes, |message_bytes| {
         taken.0 = shared.outputs.take(message_bytes);
-        let chunks = taken.0.iter().flat_map(Taken::chunks).cloned().collect();
-        (taken.0.iter().map(Taken::held).collect(), chunks)
+        let chunks = taken.0.iter().flat_map(InFlight::chunks).cloned().collect();
+        (taken.0.iter().map(InFlight::held).collect(), chunks)
     });
     match answer.await {
         Some(Ok(())) => taken.done(),
@@ -62,7 +62,7 @@ pub(super) async fn send(
     take: impl FnOnce(usize) -> (Vec<LeaseRef>, Vec<Chunk>),
 ) -> Option<Result<(), Fault>> {
     // The link first: while no server responds, no chunks are being sent and closing a buffer does not wait for them.
-    let link = shared.links.lend_for_output(waiting_bytes).await;
+    let link = shared.links.link_for_output(waiting_bytes).await;
     let message_bytes = match link.purpose {
         Purpose::Bulk => pace.bytes(),
         Purpose::Control => pace::LEAST_BYTES,
@@ -84,16 +84,16 @@ pub(super) async fn send(
 
 /// Returns chunks to their buffers unless they are done: also if the session ends during a call, or results that wait
 /// for them would wait forever.
-struct Batch(Vec<Taken>);
+struct Batch(Vec<InFlight>);
 
 impl Batch {
     fn done(mut self) {
-        self.0.drain(..).for_each(Taken::done);
+        self.0.drain(..).for_each(InFlight::done);
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Taken::put_back);
+        self.0.drain(..).for_each(InFlight::put_back);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use downbeat_proto::message::{Fault, Poll};
 
 use crate::error::Error;
-use crate::links::Lent;
+use crate::links::CallLink;
 use crate::shared::Shared;
 
 /// After an empty response: a server that does not hold polls must not be asked in a tight loop.
@@ -18,9 +18,9 @@ const LAST_LOOK: Duration = Duration::from_millis(200);
 /// Polls until the session ends.
 pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
     let mut resync = false;
-    let mut last: Option<Lent> = None;
+    let mut last: Option<CallLink> = None;
     loop {
-        let link = shared.links.lend().await;
+        let link = shared.links.control_link().await;
         // Another server may not know the assignments that the previous one was about to send.
         resync |= last.replace(link.clone()).is_some_and(|last| !last.is(&link));
         let is_last_look;

@@ -154,7 +154,7 @@ impl Reporter {
 
     async fn send(&mut self) {
         let shared = self.shared.clone();
-        let link = shared.links.lend().await;
+        let link = shared.links.control_link().await;
         let (poll, free) = {
             let holdings = shared.holdings();
             // Facts whose lease was lost or whose work ended in the meantime are obsolete.

@@ -52,7 +52,7 @@ impl Stuck {
     pub(super) async fn send(&mut self, shared: &Shared) {
         let Some(finished) = self.results.front().cloned() else { return };
         let held = finished.held;
-        let link = shared.links.lend().await;
+        let link = shared.links.control_link().await;
         let (poll, free) = shared.holdings().offer();
         let (node, session) = (shared.node, shared.session);
         let report = Report { node, session, started: Vec::new(), finished: vec![finished], free, poll };

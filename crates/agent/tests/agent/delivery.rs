@@ -47,7 +47,7 @@ async fn a_result_that_no_server_has_is_announced_by_the_next_start_held_and_del
     died_with_a_result(&server, data.path(), number).await;
     server.change(|state| state.deaf = true);
     let agent = start(&server, data.path());
-    let register = server.until("registered anew", |state| state.registered.get(1).cloned()).await;
+    let register = server.until("registered again", |state| state.registered.get(1).cloned()).await;
     assert_eq!(register.undelivered, [held(number)]);
     server.until("it is held", |state| last_held(state).contains(&held(number)).then_some(())).await;
     server.change(|state| {
@@ -90,7 +90,7 @@ async fn to_a_server_of_the_release_before_results_are_delivered_before_the_regi
     let number = unique();
     died_with_a_result(&server, data.path(), number).await;
     let agent = start(&server, data.path());
-    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
     {
         let state = server.state.lock().unwrap();
         let report = Seen::Report(vec![number]);
@@ -116,7 +116,7 @@ async fn a_torn_tail_of_the_outbox_costs_only_itself() {
     fs::write(&file, bytes).unwrap();
     let agent = start(&server, data.path());
     server.result(number).await;
-    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
     agent.drain_and_stop().await.unwrap();
 }
 

@@ -62,7 +62,7 @@ async fn a_server_from_before_that_says_superseded_is_not_registered_with_again(
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_made_anew_ends_the_agent_when_its_leases_are_over_and_gets_no_ghost() {
+async fn a_cluster_that_was_created_again_ends_the_agent_when_its_leases_are_over_and_gets_no_ghost() {
     let server = Server::with(|server| server.lease_ttl = Duration::from_millis(300));
     let data = tempfile::tempdir().unwrap();
     let (mut agent, _) = busy(&server, data.path()).await;
@@ -85,7 +85,7 @@ async fn results_are_delivered_first_when_the_server_that_takes_the_agent_is_one
         state.lose_registers = 1;
     });
     let agent = start(&server, data.path());
-    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
     let seen = server.state.lock().unwrap().seen.clone();
     let report = Seen::Report(vec![held(number).execution.0.as_u128()]);
     let place = |wanted: &Seen| seen.iter().position(|one| one == wanted);

@@ -9,7 +9,7 @@ fn print(bytes: usize) -> String {
 }
 
 /// A poll that is repeated because its link was given up lists the leases that arrived.
-fn asked_anew(state: &State) -> bool {
+fn polled_again(state: &State) -> bool {
     state.polls.iter().any(|poll| poll.resync.is_some())
 }
 
@@ -95,7 +95,7 @@ async fn output_that_is_not_answered_in_time_costs_neither_heartbeats_nor_polls_
     assert_eq!(server.result(quiet).await.outcome.verdict, Verdict::Succeeded);
     {
         let state = server.state.lock().unwrap();
-        assert!(!asked_anew(&state), "the poll's link was never given up");
+        assert!(!polled_again(&state), "the poll's link was never given up");
         assert!(state.messages.last().unwrap() < &(32 * 1024), "messages shrink: {:?}", state.messages);
     }
     server.change(|state| state.slow_for_output = false);
@@ -106,7 +106,7 @@ async fn output_that_is_not_answered_in_time_costs_neither_heartbeats_nor_polls_
 }
 
 #[tokio::test]
-async fn a_disk_that_takes_no_results_is_told_with_heartbeats_until_it_is_mended() {
+async fn a_disk_that_takes_no_results_is_reported_with_heartbeats_until_it_is_mended() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let agent = start(&server, data.path());
     server.until("registered", |state| state.registered.last().cloned()).await;
@@ -117,13 +117,15 @@ async fn a_disk_that_takes_no_results_is_told_with_heartbeats_until_it_is_mended
     server.give([noop(number)]);
     server.result(number).await;
     let problem = server
-        .until("it is told", |state| state.heartbeats.last().and_then(|beat| beat.problems.first().cloned()))
+        .until("the problem is reported", |state| {
+            state.heartbeats.last().and_then(|beat| beat.problems.first().cloned())
+        })
         .await;
     assert!(problem.starts_with("results cannot be written to disk: "), "{problem}");
     assert!(problem.contains(outbox.to_str().unwrap()), "{problem}");
     std::fs::remove_file(&outbox).unwrap();
     server
-        .until("it is told no longer", |state| {
+        .until("the problem is no longer reported", |state| {
             state.heartbeats.last().is_some_and(|beat| beat.problems.is_empty()).then_some(())
         })
         .await;
@@ -170,8 +172,8 @@ async fn only_the_agents_user_can_read_what_it_keeps() {
     }
     std::fs::write(go, "").unwrap();
     server.change(|state| state.deaf = false);
-    let said = server.result(number).await.outcome.outputs;
-    assert_eq!(said["v"], "1", "spaces around the sign do not belong to the value");
+    let outputs = server.result(number).await.outcome.outputs;
+    assert_eq!(outputs["v"], "1", "spaces around the sign do not belong to the value");
     agent.drain_and_stop().await.unwrap();
 }
 

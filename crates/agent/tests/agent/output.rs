@@ -31,7 +31,7 @@ async fn output_arrives_while_the_work_runs_and_the_rest_with_its_result() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_utf8_arrive_marked() {
+async fn bytes_that_are_not_utf8_arrive_marked() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let agent = start(&server, data.path());
     let number = unique();
@@ -89,7 +89,7 @@ async fn chunks_of_a_message_are_small_and_in_order() {
 }
 
 #[tokio::test]
-async fn work_whose_output_was_under_way_when_the_server_went_away_ends_and_its_result_is_kept() {
+async fn work_whose_output_was_in_flight_when_the_server_went_away_ends_and_its_result_is_kept() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let agent = start(&server, data.path());
     let number = unique();
@@ -97,7 +97,7 @@ async fn work_whose_output_was_under_way_when_the_server_went_away_ends_and_its_
     server.change(|state| state.slow_for_output = true);
     server
         .give([shell(number, &format!("echo first; while [ ! -e {} ]; do sleep 0.01; done", go.display()))]);
-    server.until("output is under way", |state| (!state.messages.is_empty()).then_some(())).await;
+    server.until("output is in flight", |state| (!state.messages.is_empty()).then_some(())).await;
     server.change(|state| (state.down, state.unreachable) = (true, true));
     std::fs::write(go, "").unwrap();
     let outbox = data.path().join("outbox");

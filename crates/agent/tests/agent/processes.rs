@@ -70,7 +70,7 @@ async fn a_restarted_agent_ends_what_its_former_life_left_running_before_it_regi
     agent.abandon().await;
     assert!(alive(number).len() >= 5, "a crash leaves it running");
     let agent = start(&server, data.path());
-    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
     assert_eq!(alive(number), Vec::<i32>::new());
     agent.drain_and_stop().await.unwrap();
 }

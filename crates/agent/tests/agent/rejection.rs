@@ -96,7 +96,7 @@ async fn results_of_a_former_life_outlast_a_server_that_does_not_know_the_node()
     died_with_results(&server, data.path(), &numbers).await;
     server.change(|state| state.forgetful = true);
     let agent = start(&server, data.path());
-    server.until("registered anew", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
     assert!(outbox_bytes(data.path()) > 0);
     server.change(|state| state.forgetful = false);
     for number in numbers {

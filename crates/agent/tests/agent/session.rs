@@ -23,7 +23,7 @@ async fn a_node_registers_describes_itself_and_does_what_it_is_given() {
     {
         let state = server.state.lock().unwrap();
         assert_eq!(state.seen[..2], [Seen::Hello, Seen::Register]);
-        assert!(state.started.is_empty(), "short work says its start with its end");
+        assert!(state.started.is_empty(), "short work reports its start with its end");
         let register = &state.registered[0];
         assert_eq!(register.node, NodeId::derive(ClusterId::DEFAULT, "node-1"));
         let names: Vec<&str> =
@@ -209,7 +209,7 @@ async fn servers_that_are_down_are_waited_for_and_the_next_address_is_tried() {
 }
 
 #[tokio::test]
-async fn a_poll_parked_at_a_server_that_is_given_up_is_asked_anew_at_the_next() {
+async fn a_poll_parked_at_a_server_that_is_given_up_is_polled_again_at_the_next() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let mut settings = settings(data.path());
     settings.tuning.poll_wait = Duration::from_secs(3600);
@@ -217,8 +217,8 @@ async fn a_poll_parked_at_a_server_that_is_given_up_is_asked_anew_at_the_next() 
     server.until("a poll is parked", |state| (!state.polls.is_empty()).then_some(())).await;
     server.change(|state| state.lose_heartbeats = 1);
     let resync =
-        server.until("it is asked anew", |state| state.polls.get(1).map(|poll| poll.resync.clone())).await;
-    assert_eq!(resync, Some(Vec::new()), "an answer may have been lost: it says what arrived");
+        server.until("it polls again", |state| state.polls.get(1).map(|poll| poll.resync.clone())).await;
+    assert_eq!(resync, Some(Vec::new()), "a response may have been lost: the poll lists what arrived");
     agent.drain_and_stop().await.unwrap();
 }
 

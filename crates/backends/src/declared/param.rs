@@ -53,7 +53,7 @@ pub(super) fn read(
             text(key, &mut param, used)?;
         }
         ParamKind::Integer => {
-            only_for(&["pattern", "choices", "max_bytes"], "texts")?;
+            only_for(&["pattern", "choices", "max_bytes"], "strings")?;
             if param.min > param.max.or(param.min) {
                 return Err(key.field("min").refuse("must not be larger than max".to_owned()));
             }
@@ -62,7 +62,7 @@ pub(super) fn read(
             }
         }
         _ => {
-            only_for(&["pattern", "choices", "max_bytes"], "texts")?;
+            only_for(&["pattern", "choices", "max_bytes"], "strings")?;
             only_for(&["min", "max"], "integers")?;
         }
     }

@@ -180,7 +180,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_guard_learns_that_work_is_done_unless_some_of_it_may_still_run() {
-        for (is_left_over, is_told) in [(false, true), (true, false)] {
+        for (is_left_over, is_sent) in [(false, true), (true, false)] {
             let dir = tempfile::tempdir().unwrap();
             let guard = guard(dir.path(), "cd \"${0%/*}\"; cat > part; mv part heard").await;
             if is_left_over {
@@ -195,7 +195,7 @@ mod tests {
             };
             tokio::time::timeout(START, wait).await.expect("the pipe is closed");
             let heard = fs::read_to_string(heard).unwrap();
-            assert_eq!(heard.contains(&format!("{}\n", Line::Done)), is_told, "{heard}");
+            assert_eq!(heard.contains(&format!("{}\n", Line::Done)), is_sent, "{heard}");
         }
     }
 }

@@ -98,7 +98,7 @@ fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
                 if let Some(line) =
                     str::from_utf8(&line[..length]).ok().and_then(|line| line.parse::<Line>().ok())
                 {
-                    watch.hear(line);
+                    watch.receive(line);
                 }
             }
             // No line of an agent is that long.

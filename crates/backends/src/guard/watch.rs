@@ -55,7 +55,7 @@ pub(super) enum Verdict {
 }
 
 impl Watch {
-    pub(super) fn hear(&mut self, line: Line) {
+    pub(super) fn receive(&mut self, line: Line) {
         match line {
             Line::Work(work) => self.work = Some(work),
             Line::Started(leader) => self.leader = Some(leader),
@@ -102,8 +102,8 @@ mod tests {
     fn watching(end: u64, kill: u64) -> Watch {
         let mut watch = Watch::default();
         let identity = Identity { execution: ExecutionId(Uuid::from_u128(1)), attempt: 1 };
-        watch.hear(Line::Work(Work::Processes(identity)));
-        watch.hear(Line::Until(Deadlines { end: at(end), kill: at(kill) }));
+        watch.receive(Line::Work(Work::Processes(identity)));
+        watch.receive(Line::Until(Deadlines { end: at(end), kill: at(kill) }));
         watch
     }
 
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(watch.decide(at(100)), ended(103));
         // After a suspend, both times are long over.
         assert_eq!(watch.decide(at(4_000)), ended(103));
-        watch.hear(Line::Until(Deadlines { end: at(110), kill: at(113) }));
+        watch.receive(Line::Until(Deadlines { end: at(110), kill: at(113) }));
         assert_eq!(watch.decide(at(105)), Verdict::Wait(Some(at(110))));
     }
 
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn work_that_is_done_is_left_alone() {
         let mut watch = watching(100, 103);
-        watch.hear(Line::Done);
+        watch.receive(Line::Done);
         watch.closed();
         assert_eq!(watch.decide(at(50)), Verdict::Leave);
         assert_eq!(watch.decide(at(200)), Verdict::Leave);

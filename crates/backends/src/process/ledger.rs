@@ -37,15 +37,15 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 pub struct Ledger {
     dir: PathBuf,
     means: Means,
-    book: Mutex<Book>,
+    ledger_file: Mutex<LedgerFile>,
     /// The trees that run now.
     trees: Mutex<HashMap<Identity, Arc<Tree>>>,
 }
 
 #[derive(Debug)]
-struct Book {
+struct LedgerFile {
     file: File,
-    places: HashMap<Identity, u64>,
+    lines: HashMap<Identity, u64>,
     /// Empty lines before the last one.
     free: Vec<u64>,
     /// The line after the last.
@@ -89,8 +89,8 @@ impl Ledger {
         let means = means.with_former_groups(fs::read_to_string(dir.join(GROUPS_FILE)).ok().as_deref());
         // Lines of an earlier run stay until they are swept.
         let next = bytes.div_ceil(LINE_BYTES as u64);
-        let book = Book { file, places: HashMap::new(), free: Vec::new(), next, failing: None };
-        Ok(Self { dir: dir.to_owned(), means, book: Mutex::new(book), trees: Mutex::default() })
+        let ledger_file = LedgerFile { file, lines: HashMap::new(), free: Vec::new(), next, failing: None };
+        Ok(Self { dir: dir.to_owned(), means, ledger_file: Mutex::new(ledger_file), trees: Mutex::default() })
     }
 
     pub(super) fn means(&self) -> &Means {
@@ -99,21 +99,21 @@ impl Ledger {
 
     /// Called before the start: an unrecorded process could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
-        let mut book = self.book();
-        let written = book.write(Entry { identity, leader: None });
-        book.failing = written.as_ref().err().map(ToString::to_string);
+        let mut ledger_file = self.ledger_file();
+        let written = ledger_file.write(Entry { identity, leader: None });
+        ledger_file.failing = written.as_ref().err().map(ToString::to_string);
         written
     }
 
     /// Returns why running work cannot be recorded, if the last attempt failed.
     pub fn problem(&self) -> Option<String> {
-        let error = self.book().failing.clone()?;
+        let error = self.ledger_file().failing.clone()?;
         let dir = self.dir.display();
         Some(format!("running work cannot be recorded: {error} ({dir}); a restarted agent could not end it"))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
-        self.book().write(Entry { identity, leader: Some(leader) })
+        self.ledger_file().write(Entry { identity, leader: Some(leader) })
     }
 
     /// Adds a running tree, for `kill_all`.
@@ -123,7 +123,7 @@ impl Ledger {
 
     pub(super) fn end(&self, identity: Identity) {
         self.trees().remove(&identity);
-        self.book().erase(identity);
+        self.ledger_file().erase(identity);
     }
 
     /// Kills all running processes without TERM, for an agent that has no time left.
@@ -155,7 +155,7 @@ impl Ledger {
         for entry in recorded {
             let _ = fs::remove_file(self.dir.join(entry.identity.to_string()));
         }
-        self.book().clear();
+        self.ledger_file().clear();
         self.name_surroundings();
         if let Some(groups) = self.means.groups().cloned() {
             let _ = tokio::task::spawn_blocking(move || groups.tidy()).await;
@@ -219,19 +219,19 @@ impl Ledger {
         self.trees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ledger_file(&self) -> MutexGuard<'_, LedgerFile> {
+        self.ledger_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
+impl LedgerFile {
     fn write(&mut self, entry: Entry) -> io::Result<()> {
-        let place = match self.places.get(&entry.identity) {
+        let place = match self.lines.get(&entry.identity) {
             Some(place) => *place,
             None => {
                 let place = self.free.pop().unwrap_or(self.next);
                 self.next = self.next.max(place + 1);
-                self.places.insert(entry.identity, place);
+                self.lines.insert(entry.identity, place);
                 place
             }
         };
@@ -239,7 +239,7 @@ impl Book {
     }
 
     fn erase(&mut self, identity: Identity) {
-        if let Some(place) = self.places.remove(&identity) {
+        if let Some(place) = self.lines.remove(&identity) {
             let _ = self.write_line(place, "");
             self.free.push(place);
         }
@@ -251,7 +251,7 @@ impl Book {
     }
 
     fn clear(&mut self) {
-        if self.places.is_empty() && self.file.set_len(0).is_ok() {
+        if self.lines.is_empty() && self.file.set_len(0).is_ok() {
             (self.next, self.free) = (0, Vec::new());
         }
     }

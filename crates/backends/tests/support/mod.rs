@@ -154,7 +154,7 @@ pub(crate) struct StandIn {
     pub(crate) program: PathBuf,
 }
 
-/// What a child process received.
+/// The input of a child process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) argv: Vec<String>,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use self::jobs::Work;
 pub(super) use self::plans::{PlansArgs, hold as hold_plans};
 use self::runs::{Measured, Parallel, Sequential};
-use super::agents::Crew;
+use super::agents::Fleet;
 use super::figures::Figures;
 use crate::Note;
 use crate::failure::Failure;
@@ -86,31 +86,31 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
     let wanted = |shape: Shape| args.shape == shape || args.shape == Shape::All;
     let (store, rounds) = (args.store.as_str(), args.rounds);
     let size = |usual: usize| args.n.unwrap_or(usual);
-    let crew = |usual: Crew| Crew { slots: args.slots.unwrap_or(usual.slots), ..usual };
+    let fleet = |usual: Fleet| Fleet { slots: args.slots.unwrap_or(usual.slots), ..usual };
     let mut shapes = Vec::new();
     let mut add = |shape: &'static str, work: &'static str, figures: Figures| {
         shapes.push(Shaped { shape, work, figures });
     };
     if wanted(Shape::Sequential) {
         for work in [Work::Fibonacci, Work::True, Work::Noop] {
-            let load = Sequential { work, steps: size(SEQUENTIAL), rounds, crew: crew(runs::ONE) };
+            let load = Sequential { work, steps: size(SEQUENTIAL), rounds, fleet: fleet(runs::ONE) };
             add("sequential", work.name(), load.measure(store, note).await?);
         }
     }
     if wanted(Shape::Parallel) {
         for work in [Work::Fibonacci, Work::Noop] {
-            let load = Parallel { work, steps: size(PARALLEL), rounds, crew: crew(runs::ONE) };
+            let load = Parallel { work, steps: size(PARALLEL), rounds, fleet: fleet(runs::ONE) };
             add("parallel", work.name(), load.measure(store, note).await?);
         }
     }
     if wanted(Shape::Noop) {
         let (work, steps) = (Work::Noop, size(most));
-        let load = Parallel { work, steps, rounds, crew: crew(runs::EIGHT) };
+        let load = Parallel { work, steps, rounds, fleet: fleet(runs::EIGHT) };
         add("noop", work.name(), load.measure(store, note).await?);
     }
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
-        let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
+        let load = Parallel { work, steps, rounds, fleet: fleet(runs::CROWDED) };
         add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
     }
     if wanted(Shape::Plan) {

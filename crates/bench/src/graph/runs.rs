@@ -7,7 +7,7 @@ use downbeat_client::Feed;
 use downbeat_core::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::agents::{Agents, Crew};
+use super::super::agents::{Agents, Fleet};
 use super::super::figures::{Figures, Latencies};
 use super::super::server::{STUCK, Server};
 use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
@@ -18,11 +18,11 @@ use crate::Note;
 use crate::failure::Failure;
 
 /// One agent that always has a free slot while a result is being sent.
-pub(super) const ONE: Crew = Crew { nodes: 1, slots: 32 };
+pub(super) const ONE: Fleet = Fleet { nodes: 1, slots: 32 };
 /// One agent for process loads: with this many slots, each commit contains several results.
-pub(super) const CROWDED: Crew = Crew { nodes: 1, slots: 128 };
+pub(super) const CROWDED: Fleet = Fleet { nodes: 1, slots: 128 };
 /// As in `bench tasks`.
-pub(super) const EIGHT: Crew = Crew { nodes: 8, slots: 256 };
+pub(super) const EIGHT: Fleet = Fleet { nodes: 8, slots: 256 };
 const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 const PARKED: &str = "downbeat_polls_parked";
 /// How often the server is asked whether a run has ended, which limits the precision. Each request costs server time.
@@ -34,7 +34,7 @@ const FORKS: u32 = 3_000;
 
 /// A load on a fresh store, with its own agents.
 pub(super) trait Measured: Sync {
-    fn crew(&self) -> Crew;
+    fn fleet(&self) -> Fleet;
 
     /// The load itself.
     fn load(
@@ -48,7 +48,7 @@ pub(super) trait Measured: Sync {
         let wanted = [Wanted::new(store, 1)];
         within(&wanted, async |sites: &mut [Site]| {
             let site = &sites[0];
-            let agents = Agents::join(site, self.crew()).await?;
+            let agents = Agents::join(site, self.fleet()).await?;
             self.load(site, &agents, note).await
         })
         .await
@@ -61,7 +61,7 @@ pub(super) struct Sequential {
     pub work: Work,
     pub steps: usize,
     pub rounds: u32,
-    pub crew: Crew,
+    pub fleet: Fleet,
 }
 
 /// All tasks at once.
@@ -70,12 +70,12 @@ pub(super) struct Parallel {
     pub work: Work,
     pub steps: usize,
     pub rounds: u32,
-    pub crew: Crew,
+    pub fleet: Fleet,
 }
 
 impl Measured for Sequential {
-    fn crew(&self) -> Crew {
-        self.crew
+    fn fleet(&self) -> Fleet {
+        self.fleet
     }
 
     async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
@@ -104,7 +104,7 @@ impl Measured for Sequential {
         }
         let n = self.steps as u64 * u64::from(self.rounds);
         let ms_per_step = |time: Duration| time.as_secs_f64() * 1e3 / n as f64;
-        let mut figures = spent.figures(site, agents, n, self.crew(), total, &gaps).await?;
+        let mut figures = spent.figures(site, agents, n, self.fleet(), total, &gaps).await?;
         figures.more.extend([
             ("rounds", f64::from(self.rounds)),
             ("work ms per step", ms_per_step(work)),
@@ -115,8 +115,8 @@ impl Measured for Sequential {
 }
 
 impl Measured for Parallel {
-    fn crew(&self) -> Crew {
-        self.crew
+    fn fleet(&self) -> Fleet {
+        self.fleet
     }
 
     async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
@@ -136,10 +136,10 @@ impl Measured for Parallel {
             total += took;
         }
         let n = self.steps as u64 * u64::from(self.rounds);
-        let mut figures = spent.figures(site, agents, n, self.crew(), total, &rounds).await?;
+        let mut figures = spent.figures(site, agents, n, self.fleet(), total, &rounds).await?;
         figures.more.extend([
             ("rounds", f64::from(self.rounds)),
-            ("slots per node", f64::from(self.crew.slots)),
+            ("slots per node", f64::from(self.fleet.slots)),
             ("submit p50 ms", submits.ms(0.5)),
             ("best per second", self.steps as f64 * 1e3 / rounds.least_ms()),
         ]);
@@ -156,7 +156,7 @@ impl Parallel {
         let submitted = begun.elapsed();
         server.reached(ENDED, before + 1.0, LOOK).await?;
         let took = begun.elapsed();
-        server.reached(PARKED, f64::from(self.crew.nodes), LOOK).await?;
+        server.reached(PARKED, f64::from(self.fleet.nodes), LOOK).await?;
         Ok((submitted, took))
     }
 }
@@ -283,7 +283,7 @@ impl Spent {
         site: &Site,
         agents: &Agents,
         n: u64,
-        crew: Crew,
+        fleet: Fleet,
         total: Duration,
         latencies: &Latencies,
     ) -> Result<Figures, Failure> {
@@ -298,7 +298,7 @@ impl Spent {
             counted: "tasks",
             store: site.store.clone(),
             n,
-            nodes: crew.nodes,
+            nodes: fleet.nodes,
             seconds,
             per_second: n as f64 / seconds,
             p50_ms: latencies.ms(0.5),

@@ -31,7 +31,7 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
         Ok(Noted { definition, notes }) => {
             notes.iter().for_each(|note| out.note(&note.render(&file.name)));
             if !params.is_empty()
-                && let Err(problems) = expr::given(&definition, &params)
+                && let Err(problems) = expr::resolve_params(&definition, &params)
             {
                 if out.format() != Format::Table {
                     let errors = problems.iter().map(|problem| {

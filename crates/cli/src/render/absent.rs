@@ -68,7 +68,7 @@ mod tests {
         let node = |name: &str, reason: &str| NodeReason { node: name.to_owned(), reason: reason.to_owned() };
         let drained = [node("wa", "is drained"), node("wb", "is drained")];
         assert_eq!(left_out(&drained, Rows::Few), "wa, wb (drained)");
-        let stale = "is stale: its steps wait for it, and fail when it is offline";
+        let stale = "is stale: its steps wait for it, and fail when it goes offline";
         let quiet = [node("o1", stale), node("o2", "is offline: y"), node("o3", stale)];
         assert_eq!(
             silent(&quiet, Rows::Few),

@@ -130,7 +130,7 @@ fn a_list_of_runs() {
         "data": [
             summary(json!({})),
             summary(json!({"id": id(2), "job": null, "state": "pending", "status": "pending", "started_at": null, "nodes": 0,
-                           "pending_reason": "2 runs are under way, and no more than 2 may be"})),
+                           "pending_reason": "2 runs are active; at most 2 may be"})),
             summary(json!({"id": id(5), "paused": true, "paused_at": "2025-06-01T10:04:55Z"})),
             summary(json!({"id": id(3), "state": "terminating", "cancel_requested_at": "2025-06-01T10:04:59Z"})),
             summary(json!({"id": id(4), "state": "completed", "status": "completed", "created_at": "2025-05-01T00:00:00Z",
@@ -404,7 +404,7 @@ fn a_run_that_was_submitted_says_how_to_follow_it() {
         [
             line(json!({"job": null})),
             line(json!({"state": "pending", "status": "pending",
-            "pending_reason": "waits for its turn: 1 of 1 runs under way, next in line"})),
+            "pending_reason": "waits for its turn: 1 of 1 runs active, next in line"})),
             line(json!({"state": "completed", "status": "completed"})),
         ]
         .join("\n")
@@ -440,7 +440,7 @@ fn a_fan_out_that_waits_says_for_how_many() {
 fn lines_of_a_fan_out_that_is_watched() {
     let mut lines = WatchLines::new(nightly());
     let mut text = String::new();
-    let mut tell = |run: &Run| {
+    let mut update = |run: &Run| {
         let tallies = lines.tallies(&progress(run, &nightly()));
         lines.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("-\n");
@@ -450,10 +450,10 @@ fn lines_of_a_fan_out_that_is_watched() {
     run.summary = view(summary(json!({})));
     // More items may follow until a task that waits for them starts.
     run.results.retain(|step, _| *step < 3);
-    tell(&run);
+    update(&run);
     run.results.clone_from(&end.results);
-    tell(&run);
-    tell(&end);
+    update(&run);
+    update(&end);
     insta::assert_snapshot!(plain(&text));
 }
 
@@ -572,7 +572,7 @@ fn a_run_on_many_nodes() {
 fn lines_of_a_roll_out_that_is_watched() {
     let mut lines = WatchLines::new(rollout_plan(10, &[1, 2, 7]));
     let mut text = String::new();
-    let mut tell = |run: &Run| {
+    let mut update = |run: &Run| {
         for line in lines.changes(&progress(run, &rollout_plan(10, &[1, 2, 7])), now()) {
             text.push_str(&format!("{line}\n"));
         }
@@ -594,11 +594,11 @@ fn lines_of_a_roll_out_that_is_watched() {
             wave.status = view(json!(status));
         }
         run.summary.paused = paused;
-        tell(&run);
+        update(&run);
     }
     (run.summary, run.rollout) = (last, end);
-    tell(&run);
-    tell(&run);
+    update(&run);
+    update(&run);
     insta::assert_snapshot!(plain(&text));
 }
 

@@ -139,7 +139,7 @@ pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width
     let is_in_rows = |step: &StepWaiting| step.bound && (rows == Rows::All || all <= MOST_INSTANCES);
     text.push_str(&waiting(run.waiting.iter().filter(|step| !is_in_rows(step))));
     if !run.untouched.is_empty() {
-        text.push_str(&format!("\nnever touched: {}\n", hosts(&run.untouched, rows)));
+        text.push_str(&format!("\nnot reached: {}\n", hosts(&run.untouched, rows)));
     }
     text.push_str(&next_commands(run));
     text

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_told_in_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         assert_eq!(short(Span(Duration::from_micros(99))), "<0.1ms");
         assert_eq!(short(Span(Duration::from_micros(100))), "0.1ms");
         for (millis, text) in [

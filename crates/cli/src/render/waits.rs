@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_told_at_once_and_again_only_when_the_reason_changes() {
+    fn a_silent_node_is_printed_at_once_and_again_only_when_the_reason_changes() {
         let mut waits = Waits::new();
         let run = |cause: &str, reason: &str| {
             waiting_run(json!([{"step": 0, "task": "deploy", "bound": true,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_at_work_are_told_once_however_they_change() {
+    fn busy_nodes_are_printed_once_however_they_change() {
         let mut waits = Waits::new();
         let run = |nodes: &[&str], others: u64| {
             let nodes: Vec<Value> = nodes
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_rarely_is_told_at_the_first_look() {
+    fn a_slow_client_prints_at_its_first_look() {
         let run = waiting_run(
             json!([{"step": 0, "task": "t", "nodes": [{"node": "a", "reason": "lacks backend `docker`"}]}]),
         );

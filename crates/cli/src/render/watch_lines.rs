@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_when_something_later_began_or_the_run_has_ended() {
+    fn a_failure_is_printed_when_a_later_step_began_or_the_run_has_ended() {
         let failed = [(0, "a", "failed", 2), (0, "b", "succeeded", 1)];
         let line = ["step 0 s0: 1/2 succeeded, 1 failed in 1s after 2 attempts"];
         let with = |more| [&failed[..], &[more]].concat();

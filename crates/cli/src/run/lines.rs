@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_told_apart() {
+    fn attempts_have_different_prefixes() {
         let second = RunChunk { attempt: 2, ..chunk(2, "a", 0, "again\n") };
         let mut flow = lines(Prefix::None);
         let text = flow.push(&chunk(1, "a", 0, "first")) + &flow.push(&second);

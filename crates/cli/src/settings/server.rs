@@ -34,7 +34,7 @@ const SETTINGS: &[Setting] = &[
     Setting::new("lease_ttl", "--lease-ttl DURATION", Is("30s"), "How long a lease lasts without a heartbeat"),
     Setting::new("retention_days", "--retention-days DAYS", Is("7"), "How long ended runs are kept; 0 keeps them forever"),
     Setting::new("max_concurrent_runs", "--max-concurrent-runs RUNS", Follows("any number"),
-        "How many runs may be in progress at once over all servers of the store; the others wait"),
+        "How many runs may be active at once over all servers of the store; the others wait"),
     Setting::new("max_pending_runs", "--max-pending-runs RUNS", Is("1000"), "How many runs may wait; more are refused"),
     Setting::new("output_max", "--output-max SIZE", Is("1MiB"), "How much output of one execution is kept, from its end"),
     Setting::new("shutdown_grace", "--shutdown-grace DURATION", Is("30s"),

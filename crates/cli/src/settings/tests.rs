@@ -118,7 +118,7 @@ fn what_is_wrong_is_said_in_one_line_that_names_the_key() {
 }
 
 #[test]
-fn variables_that_are_no_settings_are_let_be() {
+fn variables_that_are_not_settings_are_ignored() {
     let empty = file("");
     let environment = [
         ("DOWNBEAT_SERVER", "http://x"),

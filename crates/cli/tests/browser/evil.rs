@@ -1,10 +1,10 @@
-//! A web server of somebody else: it serves one page, and writes down every request that it gets.
+//! A web server of another site: it serves one page, and records every request.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// `POST /api/v1/runs`.
@@ -29,7 +29,7 @@ impl Site {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let site = serving.clone();
-                // A browser that went away is nobody's fault.
+                // A browser that closes the connection is not an error.
                 std::thread::spawn(move || drop(site.serve(stream)));
             }
         });

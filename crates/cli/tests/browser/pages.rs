@@ -1,4 +1,4 @@
-//! What pages can do to a server that the browser reaches.
+//! Requests of pages to a server that the browser reaches.
 
 use serde_json::json;
 
@@ -25,7 +25,7 @@ fn a_page_of_another_site_runs_nothing_and_changes_nothing() {
         events.to_string().contains("execution_started").then_some(events)
     });
 
-    // The control does what the server should not: it takes everything.
+    // The control does what the server must not do: it accepts everything.
     let (page, control) = (Site::new(), Site::new());
     for (url, site) in [("evil.example", "of another site"), ("127.0.0.1", "of another port")] {
         page.set_page(
@@ -80,6 +80,6 @@ fn a_name_that_was_rebound_to_the_server_reads_nothing() {
 fn the_page_of_the_api_works() {
     let dev = Dev::start_with(&["--nodes", "1"]);
     let page = Chromium::dump(&format!("{}/api/v1/docs", dev.url()));
-    // Its script has read the document, and lists what it says.
+    // Its script has read the document and lists its content.
     assert!(page.contains("/api/v1/runs/{id}/cancel"), "{page}");
 }

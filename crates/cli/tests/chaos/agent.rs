@@ -1,4 +1,4 @@
-//! Owns one agent; some live on a small disk, some in a network of their own.
+//! Owns one agent; some run on a small disk, some in a network of their own.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -11,7 +11,7 @@ const DISK_MEBIBYTES: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Agent {
-    // Dropped before what it lives on.
+    // Dropped before its disk and network.
     daemon: Daemon,
     pub(crate) hurt: tokio::sync::Mutex<()>,
     pub(crate) disk: Option<SmallDisk>,
@@ -26,7 +26,7 @@ impl Deref for Agent {
     }
 }
 
-/// What is special about an agent.
+/// Options of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surroundings {
     pub(crate) small_disk: bool,

@@ -1,4 +1,4 @@
-//! Owns the book: what was really done, written by the executions themselves, one line at each begin and end.
+//! Owns the book: the executions write a line into it at each begin and end.
 //!
 //! All nodes append to one file, each line with one write: the order of lines is the order in which things happened.
 
@@ -20,20 +20,20 @@ pub(crate) struct Line {
     pub(crate) attempt: u32,
     pub(crate) step: String,
     pub(crate) node: String,
-    /// Seconds since the machine started: a clock that nobody sets.
+    /// Seconds since the machine started: a clock that cannot be set.
     pub(crate) at: f64,
-    /// What it was about to exit with.
+    /// The exit code that it was about to return.
     pub(crate) code: i32,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Book {
     pub(crate) lines: Vec<Line>,
-    /// What is no line of ours: a write was torn, and nothing can be concluded.
+    /// Lines that cannot be parsed: a write was torn, and proves nothing.
     pub(crate) torn: Vec<String>,
 }
 
-/// The shell that a task runs: it notes its begin, takes its time, notes its end, and exits as told. Attempts before
+/// The shell that a task runs: it notes its begin, sleeps, notes its end, and exits. Attempts before
 /// `succeeds_on` fail.
 pub(crate) fn script(book: &Path, name: &str, seconds: f64, succeeds_on: u32) -> String {
     let book = book.display();

@@ -18,7 +18,7 @@ const RECOVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    // Dropped in this order: who writes first, then what is written to.
+    // Dropped in this order: first the writers, then the store.
     pub(crate) agents: Vec<Agent>,
     pub(crate) servers: Vec<Server>,
     pub(crate) postgres: Postgres,
@@ -82,7 +82,7 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until every server would send work to all nodes: news of them takes a moment from server to server.
+    /// Waits until every server would send work to all nodes: it takes a moment until one server knows the nodes of another.
     async fn nodes_known(&self) {
         let all = json!({"target": "all", "tasks": [{"backend": "test", "action": "noop"}]});
         for server in 0..self.servers.len() {
@@ -122,12 +122,12 @@ impl Cluster {
         .await;
     }
 
-    /// Starts servers whose start failed, as a supervisor does. Answers those that ended by themselves although they
-    /// had come to serve: none may.
+    /// Starts servers whose start failed, as a supervisor does. Returns servers that ended by themselves after they had
+    /// served: there must be none.
     pub(crate) fn supervise(&self) -> Vec<String> {
         let mut died = Vec::new();
         for server in &self.servers {
-            // One that a fault holds is that fault's.
+            // A fault that holds this lock handles the server itself.
             let Ok(_hurt) = server.hurt.try_lock() else { continue };
             if server.reap() {
                 died.extend(server.served().then(|| server.name.clone()));
@@ -137,8 +137,8 @@ impl Cluster {
         died
     }
 
-    /// Ends whatever fault there may be: everything runs and every wire passes. Answers processes that had ended by
-    /// themselves: none may.
+    /// Ends every fault: everything runs and every wire passes. Returns processes that had ended by themselves: there
+    /// must be none.
     pub(crate) async fn heal(&self) -> Vec<String> {
         if let Some(disk) = &self.postgres.disk {
             disk.empty();
@@ -164,7 +164,7 @@ impl Cluster {
         died
     }
 
-    /// Submits until a server takes it, with a key so that it is taken once; answers the run's id.
+    /// Submits until a server accepts it, with a key so that it is accepted once. Returns the run's id.
     pub(crate) async fn submit(&self, server: usize, definition: &Value, key: &str) -> String {
         eventually("the run is accepted", || async {
             let answer = self.client.post(server, "runs", definition, Some(key)).await?;
@@ -174,7 +174,7 @@ impl Cluster {
         .await
     }
 
-    /// Waits until a run has ended; answers it.
+    /// Waits until a run has ended, and returns it.
     pub(crate) async fn ended(&self, server: usize, run: &str) -> Value {
         eventually(&format!("run {run} ends"), || async {
             let view = self.direct.get_any(server, &format!("runs/{run}")).await?;
@@ -209,7 +209,7 @@ impl Drop for Cluster {
         }
         if std::thread::panicking() || std::env::var_os("DOWNBEAT_TEST_KEEP").is_some() {
             let log = self.directory.path().join("disk/postgres/log");
-            // It is on the small disk, which goes.
+            // It is on the small disk, which is removed.
             let _ = std::fs::copy(log, self.directory.path().join("postgres.log"));
             eprintln!("logs and book: {}", self.keep().display());
         }

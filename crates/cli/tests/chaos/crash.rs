@@ -1,4 +1,4 @@
-//! PostgreSQL dies in the middle of commits, again and again: what was acknowledged is there when it is back.
+//! PostgreSQL dies in the middle of commits, again and again: acknowledged changes exist after its recovery.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

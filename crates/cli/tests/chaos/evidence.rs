@@ -1,4 +1,4 @@
-//! Owns what the checker looks at: what was asked for, what is recorded, what was really done, what was streamed.
+//! Owns the input of the checker: submissions, records, the book and the streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::book::Book;
 
-/// Everything that is known when all faults have healed. Plain data: a test can forge it.
+/// Everything that is known after all faults have healed. Plain data: a test can forge it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     pub(crate) book: Book,
@@ -14,7 +14,7 @@ pub(crate) struct Evidence {
     pub(crate) runs: BTreeMap<String, Run>,
     /// The whole event feed, as each server lists it.
     pub(crate) feeds: Vec<Vec<Event>>,
-    /// What followers of the stream got, over all their reconnects: number and kind.
+    /// Events that followers of the stream received, over all their reconnects: number and kind.
     pub(crate) watched: Vec<Vec<(u64, String)>>,
     /// All runs with their state, as each server lists them.
     pub(crate) listings: Vec<BTreeMap<String, String>>,
@@ -22,16 +22,16 @@ pub(crate) struct Evidence {
     pub(crate) open: Vec<BTreeMap<String, u64>>,
     /// Processes of executions that still live although everything ended.
     pub(crate) processes: Vec<String>,
-    /// What a client was told and must never be told.
+    /// Responses that no client may get.
     pub(crate) complaints: Vec<String>,
 }
 
-/// What a client asked for and was told.
+/// A client's submission, with the responses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Submission {
     /// Its idempotency key, which is the run's name too.
     pub(crate) key: String,
-    /// The ids that servers answered, over all attempts.
+    /// The ids that servers returned, over all attempts.
     pub(crate) answered: BTreeSet<String>,
     pub(crate) cancel_asked: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Run {
     pub(crate) exclusive: bool,
 }
 
-/// What the definition asks of a step: read from the definition, not from the product's plan.
+/// The rules for a step, read from the definition, not from the product's plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) name: String,

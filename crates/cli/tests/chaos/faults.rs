@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::network::Cut;
 use crate::proxy::{Mode, Proxy};
 
-/// How long an outage may take to be over once it is ended.
+/// How long the recovery from an outage may take.
 const RECOVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ fn one<'a, T>(of: &'a [T], dice: &mut Dice) -> &'a T {
     &of[usize::try_from(dice.below(of.len() as u64)).unwrap()]
 }
 
-/// Injects a fault and heals it. False: it is not possible here.
+/// Injects a fault and heals it. Returns false if this fault is not possible here.
 pub(crate) async fn inject(cluster: &Arc<Cluster>, fault: Fault, dice: &mut Dice) -> bool {
     match fault {
         Fault::ServerKilled | Fault::ServerFrozen | Fault::ServerFrozenLong | Fault::ServersRestarted => {
@@ -220,12 +220,12 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
         }
         Fault::NodeDeleted => {
             let path = format!("nodes/{}?force=1", agent.name);
-            // Until somebody answers: to ask for it twice changes nothing.
+            // Until a server responds: the request is idempotent.
             let deleted = || async {
                 let answer = cluster.client.delete(0, &path).await;
                 answer.filter(|answer| answer.status == 200).map(drop)
             };
-            // Its agent ends when it hears of it.
+            // Its agent ends when it learns of it.
             let ended = || async { agent.reap().then_some(()) };
             if within(RECOVERY, deleted).await.is_none() || within(RECOVERY, ended).await.is_none() {
                 agent.kill();
@@ -265,7 +265,7 @@ async fn agent(cluster: &Cluster, fault: Fault, dice: &mut Dice) -> bool {
 async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     let server = one(&cluster.servers, dice);
     let wires: [&Proxy; 3] = [&server.rest, &server.agents, &server.database];
-    // Clients of a database expect a line that is fit for one.
+    // Clients of a database need a fast line.
     let wire = if fault == Fault::WireSlow { &server.agents } else { *one(&wires, dice) };
     let _hurt = wire.hurt.lock().await;
     let mode = match fault {
@@ -290,7 +290,7 @@ async fn wire(cluster: &Cluster, fault: Fault, dice: &mut Dice) {
     }
     tokio::time::sleep(seconds(dice, 1_000, 6_000)).await;
     wire.set(Mode::Pass);
-    // What is half dead is found out by nobody; some wires come back, some end here.
+    // A half-dead wire goes unnoticed; some recover, some are cut here.
     if dice.below(2) == 0 {
         wire.cut();
     }

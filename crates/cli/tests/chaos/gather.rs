@@ -10,10 +10,10 @@ use crate::book::Book;
 use crate::cluster::Cluster;
 use crate::evidence::{Event, Evidence, Run};
 
-/// Agents hear at their next contact that they may stop what nobody waits for.
+/// Agents learn at their next contact which work they may stop.
 const PROCESSES_END: Duration = Duration::from_secs(30);
 
-/// Waits until no run is open; false when that takes far too long.
+/// Waits until no run is open. Returns false if that takes too long.
 pub(crate) async fn all_ended(cluster: &Cluster, patience: Duration) -> bool {
     let ended = within(patience, || async {
         let status = cluster.direct.get_any(0, "status").await?;
@@ -24,7 +24,7 @@ pub(crate) async fn all_ended(cluster: &Cluster, patience: Duration) -> bool {
     ended.await.is_some()
 }
 
-/// Everything but what clients were told.
+/// Collects everything except the clients' responses.
 pub(crate) async fn gather(cluster: &Cluster) -> Evidence {
     let site = cluster.site();
     let quiet = || async { processes::of_executions(&site).is_empty().then_some(()) };

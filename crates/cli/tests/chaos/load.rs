@@ -1,4 +1,5 @@
-//! Clients that go on whatever happens: they submit through any server, try again with the same key, and cancel some.
+//! Clients that continue in spite of all faults: they submit through any server, retry with the same
+//! key, and cancel some.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,39 +18,44 @@ const OPEN: usize = 4;
 /// Between attempts.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// What a submitter did, and what it was told that it must not be told.
+/// A submitter's submissions, and the responses that no client may get.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Submitted {
     pub(crate) submissions: Vec<Submission>,
     pub(crate) complaints: Vec<String>,
-    /// Answers 503: the service said that it cannot, and when to come back.
+    /// Responses 503 with a time to try again.
     pub(crate) refusals: u64,
 }
 
-/// Submits until told to stop. What it began to submit it submits to the end.
-pub(crate) async fn submitter(cluster: Arc<Cluster>, name: String, seed: u64, stop: Arc<AtomicBool>) -> Told {
+/// Submits until `stop`. Finishes a submission that it began.
+pub(crate) async fn submitter(
+    cluster: Arc<Cluster>,
+    name: String,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> Submitted {
     let mut dice = Dice::new(seed);
-    let mut told = Told::default();
+    let mut submitted = Submitted::default();
     let mut open: Vec<String> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        let key = format!("{name}-{}", told.submissions.len());
+        let key = format!("{name}-{}", submitted.submissions.len());
         let definition = jobs::draw(&cluster.book(), &key, &mut dice);
-        let mut submission = submit(&cluster, key, &definition, &mut dice, &mut told).await;
+        let mut submission = submit(&cluster, key, &definition, &mut dice, &mut submitted).await;
         if let Some(run) = submission.answered.first().cloned() {
             if dice.below(8) == 0 {
                 tokio::time::sleep(Duration::from_millis(dice.below(800))).await;
                 submission.cancel_asked = true;
-                cancel(&cluster, &run, &mut dice, &mut told).await;
+                cancel(&cluster, &run, &mut dice, &mut submitted).await;
             }
             open.push(run);
         }
-        told.submissions.push(submission);
+        submitted.submissions.push(submission);
         while open.len() >= OPEN && !stop.load(Ordering::Relaxed) {
             open = still_open(&cluster, open, &mut dice).await;
             tokio::time::sleep(PAUSE).await;
         }
     }
-    told
+    submitted
 }
 
 fn any(cluster: &Cluster, dice: &mut Dice) -> usize {
@@ -61,7 +67,7 @@ async fn submit(
     key: String,
     definition: &Value,
     dice: &mut Dice,
-    told: &mut Told,
+    submitted: &mut Submitted,
 ) -> Submission {
     let mut answered = BTreeSet::new();
     loop {
@@ -70,21 +76,21 @@ async fn submit(
             match answer.status {
                 200 | 201 => {
                     answered.insert(answer.body["id"].as_str().unwrap_or_default().to_owned());
-                    // Sometimes the answer is lost on a client, and it comes again.
+                    // Sometimes the client loses the response and tries again.
                     if dice.below(6) > 0 {
                         return Submission { key, answered, cancel_asked: false };
                     }
                 }
-                // All nodes that it is for were deleted in this moment, and come back.
-                409 => told.refusals += 1,
+                // All of its nodes are deleted for a moment, and register again.
+                409 => submitted.refusals += 1,
                 503 => {
-                    told.refusals += 1;
+                    submitted.refusals += 1;
                     if answer.retry_after.is_none() {
-                        told.complaints.push(format!("503 without Retry-After: {}", answer.body));
+                        submitted.complaints.push(format!("503 without Retry-After: {}", answer.body));
                     }
                 }
                 _ => {
-                    told.complaints.push(format!("{key} was answered {answer:?}"));
+                    submitted.complaints.push(format!("{key} was answered {answer:?}"));
                     return Submission { key, answered, cancel_asked: false };
                 }
             }
@@ -93,15 +99,15 @@ async fn submit(
     }
 }
 
-/// Until a server took it, or said that the run had ended.
-async fn cancel(cluster: &Cluster, run: &str, dice: &mut Dice, told: &mut Told) {
+/// Repeats until a server accepts it, or responds that the run has ended.
+async fn cancel(cluster: &Cluster, run: &str, dice: &mut Dice, submitted: &mut Submitted) {
     loop {
         let server = any(cluster, dice);
         let path = format!("runs/{run}/cancel");
         match cluster.client.post(server, &path, &json!({}), None).await {
             Some(answer) if answer.status < 300 || answer.status == 409 => return,
             Some(answer) if answer.status != 503 => {
-                told.complaints.push(format!("cancel of {run} was answered {answer:?}"));
+                submitted.complaints.push(format!("cancel of {run} was answered {answer:?}"));
                 return;
             }
             _ => tokio::time::sleep(PAUSE).await,

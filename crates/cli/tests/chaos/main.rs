@@ -1,5 +1,5 @@
 //! Chaos on the real thing: several servers, agents and a PostgreSQL as real processes, faults of every kind from a
-//! printed seed, and a checker that holds the records against what was really done.
+//! printed seed, and a checker that compares the records with the book.
 
 #![allow(
     clippy::print_stdout,

@@ -1,7 +1,7 @@
 //! Owns networks of some agents' own: a namespace and a pair of virtual cables each, removed when the test is over.
 //!
 //! A cable that is down cuts both directions. One direction is cut by a wrong hardware address for the other end:
-//! packets leave, nobody takes them, and nobody is told.
+//! packets leave, do not arrive, and no error is returned.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,13 +20,13 @@ pub(crate) struct Network {
     there_address: String,
 }
 
-/// What of the traffic is lost.
+/// Which traffic is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     Both,
-    /// What the agent says does not arrive.
+    /// Requests of the agent do not arrive.
     Up,
-    /// What the agent is answered does not arrive.
+    /// Responses to the agent do not arrive.
     Down,
 }
 
@@ -102,7 +102,7 @@ impl Network {
     }
 }
 
-/// Removes what a test left that was killed before it could.
+/// Removes the networks of a test that was killed.
 fn sweep() {
     for line in output("netns list").lines() {
         let name = line.split(' ').next().unwrap_or_default();
@@ -125,7 +125,7 @@ impl Drop for Network {
 mod tests {
     use super::*;
 
-    /// Whether a program inside gets through to this machine and back.
+    /// Returns whether a program inside can reach this machine and get a response.
     fn answers(network: &Network, port: u16) -> bool {
         let connect = format!("exec 3<>/dev/tcp/{}/{port}", network.gateway());
         Command::new("nsenter")

@@ -1,5 +1,5 @@
-//! PostgreSQL is away: servers stay up and say so, agents keep working and keep their results, and everything goes on
-//! when it is back.
+//! PostgreSQL is unavailable: servers stay up and report it, agents continue to work and keep their results, and
+//! everything continues after the recovery.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::random::setting;
 /// In CI. More with `DOWNBEAT_TEST_OUTAGE_SECONDS`.
 const SECONDS: u64 = 15;
 
-/// Checks all there is; these runs were asked for, by name.
+/// Checks all evidence, with these submitted runs, by name.
 pub(crate) async fn assert_true(cluster: &Cluster, submissions: &[(&str, &str)]) -> Evidence {
     assert!(all_ended(cluster, Duration::from_secs(60)).await, "every run ends");
     let submissions = submissions
@@ -65,7 +65,7 @@ async fn while_postgresql_is_away_servers_say_so_agents_work_on_and_nothing_is_l
         (Book::read(&book).ends().count() == 2).then_some(())
     })
     .await;
-    // The outage is as long as it is said to be: longer than leases last and than owners may be silent.
+    // The outage lasts longer than leases last and than owners may be silent.
     tokio::time::sleep_until(back).await;
     for (index, server) in cluster.servers.iter().enumerate() {
         assert!(server.is_running(), "server {index} stays up");

@@ -1,4 +1,5 @@
-//! A run's owner dies: the run goes on elsewhere, from where it was. And whoever is asked to cancel need not own it.
+//! A run's owner dies: the run continues on another server, from where it was. And a server can cancel a run that it
+//! does not own.
 
 use std::time::Instant;
 

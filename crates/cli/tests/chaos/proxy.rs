@@ -1,4 +1,4 @@
-//! Owns a wire that can be made bad: slow, silent in one direction or both, reset, refused, half open.
+//! Owns a wire with faults: slow, silent in one direction or both, reset, refused, half open.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// What the wire does now.
+/// The current mode of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
@@ -19,13 +19,13 @@ pub(crate) enum Mode {
     Slow(u32),
     /// Nothing gets through; connections stay.
     Stall,
-    /// What the client says does not arrive.
+    /// Requests do not arrive.
     StallUp,
-    /// What the other side answers does not arrive.
+    /// Responses do not arrive.
     StallDown,
     /// New connections are refused; the old ones stay.
     Refuse,
-    /// New connections are taken and lead nowhere; the old ones stay silent.
+    /// New connections are accepted but carry nothing; the old ones stay silent.
     HalfOpen,
 }
 
@@ -53,7 +53,7 @@ impl Mode {
     }
 }
 
-/// What a slow wire carries at once: connections take turns.
+/// The bytes that a slow wire carries at once: connections take turns.
 const PIECE_BYTES: usize = 2 * 1024;
 
 /// One direction of all connections: when it is free again.
@@ -90,7 +90,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on every address: agents may live in networks of their own.
+    /// Listens on every address: agents may be in networks of their own.
     pub(crate) async fn to(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -113,7 +113,7 @@ impl Proxy {
         self.wire.send_modify(|wire| wire.mode = mode);
     }
 
-    /// Ends every connection as if the other side had never heard of it.
+    /// Resets every connection.
     pub(crate) fn cut(&self) {
         self.wire.send_modify(|wire| wire.cuts += 1);
     }

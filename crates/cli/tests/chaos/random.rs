@@ -1,5 +1,5 @@
 //! Everything at once: faults of all kinds from a printed seed while clients submit, cancel and watch; then everything
-//! heals, and the records are held against what was really done.
+//! heals, and the records are compared with the book.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,10 +93,10 @@ async fn whatever_happens_the_records_are_what_was_done() {
     let died = died.into_iter().chain(supervisor.await.unwrap());
     complaints.extend(died.map(|name| format!("{name} ended by itself")));
     for client in clients {
-        let told = client.await.unwrap();
-        submissions.extend(told.submissions);
-        complaints.extend(told.complaints);
-        seen.refusals += told.refusals;
+        let submitted = client.await.unwrap();
+        submissions.extend(submitted.submissions);
+        complaints.extend(submitted.complaints);
+        seen.refusals += submitted.refusals;
     }
     let ended = all_ended(&cluster, SETTLE).await;
     let settled = healing.elapsed();

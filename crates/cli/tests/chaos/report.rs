@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::check::Violation;
 use crate::evidence::{Evidence, Execution};
 
-/// What the clients saw, beside the evidence.
+/// The clients' counts, in addition to the evidence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clients {
     pub(crate) refusals: u64,
@@ -43,13 +43,13 @@ pub(crate) fn table(
         ("  really begun", evidence.book.lines.len() - evidence.book.ends().count()),
         ("  succeeded", status("succeeded")),
         ("  failed", status("failed")),
-        ("    by themselves, as they were told to", executions().filter(by_itself).count()),
+        ("    by themselves, as their script says", executions().filter(by_itself).count()),
         ("    because their node was offline", executions().filter(offline).count()),
         ("  lost", status("lost")),
         ("  retried or sent again", executions().filter(|execution| execution.attempt > 1).count()),
         ("take-overs of runs", events("run_taken")),
         ("events", evidence.feeds.first().map_or(0, Vec::len)),
-        ("submissions told to come back (503)", usize::try_from(clients.refusals).unwrap()),
+        ("submissions answered with 503", usize::try_from(clients.refusals).unwrap()),
         ("streams resumed", usize::try_from(clients.reconnects).unwrap()),
     ];
     text.push_str("found\n");

@@ -1,4 +1,4 @@
-//! A rolling restart of all servers under load: nothing is lost, nothing is done twice, and nobody waits for long.
+//! A rolling restart of all servers under load: nothing is lost, nothing is done twice, and no client waits for long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::cluster::{Cluster, Plan};
 use crate::outage::assert_true;
 use crate::watcher::Watcher;
 
-/// Submits small runs, one after the other, until told to stop; answers their keys and ids.
+/// Submits small runs, one after the other, until `stop`. Returns their keys and ids.
 pub(crate) async fn submit_on(
     cluster: Arc<Cluster>,
     name: usize,
@@ -58,7 +58,7 @@ async fn a_rolling_restart_of_all_servers_under_load_loses_nothing() {
     eventually("there is load", || async { (done() > 10).then_some(()) }).await;
     for (index, server) in cluster.servers.iter().enumerate() {
         let before = done();
-        assert!(server.stop().await, "server {index} stops when it is told to");
+        assert!(server.stop().await, "server {index} stops when it gets the signal");
         server.start();
         cluster.ready(index).await;
         eventually("work goes on", || async { (done() > before + 5).then_some(()) }).await;

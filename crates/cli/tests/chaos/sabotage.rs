@@ -1,4 +1,4 @@
-//! The whole of it can fail: truth that is corrupted behind the servers' back is found.
+//! Checks that the whole test can fail: it finds records that were corrupted behind the servers.
 
 use downbeat_testbed::{DEADLINE, eventually};
 use serde_json::json;
@@ -29,7 +29,7 @@ async fn records_that_were_tampered_with_are_found() {
     let run = cluster.submit(0, &json!({"name": "k", "target": "all", "tasks": tasks}), "k").await;
     let sql = cluster.postgres.client().await.unwrap();
 
-    // A finished execution is put back, and both servers start anew: it is really carried out again.
+    // A finished execution is put back, and both servers restart: it is really executed again.
     eventually("the second step runs", || async {
         let count = "SELECT count(*) FROM executions WHERE step = 1 AND status = 2";
         (sql.query_one(count, &[]).await.unwrap().get::<_, i64>(0) == 2).then_some(())
@@ -47,7 +47,7 @@ async fn records_that_were_tampered_with_are_found() {
         assert!(rules(&found).contains(&rule), "`{rule}` is not among {found:#?}");
     }
 
-    // The event of a result is removed: the feed has a gap, and explains the record no longer.
+    // The event of a result is removed: the feed has a gap, and no longer leads to the record.
     let gone =
         "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events WHERE kind = 'execution_finished')";
     assert_eq!(sql.execute(gone, &[]).await.unwrap(), 1);

@@ -40,7 +40,7 @@ impl Server {
         let store = format!("postgres://postgres@127.0.0.1:{}/postgres", database.port);
         let server = downbeat_testbed::Server::new(directory, &format!("server-{number}"), &store)
             .with(&["--heartbeat-interval", "500ms", "--lease-ttl", lease_ttl])
-            // Else most runs would end because a node was away, and little would be left to look at.
+            // Otherwise most runs would end because a node was offline, and little could be checked.
             .with(&["--node-offline-after", "30s", "--shutdown-grace", "5s", "--log-level", "info"]);
         Self {
             rest: Proxy::to(server.http().parse().unwrap()).await,
@@ -51,12 +51,12 @@ impl Server {
         }
     }
 
-    /// Whether it served since it was last started. A start without a store fails, and says so.
+    /// Whether it has served since its last start. A start without a store fails with an error.
     pub(crate) fn served(&self) -> bool {
         self.log().contains(" listening ")
     }
 
-    /// Tells it to stop, and waits for its end. Returns false if it had to be killed.
+    /// Sends a stop signal and waits for its end. Returns false if it had to be killed.
     pub(crate) async fn stop(&self) -> bool {
         self.signal(Signal::SIGTERM);
         let ended = within(STOP, || async { self.reap().then_some(()) }).await.is_some();

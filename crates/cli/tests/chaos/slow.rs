@@ -66,7 +66,7 @@ async fn comes_back(bytes_per_second: u32, result_bytes: usize) {
     })
     .await;
     let before = eventually("the node is online", || session(&cluster)).await;
-    // Not silent, but gone: nothing is under way that a result would wait for, so the lease lasts.
+    // Refused, not silent: no pending call delays the results, so the lease lasts.
     wire.set(Mode::Refuse);
     wire.cut();
     std::fs::write(&gate, "").unwrap();

@@ -18,7 +18,7 @@ async fn a_stream_through_one_server_resumes_on_another_from_the_last_event() {
         let tasks: Vec<_> = (0..3).map(|step| task(&book, &format!("t{step}"), 0.1, 1)).collect();
         json!({"name": key, "target": "all", "tasks": tasks})
     };
-    // Only the first server, until it dies; what is committed by the second reaches the stream of the first.
+    // Only the first server, until it dies; commits of the second reach the stream of the first.
     let alone = Client::new(vec![cluster.client.servers[0].clone()]);
     let first = Watcher::start(alone, 0);
     let both = Watcher::start(cluster.client.clone(), 0);

@@ -1,4 +1,4 @@
-//! Follows the event stream through whichever server answers, and comes back with the last number that it has.
+//! Follows the event stream through any server that responds, and reconnects with the last number that it has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use downbeat_testbed::Client;
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 
-/// A stream that is silent for so long is left: the wire may be dead without anybody having said so.
+/// A stream that is silent for this long is closed: the wire may be dead without an error.
 const SILENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What a follower got, over all its reconnects.
+/// The events that a follower received, over all its reconnects.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) events: Vec<(u64, String)>,
@@ -29,14 +29,14 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Begins with this server, and goes on to the next when it is let down.
+    /// Starts with this server, and uses the next one after a failure.
     pub(crate) fn start(client: Client, first: usize) -> Self {
         let until = Arc::new(AtomicU64::new(u64::MAX));
         let task = tokio::spawn(watch(client, first, Arc::clone(&until)));
         Self { until, task }
     }
 
-    /// What it has got when it has seen this event, or when it has had long enough.
+    /// Returns the received events after this event arrived, or after `patience`.
     pub(crate) async fn finish(self, last: u64, patience: Duration) -> Watched {
         self.until.store(last, Ordering::SeqCst);
         let late = Watched {

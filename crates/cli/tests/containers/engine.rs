@@ -1,4 +1,4 @@
-//! Owns a site whose agents run containers, and what can be seen of those on the engine.
+//! Owns a site whose agents run containers, and lists those on the engine.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -15,7 +15,7 @@ pub(crate) struct Yard {
     socket: String,
 }
 
-/// One that is on the engine.
+/// A container on the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     pub(crate) name: String,
@@ -82,13 +82,13 @@ impl Yard {
         fs::write(self.shared().join("go"), "").unwrap();
     }
 
-    /// What began, in order: `EXECUTION.ATTEMPT` each.
+    /// Returns the attempts that began, in order: `EXECUTION.ATTEMPT` each.
     pub(crate) fn book(&self) -> Vec<String> {
         let text = fs::read_to_string(self.shared().join("book")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until as many began; answers the names of their containers.
+    /// Waits until `count` began, and returns the names of their containers.
     pub(crate) async fn begun(&self, count: usize) -> Vec<String> {
         eventually(&format!("{count} containers began"), || async {
             let book = self.book();
@@ -126,7 +126,7 @@ impl Yard {
         all.into_iter().filter(|container| container.running).map(|container| container.name).collect()
     }
 
-    /// By Debian's own client: a newer one elsewhere does not talk to an older engine.
+    /// Uses Debian's own client: a newer one does not support an older engine.
     fn docker(&self, words: &[&str]) -> String {
         let client = if fs::exists("/usr/bin/docker").unwrap() { "/usr/bin/docker" } else { "docker" };
         let output = Command::new(client)
@@ -156,7 +156,7 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
-        // What killed agents left, so that nothing outlives the test.
+        // Containers of killed agents, so that nothing outlives the test.
         for entry in fs::read_dir(self.directory.path()).into_iter().flatten().flatten() {
             let Ok(mark) = fs::read_to_string(entry.path().join("containers")) else { continue };
             let label = format!("label=downbeat.node={}", mark.trim());

@@ -62,7 +62,7 @@ async fn a_frozen_agents_late_attempt_is_refused_and_its_container_removed() {
 #[tokio::test]
 async fn a_late_result_of_a_container_that_ended_meanwhile_is_refused() {
     let yard = Yard::with_agents(&["web-1", "web-2"]).await;
-    // The first attempt ends when it may, the second when it is told.
+    // The first attempt ends after `first` exists, the second after `go` exists.
     let script = "if [ $(wc -l < /m/book) = 1 ]; then while [ ! -e /m/first ]; do sleep 0.05; done; \
                   else while [ ! -e /m/go ]; do sleep 0.05; done; fi";
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.script(script)]}), "k").await;
@@ -74,7 +74,7 @@ async fn a_late_result_of_a_container_that_ended_meanwhile_is_refused() {
     eventually("the old container ended", || async { yard.running(&first).is_empty().then_some(()) }).await;
     yard.agent(&first).signal(Signal::SIGCONT);
     yard.none_left(&first).await;
-    assert_eq!(yard.attempts(&run).await[0].2, "lost", "its result came too late");
+    assert_eq!(yard.attempts(&run).await[0].2, "lost", "its result was late");
     yard.go();
     assert_eq!(yard.ended(&run).await["status"], "completed");
     let expected = [(1, first, "lost".to_owned()), (2, other, "succeeded".to_owned())];

@@ -1,5 +1,5 @@
-//! Containers on a real engine, with server and agents as processes: what becomes of them when leases are kept, renewed,
-//! lost and given anew.
+//! Containers on a real engine, with server and agents as processes: their end when leases are kept, renewed,
+//! lost and granted again.
 
 mod engine;
 mod lease;

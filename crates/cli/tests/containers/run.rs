@@ -50,7 +50,7 @@ async fn cancel_and_timeout_stop_and_remove_the_container() {
     assert_eq!(view["status"], "failed", "{view:#}");
     let executions = yard.executions(&run).await;
     assert_eq!(executions[0]["error"], "timed out after 1s", "{executions:#?}");
-    // The result is told when it was stopped, not before.
+    // The result is reported after the container was stopped, not before.
     assert_eq!(yard.containers("web-1"), []);
 }
 
@@ -72,8 +72,8 @@ async fn the_example_passes_a_value_from_container_to_container() {
     let executions = yard.executions(run["id"].as_str().unwrap()).await;
     let last = executions.iter().find(|execution| execution["step"] == 1).unwrap();
     let path = format!("executions/{}/output", last["id"].as_str().unwrap());
-    let said = eventually("its output is there", || yard.get(&path)).await;
-    assert!(said.to_string().contains("3 words were counted"), "{said}");
+    let output = eventually("its output is there", || yard.get(&path)).await;
+    assert!(output.to_string().contains("3 words were counted"), "{output}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Params, pauses, roll-outs as they are shown, and runs that are tried again: by what the nodes really did.
+//! Params, pauses, printed roll-outs, and retries, checked by the lines that the nodes wrote.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn write(dev: &Dev, mut job: Value) -> String {
     format!("dir={}", dev.dir.path().display())
 }
 
-/// What the nodes did since the last time, sorted.
+/// Returns the lines that the nodes wrote since the last call, sorted.
 fn did(dev: &Dev) -> Vec<String> {
     let path = dev.dir.path().join("did");
     let text = fs::read_to_string(&path).unwrap_or_default();
@@ -84,7 +84,7 @@ fn a_paused_run_can_be_cancelled() {
 }
 
 /// Five nodes in three waves; node-2 fails until it is mended, and nothing may fail. It waits for its turn, as a job that
-/// holds its nodes does, and so do those that try it again.
+/// holds its nodes does, and so do its retries.
 fn stopped_rollout(dev: &Dev) -> String {
     let start = step("start", "test $1 != node-2 || test -e mended");
     let job = json!({
@@ -103,7 +103,7 @@ fn stopped_rollout(dev: &Dev) -> String {
     ];
     let mut rest = done.stdout.lines();
     for line in lines {
-        assert!(rest.any(|told| told == line), "no `{line}` in its place: {done:?}");
+        assert!(rest.any(|seen| seen == line), "no `{line}` in its place: {done:?}");
     }
     let mut expected =
         vec!["install node-1", "install node-2", "install node-3", "start node-1", "start node-2"];
@@ -123,7 +123,7 @@ fn retry_of_the_failed_nodes_does_nothing_anywhere_else_and_nothing_twice() {
     let page = dev.run(&["run", "show", &first]).ok();
     for words in [
         "wave 2 of 3, 1 node failed, none was allowed",
-        "never touched: node-4, node-5",
+        "not reached: node-4, node-5",
         &format!("downbeat run retry {first} --failed-only"),
     ] {
         assert!(page.contains(words), "no `{words}` in {page}");

@@ -4,7 +4,7 @@ use std::fs;
 
 use downbeat_testbed::{Dev, Done, example, run_in};
 
-fn told(done: &Done, code: i32, words: &str) {
+fn fails_with(done: &Done, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
     assert!(done.stderr.contains(words), "{done:?}");
     assert!(done.stderr.starts_with("error: "), "{done:?}");
@@ -26,32 +26,32 @@ fn the_result_of_a_run_is_the_exit_code() {
 #[test]
 fn bad_input_is_2() {
     let dev = Dev::start();
-    told(&dev.run(&["job", "run", "--target", "all", "exce", "run"]), 2, "did you mean `exec`?");
-    told(
+    fails_with(&dev.run(&["job", "run", "--target", "all", "exce", "run"]), 2, "did you mean `exec`?");
+    fails_with(
         &dev.run(&["job", "run", "--target", "all", "exec", "run", "--comand", "x"]),
         2,
         "did you mean `command`?",
     );
-    told(&dev.run(&["job", "run", "--target", "all and", "test", "noop"]), 2, "target");
-    told(&dev.run(&["job", "run", "-f", "missing.yaml"]), 2, "cannot read missing.yaml: no such file");
+    fails_with(&dev.run(&["job", "run", "--target", "all and", "test", "noop"]), 2, "target");
+    fails_with(&dev.run(&["job", "run", "-f", "missing.yaml"]), 2, "cannot read missing.yaml: no such file");
     dev.write("bad.yaml", "name: x\ntasks:\n  - bakend: exec\n    action: run\n");
-    told(
+    fails_with(
         &dev.run(&["job", "run", "-f", "bad.yaml"]),
         2,
         "bad.yaml:3:5: tasks[0].bakend: unknown field `bakend`",
     );
-    told(&dev.run(&["job", "plan", "-f", "bad.yaml"]), 2, "bad.yaml:3:5: ");
+    fails_with(&dev.run(&["job", "plan", "-f", "bad.yaml"]), 2, "bad.yaml:3:5: ");
     dev.write("huge.yaml", &"#".repeat(2 << 20));
-    told(&dev.run(&["job", "run", "-f", "huge.yaml"]), 2, "");
+    fails_with(&dev.run(&["job", "run", "-f", "huge.yaml"]), 2, "");
     fs::write(dev.dir.path().join("latin.yaml"), b"name: \xff\n").unwrap();
-    told(&dev.run(&["job", "run", "-f", "latin.yaml"]), 2, "UTF-8");
-    told(&dev.run(&["run", "list", "--status", "runing"]), 2, "runing");
-    told(&dev.run(&["run", "show", ""]), 2, "RUN is empty");
+    fails_with(&dev.run(&["job", "run", "-f", "latin.yaml"]), 2, "UTF-8");
+    fails_with(&dev.run(&["run", "list", "--status", "runing"]), 2, "runing");
+    fails_with(&dev.run(&["run", "show", ""]), 2, "RUN is empty");
     let params = "--param is for job files";
-    told(&dev.run(&["job", "run", "--target", "all", "test", "noop", "--param", "a=b"]), 2, params);
+    fails_with(&dev.run(&["job", "run", "--target", "all", "test", "noop", "--param", "a=b"]), 2, params);
     let params = "a: the job has no params";
-    told(&dev.run(&["job", "run", "--param", "a=b", "-f", &example("hello.yaml")]), 2, params);
-    told(&dev.run(&["event", "list", "--since", "999999999"]), 2, "after the last event");
+    fails_with(&dev.run(&["job", "run", "--param", "a=b", "-f", &example("hello.yaml")]), 2, params);
+    fails_with(&dev.run(&["event", "list", "--since", "999999999"]), 2, "after the last event");
     for args in [
         &["run", "lst"][..],
         &["job", "run"],
@@ -74,7 +74,7 @@ fn an_unreachable_server_is_3() {
         &["event", "list", "-f"],
         &["job", "run", "test", "noop"],
     ] {
-        told(
+        fails_with(
             &run(args),
             3,
             "cannot reach http://127.0.0.1:1: connection refused; is `downbeat server` or `downbeat dev` running?",
@@ -85,16 +85,16 @@ fn an_unreachable_server_is_3() {
 #[test]
 fn what_does_not_exist_is_4() {
     let dev = Dev::start();
-    told(&dev.run(&["run", "show", "last"]), 4, "there is no run yet");
+    fails_with(&dev.run(&["run", "show", "last"]), 4, "there is no run yet");
     let unknown = "00000000-0000-7000-8000-000000000000";
     for verb in ["show", "watch", "logs", "events", "cancel"] {
-        told(&dev.run(&["run", verb, unknown]), 4, unknown);
+        fails_with(&dev.run(&["run", verb, unknown]), 4, unknown);
     }
-    told(&dev.run(&["run", "show", "abc"]), 4, "starts with `abc`");
+    fails_with(&dev.run(&["run", "show", "abc"]), 4, "starts with `abc`");
     for verb in ["show", "drain", "undrain", "delete"] {
-        told(&dev.run(&["node", verb, "nowhere"]), 4, "nowhere");
+        fails_with(&dev.run(&["node", verb, "nowhere"]), 4, "nowhere");
     }
-    told(&dev.run(&["--cluster", "nowhere", "node", "list"]), 4, "nowhere");
+    fails_with(&dev.run(&["--cluster", "nowhere", "node", "list"]), 4, "nowhere");
 
     let id = dev.submit(&["--target", "node:node-1", "test", "noop"]);
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
@@ -105,7 +105,7 @@ fn what_does_not_exist_is_4() {
         (["--step", "nope"], "the run has no step `nope`"),
     ] {
         let done = dev.run(&["run", "logs", &id, part[0], part[1]]);
-        told(&done, 4, words);
+        fails_with(&done, 4, words);
         assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     }
 }
@@ -113,23 +113,23 @@ fn what_does_not_exist_is_4() {
 #[test]
 fn a_refusal_or_conflict_is_5() {
     let dev = Dev::start();
-    told(
+    fails_with(
         &dev.run(&["job", "run", "--target", "group:nobody", "test", "noop"]),
         5,
         "group `nobody`; groups: dev",
     );
     let id = dev.submit(&["--target", "all", "test", "noop", "--idempotency-key", "k"]);
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
-    told(&dev.run(&["run", "cancel", &id]), 5, "has ended");
+    fails_with(&dev.run(&["run", "cancel", &id]), 5, "has ended");
 
     let taken = dev.http();
     let memory = ["server", "--store", "memory:", "--http", taken, "--grpc", "127.0.0.1:0"];
-    told(&run_in(dev.dir.path(), &memory), 5, taken);
+    fails_with(&run_in(dev.dir.path(), &memory), 5, taken);
 
     let same_file =
         ["server", "--store", "sqlite:data/downbeat.db", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
     let second = |more: &[&str]| run_in(dev.dir.path(), &[&same_file, more].concat());
-    told(&second(&[]), 5, "in use by another server");
+    fails_with(&second(&[]), 5, "in use by another server");
     let done = second(&["--log-format", "json"]);
     assert_eq!(done.code, 5, "{done:?}");
     let last: serde_json::Value = serde_json::from_str(done.stderr.lines().last().unwrap()).unwrap();
@@ -159,11 +159,11 @@ fn bad_settings_stop_the_start_with_one_line() {
         (&["server", "--config", "no.toml"], "no.toml does not exist"),
     ] {
         let done = run(args);
-        told(&done, 2, words);
+        fails_with(&done, 2, words);
         assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     }
     fs::write(dir.path().join("downbeat.toml"), "[server]\nstroe = \"x\"\n").unwrap();
-    told(
+    fails_with(
         &run(&["server", "--print-config"]),
         2,
         "unknown key `stroe` in section [server] of downbeat.toml; did you mean `store`?",
@@ -198,7 +198,11 @@ fn of_several_servers_the_next_one_is_asked_when_one_is_away() {
     dev.run(&["status", "--server", &both]).ok();
     dev.run(&["job", "run", "--server", &both, "--target", "all", "--wait", "test", "noop"]).ok();
     dev.run(&["job", "run", "--server", &both, "--target", "all", "--watch", "test", "noop"]).ok();
-    told(&dev.run(&["status", "--server", "127.0.0.1:1,127.0.0.1:2"]), 3, "cannot reach http://127.0.0.1:2");
+    fails_with(
+        &dev.run(&["status", "--server", "127.0.0.1:1,127.0.0.1:2"]),
+        3,
+        "cannot reach http://127.0.0.1:2",
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The job files of the repository do what they say.
+//! Checks that the job files of the repository do what their comments describe.
 
 use downbeat_testbed::{Dev, example, run_in};
 
@@ -63,7 +63,7 @@ fn the_job_file_in_the_readme_is_the_one_that_is_run() {
 }
 
 #[test]
-fn a_step_that_is_tried_again_is_told_once() {
+fn a_step_that_is_retried_is_printed_once() {
     let dev = Dev::start();
     let done = dev.run(&["job", "run", "-f", &example("retry.yaml"), "--watch"]);
     assert_eq!(done.code, 0, "{done:?}");

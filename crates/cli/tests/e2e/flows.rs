@@ -1,4 +1,4 @@
-//! The flows of fleet jobs, by what the nodes really did: every step writes when it begins and when it ends into one
+//! The flows of fleet jobs, checked by the nodes' own log: every step writes when it begins and when it ends into one
 //! file, in the order in which it happens.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use downbeat_testbed::Dev;
 use serde_json::{Value, json};
 
-/// What a step does on its node: says that it begins, does `work`, says that it ends. `$1` is the node's name.
+/// Returns a step that logs its begin, does `work`, and logs its end. `$1` is the node's name.
 fn step(name: &str, work: &str) -> Value {
     let script =
         format!("echo begin {name} $1 >>log; {work}; status=$?; echo end {name} $1 >>log; exit $status");
@@ -81,7 +81,7 @@ fn pipeline_a_fast_node_runs_ahead_and_the_barrier_after_it_waits_for_all() {
     let pipeline = json!({"tasks": [step("update", &slow), step("install", "true"), step("enable", ahead)]});
     let job = json!({"target": "all", "timeout": "50s", "tasks": [pipeline, step("start", "true")]});
     let flow = Flow::carry_out(2, job, 0);
-    // It says `ahead` while it is at it: its own last line may come a moment later.
+    // It writes `ahead` while it runs: its own last line may come a moment later.
     assert!(flow.place("begin enable node-1") < flow.place("end update node-2"));
     for node in ["node-1", "node-2"] {
         let order: Vec<usize> = ["update", "install", "enable", "start"]
@@ -191,7 +191,7 @@ fn a_roll_out_within_its_budget_goes_on_without_the_node_that_failed() {
         log.iter().filter(|line| line.starts_with(&format!("end {name}"))).collect()
     };
     assert_eq!(ended("start"), ["end start node-2", "end start node-3"]);
-    // The remedy is for the failed node alone, and comes after the last wave.
+    // The on-failure step runs on the failed node only, after the last wave.
     assert_eq!(ended("undo"), ["end undo node-1"]);
     assert!(flow.place("end start node-3") < flow.place("begin undo node-1"));
     assert_eq!(flow.run["untouched"], Value::Null);

@@ -1,4 +1,4 @@
-//! What goes on while somebody looks: watching and following.
+//! Watching and following runs.
 
 use downbeat_testbed::{Dev, until};
 
@@ -75,9 +75,9 @@ fn watching_a_placed_task_that_fits_nowhere_says_so_once() {
     let id = dev.submit(&["-f", file.to_str().unwrap()]);
     let mut watching = dev.spawn(&["run", "watch", &id]);
     let lines = watching.stdout();
-    let told = lines.find("step 0 train waits: ");
+    let line = lines.find("step 0 train waits: ");
     assert_eq!(
-        told,
+        line,
         "step 0 train waits: no node fits now (node-1: lacks label `gpu`; node-2: lacks label `gpu`)"
     );
     dev.run(&["run", "cancel", &id]).ok();

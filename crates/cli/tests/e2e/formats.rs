@@ -56,7 +56,7 @@ fn a_job_file_is_read_from_standard_input() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure() {
+fn a_reader_that_leaves_is_not_a_failure() {
     let dev = Dev::start();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -1,4 +1,4 @@
-//! What people see, held against golden files. Ids, times and durations are masked.
+//! Compares printed pages with golden files. Ids, times and durations are masked.
 
 use downbeat_testbed::{Dev, example, until};
 

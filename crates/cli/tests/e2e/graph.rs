@@ -1,4 +1,4 @@
-//! Graphs as people see them: drawn, fanned out, failed in part, tried again from a task on, and with results of before.
+//! Graphs as people see them: drawn, fanned out, failed in part, retried from a task, and with cached results.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ fn show(dev: &Dev, id: &str) -> Value {
     dev.run(&["run", "show", id, "-o", "json"]).json()
 }
 
-/// Runs a file to its end; answers what the client said, and the run.
+/// Runs a file to its end. Returns the client's output and the run.
 fn done(dev: &Dev, file: &str, more: &[&str]) -> (Done, Value) {
     let done = dev.run(&[&["job", "run", "-f", file, "--wait", "-o", "json"], more].concat());
     let run: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"));
@@ -23,7 +23,7 @@ fn task(dev: &Dev, name: &str, after: &[&str], work: &str) -> Value {
            "params": {"command": command, "working_dir": dev.dir.path()}})
 }
 
-/// What was done since the last time, sorted.
+/// Returns the tasks that ran since the last call, sorted.
 fn did(dev: &Dev) -> Vec<String> {
     let path = dev.dir.path().join("did");
     let text = fs::read_to_string(&path).unwrap_or_default();
@@ -84,7 +84,7 @@ fn a_fan_out_shows_every_item_and_its_join_has_what_they_said() {
 }
 
 #[test]
-fn a_list_of_no_items_and_one_that_is_none_are_told() {
+fn an_empty_list_and_an_invalid_one_are_reported() {
     let dev = Dev::start_with(&["--nodes", "1"]);
     let list = |text: &str| {
         json!({"name": "list", "backend": "exec", "action": "run", "outputs": ["all"],

@@ -1,4 +1,4 @@
-//! What a host lets jobs do: which backends its agent offers, which variables reach its programs.
+//! The limits that a host sets for jobs: which backends its agent offers, which variables reach its programs.
 
 use downbeat_testbed::{Daemon, Dev, program};
 
@@ -33,12 +33,12 @@ fn a_job_sees_nothing_of_the_agents_environment_but_what_the_settings_name() {
     let environment =
         [("AWS_SECRET_ACCESS_KEY", "canary"), ("NOTIFY_SOCKET", "/nowhere"), ("HTTPS_PROXY", "http://proxy")];
     let (dev, _agent) = with_a_careful_node(&["--allow", "exec", "--pass-env", "HTTPS_*"], &environment);
-    let told = output(&dev, "node:careful", "/usr/bin/env");
-    assert!(told.contains("PATH=") && told.contains("HTTPS_PROXY=http://proxy"), "{told}");
-    assert!(!told.contains("canary") && !told.contains("NOTIFY_SOCKET"), "{told}");
+    let printed = output(&dev, "node:careful", "/usr/bin/env");
+    assert!(printed.contains("PATH=") && printed.contains("HTTPS_PROXY=http://proxy"), "{printed}");
+    assert!(!printed.contains("canary") && !printed.contains("NOTIFY_SOCKET"), "{printed}");
 }
 
-/// What a command writes on a node.
+/// Returns the output of a command on a node.
 fn output(dev: &Dev, target: &str, command: &str) -> String {
     dev.run(&["job", "run", "--target", target, "--wait", "exec", "run", "--command", command]).ok();
     dev.run(&["run", "logs", "last"]).ok()
@@ -49,7 +49,7 @@ fn a_job_may_run_downbeat_itself() {
     let dev = Dev::start_with(&["--nodes", "1"]);
     let program = program().display().to_string();
     for component in ["agent", "server"] {
-        let told = output(&dev, "all", &format!("{program} {component} --print-config"));
-        assert!(told.contains(&format!("[{component}]")), "{told}");
+        let printed = output(&dev, "all", &format!("{program} {component} --print-config"));
+        assert!(printed.contains(&format!("[{component}]")), "{printed}");
     }
 }

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 #[test]
-fn dev_stops_when_it_is_told_to_and_goes_on_with_its_data() {
+fn dev_stops_on_a_signal_and_continues_with_its_data() {
     let dev = Dev::start_with(&["--nodes", "1", "--groups", "web,db"]);
     let id = dev.submit(&["--target", "group:db", "test", "noop"]);
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
@@ -29,7 +29,7 @@ fn a_second_signal_kills_what_runs_and_ends_it_at_once() {
     let logs = |words: &str| until(words, || dev.log().contains(words).then_some(()));
     dev.signal(Signal::SIGTERM);
     logs("stopping");
-    // The same signal again within a second is no second request.
+    // The same signal again within a second is not a second request.
     dev.signal(Signal::SIGINT);
     logs("stopped at once");
     assert_eq!(dev.wait().code, 1);

@@ -3,7 +3,7 @@
 use downbeat_testbed::{Dev, Server, run_in, until};
 use serde_json::Value;
 
-/// What the replica says of itself once it has the primary's events up to now.
+/// Returns the replica's status after it has the primary's events up to now.
 fn caught_up(dev: &Dev, replica: &Server) -> Value {
     let last = dev.run(&["event", "list", "-o", "json"]).json()["pagination"]["next"].as_u64().unwrap();
     until("the replica to catch up", || {
@@ -70,7 +70,7 @@ fn a_replica_shows_what_its_primary_shows_and_changes_nothing() {
     assert_eq!(status["replica"]["copies"], 0, "it went on with the copy that it had");
     assert_eq!(replica.run(&["run", "logs", &missed]).ok(), dev.run(&["run", "logs", &missed]).ok());
 
-    // Without its primary it still answers, and says how it stands.
+    // Without its primary it still responds, with its status.
     dev.kill();
     until("the loss to be noticed", || {
         let status = replica.run(&["status", "-o", "json"]).json();

@@ -1,4 +1,4 @@
-//! Mistakes that a new user makes: each is answered with one line that says what to do, and the right exit code.
+//! Mistakes that a new user makes: each results in one line with advice, and the right exit code.
 
 use downbeat_testbed::{Dev, Done};
 

@@ -1,4 +1,4 @@
-//! Who waits for a run: what it costs the server, what is said of the reasons, and what Ctrl-C does.
+//! Clients that wait for a run: their cost for the server, the reasons they print, and Ctrl-C.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -137,8 +137,8 @@ fn a_step_that_waits_for_a_silent_node_says_so() {
 fn waiting_for_a_task_that_fits_no_node_says_so() {
     let dev = Dev::start_with(&["--nodes", "1"]);
     let mut waiting = dev.spawn(&["job", "run", "--wait", "docker", "run", "--image", "alpine"]);
-    let told = waiting.stderr().find("waits: no node fits now");
-    assert!(told.contains("node-1: lacks backend `docker`"), "{told}");
+    let line = waiting.stderr().find("waits: no node fits now");
+    assert!(line.contains("node-1: lacks backend `docker`"), "{line}");
     waiting.signal(Signal::SIGINT);
     assert_eq!(waiting.wait().code, 130);
 }

@@ -1,4 +1,4 @@
-//! `node work`, by what really runs.
+//! Compares `node work` with the running processes.
 
 use downbeat_testbed::{Dev, processes, until};
 use serde_json::json;
@@ -17,7 +17,7 @@ fn a_node_shows_what_it_holds_under_the_name_that_its_process_has() {
     assert_eq!(processes::of_attempt(name), 1, "{name}");
     let page = dev.run(&["node", "work", "node-1"]).ok();
     assert!(page.contains("3 of 4 free") && page.contains(name) && page.contains("EXPIRES IN"), "{page}");
-    // Renewed by heartbeats, the lease never comes to its end.
+    // Heartbeats renew the lease, so it does not expire.
     let expires = held["expires_at"].clone();
     until("a renewal", || (work()["held"][0]["expires_at"] != expires).then_some(()));
 

@@ -1,4 +1,4 @@
-//! Agents that die with results in their hands, or freeze past their lease.
+//! Agents that die with undelivered results, or freeze until their lease has expired.
 
 use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;
@@ -96,7 +96,7 @@ async fn what_ran_on_a_node_that_went_offline_is_lost_however_long_its_lease() {
     let view = site.ended(&run).await;
     assert_eq!(view["status"], "failed", "{view:#}");
     assert_eq!(site.executions(&run).await[0]["status"], "lost");
-    // The agent is gone for good, and so nobody else ends what it left.
+    // The agent does not come back, so nothing else ends its processes.
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(-pid), Signal::SIGKILL).unwrap();
 }
 
@@ -122,7 +122,7 @@ async fn cancel_reaches_a_running_process_and_its_whole_tree() {
 }
 
 #[tokio::test]
-async fn an_agent_told_to_stop_finishes_what_it_has() {
+async fn an_agent_that_gets_a_stop_signal_finishes_its_work() {
     let site = one_node("web-1").await;
     let task = site.entry("a", "0.5");
     let run = site.submit(&json!({"target": "all", "tasks": [task]}), "k").await;

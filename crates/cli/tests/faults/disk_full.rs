@@ -1,4 +1,4 @@
-//! A full disk under the store: a clear error, nothing lost, and on it goes when there is room again.
+//! A full disk under the store: a clear error, nothing is lost, and work continues when there is room again.
 
 use downbeat_testbed::{SmallDisk, Store, eventually};
 use serde_json::json;
@@ -15,9 +15,9 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     let first = site.submit(&definition, "first").await;
     assert_eq!(site.ended(&first).await["status"], "completed");
 
-    // A run that is under way when the disk fills: its result waits at the agent.
+    // A run is active when the disk fills: its result waits at the agent.
     let slow = json!({"target": "all", "tasks": [site.entry("b", "1")]});
-    let under_way = site.submit(&slow, "under way").await;
+    let active = site.submit(&slow, "active").await;
     eventually("it began", || async { (site.done().len() == 2).then_some(()) }).await;
     disk.fill();
     let tasks: Vec<_> = (0..200).map(|index| site.entry(&format!("x{index}"), "0")).collect();
@@ -41,9 +41,9 @@ async fn a_full_disk_refuses_runs_clearly_and_loses_nothing() {
     disk.empty();
     let ready = || async { site.client.ask(0, "/readyz").await.filter(|answer| answer.status == 200) };
     eventually("it is ready again", ready).await;
-    let view = site.ended(&under_way).await;
+    let view = site.ended(&active).await;
     assert_eq!(view["status"], "completed", "{view:#}");
     let last = site.submit(&definition, "last").await;
     assert_eq!(site.ended(&last).await["status"], "completed");
-    site.check(&[first, under_way, last]).await;
+    site.check(&[first, active, last]).await;
 }

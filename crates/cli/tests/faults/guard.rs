@@ -63,7 +63,7 @@ async fn a_guard_leaves_with_its_work() {
     let pid = site.pid_of(&site.have_begun(1).await[0]);
     let agent = site.agent("web-1").pid();
     assert_eq!(guards(agent).len(), 1);
-    // Longer than the lease: it is renewed, and the guard hears of it.
+    // Longer than the lease: it is renewed, and the guard learns of it.
     let mut renewed = site.work("web-1").await["held"][0]["expires_at"].clone();
     for _ in 0..8 {
         let work = site.work_until("web-1", |work| work["held"][0]["expires_at"] != renewed).await;

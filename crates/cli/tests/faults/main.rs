@@ -1,5 +1,5 @@
-//! Faults on the real thing: processes that are really killed and frozen, disks that are really full. What the records
-//! say is held against what the nodes really did.
+//! Faults on the real thing: processes that are really killed and frozen, disks that are really full. The records
+//! are compared with the book, which the nodes wrote.
 
 #![allow(clippy::print_stdout, reason = "what was done")]
 

@@ -1,4 +1,4 @@
-//! Nodes that are forgotten, cloned, deleted and stopped: no agent ends but for a deletion, and nothing is lost for long.
+//! Nodes that are forgotten, cloned, deleted and stopped: an agent ends only after a deletion, and lost work is retried soon.
 
 use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;
@@ -38,15 +38,15 @@ async fn a_server_that_starts_with_an_empty_store_ends_no_agent() {
     site.server.serve();
     site.nodes_online(1).await;
     let known = site.get("nodes/web-1").await.unwrap();
-    assert_eq!(known["session"], first["session"], "the same agent in the same life");
+    assert_eq!(known["session"], first["session"], "the same agent in the same session");
     let run = site.submit(&json!({"target": "all", "tasks": [site.entry("a", "0")]}), "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
-    // Somebody noticed.
+    // The operator notices, and uses the former store again.
     site.server.kill();
     site.use_store(&former);
     site.server.serve();
     site.nodes_online(1).await;
-    assert!(site.agent("web-1").is_running(), "it has lived through all of it");
+    assert!(site.agent("web-1").is_running(), "it kept running");
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ async fn anything_may_die(store: Store) {
                 site.server.serve();
             }
             _ => {
-                // Shorter than a lease: nothing may come of it.
+                // Shorter than a lease: it must have no effect.
                 site.agent(name).signal(Signal::SIGSTOP);
                 tokio::time::sleep(Duration::from_millis(dice.below(800))).await;
                 site.agent(name).signal(Signal::SIGCONT);

@@ -59,10 +59,10 @@ async fn runs_whose_submitter_hung_up_end_all_the_same() {
     let definition = json!({"target": "all", "tasks": [site.entry("a", "0"), site.entry("b", "0")]});
     for _ in 0..40 {
         let patience = Duration::from_micros(dice.below(6_000));
-        // Whether it was accepted before the client hung up is what the test does not care about.
+        // The run may or may not be accepted before the client hangs up.
         let _ = tokio::time::timeout(patience, site.post("runs", &definition, None)).await;
     }
-    // Some are still on their way in: all are there when everything that was done belongs to a run that ended.
+    // Some submissions are still in flight: all have arrived when every line of the book belongs to an ended run.
     let ids = eventually("every run ends", || async {
         let runs = site.get("runs?limit=1000").await?;
         let runs = runs["data"].as_array()?;

@@ -49,10 +49,10 @@ impl Site {
         json!({"name": name, "backend": "exec", "action": "shell", "params": {"command": script}})
     }
 
-    /// Returns a task that writes its name into the book and its process beside it, and goes on until the gate is opened.
+    /// Returns a task that writes its name into the book and its process id into a file, and runs until the gate is opened.
     pub(crate) fn gated(&self, name: &str, gate: &str) -> Value {
         let (directory, book) = (self.directory.path().display(), self.book().display().to_string());
-        // It ends with the test too: nobody ends what a killed agent ran.
+        // It ends with the test too: the work of a killed agent is not ended by another process.
         let script = format!(
             "cd {directory} && echo $$ > pid.part.$$ && mv pid.part.$$ pid.$DOWNBEAT_EXECUTION && \
              echo \"$DOWNBEAT_EXECUTION\" >> {book}; while test -d {directory} && ! test -e {gate}; do sleep 0.05; done"

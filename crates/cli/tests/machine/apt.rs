@@ -1,4 +1,4 @@
-//! Packages: what jobs ask of apt is what dpkg has done, also when it fails, is cancelled or was interrupted.
+//! Packages: dpkg's log matches the jobs, also when apt fails, is cancelled or was interrupted.
 
 use downbeat_testbed::until;
 
@@ -10,7 +10,7 @@ const HOLD: &str = "run/downbeat-hello.hold";
 const CONFIGURATION: &str = "etc/downbeat-hello.conf";
 const POSTINST: &str = "downbeat-hello.postinst";
 
-/// A machine that knows of the packages.
+/// Returns a machine that has the package lists.
 fn updated() -> Site {
     let site = Site::of(1);
     site.task(&["apt", "update"]).ok();
@@ -43,7 +43,7 @@ fn a_package_is_installed_upgraded_and_removed() {
 
     host.publish("second");
     site.task(&["apt", "upgrade"]).ok();
-    assert_eq!(host.package(HELLO), "install ok installed 1.0", "nobody has told apt of the new one");
+    assert_eq!(host.package(HELLO), "install ok installed 1.0", "apt does not know the new one");
     site.task(&["apt", "update"]).ok();
     site.task(&["apt", "upgrade"]).ok();
     assert_eq!(host.package(HELLO), "install ok installed 2.0");
@@ -157,7 +157,7 @@ fn an_install_waits_for_somebody_elses() {
     host.remove(HOLD);
     assert!(other.wait().unwrap().success(), "the other one was not disturbed");
     site.result(&run).ok();
-    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "once");
+    assert_eq!(host.messages(HELLO), ["hello 1.0 configured"], "once");
 }
 
 #[test]
@@ -194,5 +194,5 @@ fn an_install_whose_agent_was_killed_is_done_again_by_the_next_life() {
     host.remove(HOLD);
     site.result(&run).ok();
     assert_eq!(host.package(HELLO), "install ok installed 1.0");
-    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "the first attempt was ended before it could");
+    assert_eq!(host.messages(HELLO), ["hello 1.0 configured"], "the first attempt was ended before it could");
 }

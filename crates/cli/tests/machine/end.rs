@@ -8,7 +8,7 @@ use downbeat_testbed::{processes::is_alive, until};
 use crate::host::{name, root, script};
 
 #[test]
-fn a_machine_ends_with_whoever_started_it_also_when_that_is_killed() {
+fn a_machine_ends_with_the_process_that_started_it_also_when_that_is_killed() {
     let mut owner = Command::new("bash")
         .args(["-c", "\"$0\" start \"$1\" \"$2\"; read"])
         .arg(script())

@@ -1,4 +1,4 @@
-//! Steps over several machines: what happened on each, and in which order, by the machines' own records.
+//! Steps over several machines, checked with the machines' own records and their order.
 
 use downbeat_testbed::until;
 use serde_json::Value;
@@ -24,8 +24,8 @@ fn times(host: &Host) -> [u64; 4] {
     let lists = std::fs::read_dir(host.path("var/lib/apt/lists")).unwrap().flatten();
     let mut names = lists.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let list = names.find(|name| name.ends_with("_Packages")).expect("apt read its lists");
-    let said = host.journal(HELLO);
-    let when = |words: &str| said.iter().find(|(_, message)| message == words).expect(words).0;
+    let messages = host.journal(HELLO);
+    let when = |words: &str| messages.iter().find(|(_, message)| message == words).expect(words).0;
     [
         host.changed(&format!("var/lib/apt/lists/{list}")).expect("the list is there"),
         when("hello 1.0 configured"),
@@ -51,15 +51,19 @@ fn a_pipeline_runs_ahead_on_a_fast_machine_and_the_step_after_it_waits_for_all()
         (status(&site.show(&run), "2", fast) == "succeeded").then_some(())
     });
     assert_eq!(status(&site.show(&run), "1", slow), "running");
-    assert_eq!(fast.said(HELLO), ["hello 1.0 configured"], "not started: the other machine is not yet there");
+    assert_eq!(
+        fast.messages(HELLO),
+        ["hello 1.0 configured"],
+        "not started: the other machine is not yet there"
+    );
     slow.remove(HOLD);
     let view = site.ended(&run);
     assert_eq!(view["status"], "completed", "{view:#}");
 
     for host in [fast, slow] {
-        until("the service", || host.said(HELLO).contains(&"hello 1.0 started".to_owned()).then_some(()));
+        until("the service", || host.messages(HELLO).contains(&"hello 1.0 started".to_owned()).then_some(()));
         assert_eq!(host.package(HELLO), "install ok installed 1.0");
-        assert_eq!(host.said(HELLO), ["hello 1.0 configured", "hello 1.0 started"], "each once");
+        assert_eq!(host.messages(HELLO), ["hello 1.0 configured", "hello 1.0 started"], "each once");
         assert!(times(host).is_sorted(), "{}: {:?}", host.name, times(host));
     }
     let [fast, slow] = [times(fast), times(slow)];
@@ -90,7 +94,7 @@ fn what_fails_on_one_machine_is_undone_on_all() {
         assert_eq!(host.package(HELLO), "deinstall ok config-files 1.0");
     }
     assert_eq!(
-        good.said(HELLO),
+        good.messages(HELLO),
         ["hello 1.0 configured", "hello 1.0 started", "hello 1.0 stopped"],
         "it was stopped before it was removed"
     );

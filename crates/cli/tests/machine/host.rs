@@ -1,4 +1,4 @@
-//! Owns one booted machine, thrown away with the test: how it is made, what can be done and seen inside.
+//! Owns one booted machine, which is removed with the test.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -112,7 +112,7 @@ impl Host {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.path("proc")).unwrap().flatten() {
             if entry.file_name().to_string_lossy().parse::<u32>().is_ok() {
-                // One that ends at this moment has no command line any more.
+                // A process that has just ended has no command line.
                 let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
                 let line = String::from_utf8_lossy(&line).replace('\0', " ");
                 if line.contains(words) {
@@ -129,14 +129,14 @@ impl Host {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What dpkg did with a package, without the times.
+    /// Returns dpkg's log of a package, without the times.
     pub(crate) fn dpkg_log(&self, package: &str) -> Vec<String> {
         let log = self.read(DPKG_LOG);
         let lines = log.lines().filter(|line| line.contains(&format!(" {package}:")));
         lines.map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default().to_owned()).collect()
     }
 
-    /// What a service and its package wrote into the journal, oldest first, each with its microsecond.
+    /// Returns the journal of a service and its package, oldest first, each entry with its microsecond.
     pub(crate) fn journal(&self, tag: &str) -> Vec<(u64, String)> {
         let lines =
             self.ok(&["journalctl", "--quiet", "--no-pager", "--output", "json", "--identifier", tag]);
@@ -148,10 +148,10 @@ impl Host {
         lines.lines().map(entry).collect()
     }
 
-    /// The journal without the times, and without what a shell says of a child that was ended before it.
-    pub(crate) fn said(&self, tag: &str) -> Vec<String> {
-        let said = self.journal(tag).into_iter().map(|(_, message)| message);
-        said.filter(|message| message != "Terminated").collect()
+    /// Returns the journal without the times, and without a shell's message about a terminated child.
+    pub(crate) fn messages(&self, tag: &str) -> Vec<String> {
+        let messages = self.journal(tag).into_iter().map(|(_, message)| message);
+        messages.filter(|message| message != "Terminated").collect()
     }
 
     /// The microsecond in which a file, or a link itself, was made or last changed.

@@ -1,4 +1,4 @@
-//! The agent as a service of systemd: what restarts do to the work that it has, and to itself.
+//! The agent as a service of systemd, and the effect of restarts on it and its work.
 
 use downbeat_testbed::until;
 
@@ -11,7 +11,7 @@ fn began(host: &Host, path: &str) {
     until("the work to begin", || host.path(path).exists().then_some(()));
 }
 
-/// A step that begins and ends when it is told to, and one after it.
+/// A step that ends after `/run/go` exists, and one after it.
 const TWO_STEPS: &str = "
 tasks:
   - {backend: exec, action: shell, params: {command: 'touch /run/began; until [ -e /run/go ]; do sleep 0.1; done; echo done'}}
@@ -26,8 +26,8 @@ fn a_restart_of_the_agent_waits_for_its_work_and_the_run_goes_on() {
     began(host, "run/began");
     let former = host.agent();
     host.ok(&["systemctl", "restart", "--no-block", UNIT]);
-    until("the agent to be told", || {
-        host.said("downbeat").iter().any(|line| line.contains("draining")).then_some(())
+    until("the agent to drain", || {
+        host.messages("downbeat").iter().any(|line| line.contains("draining")).then_some(())
     });
     host.write("run/go", "");
     let view = site.ended(&run);
@@ -84,8 +84,8 @@ fn a_job_can_restart_the_agent_that_carries_it_out() {
     let site = Site::of(1);
     let host = site.host();
     let former = host.agent();
-    // The second step may meet either life, and is lost with the former one if it was already on its way there. It is
-    // idempotent, so it is sent again.
+    // The second step may reach either session, and is lost if the former session had received it. It is idempotent,
+    // so it is sent again.
     let run = site.submit_file(
         "
 tasks:

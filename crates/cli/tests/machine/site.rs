@@ -1,4 +1,4 @@
-//! Owns a server here and the machines that it commands: jobs go in by the command line, results come out of it.
+//! Owns a server on this host and its machines. Jobs are submitted by the command line.
 
 use std::fs;
 
@@ -77,7 +77,7 @@ impl Site {
         })
     }
 
-    /// Waits for a run's end, and returns what became of its first step on the only machine.
+    /// Waits for a run's end, and returns the result of its first step on the only machine.
     #[track_caller]
     pub(crate) fn result(&self, run: &str) -> Result {
         let view = self.ended(run);

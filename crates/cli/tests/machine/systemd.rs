@@ -1,4 +1,4 @@
-//! Units: what jobs ask of systemd is what its services are told.
+//! Units: services receive the actions that jobs request from systemd.
 
 use downbeat_testbed::until;
 
@@ -7,12 +7,12 @@ use crate::site::Site;
 
 const HELLO: &str = "downbeat-hello";
 
-fn says(host: &Host, expected: &[&str]) {
-    let said = until("what the service says", || {
-        let said = host.said(HELLO);
-        (said.len() >= expected.len()).then_some(said)
+fn logs(host: &Host, expected: &[&str]) {
+    let messages = until("the messages of the service", || {
+        let messages = host.messages(HELLO);
+        (messages.len() >= expected.len()).then_some(messages)
     });
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
 }
 
 #[test]
@@ -32,21 +32,21 @@ fn a_unit_is_started_reloaded_restarted_and_stopped() {
         unit("start").ok();
     }
     expected.push("hello 1.0 started");
-    says(host, &expected);
+    logs(host, &expected);
     let output = unit("status").ok();
     assert!(output.contains("active (running)"), "{output}");
     unit("reload").ok();
     expected.push("hello 1.0 reloaded");
-    says(host, &expected);
+    logs(host, &expected);
     unit("restart").ok();
     expected.extend(["hello 1.0 stopped", "hello 1.0 started"]);
-    says(host, &expected);
+    logs(host, &expected);
     unit("stop").ok();
     expected.push("hello 1.0 stopped");
-    says(host, &expected);
+    logs(host, &expected);
     let output = unit("status").failed(3);
     assert!(output.contains("inactive (dead)"), "{output}");
-    // There is nobody to be told.
+    // No service is running that could reload.
     unit("reload").failed(1);
 }
 
@@ -66,7 +66,7 @@ fn a_unit_is_enabled_and_disabled() {
             assert_eq!(enabled(), state);
         }
     }
-    assert_eq!(host.said(HELLO), ["hello 1.0 configured"], "that starts nothing");
+    assert_eq!(host.messages(HELLO), ["hello 1.0 configured"], "that starts nothing");
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn a_unit_whose_file_was_changed_is_restarted_as_it_is_written_now() {
     for (action, word) in [("start", "first"), ("restart", "second")] {
         write(word);
         unit(action);
-        until("what the service says", || {
-            host.said("downbeat-changed").contains(&word.to_owned()).then_some(())
+        until("the messages of the service", || {
+            host.messages("downbeat-changed").contains(&word.to_owned()).then_some(())
         });
     }
-    assert_eq!(host.said("downbeat-changed"), ["first", "second"]);
+    assert_eq!(host.messages("downbeat-changed"), ["first", "second"]);
 }

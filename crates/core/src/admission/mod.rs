@@ -10,8 +10,8 @@
 //!     room is kept for it. That lasts no longer than those steps.
 //!   - when another run holds one of its nodes, the wait may be long, so nothing is kept free.
 //!
-//! No run waits forever: a run under way never waits for a waiting run, and the first waiting run that is not passed
-//! over either enters or waits for something under way to end.
+//! No run waits forever: an active run never waits for a waiting run, and the first waiting run that is not passed
+//! over is either admitted or waits for an active run to end.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use crate::run::NodeRef;
 #[derive(Clone, Copy, Debug)]
 pub struct Applicant<'a> {
     pub id: &'a RunId,
-    /// The run is not admitted yet. Otherwise it is under way.
+    /// The run is not admitted yet. Otherwise it is active.
     pub waits: bool,
     pub paused: bool,
     pub priority: i32,
@@ -65,12 +65,12 @@ pub enum Reason {
     /// A node of the exclusive run is drained.
     Drained { hostname: String },
     /// A node of the exclusive run is not free.
-    Node { hostname: String, run: RunId, how: Taken },
+    Node { hostname: String, run: RunId, how: NodeUse },
 }
 
 /// How another run uses a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum NodeUse {
     /// The other run holds the node exclusively.
     Held,
     /// The other run has work running on the node.
@@ -89,13 +89,13 @@ impl fmt::Display for Reason {
                     1 => "1 run before it".to_owned(),
                     ahead => format!("{ahead} runs before it"),
                 };
-                write!(f, "waits for its turn: {running} of {limit} runs under way, {place}")
+                write!(f, "waits for its turn: {running} of {limit} runs active, {place}")
             }
             Reason::Drained { hostname } => write!(f, "waits for {hostname}, drained"),
             Reason::Node { hostname, run, how } => match how {
-                Taken::Held => write!(f, "waits for {hostname}, held by run {run} (exclusive)"),
-                Taken::Busy => write!(f, "waits for {hostname}, busy with run {run}"),
-                Taken::Promised => {
+                NodeUse::Held => write!(f, "waits for {hostname}, held by run {run} (exclusive)"),
+                NodeUse::Busy => write!(f, "waits for {hostname}, busy with run {run}"),
+                NodeUse::Promised => {
                     write!(f, "waits for {hostname}, wanted by run {run} (exclusive), which is before it")
                 }
             },
@@ -112,22 +112,22 @@ pub struct Decision {
     pub wanted: HashMap<NodeId, RunId>,
 }
 
-/// Decides for all waiting runs. At most `limit` runs may be under way.
+/// Decides for all waiting runs. At most `limit` runs may be active.
 pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> Decision {
     let mut queue: Vec<&Applicant<'_>> = runs.iter().filter(|run| run.waits).collect();
     queue.sort_unstable_by_key(|run| (Reverse(run.priority), run.created_at, run.id));
     let running = u32::try_from(runs.len() - queue.len()).unwrap_or(u32::MAX);
-    let mut pass = Pass { nodes, promised: HashMap::default(), decision: Decision::default() };
+    let mut scan = QueueScan { nodes, promised: HashMap::default(), decision: Decision::default() };
     let (mut taken, mut ahead) = (running, 0);
     for run in queue {
         let room = limit.is_none_or(|limit| taken < limit);
         let verdict = match limit {
             _ if run.paused => Verdict::Wait(Reason::Paused),
             Some(limit) if !room => Verdict::Wait(Reason::Turn { running, limit, ahead }),
-            _ => pass.look(run),
+            _ => scan.check_nodes(run),
         };
         let keeps_room = match &verdict {
-            Verdict::Enter | Verdict::Wait(Reason::Node { how: Taken::Busy, .. }) => true,
+            Verdict::Enter | Verdict::Wait(Reason::Node { how: NodeUse::Busy, .. }) => true,
             Verdict::Wait(_) => false,
         };
         taken += u32::from(keeps_room);
@@ -136,25 +136,25 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
             ahead += 1;
             // Without room, no run behind this one is checked.
             if room {
-                pass.promise(run);
+                scan.promise(run);
             }
         }
-        pass.decision.verdicts.push((run.id.clone(), verdict));
+        scan.decision.verdicts.push((run.id.clone(), verdict));
     }
-    pass.decision
+    scan.decision
 }
 
-/// One pass through the queue.
-struct Pass<'a> {
+/// One scan of the queue.
+struct QueueScan<'a> {
     nodes: &'a Nodes<'a>,
     /// The nodes of the exclusive runs that were checked so far.
     promised: HashMap<NodeId, RunId>,
     decision: Decision,
 }
 
-impl Pass<'_> {
+impl QueueScan<'_> {
     /// Returns whether a run for which there is room may enter: all its nodes must be free.
-    fn look(&mut self, run: &Applicant<'_>) -> Verdict {
+    fn check_nodes(&mut self, run: &Applicant<'_>) -> Verdict {
         let wait = |node: &NodeRef, other: RunId, how| {
             Verdict::Wait(Reason::Node { hostname: node.hostname.clone(), run: other, how })
         };
@@ -163,13 +163,13 @@ impl Pass<'_> {
                 return Verdict::Wait(Reason::Drained { hostname: node.hostname.clone() });
             }
             if let Some(holder) = (self.nodes.holder)(node.id).filter(|holder| holder != run.id) {
-                return wait(node, holder, Taken::Held);
+                return wait(node, holder, NodeUse::Held);
             }
             if let Some(before) = self.promised.get(&node.id) {
-                return wait(node, before.clone(), Taken::Promised);
+                return wait(node, before.clone(), NodeUse::Promised);
             }
         }
-        let busy = |node: &NodeRef| Some(wait(node, (self.nodes.busy)(node.id, run.id)?, Taken::Busy));
+        let busy = |node: &NodeRef| Some(wait(node, (self.nodes.busy)(node.id, run.id)?, NodeUse::Busy));
         let kept_out = run.nodes.iter().find_map(busy);
         // Also if the run may enter at once: until its admission is committed, no other work may start there.
         self.decision.wanted.extend(run.nodes.iter().map(|node| (node.id, run.id.clone())));

@@ -26,7 +26,7 @@ struct Run {
     nodes: Vec<NodeRef>,
 }
 
-/// `name priority [nodes] flags`: `*` is under way, `p` is paused. Earlier lines are older runs.
+/// `name priority [nodes] flags`: `*` is active, `p` is paused. Earlier lines are older runs.
 fn runs(lines: &[&str]) -> Vec<Run> {
     let run = |(created, line): (i64, &&str)| {
         let mut words = line.split_whitespace();
@@ -75,8 +75,8 @@ fn decided(
         })
         .collect();
     let holder = |node: NodeId| held.get(&node).cloned();
-    let at_work = |node: NodeId, run: &RunId| busy.get(&node).filter(|other| *other != run).cloned();
-    decide(&applicants, &Nodes { holder: &holder, busy: &at_work, drained: &|_| false }, limit)
+    let busy_elsewhere = |node: NodeId, run: &RunId| busy.get(&node).filter(|other| *other != run).cloned();
+    decide(&applicants, &Nodes { holder: &holder, busy: &busy_elsewhere, drained: &|_| false }, limit)
 }
 
 /// Returns the decision as text: each waiting run, then the nodes that are kept free.
@@ -101,18 +101,18 @@ fn runs_enter_by_priority_then_age_while_there_is_room() {
         outcome(&["x *", "a", "b 5", "c 5"], "", "", Some(2)),
         [
             "b enters",
-            "c: waits for its turn: 1 of 2 runs under way, 1 run before it",
-            "a: waits for its turn: 1 of 2 runs under way, 2 runs before it",
+            "c: waits for its turn: 1 of 2 runs active, 1 run before it",
+            "a: waits for its turn: 1 of 2 runs active, 2 runs before it",
         ]
     );
     assert_eq!(
         outcome(&["x *", "y *", "a"], "", "", Some(2)),
-        ["a: waits for its turn: 2 of 2 runs under way, next in line"]
+        ["a: waits for its turn: 2 of 2 runs active, next in line"]
     );
     // The limit was lowered.
     assert_eq!(
         outcome(&["x *", "y *", "a"], "", "", Some(1)),
-        ["a: waits for its turn: 2 of 1 runs under way, next in line"]
+        ["a: waits for its turn: 2 of 1 runs active, next in line"]
     );
 }
 
@@ -175,12 +175,12 @@ fn exclusive_runs_that_share_a_node_do_not_pass_each_other_and_others_do() {
 }
 
 #[test]
-fn room_is_kept_for_whoever_is_next_and_not_for_whoever_waits_for_a_holder() {
+fn room_is_kept_for_the_next_run_and_not_for_a_run_that_waits_for_a_holder() {
     assert_eq!(
         outcome(&["x *", "a [1]", "b"], "", "1:x", Some(2)),
         [
             "a: waits for web-01, busy with run x",
-            "b: waits for its turn: 1 of 2 runs under way, 1 run before it",
+            "b: waits for its turn: 1 of 2 runs active, 1 run before it",
             "1 for a",
         ]
     );
@@ -188,17 +188,17 @@ fn room_is_kept_for_whoever_is_next_and_not_for_whoever_waits_for_a_holder() {
         outcome(&["x [1] *", "a [1]", "b"], "1:x", "", Some(2)),
         ["a: waits for web-01, held by run x (exclusive)", "b enters"]
     );
-    // Without room it is not next: a run that is under way needs its nodes to finish.
+    // Without room it is not next: an active run needs its nodes to finish.
     assert_eq!(
         outcome(&["x *", "a [1]"], "", "1:x", Some(1)),
-        ["a: waits for its turn: 1 of 1 runs under way, next in line"]
+        ["a: waits for its turn: 1 of 1 runs active, next in line"]
     );
 }
 
 /// A simulated fleet: each run has steps to do on its nodes, one at a time, where the decisions allow it.
 struct Fleet {
     runs: Vec<Run>,
-    /// For each run under way, the nodes on which it still has a step to do.
+    /// For each active run, the nodes on which it still has a step to do.
     left: BTreeMap<RunId, Vec<NodeId>>,
     held: BTreeMap<NodeId, RunId>,
     busy: BTreeMap<NodeId, RunId>,
@@ -241,8 +241,8 @@ impl Fleet {
                 self.enter(&id, dice);
             }
         }
-        let under_way = self.runs.iter().filter(|run| !run.waits).count();
-        assert!(self.limit.is_none_or(|limit| under_way <= limit as usize), "{under_way} are under way");
+        let active = self.runs.iter().filter(|run| !run.waits).count();
+        assert!(self.limit.is_none_or(|limit| active <= limit as usize), "{active} are active");
     }
 
     fn enter(&mut self, id: &RunId, dice: &mut Dice) {
@@ -276,8 +276,8 @@ impl Fleet {
                 self.busy.insert(next, id.clone());
             }
         }
-        let at_work: Vec<NodeId> = self.busy.keys().copied().collect();
-        for node in at_work {
+        let busy_elsewhere: Vec<NodeId> = self.busy.keys().copied().collect();
+        for node in busy_elsewhere {
             if dice.below(2) == 0 {
                 let run = self.busy.remove(&node).unwrap();
                 self.left.get_mut(&run).unwrap().pop();
@@ -304,7 +304,7 @@ fn every_run_enters_and_ends_whatever_they_want() {
             fleet.decide(&mut dice);
             fleet.work(&mut dice);
             turns += 1;
-            assert!(turns < 2_000, "seed {seed}: {:?} of {all} wait for ever", fleet.runs);
+            assert!(turns < 2_000, "seed {seed}: {:?} of {all} wait forever", fleet.runs);
         }
         assert_eq!(fleet.entered.len(), all, "seed {seed}");
     }
@@ -312,7 +312,7 @@ fn every_run_enters_and_ends_whatever_they_want() {
 
 /// However many others come, as long as they do not come before it.
 #[test]
-fn an_exclusive_run_is_not_passed_over_for_ever() {
+fn an_exclusive_run_is_not_passed_over_forever() {
     for seed in 0..200 {
         let mut dice = Dice::new(seed);
         let mut fleet = Fleet::draw(&mut dice);
@@ -325,7 +325,7 @@ fn an_exclusive_run_is_not_passed_over_for_ever() {
             let id = RunId::from(format!("new-{turns:05}"));
             let nodes = if dice.below(3) == 0 { vec![reference((dice.below(5)) as u32)] } else { vec![] };
             fleet.runs.push(Run { id, waits: true, paused: false, priority: 0, created: 10 + turns, nodes });
-            // Runs that were under way before it was created.
+            // Runs that were active before it was created.
             if turns == 0 {
                 fleet.runs[0].paused = true;
                 fleet.decide(&mut dice);

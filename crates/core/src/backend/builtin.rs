@@ -213,13 +213,13 @@ const THE_UNIT: Param = required("unit", ParamKind::Text, "a unit such as nginx,
 const THE_PATH: Param = required("path", ParamKind::Text, "an absolute path without . and ..")
     .pattern(PATH)
     .bytes(limits::PATH_BYTES);
-const MODE: Param = optional("mode", ParamKind::Text, "server or agent; server when nothing is said")
-    .choices(&["server", "agent"]);
+const MODE: Param =
+    optional("mode", ParamKind::Text, "server or agent; default: server").choices(&["server", "agent"]);
 
 const BUILTIN: &[Backend] = &[
     Backend {
         name: "test",
-        help: "Outcomes to order, for trying things out",
+        help: "Actions with a chosen result, for tests and trials",
         needs_allow: false,
         actions: &[
             same_twice("noop", &[]),
@@ -238,10 +238,10 @@ const BUILTIN: &[Backend] = &[
             ),
         ],
     },
-    Backend { name: "ping", help: "Is the agent there", needs_allow: false, actions: &[same_twice("ping", &[])] },
+    Backend { name: "ping", help: "Checks that the agent responds", needs_allow: false, actions: &[same_twice("ping", &[])] },
     Backend {
         name: "exec",
-        help: "Any program, and scripts; only with the agent's `--allow exec`",
+        help: "Programs and scripts; only with the agent's `--allow exec`",
         needs_allow: true,
         actions: &[
             once(
@@ -252,7 +252,7 @@ const BUILTIN: &[Backend] = &[
                         ParamKind::Argv,
                         "the program and its arguments; no shell reads them",
                     ),
-                    optional("args", ParamKind::Texts, "more arguments, taken as they are"),
+                    optional("args", ParamKind::Texts, "more arguments, passed unchanged"),
                     ENV,
                     WORKING_DIR,
                     optional("stdin", ParamKind::Text, "what the program reads").bytes(limits::PARAMS_BYTES),
@@ -284,7 +284,7 @@ const BUILTIN: &[Backend] = &[
                 "remove",
                 &[
                     required("package", ParamKind::Texts, "packages, as NAME").pattern(PACKAGE).bytes(512),
-                    optional("purge", ParamKind::Boolean, "their configuration too"),
+                    optional("purge", ParamKind::Boolean, "also remove their configuration"),
                 ],
             ),
             same_twice("update", &[]),
@@ -293,7 +293,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "systemd",
-        help: "Units of the system's manager, by systemctl",
+        help: "systemd units, by systemctl",
         needs_allow: false,
         actions: &[
             same_twice("start", &[THE_UNIT]),
@@ -307,7 +307,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "rke2",
-        help: "RKE2's service, by systemctl and an installer that is on the host",
+        help: "The RKE2 service, by systemctl and the installer on the host",
         needs_allow: false,
         actions: &[
             same_twice(
@@ -320,7 +320,7 @@ const BUILTIN: &[Backend] = &[
                     optional(
                         "channel",
                         ParamKind::Text,
-                        "where the newest release is taken from, such as stable",
+                        "the release channel, such as stable",
                     )
                     .pattern(RKE2_CHANNEL)
                     .bytes(64),
@@ -340,14 +340,14 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "file",
-        help: "Files of the host; only with the agent's `--allow file`",
+        help: "Files on the host; only with the agent's `--allow file`",
         needs_allow: true,
         actions: &[
             same_twice(
                 "write",
                 &[
                     THE_PATH,
-                    required("content", ParamKind::Text, "all that the file is to hold")
+                    required("content", ParamKind::Text, "the whole content of the file")
                         .bytes(limits::PARAMS_BYTES),
                     optional("mode", ParamKind::Text, "octal digits in quotes such as \"0644\"")
                         .pattern(FILE_MODE),
@@ -360,7 +360,7 @@ const BUILTIN: &[Backend] = &[
     },
     Backend {
         name: "docker",
-        help: "Containers, on Docker or Podman by its socket; only with the agent's `--allow docker`",
+        help: "Containers of Docker or Podman, by its socket; only with the agent's `--allow docker`",
         needs_allow: true,
         actions: &[once(
             "run",
@@ -368,7 +368,7 @@ const BUILTIN: &[Backend] = &[
                 required("image", ParamKind::Text, "an image such as alpine:3 or registry.example/tools/build@sha256:…")
                     .pattern(IMAGE)
                     .bytes(512),
-                optional("command", ParamKind::Argv, "the program and its arguments; the image's own when nothing is said"),
+                optional("command", ParamKind::Argv, "the program and its arguments; default: the image's own"),
                 optional("entrypoint", ParamKind::Argv, "instead of the image's own; `command` comes after it"),
                 ENV.names(VARIABLE),
                 optional(
@@ -378,29 +378,29 @@ const BUILTIN: &[Backend] = &[
                 )
                 .pattern(MOUNT)
                 .bytes(limits::PATH_BYTES),
-                optional("memory", ParamKind::Any, "the most memory, swap included, such as 512m or 2g")
+                optional("memory", ParamKind::Any, "the memory limit, swap included, such as 512m or 2g")
                     .pattern(BYTES)
                     .bytes(32),
-                optional("cpus", ParamKind::Any, "the most processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32),
-                optional("pids", ParamKind::Integer, "the most processes").between(1, 4_194_304),
+                optional("cpus", ParamKind::Any, "the limit of processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32),
+                optional("pids", ParamKind::Integer, "the limit of processes").between(1, 4_194_304),
                 optional("working_dir", ParamKind::Text, "the directory to run in, an absolute path in the container")
                     .pattern(PATH_OR_ROOT)
                     .bytes(limits::PATH_BYTES),
                 optional("user", ParamKind::Text, "USER or USER:GROUP, names of the image or numbers")
                     .pattern(CONTAINER_USER)
                     .bytes(128),
-                optional("network", ParamKind::Text, "none, host, bridge or a network's name; the engine's default when nothing is said")
+                optional("network", ParamKind::Text, "none, host, bridge or a network's name; default: the engine's")
                     .pattern(NETWORK)
                     .bytes(128),
-                optional("read_only", ParamKind::Boolean, "nothing can be written but to mounts"),
-                optional("pull", ParamKind::Text, "when to ask the registry; missing when nothing is said")
+                optional("read_only", ParamKind::Boolean, "only mounts are writable"),
+                optional("pull", ParamKind::Text, "when to ask the registry; default: missing")
                     .choices(&["never", "missing", "always"]),
             ],
         )],
     },
     Backend {
         name: "http",
-        help: "Requests of HTTP; only with the agent's `--allow http`",
+        help: "HTTP requests; only with the agent's `--allow http`",
         needs_allow: true,
         actions: &[once(
             "request",
@@ -408,7 +408,7 @@ const BUILTIN: &[Backend] = &[
                 required("url", ParamKind::Text, "http://… or https://…, blanks escaped")
                     .pattern(URL)
                     .bytes(8 * 1024),
-                optional("method", ParamKind::Text, "GET when nothing is said")
+                optional("method", ParamKind::Text, "default: GET")
                     .choices(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
                 optional("headers", ParamKind::Map, "headers, a line each")
                     .pattern(HEADER)
@@ -422,13 +422,13 @@ const BUILTIN: &[Backend] = &[
                 optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
                 optional("json", ParamKind::Any, "a value that is sent as JSON, instead of `body`")
                     .bytes(limits::PARAMS_BYTES),
-                optional("timeout", ParamKind::Duration, "for the whole exchange; the task's own when nothing is said"),
-                optional("follow", ParamKind::Boolean, "false: a redirect is the response; true when nothing is said"),
+                optional("timeout", ParamKind::Duration, "for the whole exchange; default: the task's timeout"),
+                optional("follow", ParamKind::Boolean, "false: a redirect is the response; default: true"),
                 optional(
                     "expect",
                     ParamKind::Any,
-                    "what makes it a success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, json: {NAME: VALUE}}; \
-                     2xx when nothing is said",
+                    "the conditions of success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, json: {NAME: VALUE}}; \
+                     default: 2xx",
                 ),
             ],
         )],

@@ -119,7 +119,7 @@ fn valid(schema: &ParamSchema) -> String {
         return format!("one of {}", schema.choices.join(", "));
     }
     match (schema.kind, schema.min, schema.max) {
-        (ParamKind::Any, _, _) if schema.pattern.is_some() => "a text or a number".to_owned(),
+        (ParamKind::Any, _, _) if schema.pattern.is_some() => "a string or a number".to_owned(),
         (ParamKind::Integer, Some(min), Some(max)) => format!("a whole number from {min} to {max}"),
         (ParamKind::Integer, Some(min), None) => format!("a whole number from {min} on"),
         (ParamKind::Integer, None, Some(max)) => format!("a whole number up to {max}"),
@@ -130,13 +130,13 @@ fn valid(schema: &ParamSchema) -> String {
 /// Describes the valid values of a kind.
 fn valid_kind(kind: ParamKind) -> &'static str {
     match kind {
-        ParamKind::Text => "a text",
+        ParamKind::Text => "a string",
         ParamKind::Integer => "a whole number",
         ParamKind::Boolean => "true or false",
         ParamKind::Duration => "a duration such as 500ms, 1.5s or 30m",
-        ParamKind::Texts => "a text or a list of texts",
-        ParamKind::Argv => "a list of texts, or one text that is split at blanks",
-        ParamKind::Map => "a map of texts",
+        ParamKind::Texts => "a string or a list of strings",
+        ParamKind::Argv => "a list of strings, or one string that is split at blanks",
+        ParamKind::Map => "a map of strings",
         ParamKind::Any => "any value",
     }
 }
@@ -164,7 +164,7 @@ fn described(value: &Value) -> String {
         Value::Null => "nothing".to_owned(),
         Value::Bool(value) => format!("{value}"),
         Value::Number(number) => format!("the number {number}"),
-        Value::String(text) => format!("the text \"{}\"", shown(text)),
+        Value::String(text) => format!("the string \"{}\"", shown(text)),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a map".to_owned(),
     }
@@ -209,7 +209,9 @@ impl<'c> Rule<'c> {
     fn broken(&self, text: &str) -> Option<String> {
         // No NUL: neither argv nor environment nor PostgreSQL's JSON can hold one.
         if text.contains('\0') {
-            return Some("contains a NUL character, which no program can be given; remove it".to_owned());
+            return Some(
+                "contains a NUL character, which cannot be passed to a program; remove it".to_owned(),
+            );
         }
         let schema = self.schema?;
         if let Some(most) = schema.max_bytes.filter(|most| text.len() as u64 > *most) {
@@ -261,7 +263,7 @@ impl<'c> Check<'c> {
             (ParamKind::Boolean, Value::String(text)) if text.parse::<bool>().is_ok() => {
                 "; remove the quotes".to_owned()
             }
-            (_, Value::Null) => "; give it a value, or remove it".to_owned(),
+            (_, Value::Null) => "; set a value, or remove it".to_owned(),
             _ => String::new(),
         };
         self.refuse(format!("must be {}, not {}{remedy}", valid(schema), described(found)));
@@ -279,7 +281,7 @@ impl<'c> Check<'c> {
         match argv::split_around(&parts) {
             Ok(words) => self.argv(&words.into_iter().map(Value::String).collect::<Vec<_>>()),
             Err(error) => {
-                self.refuse(format!("{error}; or write a list, one text per argument"));
+                self.refuse(format!("{error}; or write a list, one string per argument"));
                 None
             }
         }
@@ -302,7 +304,7 @@ impl<'c> Check<'c> {
                 }
             },
             (ParamKind::Texts, Value::Array(items)) if schema.required && items.is_empty() => {
-                self.refuse("is empty; at least one text is needed".to_owned());
+                self.refuse("is empty; at least one string is needed".to_owned());
                 None
             }
             (ParamKind::Texts, Value::Array(items)) => Some(self.texts(items)),
@@ -316,7 +318,7 @@ impl<'c> Check<'c> {
                     self.argv(&items)
                 }
                 Err(error) => {
-                    self.refuse(format!("{error}; or write a list, one text per argument"));
+                    self.refuse(format!("{error}; or write a list, one string per argument"));
                     None
                 }
             },
@@ -353,7 +355,7 @@ impl<'c> Check<'c> {
     fn argv(&mut self, items: &[Value]) -> Option<Value> {
         let Value::Array(words) = self.texts(items) else { return None };
         if items.first().is_none_or(|first| first.as_str().is_some_and(str::is_empty)) {
-            self.refuse("is empty; its first text is the program to run".to_owned());
+            self.refuse("is empty; its first string is the program to run".to_owned());
             return None;
         }
         Some(Value::Array(words))
@@ -369,7 +371,7 @@ impl<'c> Check<'c> {
                 }
                 None => self.refuse_element(
                     Element::Index(index),
-                    format!("must be a text, not {}", described(item)),
+                    format!("must be a string, not {}", described(item)),
                 ),
             }
         }
@@ -391,7 +393,7 @@ impl<'c> Check<'c> {
                     }
                     texts.insert(key.clone(), Value::String(text));
                 }
-                None => self.refuse_element(element(), format!("must be a text, not {}", described(item))),
+                None => self.refuse_element(element(), format!("must be a string, not {}", described(item))),
             }
         }
         self.bounded(texts.iter().map(|(key, text)| key.len() + 1 + text.as_str().map_or(0, str::len)));
@@ -415,7 +417,7 @@ impl<'c> Check<'c> {
         let bytes: usize = lengths.map(|length| length + NUL_AND_POINTER).sum();
         if bytes > limits::ARGUMENTS_BYTES {
             self.refuse(format!(
-                "takes {bytes} bytes with all its texts; at most {} are possible",
+                "takes {bytes} bytes with all its strings; at most {} are possible",
                 limits::ARGUMENTS_BYTES
             ));
         }
@@ -500,13 +502,13 @@ mod tests {
                 json!({"comand": "x", "env": {"A=": "1", "B": null}, "stdin": 5, "args": [[]]})
             ),
             Err(vec![
-                "args[0]: must be a text, not a list".to_owned(),
+                "args[0]: must be a string, not a list".to_owned(),
                 "comand: action `run` has no param `comand`; did you mean `command`? \
                  (params: command, args, env, working_dir, stdin)"
                     .to_owned(),
                 "env.A=: a name must not be empty, nor contain `=` or a NUL".to_owned(),
-                "env.B: must be a text, not nothing".to_owned(),
-                "stdin: must be a text, not the number 5; write it in quotes: \"5\"".to_owned(),
+                "env.B: must be a string, not nothing".to_owned(),
+                "stdin: must be a string, not the number 5; write it in quotes: \"5\"".to_owned(),
             ])
         );
         assert_eq!(
@@ -524,7 +526,7 @@ mod tests {
         for command in [json!([]), json!(""), json!("  "), json!([""]), json!("''")] {
             assert_eq!(
                 check("exec", "run", json!({"command": command})),
-                Err(vec!["command: is empty; its first text is the program to run".to_owned()])
+                Err(vec!["command: is empty; its first string is the program to run".to_owned()])
             );
         }
     }
@@ -636,7 +638,7 @@ mod tests {
         );
         assert_eq!(
             limited(new(ParamKind::Texts), json!(vec!["a"; 60_000])),
-            Err("x: takes 600000 bytes with all its texts; at most 524288 are possible".to_owned())
+            Err("x: takes 600000 bytes with all its strings; at most 524288 are possible".to_owned())
         );
     }
 
@@ -659,7 +661,7 @@ mod tests {
         for cpus in [json!(0.5), json!("0.5")] {
             assert_eq!(checked(cpus).unwrap(), json!("0.5"));
         }
-        assert_eq!(checked(json!([1])).unwrap_err()[0].message, "must be a text or a number, not a list");
+        assert_eq!(checked(json!([1])).unwrap_err()[0].message, "must be a string or a number, not a list");
         assert!(
             checked(json!(-1)).unwrap_err()[0]
                 .message
@@ -668,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_no_duration() {
+    fn a_bare_number_is_not_a_duration() {
         assert_eq!(
             check("test", "sleep", json!({"duration": 5})),
             Err(vec![

@@ -108,7 +108,7 @@ mod tests {
         let params = coerce(action, vec![("exit_code".to_owned(), "five".to_owned())]);
         assert_eq!(
             check_params(action, &params).unwrap_err()[0].message,
-            "must be a whole number from 0 to 255, not the text \"five\""
+            "must be a whole number from 0 to 255, not the string \"five\""
         );
     }
 }

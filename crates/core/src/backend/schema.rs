@@ -70,7 +70,7 @@ pub enum ParamKind {
     Duration,
     /// A list of texts; a single text is a list of one.
     Texts,
-    /// An argv: a list of texts, or one text that is split at blanks, quotes respected.
+    /// An argv: a list of strings, or one string that is split at blanks, quotes respected.
     Argv,
     /// Texts by name.
     Map,

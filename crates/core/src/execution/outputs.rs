@@ -14,7 +14,7 @@ pub fn declared_outputs(declared: &[String], mut values: Params) -> Result<Param
     if !missing.is_empty() {
         let missing = missing.join(", ");
         return Err(format!(
-            "it ended well and did not say its output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
+            "exited successfully but did not set output {missing}: write `name=value` to the file $DOWNBEAT_OUTPUT, \
              or print a JSON object on a line of its own"
         ));
     }
@@ -84,13 +84,13 @@ mod tests {
             (&[], &[], Ok(&[])),
             (&[], &[("a", "1")], Ok(&[])),
             (&["a"], &[("a", "1"), ("b", "2")], Ok(&["a"])),
-            (&["a", "b"], &[("a", "1")], Err("did not say its output `b`")),
+            (&["a", "b"], &[("a", "1")], Err("did not set output `b`")),
             (&["a"], &[("a", &long)], Err("larger than 64 KiB")),
             (&[], &[("a", &long)], Ok(&[])),
         ];
-        for (declared, said, expected) in cases {
+        for (declared, outputs, expected) in cases {
             let declared: Vec<String> = declared.iter().map(|name| (*name).to_owned()).collect();
-            let kept = outcome(Verdict::Succeeded, said).with_declared_outputs(&declared);
+            let kept = outcome(Verdict::Succeeded, outputs).with_declared_outputs(&declared);
             let names: Vec<&str> = kept.outputs.keys().map(String::as_str).collect();
             match expected {
                 Ok(expected) => assert_eq!((kept.verdict, &*names), (Verdict::Succeeded, expected)),

@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn a_start_lies_between_its_grant_and_its_receipt() {
-        for (said, kept) in [(1_050, 1_050), (9_999, 1_100), (-5, 1_000)] {
-            assert_eq!(start_within(at(said), at(GRANTED), Some(at(RECEIVED))), at(kept), "{said}");
+        for (reported, kept) in [(1_050, 1_050), (9_999, 1_100), (-5, 1_000)] {
+            assert_eq!(start_within(at(reported), at(GRANTED), Some(at(RECEIVED))), at(kept), "{reported}");
         }
         assert_eq!(start_within(at(5), at(GRANTED), None), at(5));
     }

@@ -169,7 +169,7 @@ pub(super) fn to_json(value: &Value, left: &mut usize) -> Result<serde_json::Val
         ValueKind::Map => {
             let mut map = serde_json::Map::new();
             for key in value.try_iter()? {
-                let name = key.as_str().ok_or_else(|| wrong("the keys of a map must be texts"))?;
+                let name = key.as_str().ok_or_else(|| wrong("the keys of a map must be strings"))?;
                 spend(left, name.len() + 4)?;
                 map.insert(name.to_owned(), to_json(&value.get_item(&key)?, left)?);
             }

@@ -53,7 +53,7 @@ pub(super) fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error
 }
 
 fn too_large() -> Error {
-    wrong(format!("what it makes is larger than {} bytes", limits::PARAMS_BYTES))
+    wrong(format!("its result is larger than {} bytes", limits::PARAMS_BYTES))
 }
 
 fn defined(value: &Value) -> Result<&Value, Error> {
@@ -65,7 +65,7 @@ fn kind(value: &Value) -> &'static str {
         ValueKind::Undefined | ValueKind::None | ValueKind::Invalid => "nothing",
         ValueKind::Bool => "true or false",
         ValueKind::Number => "a number",
-        ValueKind::String => "a text",
+        ValueKind::String => "a string",
         ValueKind::Seq | ValueKind::Iterable => "a list",
         ValueKind::Map => "a map",
         _ => "something else",
@@ -74,16 +74,16 @@ fn kind(value: &Value) -> &'static str {
 
 fn text<'v>(filter: &str, value: &'v Value) -> Result<&'v str, Error> {
     let value = defined(value)?;
-    value
-        .as_str()
-        .ok_or_else(|| wrong(format!("`{filter}` takes a text, not {}; `string` makes one", kind(value))))
+    value.as_str().ok_or_else(|| {
+        wrong(format!("`{filter}` expects a string, not {}; `string` converts to one", kind(value)))
+    })
 }
 
 fn list(filter: &str, value: &Value) -> Result<Vec<Value>, Error> {
     let value = defined(value)?;
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => Ok(value.try_iter()?.collect()),
-        _ => Err(wrong(format!("`{filter}` takes a list, not {}", kind(value)))),
+        _ => Err(wrong(format!("`{filter}` expects a list, not {}", kind(value)))),
     }
 }
 
@@ -117,7 +117,10 @@ fn end_of(value: &Value, end: End) -> Result<Value, Error> {
 fn int(value: &Value) -> Result<i64, Error> {
     let value = defined(value)?;
     if let Some(text) = value.as_str() {
-        return text.trim().parse().map_err(|_| wrong("`int` takes a whole number, and this text is none"));
+        return text
+            .trim()
+            .parse()
+            .map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
     }
     if let Some(number) = value.as_i64() {
         return Ok(number);
@@ -125,7 +128,7 @@ fn int(value: &Value) -> Result<i64, Error> {
     match f64::try_from(value.clone()) {
         // Beyond 2^53 not every whole number is exact as a float.
         Ok(number) if number.abs() <= 9_007_199_254_740_992.0 => Ok(number.trunc() as i64),
-        _ => Err(wrong(format!("`int` takes a text or a number, not {}", kind(value)))),
+        _ => Err(wrong(format!("`int` expects a string or a number, not {}", kind(value)))),
     }
 }
 
@@ -134,7 +137,9 @@ fn length(value: &Value) -> Result<usize, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().count());
     }
-    value.len().ok_or_else(|| wrong(format!("`length` takes a text, a list or a map, not {}", kind(value))))
+    value
+        .len()
+        .ok_or_else(|| wrong(format!("`length` expects a string, a list or a map, not {}", kind(value))))
 }
 
 fn join(value: &Value, by: Option<&Value>) -> Result<String, Error> {
@@ -154,7 +159,7 @@ fn join(value: &Value, by: Option<&Value>) -> Result<String, Error> {
 fn replace(value: &Value, from: &Value, to: &Value) -> Result<String, Error> {
     let (value, from, to) = (text("replace", value)?, text("replace", from)?, text("replace", to)?);
     if from.is_empty() {
-        return Err(wrong("`replace` needs something to look for, not an empty text"));
+        return Err(wrong("`replace` needs a string to search for, not an empty string"));
     }
     let mut left = limits::PARAMS_BYTES;
     let found = value.matches(from).count();
@@ -169,12 +174,12 @@ fn split(value: &Value, by: Option<&Value>) -> Result<Vec<String>, Error> {
     let pieces: Vec<String> = match by {
         None => value.split_whitespace().take(most).map(str::to_owned).collect(),
         Some(by) => match text("split", by)? {
-            "" => return Err(wrong("`split` needs something to split at, not an empty text")),
+            "" => return Err(wrong("`split` needs a separator, not an empty string")),
             by => value.split(by).take(most).map(str::to_owned).collect(),
         },
     };
     if pieces.len() == most {
-        return Err(wrong(format!("`split` makes at most {} pieces", limits::SPLIT_PIECES)));
+        return Err(wrong(format!("`split` returns at most {} pieces", limits::SPLIT_PIECES)));
     }
     Ok(pieces)
 }

@@ -108,15 +108,15 @@ impl<'d> Known<'d> {
         match reference.root {
             Root::Run => Ok(()),
             Root::Item | Root::Index if used == Use::Items => {
-                Err(format!("`{reference}`: `for_each` makes the items, and cannot use them"))
+                Err(format!("`{reference}`: `for_each` creates the items, so it cannot use them"))
             }
             Root::Item | Root::Index if self.definition.tasks[at.entry].for_each().is_none() => {
                 Err(format!("`{reference}`: the task has no `for_each`"))
             }
             Root::Item | Root::Index => Ok(()),
-            Root::Node if used == Use::Items => Err(format!(
-                "`{reference}`: each item gets a node of its own, after `for_each` made the items"
-            )),
+            Root::Node if used == Use::Items => {
+                Err(format!("`{reference}`: the node of an item is chosen after `for_each` is evaluated"))
+            }
             Root::Node => {
                 if self.definition.is_placed(&self.definition.tasks[at.entry]) {
                     if self.definition.tasks[at.entry].for_each().is_some() {
@@ -157,7 +157,7 @@ impl<'d> Known<'d> {
         }
         if !self.is_before(step, at) {
             let remedy = match self.before {
-                Some(_) => "it must be among what the task depends on",
+                Some(_) => "add it to `depends_on`",
                 None => "move it up",
             };
             return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));
@@ -234,15 +234,15 @@ impl<'d> Known<'d> {
         let tasks = &self.definition.tasks;
         let by_name = &self.by_name;
         let before = self.before.get_or_insert_with(|| vec![None; tasks.len()]);
-        let mut under_way = vec![entry];
+        let mut stack = vec![entry];
         let mut seen = vec![false; tasks.len()];
-        while let Some(&next) = under_way.last() {
+        while let Some(&next) = stack.last() {
             let above =
                 || tasks[next].depends_on().iter().filter_map(|name| by_name.get(name.as_str()).copied());
             if before[next].is_some() {
-                under_way.pop();
+                stack.pop();
             } else if !std::mem::replace(&mut seen[next], true) {
-                under_way.extend(above().filter(|above| before[*above].is_none() && !seen[*above]));
+                stack.extend(above().filter(|above| before[*above].is_none() && !seen[*above]));
             } else {
                 let mut bits = vec![0_u64; tasks.len().div_ceil(64)];
                 for above in above() {
@@ -252,7 +252,7 @@ impl<'d> Known<'d> {
                     }
                 }
                 before[next] = Some(bits);
-                under_way.pop();
+                stack.pop();
             }
         }
         before[entry].as_deref().unwrap_or_default()

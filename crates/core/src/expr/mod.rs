@@ -12,16 +12,16 @@
 
 mod data;
 mod filters;
-mod given;
 mod known;
+mod params;
 mod reference;
 mod template;
 mod text;
 mod token;
 
 pub use data::{Data, Scope, facts};
-pub use given::given;
 pub(crate) use known::{ExprSite, Known};
+pub use params::resolve_params;
 pub(crate) use reference::in_path;
 pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};
 pub use template::{References, Template};

@@ -353,7 +353,7 @@ impl Formula {
         let Read { references, source } = read(written).map_err(|why| refuse(&why))?;
         let compiled = |source: String| {
             let compiled = MACHINE.compile_expression_owned(source);
-            compiled.map_err(|error| refuse(error.detail().unwrap_or("this is no expression")))
+            compiled.map_err(|error| refuse(error.detail().unwrap_or("this is not an expression")))
         };
         // Compiles the text as written first, because the rewritten text would accept a `~` at the end.
         compiled(written.to_owned())?;
@@ -441,7 +441,7 @@ impl<'s> Rendering<'s> {
         };
         let why = match reference.root {
             Root::Params => String::new(),
-            Root::Steps => format!(": step `{}` was skipped, or did not say it", shown(reference.name())),
+            Root::Steps => format!(": step `{}` was skipped, or did not set it", shown(reference.name())),
             Root::Node if self.scope.node.is_none() => ": the node is not known here".to_owned(),
             Root::Node => " on this node".to_owned(),
             Root::Run => " in this run".to_owned(),

@@ -156,19 +156,19 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ steps.build-web.outputs.x }}"),
-            "p: in `{{ steps.build-web.outputs.x }}`: `-` is not available in expressions; a name with a dash stands in brackets: steps[\"build-web\"]",
+            "p: in `{{ steps.build-web.outputs.x }}`: `-` is not available in expressions; write a name with a dash in brackets: steps[\"build-web\"]",
         ),
         (
             json!("{{ node.labels.my-label }}"),
-            "p: in `{{ node.labels.my-label }}`: `-` is not available in expressions; a name with a dash stands in brackets: node.labels[\"my-label\"]",
+            "p: in `{{ node.labels.my-label }}`: `-` is not available in expressions; write a name with a dash in brackets: node.labels[\"my-label\"]",
         ),
         (
             json!("{{ params.number - 1 }}"),
-            "p: in `{{ params.number - 1 }}`: `-` is not available in expressions: they do not calculate; `~` joins texts",
+            "p: in `{{ params.number - 1 }}`: `-` is not available in expressions: they do not calculate; `~` joins strings",
         ),
         (
             json!("{{ 'x' * 1000000000 }}"),
-            "p: in `{{ 'x' * 1000000000 }}`: `*` is not available in expressions: they do not calculate; `~` joins texts",
+            "p: in `{{ 'x' * 1000000000 }}`: `*` is not available in expressions: they do not calculate; `~` joins strings",
         ),
         (
             json!("{{ range(10) }}"),
@@ -275,22 +275,22 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         (json!("{{ params.gone | upper }}"), "p: `params.gone` has no value"),
         (
             json!("{{ steps.gone.outputs.x }}"),
-            "p: `steps.gone.outputs.x` has no value: step `gone` was skipped, or did not say it",
+            "p: `steps.gone.outputs.x` has no value: step `gone` was skipped, or did not set it",
         ),
         (
             json!("{{ steps.build.nodes['web-02'].outputs.version }}"),
-            "p: `steps.build.nodes['web-02'].outputs.version` has no value: step `build` was skipped, or did not say it",
+            "p: `steps.build.nodes['web-02'].outputs.version` has no value: step `build` was skipped, or did not set it",
         ),
         (json!("{{ node.labels.rack }}"), "p: `node.labels.rack` has no value on this node"),
         (json!("{{ none }}"), "p: `{{ none }}` has no value"),
         (json!("{{ params.empty | first }}"), "p: `{{ params.empty | first }}` has no value"),
         (
             json!("{{ params.number | upper }}"),
-            "p: in `{{ params.number | upper }}`: `upper` takes a text, not a number; `string` makes one",
+            "p: in `{{ params.number | upper }}`: `upper` expects a string, not a number; `string` converts to one",
         ),
         (
             json!("{{ params.text | int }}"),
-            "p: in `{{ params.text | int }}`: `int` takes a whole number, and this text is none",
+            "p: in `{{ params.text | int }}`: `int` expects a whole number, and this string is not one",
         ),
         (
             json!("{{ params.text | default }}"),
@@ -298,9 +298,9 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ params.text | replace('', 'x') }}"),
-            "p: in `{{ params.text | replace('', 'x') }}`: `replace` needs something to look for, not an empty text",
+            "p: in `{{ params.text | replace('', 'x') }}`: `replace` needs a string to search for, not an empty string",
         ),
-        (json!("{{ {1: 2} }}"), "p: in `{{ {1: 2} }}`: the keys of a map must be texts"),
+        (json!("{{ {1: 2} }}"), "p: in `{{ {1: 2} }}`: the keys of a map must be strings"),
         (json!("{{ 1e999 }}"), "p: in `{{ 1e999 }}`: the number is too large"),
         (json!("{{ 99999999999999999999 }}"), "p: in `{{ 99999999999999999999 }}`: the number is too large"),
     ] {

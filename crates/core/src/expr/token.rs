@@ -148,10 +148,10 @@ fn refused(source: &str, at: usize, first: char, before: &[Token<'_>]) -> String
     let dashed = (first == '-').then(|| dashed_name(source, at, before)).flatten();
     match (first, dashed) {
         (_, Some(name)) => {
-            format!("`-` is not available in expressions; a name with a dash stands in brackets: {name}")
+            format!("`-` is not available in expressions; write a name with a dash in brackets: {name}")
         }
         ('+' | '-' | '*' | '/' | '%', None) => {
-            format!("`{first}` is not available in expressions: they do not calculate; `~` joins texts")
+            format!("`{first}` is not available in expressions: they do not calculate; `~` joins strings")
         }
         ('=', None) => "`=` is not available in expressions; compare with `==`".to_owned(),
         _ => format!("`{}` is not available in expressions", shown(&first.to_string())),

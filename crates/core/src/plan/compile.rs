@@ -158,7 +158,7 @@ fn each(entry: &Entry, index: usize) -> Result<Option<Each>, Error> {
     let items = match (template, items) {
         (Some(template), _) => Items::Expected(ResolvedTemplate::of(Arc::new(template), &HashMap::new())),
         (None, Value::Array(items)) => Items::Known(items.clone().into()),
-        (None, _) => return Err(refuse("it is no list".to_owned())),
+        (None, _) => return Err(refuse("expected a list".to_owned())),
     };
     Ok(Some(Each { items, max_parallel: *max_parallel }))
 }

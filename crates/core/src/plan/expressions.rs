@@ -161,7 +161,7 @@ impl<'r> Expressions<'r> {
             return Ok(());
         }
         let remedy = format!(
-            "say whose outputs are meant: steps{}.nodes[\"{}\"].outputs",
+            "choose a node: steps{}.nodes[\"{}\"].outputs",
             in_path(used.step),
             theirs.first().map_or("HOSTNAME", hostname)
         );

@@ -10,12 +10,12 @@ pub fn silent_nodes(
     resolved: &Resolved,
     status: impl Fn(NodeId) -> Option<NodeStatus>,
 ) -> Vec<(String, &'static str)> {
-    let said = |id| match status(id) {
+    let reason = |id| match status(id) {
         None => Some("was deleted: its steps fail"),
         Some(NodeStatus::Online) => None,
-        Some(NodeStatus::Stale) => Some("is stale: its steps wait for it, and fail when it is offline"),
-        Some(NodeStatus::Offline) => Some("is offline: its steps fail unless it is back when they begin"),
+        Some(NodeStatus::Stale) => Some("is stale: its steps wait for it, and fail when it goes offline"),
+        Some(NodeStatus::Offline) => Some("is offline: its steps fail unless it is online when they start"),
     };
     let nodes = resolved.nodes.iter();
-    nodes.filter_map(|node| said(node.id).map(|why| (node.hostname.clone(), why))).collect()
+    nodes.filter_map(|node| reason(node.id).map(|why| (node.hostname.clone(), why))).collect()
 }

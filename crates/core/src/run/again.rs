@@ -14,7 +14,7 @@ use crate::work::Origin;
 
 /// Which part of the first run the retry repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum RetryScope {
     AllNodes,
     /// Only nodes on which something failed.
     FailedNodes,
@@ -24,25 +24,25 @@ pub enum Again {
 
 /// The start of the second run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Second<'a> {
+pub struct RetryStart<'a> {
     /// The nodes of the first run, or only those that failed.
     pub resolved: Resolved,
     /// Executions that succeeded and are not repeated.
-    pub taken: Vec<&'a Execution>,
+    pub carried: Vec<&'a Execution>,
 }
 
 /// Why a run cannot be retried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAgain {
+pub enum CannotRetry {
     #[error("run `{run}` has not ended: it is {state}; wait for its end, or cancel it")]
     NotEnded { run: RunId, state: RunState },
     #[error("run `{run}` completed, and nothing failed in it")]
     NothingFailed { run: RunId },
-    #[error("run `{run}` has no node on which something failed; try it again on all of its nodes")]
+    #[error("run `{run}` has no failed node; retry it on all nodes")]
     NoFailedNode { run: RunId },
     #[error(
-        "{task} was not done, and none of its nodes failed: the failed nodes alone would leave it out; try the run \
-         again on all of its nodes"
+        "{task} did not finish, and none of its nodes failed, so a retry on the failed nodes would leave it out; retry \
+         the run on all nodes"
     )]
     LeftOut { task: String },
 }
@@ -52,37 +52,42 @@ pub fn retry_of<'a>(
     run: &RunRecord,
     plan: &Plan,
     executions: &'a [Execution],
-    again: Again,
-) -> Result<Second<'a>, NotAgain> {
+    scope: RetryScope,
+) -> Result<RetryStart<'a>, CannotRetry> {
     let id = || run.id.clone();
     if !run.live.is_ended() {
-        return Err(NotAgain::NotEnded { run: id(), state: run.state() });
+        return Err(CannotRetry::NotEnded { run: id(), state: run.state() });
     }
     let partial = run.live.end().is_some_and(|end| end.partial);
-    if run.state() == RunState::Completed && !partial && !matches!(again, Again::From(_)) {
-        return Err(NotAgain::NothingFailed { run: id() });
+    if run.state() == RunState::Completed && !partial && !matches!(scope, RetryScope::From(_)) {
+        return Err(CannotRetry::NothingFailed { run: id() });
     }
     let last = last_attempts(executions);
-    let mut resolved = match again {
-        Again::AllNodes | Again::From(_) => (*run.resolved).clone(),
-        Again::FailedNodes => {
+    let mut resolved = match scope {
+        RetryScope::AllNodes | RetryScope::From(_) => (*run.resolved).clone(),
+        RetryScope::FailedNodes => {
             let failed = || last.iter().filter(|(_, last)| instance_failed(last, run.state()));
             let nodes: HashSet<NodeId> = failed().filter_map(|(instance, _)| instance.node).collect();
             if failed().next().is_none() {
-                return Err(NotAgain::NoFailedNode { run: id() });
+                return Err(CannotRetry::NoFailedNode { run: id() });
             }
-            narrowed(plan, &nodes, &last)?
+            failed_nodes_only(plan, &nodes, &last)?
         }
     };
     if let Some(rollout) = &run.definition.rollout {
         let nodes = resolved.sets.first().map_or(0, Vec::len);
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
-    Ok(Second { taken: taken(plan, &last, &resolved, again), resolved })
+    Ok(RetryStart { carried: carried_over(plan, &last, &resolved, scope), resolved })
 }
 
 /// Returns the executions that the second run does not repeat.
-fn taken<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: Again) -> Vec<&'a Execution> {
+fn carried_over<'a>(
+    plan: &Plan,
+    last: &LastAttempts<'a>,
+    resolved: &Resolved,
+    scope: RetryScope,
+) -> Vec<&'a Execution> {
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // An on-failure step may have undone earlier work on its node.
     let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
@@ -92,11 +97,11 @@ fn taken<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: A
     let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
     let undone_walks: HashSet<_> =
         answered().filter(|(of, _)| of.node.is_none()).map(|(of, _)| walk(of)).collect();
-    let repeated = match again {
-        Again::From(entry) => entries_from(plan, entry),
-        Again::AllNodes | Again::FailedNodes => HashSet::new(),
+    let repeated = match scope {
+        RetryScope::From(entry) => entries_from(plan, entry),
+        RetryScope::AllNodes | RetryScope::FailedNodes => HashSet::new(),
     };
-    let is_taken = |of: &Instance, last: &Execution| {
+    let is_carried = |of: &Instance, last: &Execution| {
         is_success(last)
             && !plan.answers_failures(of.step)
             && !repeated.contains(&plan.steps[of.step].entry)
@@ -105,21 +110,21 @@ fn taken<'a>(plan: &Plan, last: &LastAttempts<'a>, resolved: &Resolved, again: A
                 None => !undone_walks.contains(&walk(of)),
             }
     };
-    let mut taken: Vec<(Instance, &Execution)> =
-        last.iter().filter(|(of, last)| is_taken(of, last)).map(|(of, last)| (*of, *last)).collect();
+    let mut carried: Vec<(Instance, &Execution)> =
+        last.iter().filter(|(of, last)| is_carried(of, last)).map(|(of, last)| (*of, *last)).collect();
     loop {
-        let unsettled = of_other_items(plan, last, &taken);
-        let before = taken.len();
-        taken.retain(|(of, _)| !unsettled.contains(&plan.steps[of.step].entry));
-        if taken.len() == before {
+        let changed = entries_with_other_items(plan, last, &carried);
+        let before = carried.len();
+        carried.retain(|(of, _)| !changed.contains(&plan.steps[of.step].entry));
+        if carried.len() == before {
             break;
         }
     }
-    taken.sort_unstable_by_key(|(of, execution)| (of.step, execution.id));
-    taken.into_iter().map(|(_, execution)| execution).collect()
+    carried.sort_unstable_by_key(|(of, execution)| (of.step, execution.id));
+    carried.into_iter().map(|(_, execution)| execution).collect()
 }
 
-impl Second<'_> {
+impl RetryStart<'_> {
     /// Returns copies of the carried-over executions that belong to the second run.
     pub fn executions(&self, run: &RunId, now: Timestamp, dice: &mut Dice) -> Vec<Execution> {
         let own = |former: &Execution| Execution {
@@ -136,7 +141,7 @@ impl Second<'_> {
             created_at: now,
             state: former.state.clone(),
         };
-        self.taken.iter().copied().map(own).collect()
+        self.carried.iter().copied().map(own).collect()
     }
 }
 
@@ -182,7 +187,7 @@ pub fn entry_named(definition: &Definition, name: &str) -> Option<EntryIx> {
 }
 
 /// Returns the steps that only run after failures.
-pub fn answering_steps(definition: &Definition) -> BTreeSet<u32> {
+pub fn on_failure_steps(definition: &Definition) -> BTreeSet<u32> {
     let answers = |condition| condition == Some(Condition::OnFailure);
     let leaves = definition.tasks.iter().flat_map(|entry| {
         let all = answers(entry.condition());
@@ -202,16 +207,16 @@ fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
 }
 
 /// Returns the entries whose items come from repeated tasks: their list may be different.
-fn of_other_items(
+fn entries_with_other_items(
     plan: &Plan,
     last: &LastAttempts<'_>,
-    taken: &[(Instance, &Execution)],
+    carried: &[(Instance, &Execution)],
 ) -> HashSet<EntryIx> {
     let is_other = |entry: &PlanEntry| {
         let Some(Each { items: Items::Expected(template), .. }) = &entry.each else { return false };
         let is_used = |of: &Instance| template.steps.iter().any(|(_, step)| *step == of.step);
         let had = last.keys().filter(|of| is_used(of)).count();
-        had != taken.iter().filter(|(of, _)| is_used(of)).count()
+        had != carried.iter().filter(|(of, _)| is_used(of)).count()
     };
     let entries = (0..).map(EntryIx).zip(&plan.entries);
     entries.filter(|(_, entry)| is_other(entry)).map(|(entry, _)| entry).collect()
@@ -219,7 +224,11 @@ fn of_other_items(
 
 /// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if nothing
 /// is left to do on them, or if it only runs after failures.
-fn narrowed(plan: &Plan, failed: &HashSet<NodeId>, last: &LastAttempts<'_>) -> Result<Resolved, NotAgain> {
+fn failed_nodes_only(
+    plan: &Plan,
+    failed: &HashSet<NodeId>,
+    last: &LastAttempts<'_>,
+) -> Result<Resolved, CannotRetry> {
     let resolved = &plan.resolved;
     let has_failed = |node: &NodeIx| failed.contains(&plan.node(*node).id);
     for (index, entry) in (0..).map(EntryIx).zip(&plan.entries) {
@@ -232,7 +241,7 @@ fn narrowed(plan: &Plan, failed: &HashSet<NodeId>, last: &LastAttempts<'_>) -> R
         let mut done = || wanted.all(|step| nodes.iter().all(|node| succeeded(step, node)));
         if !nodes.iter().any(has_failed) && !entry.answers_failures() && !done() {
             let task = entry.name.clone().unwrap_or_else(|| plan.task(entry.first).label());
-            return Err(NotAgain::LeftOut { task });
+            return Err(CannotRetry::LeftOut { task });
         }
     }
     let kept = |set: &Vec<NodeIx>| {
@@ -272,10 +281,10 @@ mod tests {
     fn retry_of<'a>(
         run: &RunRecord,
         executions: &'a [Execution],
-        again: Again,
-    ) -> Result<Second<'a>, NotAgain> {
+        scope: RetryScope,
+    ) -> Result<RetryStart<'a>, CannotRetry> {
         let plan = Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).unwrap();
-        super::retry_of(run, &plan, executions, again)
+        super::retry_of(run, &plan, executions, scope)
     }
 
     fn node(number: u128) -> NodeId {
@@ -372,12 +381,12 @@ mod tests {
         json!({"target": "all", "tasks": [task(), task()]})
     }
 
-    fn taken(second: &Second<'_>) -> Vec<(u32, u128)> {
+    fn carried(second: &RetryStart<'_>) -> Vec<(u32, u128)> {
         let place = |e: &&Execution| (e.step(), e.pinned.map_or(0, |node| node.0.as_u128()));
-        second.taken.iter().map(place).collect()
+        second.carried.iter().map(place).collect()
     }
 
-    fn hostnames<'a>(second: &'a Second<'_>) -> Vec<&'a str> {
+    fn hostnames<'a>(second: &'a RetryStart<'_>) -> Vec<&'a str> {
         second.resolved.nodes.iter().map(|node| node.hostname.as_str()).collect()
     }
 
@@ -394,7 +403,7 @@ mod tests {
         ];
         for (state, partial, refused) in cases {
             let run = run(two_steps(), state, partial);
-            let answer = retry_of(&run, &[], Again::AllNodes);
+            let answer = retry_of(&run, &[], RetryScope::AllNodes);
             match (answer, refused) {
                 (Ok(second), None) => assert_eq!(second.resolved, *run.resolved, "{state} {partial}"),
                 (Err(why), Some(words)) => assert!(why.to_string().contains(words), "{why}"),
@@ -416,11 +425,11 @@ mod tests {
             (1, 2, 1, "failed"),
             (1, 3, 1, "skipped"),
         ]);
-        let second = retry_of(&run, &list, Again::AllNodes).unwrap();
-        assert_eq!(taken(&second), [(0, 1), (0, 2), (0, 3), (1, 1)]);
+        let second = retry_of(&run, &list, RetryScope::AllNodes).unwrap();
+        assert_eq!(carried(&second), [(0, 1), (0, 2), (0, 3), (1, 1)]);
         assert_eq!(hostnames(&second), ["web-01", "web-02", "web-03"]);
-        let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
-        assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 2)], vec!["web-02"]));
+        let second = retry_of(&run, &list, RetryScope::FailedNodes).unwrap();
+        assert_eq!((carried(&second), hostnames(&second)), (vec![(0, 2)], vec!["web-02"]));
         assert_eq!(second.resolved.sets, [[NodeIx(0)]]);
         assert_eq!(second.resolved.entries, [Some(SetIx(0)), Some(SetIx(0))]);
     }
@@ -458,7 +467,7 @@ mod tests {
             (1, 3, 1, "skipped"),
             (2, 3, 1, "skipped"),
         ]);
-        assert_eq!(taken(&retry_of(&run, &list, Again::AllNodes).unwrap()), [(0, 3)]);
+        assert_eq!(carried(&retry_of(&run, &list, RetryScope::AllNodes).unwrap()), [(0, 3)]);
     }
 
     #[test]
@@ -468,8 +477,8 @@ mod tests {
         let run = run(definition, RunState::Failed, false);
         assert_eq!(run.resolved.waves, [1, 3]);
         let list = executions(&[(0, 1, 1, "succeeded"), (0, 2, 1, "failed"), (0, 3, 1, "lost")]);
-        assert_eq!(retry_of(&run, &list, Again::AllNodes).unwrap().resolved.waves, [1, 3]);
-        let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
+        assert_eq!(retry_of(&run, &list, RetryScope::AllNodes).unwrap().resolved.waves, [1, 3]);
+        let second = retry_of(&run, &list, RetryScope::FailedNodes).unwrap();
         assert_eq!(
             (second.resolved.waves.as_slice(), hostnames(&second)),
             (&[1, 2][..], vec!["web-02", "web-03"])
@@ -481,10 +490,10 @@ mod tests {
         let run = run(two_steps(), RunState::Cancelled, false);
         let list = executions(&[(0, 1, 1, "succeeded"), (0, 2, 1, "cancelled")]);
         assert_eq!(
-            retry_of(&run, &list, Again::FailedNodes).unwrap_err(),
-            NotAgain::NoFailedNode { run: RunId::from("first") }
+            retry_of(&run, &list, RetryScope::FailedNodes).unwrap_err(),
+            CannotRetry::NoFailedNode { run: RunId::from("first") }
         );
-        assert_eq!(taken(&retry_of(&run, &list, Again::AllNodes).unwrap()), [(0, 1)]);
+        assert_eq!(carried(&retry_of(&run, &list, RetryScope::AllNodes).unwrap()), [(0, 1)]);
     }
 
     #[test]
@@ -492,8 +501,8 @@ mod tests {
         let placed = json!({"backend": "test", "action": "noop", "placement": {}});
         let run = run(json!({"target": "all", "tasks": [placed, task(), placed]}), RunState::Failed, false);
         let list = executions(&[(0, 0, 1, "succeeded"), (1, 2, 1, "failed"), (1, 1, 1, "succeeded")]);
-        let second = retry_of(&run, &list, Again::FailedNodes).unwrap();
-        assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 0)], vec!["web-02"]));
+        let second = retry_of(&run, &list, RetryScope::FailedNodes).unwrap();
+        assert_eq!((carried(&second), hostnames(&second)), (vec![(0, 0)], vec!["web-02"]));
     }
 
     #[test]
@@ -503,13 +512,13 @@ mod tests {
         resolved.sets = vec![vec![NodeIx(0), NodeIx(1)], vec![NodeIx(2)]];
         resolved.entries = vec![Some(SetIx(1)), Some(SetIx(0))];
         let done = executions(&[(0, 3, 1, "succeeded"), (1, 1, 1, "failed"), (1, 2, 1, "succeeded")]);
-        let second = retry_of(&run, &done, Again::FailedNodes).unwrap();
-        assert_eq!((taken(&second), hostnames(&second)), (vec![(0, 3)], vec!["web-01", "web-03"]));
+        let second = retry_of(&run, &done, RetryScope::FailedNodes).unwrap();
+        assert_eq!((carried(&second), hostnames(&second)), (vec![(0, 3)], vec!["web-01", "web-03"]));
         assert_eq!(second.resolved.sets, [[NodeIx(0)], [NodeIx(1)]]);
         let skipped = executions(&[(0, 3, 1, "failed"), (1, 1, 1, "skipped"), (1, 2, 1, "skipped")]);
         assert_eq!(
-            retry_of(&run, &skipped, Again::FailedNodes).unwrap_err(),
-            NotAgain::LeftOut { task: "test noop".to_owned() }
+            retry_of(&run, &skipped, RetryScope::FailedNodes).unwrap_err(),
+            CannotRetry::LeftOut { task: "test noop".to_owned() }
         );
     }
 
@@ -519,15 +528,15 @@ mod tests {
         let mut list = executions(&[(0, 1, 3, "succeeded"), (0, 2, 1, "succeeded"), (0, 3, 1, "failed")]);
         let original = ExecutionId(Uuid::from_u128(5));
         list[1].reused = Some(original);
-        let second = retry_of(&run, &list, Again::AllNodes).unwrap();
+        let second = retry_of(&run, &list, RetryScope::AllNodes).unwrap();
         let (new, now) = (RunId::from("second"), Timestamp::from_second(2_000).unwrap());
-        let taken = second.executions(&new, now, &mut Dice::new(1));
-        assert_eq!(taken.len(), 2);
-        for (own, former) in taken.iter().zip(&list) {
+        let carried = second.executions(&new, now, &mut Dice::new(1));
+        assert_eq!(carried.len(), 2);
+        for (own, former) in carried.iter().zip(&list) {
             assert_eq!((own.run(), own.attempt, own.created_at), (&new, 1, now));
             assert_eq!((&own.state, own.pinned), (&former.state, former.pinned));
             assert_ne!(own.id, former.id);
         }
-        assert_eq!((taken[0].reused, taken[1].reused), (Some(list[0].id), Some(original)));
+        assert_eq!((carried[0].reused, carried[1].reused), (Some(list[0].id), Some(original)));
     }
 }

@@ -19,7 +19,7 @@ use crate::plan::Plan;
 pub struct Gate<'a> {
     /// Whether every server that shares the store supports admission. If not, no run waits.
     pub is_known: bool,
-    /// The maximum number of runs under way.
+    /// The maximum number of active runs.
     pub limit: Option<u32>,
     /// The maximum number of waiting runs, including those for which there is room now.
     pub max_pending: &'a (dyn Fn() -> u32 + Sync),

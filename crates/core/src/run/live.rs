@@ -127,7 +127,7 @@ impl RunStage {
     }
 
     /// Returns true if the run was admitted and has not ended.
-    fn is_under_way(&self) -> bool {
+    fn is_active(&self) -> bool {
         match self {
             RunStage::Scheduled | RunStage::Waiting | RunStage::Ended(_) => false,
             RunStage::Admitted
@@ -175,8 +175,8 @@ impl RunLive {
     }
 
     /// Returns true if the run was admitted and has not ended.
-    pub fn is_under_way(&self) -> bool {
-        self.stage.is_under_way()
+    pub fn is_active(&self) -> bool {
+        self.stage.is_active()
     }
 
     pub fn ended(&self) -> Option<&Ended> {

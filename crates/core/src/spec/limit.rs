@@ -10,8 +10,7 @@ use crate::limits;
 use crate::span::Span;
 
 /// The error message for an invalid limit.
-pub(super) const WANTED: &str =
-    "a number of executions at once such as 4, or so many within a time such as 100/1m";
+pub(super) const WANTED: &str = "a number of executions at the same time (4), or a rate (100/1m)";
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,7 +42,7 @@ impl FromStr for Limit {
         let per: Span = per.parse().map_err(|_| wrong())?;
         let longest = Span::from_secs(limits::RATE_MOST_S);
         if per < Span::from_millis(1) || per > longest {
-            return Err(format!("so many within a time from 1ms to {longest}"));
+            return Err(format!("a rate with a period from 1ms to {longest}"));
         }
         Ok(Limit::Rate(most, per))
     }
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_refused() {
+    fn an_invalid_limit_is_refused() {
         for text in
             ["", "0", "-1", "many", "4/", "/1m", "4/0s", "4/1y", "4/1m/2", "1.5", "100000000", "1/400d"]
         {

@@ -43,7 +43,7 @@ impl Default for Amount {
 
 /// The reason why a text is not a valid amount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no number of nodes; write a number such as 10, or a percentage from 0% to 100%")]
+#[error("`{0}` is not a number of nodes; write a number such as 10, or a percentage from 0% to 100%")]
 pub struct NotAnAmount(pub String);
 
 impl Amount {

@@ -9,7 +9,7 @@ use crate::ids::{ExecutionId, NodeId, RunId};
 
 impl Tables {
     /// Returns the executions that are leased to these nodes or run there.
-    pub fn at_work<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
+    pub fn busy_on<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = &'a Execution> {
         // The memory store has all executions here, and a batch seldom needs any of them.
         let all = if nodes.is_empty() { None } else { Some(self.executions.values()) };
         all.into_iter().flatten().filter(|execution| {
@@ -35,7 +35,7 @@ impl Tables {
         for execution in executions {
             if let Some(lease) = current_lease(execution) {
                 self.is_free(lease.node, run)?;
-                self.take_places(run, execution, lease)?;
+                self.use_limits(run, execution, lease)?;
             }
         }
         Ok(())
@@ -61,13 +61,13 @@ impl Tables {
                 && execution.state.status() == Status::Pending
         });
         if let Some(execution) = waiting.cloned() {
-            self.take_places(run, &execution, lease)?;
+            self.use_limits(run, &execution, lease)?;
         }
         self.step(run, id, &Event::Leased { lease: *lease })
     }
 
     /// Takes one place in each limit of an execution, or none.
-    fn take_places(&mut self, run: &RunId, execution: &Execution, lease: &Lease) -> Applied {
+    fn use_limits(&mut self, run: &RunId, execution: &Execution, lease: &Lease) -> Applied {
         let Some(limits) = execution.limits.as_ref().filter(|_| !self.is_copy) else { return Ok(()) };
         let cluster = *self.homes.get(run).ok_or(Refusal::NotFound)?;
         self.uses.take(cluster, execution.id, limits, lease.granted_at)

@@ -62,13 +62,12 @@ fn until(limit: Limit, granted_at: Timestamp) -> Option<Timestamp> {
 }
 
 /// The uses of one key, ordered by when they were granted, each with its end.
-type Taken = BTreeMap<(Timestamp, ExecutionId), Option<Timestamp>>;
+type KeyUses = BTreeMap<(Timestamp, ExecutionId), Option<Timestamp>>;
 
 /// All uses, or the uses that one batch took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LimitUses {
-    /// By cluster and key.
-    taken: BTreeMap<(ClusterId, String), Taken>,
+    by_key: BTreeMap<(ClusterId, String), KeyUses>,
     /// Counts of the uses that were not loaded; empty if all uses are loaded.
     pub elsewhere: BTreeMap<Question, u32>,
     /// When the batch last took a place of a rate. Uses that had ended by then are removed.
@@ -92,7 +91,7 @@ impl LimitUses {
         }
         for (key, limit) in limits {
             let end = until(*limit, at);
-            self.taken.entry((cluster, key.clone())).or_default().insert((at, execution), end);
+            self.by_key.entry((cluster, key.clone())).or_default().insert((at, execution), end);
             if end.is_some() {
                 self.latest = self.latest.max(Some(at));
             }
@@ -102,11 +101,11 @@ impl LimitUses {
 
     fn count(&self, question: &Question) -> u32 {
         let elsewhere = self.elsewhere.get(question).copied().unwrap_or(0);
-        let Some(taken) = self.taken.get(&(question.cluster, question.key.clone())) else { return elsewhere };
+        let Some(uses) = self.by_key.get(&(question.cluster, question.key.clone())) else { return elsewhere };
         let here = match question.counted {
-            Counted::AtOnce => taken.values().filter(|end| end.is_none()).count(),
+            Counted::AtOnce => uses.values().filter(|end| end.is_none()).count(),
             Counted::Within { since, at } => {
-                let within = taken.iter().rev().take_while(|((granted_at, _), _)| *granted_at > since);
+                let within = uses.iter().rev().take_while(|((granted_at, _), _)| *granted_at > since);
                 within.filter(|(_, end)| end.is_some_and(|end| end > at)).count()
             }
         };
@@ -123,19 +122,19 @@ impl LimitUses {
     ) {
         let at_once = limits.iter().filter(|(_, limit)| matches!(limit, Limit::AtOnce(_)));
         for key in at_once.map(|(key, _)| (cluster, key.clone())) {
-            let Some(taken) = self.taken.get_mut(&key) else { continue };
-            taken.remove(&(granted_at, execution));
-            if taken.is_empty() {
-                self.taken.remove(&key);
+            let Some(uses) = self.by_key.get_mut(&key) else { continue };
+            uses.remove(&(granted_at, execution));
+            if uses.is_empty() {
+                self.by_key.remove(&key);
             }
         }
     }
 
     /// Keeps only the uses that count.
     pub fn retain(&mut self, counts: impl Fn(ExecutionId, Option<Timestamp>) -> bool) {
-        self.taken.retain(|_, taken| {
-            taken.retain(|(_, execution), end| counts(*execution, *end));
-            !taken.is_empty()
+        self.by_key.retain(|_, uses| {
+            uses.retain(|(_, execution), end| counts(*execution, *end));
+            !uses.is_empty()
         });
     }
 
@@ -146,9 +145,9 @@ impl LimitUses {
 
     /// Returns all uses by cluster and key, then by when they were granted.
     pub fn list(&self) -> Vec<LimitUse> {
-        let list = |(key, taken): (&(ClusterId, String), &Taken)| {
+        let list = |(key, uses): (&(ClusterId, String), &KeyUses)| {
             let (cluster, key) = key.clone();
-            let all = taken.iter().map(move |(&(granted_at, execution), &until)| LimitUse {
+            let all = uses.iter().map(move |(&(granted_at, execution), &until)| LimitUse {
                 cluster,
                 key: key.clone(),
                 execution,
@@ -157,6 +156,6 @@ impl LimitUses {
             });
             all.collect::<Vec<_>>()
         };
-        self.taken.iter().flat_map(list).collect()
+        self.by_key.iter().flat_map(list).collect()
     }
 }

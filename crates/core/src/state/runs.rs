@@ -7,11 +7,11 @@ use crate::change::{Applied, Refusal};
 use crate::ids::{NodeId, RunId};
 use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
 
-/// How many of the runs that were not loaded wait for admission, and how many are under way.
+/// How many of the runs that were not loaded wait for admission, and how many are active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub waiting: u32,
-    pub under_way: u32,
+    pub active: u32,
 }
 
 impl Tables {
@@ -70,7 +70,7 @@ impl Tables {
     ) -> Applied {
         let next = self.next_of(id, event)?;
         if let Some(limit) = limit {
-            let running = self.elsewhere.under_way + self.count_runs(RunLive::is_under_way);
+            let running = self.elsewhere.active + self.count_runs(RunLive::is_active);
             if running >= limit {
                 return Err(Refusal::NoRoom { running });
             }
@@ -79,7 +79,7 @@ impl Tables {
             self.is_free(*node, id)?;
         }
         let wanted: BTreeSet<NodeId> = nodes.iter().copied().collect();
-        if let Some(other) = self.at_work(&wanted).find(|execution| execution.run() != id) {
+        if let Some(other) = self.busy_on(&wanted).find(|execution| execution.run() != id) {
             return Err(Refusal::NodeHeld(other.run().clone()));
         }
         self.holds.extend(wanted.into_iter().map(|node| (node, id.clone())));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::plan::EntryIx;
 use downbeat_core::run::RunState;
-use downbeat_core::run::again::{Again, NotAgain, retry_of};
+use downbeat_core::run::again::{CannotRetry, RetryScope, retry_of};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -56,11 +56,12 @@ fn done(world: &mut World, place: &str, verdict: Verdict) {
 }
 
 /// Ends the only open execution with these outputs.
-fn says(world: &mut World, outputs: Value) {
+fn succeed_with(world: &mut World, outputs: Value) {
     let execution = world.open(Status::Pending).remove(0);
     world.lease(&execution);
-    let said = world.said(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
-    world.happens(&said);
+    let finished =
+        world.finished_with(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
+    world.happens(&finished);
 }
 
 #[test]
@@ -96,14 +97,15 @@ fn listed() -> Vec<Value> {
 fn items_come_from_an_output_and_outputs_of_items_are_a_list() {
     let mut world = World::new(job(json!({}), &listed()), 0, 1);
     world.begin();
-    says(&mut world, json!({"shards": [{"path": "x"}, {"path": "y"}, {"path": "z"}]}));
+    succeed_with(&mut world, json!({"shards": [{"path": "x"}, {"path": "y"}, {"path": "z"}]}));
     for (place, rows) in [("[2]", json!(30)), ("[0]", json!(10)), ("[1]", Value::Null)] {
         let execution = at(&world, place);
         world.restart();
         world.lease(&execution);
         let outputs = if rows.is_null() { json!({}) } else { json!({"rows": rows}) };
-        let said = world.said(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
-        world.happens(&said);
+        let finished =
+            world.finished_with(execution.id, Verdict::Succeeded, serde_json::from_value(outputs).unwrap());
+        world.happens(&finished);
     }
     world.restart();
     assert_eq!(message(&world.open(Status::Pending)[0]), "[10,null,30]");
@@ -111,15 +113,15 @@ fn items_come_from_an_output_and_outputs_of_items_are_a_list() {
 }
 
 #[test]
-fn what_is_no_list_fails_the_task_and_says_what_it_was() {
-    for (said, error) in [
-        (json!("x"), "for_each: it came to a text, and no list"),
-        (json!({"a": 1}), "for_each: it came to a map, and no list"),
-        (json!(7), "for_each: it came to `7`, and no list"),
+fn a_value_that_is_not_a_list_fails_the_task_and_is_named() {
+    for (output, error) in [
+        (json!("x"), "for_each: expected a list, got a string"),
+        (json!({"a": 1}), "for_each: expected a list, got a map"),
+        (json!(7), "for_each: expected a list, got `7`"),
     ] {
         let mut world = World::new(job(json!({"strategy": "continue"}), &listed()), 0, 1);
         world.begin();
-        says(&mut world, json!({"shards": said}));
+        succeed_with(&mut world, json!({"shards": output}));
         assert_eq!(world.record.state(), RunState::Failed);
         assert_eq!(world.results(), ["0@- succeeded", "1@- failed", "2@- skipped"]);
         let failed = world.open(Status::Failed).remove(0);
@@ -134,12 +136,12 @@ fn what_is_no_list_fails_the_task_and_says_what_it_was() {
 fn a_text_that_is_a_list_is_one_and_an_empty_list_is_done_at_once() {
     let mut world = World::new(job(json!({}), &listed()), 0, 1);
     world.begin();
-    says(&mut world, json!({"shards": "[{\"path\": 1}]"}));
+    succeed_with(&mut world, json!({"shards": "[{\"path\": 1}]"}));
     assert_eq!(world.sent, ["0@-", "1@[0]"]);
 
     let mut world = World::new(job(json!({}), &listed()), 0, 1);
     world.begin();
-    says(&mut world, json!({"shards": []}));
+    succeed_with(&mut world, json!({"shards": []}));
     assert_eq!(world.sent, ["0@-", "2@-"], "what depends on it goes on");
     world.restart();
     assert_eq!(message(&world.open(Status::Pending)[0]), "[]");
@@ -156,8 +158,9 @@ fn items_walk_a_branch_at_their_own_pace_and_see_their_own_outputs() {
     world.begin();
     let execution = at(&world, "[1]");
     world.lease(&execution);
-    let said = world.said(execution.id, Verdict::Succeeded, [("id".to_owned(), json!("two"))].into());
-    world.happens(&said);
+    let finished =
+        world.finished_with(execution.id, Verdict::Succeeded, [("id".to_owned(), json!("two"))].into());
+    world.happens(&finished);
     assert_eq!(world.sent, ["0@[0]", "0@[1]", "1@[1]"]);
     assert_eq!(message(&at(&world, "[1]")), "two of 2");
     world.restart();
@@ -165,7 +168,7 @@ fn items_walk_a_branch_at_their_own_pace_and_see_their_own_outputs() {
 }
 
 #[test]
-fn so_many_items_are_under_way_and_the_rest_begin_in_their_order() {
+fn at_most_max_parallel_items_run_and_the_rest_begin_in_their_order() {
     let each = with(task("each"), json!({"for_each": {"items": [0, 1, 2, 3, 4], "max_parallel": 2}}));
     let mut world = World::new(job(json!({}), &[each]), 0, 1);
     world.begin();
@@ -300,7 +303,7 @@ fn what_no_node_fits_fails_after_its_time_and_what_waits_for_a_slot_does_not() {
 }
 
 #[test]
-fn a_node_that_fits_for_a_while_begins_the_time_anew() {
+fn a_node_that_fits_for_a_while_restarts_the_time() {
     let mut world = World::new(job(json!({"placement_timeout": "8s"}), &[task("a")]), 0, 1);
     world.unfit.insert(0);
     world.begin();
@@ -331,7 +334,7 @@ fn a_result_with_equal_inputs_is_used_and_its_outputs_are_there() {
     };
     let mut first = make("x");
     first.begin();
-    says(&mut first, json!({"id": "made"}));
+    succeed_with(&mut first, json!({"id": "made"}));
     let built = first.open(Status::Succeeded).remove(0);
     let key = built.cache_key.clone().unwrap().to_string();
 
@@ -369,13 +372,13 @@ fn keys_of_limits_come_out_for_each_item() {
 }
 
 /// Returns the run that retries `first`.
-fn again(first: &World, again: Again) -> Result<World, NotAgain> {
+fn again(first: &World, again: RetryScope) -> Result<World, CannotRetry> {
     let executions: Vec<Execution> = first.executions.values().cloned().collect();
     let second = retry_of(&first.record, &first.plan, &executions, again)?;
     let resolved = Arc::new(second.resolved.clone());
     let mut world = World::of(Arc::clone(&first.record.definition), resolved, 2);
-    let taken = second.executions(&world.record.id, world.now, &mut world.dice);
-    world.take_over(taken);
+    let carried = second.executions(&world.record.id, world.now, &mut world.dice);
+    world.carry_over(carried);
     world.begin();
     Ok(world)
 }
@@ -384,11 +387,11 @@ fn again(first: &World, again: Again) -> Result<World, NotAgain> {
 fn only_items_that_failed_are_done_again() {
     let mut first = World::new(job(json!({"strategy": "continue"}), &listed()), 0, 1);
     first.begin();
-    says(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
+    succeed_with(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
     done(&mut first, "[0]", Verdict::Succeeded);
     done(&mut first, "[1]", Verdict::Failed);
     assert_eq!(first.record.state(), RunState::Failed);
-    let mut second = again(&first, Again::AllNodes).unwrap();
+    let mut second = again(&first, RetryScope::AllNodes).unwrap();
     assert_eq!(second.sent, ["1@[1]"]);
     second.restart();
     let (state, _) = second.play_on(well);
@@ -408,29 +411,29 @@ fn a_run_is_done_again_from_a_task_on() {
     ];
     let mut first = World::new(job(json!({}), &tasks), 0, 1);
     first.play(well);
-    assert!(again(&first, Again::AllNodes).is_err(), "nothing failed");
-    let mut second = again(&first, Again::From(EntryIx(1))).unwrap();
+    assert!(again(&first, RetryScope::AllNodes).is_err(), "nothing failed");
+    let mut second = again(&first, RetryScope::From(EntryIx(1))).unwrap();
     second.play_on(well);
     assert_eq!(second.sent, ["1@-", "3@-"]);
 
     let list: Vec<Value> = ["a", "b", "c"].map(task).to_vec();
     let mut first = World::new(job(json!({"target": "all"}), &list), 1, 1);
     first.play(well);
-    let mut second = again(&first, Again::From(EntryIx(1))).unwrap();
+    let mut second = again(&first, RetryScope::From(EntryIx(1))).unwrap();
     second.play_on(well);
     assert_eq!(second.sent, ["1@n0", "2@n0"]);
 }
 
 #[test]
-fn items_are_not_taken_over_when_their_list_is_made_anew() {
+fn items_are_not_carried_over_when_their_list_is_computed_again() {
     let mut first = World::new(job(json!({"strategy": "continue"}), &listed()), 0, 1);
     first.begin();
-    says(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
+    succeed_with(&mut first, json!({"shards": [{"path": "x"}, {"path": "y"}]}));
     done(&mut first, "[0]", Verdict::Succeeded);
     done(&mut first, "[1]", Verdict::Failed);
-    let second = again(&first, Again::From(EntryIx(0))).unwrap();
+    let second = again(&first, RetryScope::From(EntryIx(0))).unwrap();
     assert_eq!(second.sent, ["0@-"]);
-    assert_eq!(second.executions.len(), 1, "nothing was taken over");
+    assert_eq!(second.executions.len(), 1, "nothing was carried over");
 }
 
 #[test]
@@ -452,7 +455,7 @@ fn those_that_wait_for_room_begin_in_the_order_of_the_job_file() {
 }
 
 #[test]
-fn of_failures_of_one_moment_that_of_the_first_step_strikes_whoever_decides() {
+fn of_simultaneous_failures_the_first_steps_triggers_fail_fast_on_every_server() {
     let tasks = [
         json!({"name": "walk", "depends_on": [], "tasks": [task("a"), task("b")]}),
         with(task("other"), json!({"depends_on": []})),
@@ -514,12 +517,12 @@ fn a_task_that_was_skipped_has_said_no_list() {
 }
 
 #[test]
-fn an_item_whose_remedy_ran_begins_anew() {
+fn an_item_whose_on_failure_step_ran_begins_again() {
     let undo = with(task("undo"), json!({"condition": "on_failure"}));
     let branch =
         json!({"name": "each", "for_each": {"items": [0, 1]}, "tasks": [task("do"), task("check"), undo]});
     let mut first = World::new(job(json!({"strategy": "continue"}), &[branch]), 0, 1);
     first.play(fail_at(1, "[0]"));
-    let second = again(&first, Again::AllNodes).unwrap();
+    let second = again(&first, RetryScope::AllNodes).unwrap();
     assert_eq!(second.sent, ["0@[0]"]);
 }

@@ -375,7 +375,11 @@ fn cancel_ends_everything_and_skips_the_rest() {
     world.lease(&first);
     let at = world.now;
     world.happens(&Change::RunCancelRequested { run: first.run().clone(), by: "me".to_owned(), at });
-    assert_eq!(world.record.state(), RunState::Running, "what runs is told to stop, and has not ended yet");
+    assert_eq!(
+        world.record.state(),
+        RunState::Running,
+        "running steps get a stop request and have not ended yet"
+    );
     world.end(&first, Verdict::Cancelled);
     assert_eq!(world.record.state(), RunState::Cancelled);
     assert_eq!(
@@ -508,14 +512,14 @@ fn again(first: &World) -> World {
     let record = &first.record;
     let mut second = World::of(Arc::clone(&record.definition), Arc::clone(&record.resolved), 2);
     let succeeded = first.executions.values().filter(|e| e.state.status() == Status::Succeeded);
-    let taken = succeeded.map(|former| Execution { reused: Some(former.id), ..former.clone() }).collect();
-    second.take_over(taken);
+    let carried = succeeded.map(|former| Execution { reused: Some(former.id), ..former.clone() }).collect();
+    second.carry_over(carried);
     second.restart();
     second
 }
 
 #[test]
-fn what_follows_an_entry_that_was_taken_over_whole_is_not_done_twice_after_a_restart() {
+fn what_follows_an_entry_that_was_carried_over_whole_is_not_done_twice_after_a_restart() {
     let mut first = World::new(fleet("fail-fast", &[task("a"), task("b"), task("c")]), 1, 1);
     first.play(fail_at(1, "n0"));
     let mut second = again(&first);

@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Adds the executions that a retry takes over.
-    pub(crate) fn take_over(&mut self, executions: Vec<Execution>) {
+    pub(crate) fn carry_over(&mut self, executions: Vec<Execution>) {
         self.executions = executions.into_iter().map(|execution| (execution.id, execution)).collect();
         self.progress = self.restored();
     }
@@ -323,7 +323,7 @@ impl World {
     }
 
     /// Observes changes that were committed before.
-    pub(crate) fn hear(&mut self, changes: &[Change]) {
+    pub(crate) fn observe_all(&mut self, changes: &[Change]) {
         self.observe(&changes.iter().collect::<Vec<_>>());
         self.commit();
     }
@@ -375,10 +375,10 @@ impl World {
     }
 
     pub(crate) fn finished(&self, execution: ExecutionId, verdict: Verdict) -> Change {
-        self.said(execution, verdict, Params::default())
+        self.finished_with(execution, verdict, Params::default())
     }
 
-    pub(crate) fn said(&self, execution: ExecutionId, verdict: Verdict, outputs: Params) -> Change {
+    pub(crate) fn finished_with(&self, execution: ExecutionId, verdict: Verdict, outputs: Params) -> Change {
         let outcome = Outcome {
             verdict,
             exit_code: None,

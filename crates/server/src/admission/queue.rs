@@ -69,7 +69,7 @@ impl Queue {
         self.waiting
     }
 
-    pub(super) fn under_way(&self) -> usize {
+    pub(super) fn active(&self) -> usize {
         self.runs.len() - self.waiting
     }
 

@@ -29,7 +29,7 @@ pub(crate) struct Admission {
     wake: Arc<Notify>,
     dispatcher: Dispatcher,
     metrics: Metrics,
-    /// How many runs may be in progress, over all servers.
+    /// How many runs may be active, over all servers.
     limit: Option<u32>,
 }
 
@@ -66,10 +66,10 @@ impl Admission {
         waiting.collect()
     }
 
-    /// Returns how many more runs could be in progress: those do not wait for long.
+    /// Returns how many more runs could be active: those do not wait for long.
     pub(crate) fn room(&self) -> u32 {
-        let under_way = u32::try_from(self.queue().under_way()).unwrap_or(u32::MAX);
-        self.limit.map_or(0, |limit| limit.saturating_sub(under_way))
+        let active = u32::try_from(self.queue().active()).unwrap_or(u32::MAX);
+        self.limit.map_or(0, |limit| limit.saturating_sub(active))
     }
 
     pub(crate) fn wake(&self) {

@@ -73,7 +73,7 @@ impl Board {
                     lease.granted_at.duration_since(open.created_at).unsigned_abs()
                 });
                 self.waits.extend(waited);
-                self.hold(*execution, lease, false, touched);
+                self.lease_committed(*execution, lease, false, touched);
             }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
                 self.close(*execution);
@@ -154,7 +154,7 @@ impl Board {
             State::Pending { not_before: Some(until) } => self.queue.delay(*until, execution.id),
             State::Leased { lease, stop } => {
                 self.waits.push(lease.granted_at.duration_since(execution.created_at).unsigned_abs());
-                self.hold(execution.id, lease, *stop, touched);
+                self.lease_committed(execution.id, lease, *stop, touched);
             }
             State::Running { lease, stop, .. } => self.keep(execution.id, lease, *stop),
             _ => {}
@@ -162,8 +162,8 @@ impl Board {
     }
 
     /// Assigns a newly leased execution to its node.
-    fn hold(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
-        self.take_places(execution, lease);
+    fn lease_committed(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
+        self.use_limits(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = DispatchState::Leased { node: lease.node };
         let (of, placed) = (open.parent.clone(), open.is_placed);
@@ -190,7 +190,7 @@ impl Board {
 
     /// Notes a lease whose work is known to have reached its node.
     fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
-        self.take_places(execution, lease);
+        self.use_limits(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = DispatchState::Leased { node: lease.node };
         let (of, placed) = (open.parent.clone(), open.is_placed);
@@ -220,7 +220,7 @@ impl Board {
             }
             DispatchState::Leased { node } => {
                 self.with_post(node, |post| post.forget(execution));
-                self.end_places(open.slot, execution);
+                self.end_limit_uses(open.slot, execution);
             }
         }
         self.queue.release(open.slot);

@@ -42,7 +42,7 @@ struct Group {
     nodes: BinaryHeap<(u32, NodeId)>,
 }
 
-/// What the nodes of a group share when the class spreads.
+/// The value that the nodes of a group share when the class spreads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Over {
     Nothing,

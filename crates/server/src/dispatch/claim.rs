@@ -280,7 +280,7 @@ impl Board {
         let (slot, placed, of) = (open.slot, open.is_placed, open.parent.clone());
         open.stage = DispatchState::Claimed { node, at: now };
         self.queue.remove(slot, None, execution);
-        self.take_places_at(slot, execution, now);
+        self.use_limits_at(slot, execution, now);
         let lease = self.grant(execution, of.clone(), node, placed, now, dice);
         Change::ExecutionLeased { of, execution, lease }
     }

@@ -30,14 +30,14 @@ impl Board {
     }
 
     /// Counts an execution that is leased at `at`.
-    pub(super) fn take_places_at(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
+    pub(super) fn use_limits_at(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
         for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             self.uses.take(bound, execution, at);
         }
     }
 
     /// Counts a committed lease, claimed by this server or by another one.
-    pub(super) fn take_places(&mut self, execution: ExecutionId, lease: &Lease) {
+    pub(super) fn use_limits(&mut self, execution: ExecutionId, lease: &Lease) {
         let Some(open) = self.open.get(&execution) else { return };
         let Some(bounds) = self.queue.bounds(open.slot) else { return };
         for bound in bounds.iter() {
@@ -51,7 +51,7 @@ impl Board {
         }
     }
 
-    pub(super) fn end_places(&mut self, slot: QueueSlot, execution: ExecutionId) {
+    pub(super) fn end_limit_uses(&mut self, slot: QueueSlot, execution: ExecutionId) {
         for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             self.uses.end_rest(&bound.key);
             if self.uses.end(bound, execution) {

@@ -249,7 +249,7 @@ pub(super) fn fitting(assignments: &[Assignment]) -> usize {
     let mut bytes = 0;
     let within = |assignment: &&Assignment| {
         bytes += assignment.wire_bytes();
-        bytes <= limits::POLL_ANSWER_BYTES
+        bytes <= limits::POLL_RESPONSE_BYTES
     };
     assignments.iter().take_while(within).count().max(1).min(assignments.len())
 }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_only_names_of_this_machine_are_accepted_whoever_asks() {
+    fn on_loopback_only_names_of_this_machine_are_accepted_from_any_client() {
         for listen in ["127.0.0.1:4680", "[::1]:4680", "127.0.0.2:4680"] {
             let hosts = hosts(listen, &["jobs.example"]);
             for by_browser in [PROGRAM, BROWSER] {

@@ -94,7 +94,7 @@ pub(super) async fn validate(
 ) -> HttpResult<Json<Valid>> {
     let (Submit { definition, params, .. }, _) = body.read(&service, query.query_target()).await?;
     if let Some(params) = params {
-        expr::given(&definition, &params).map_err(Error::Params)?;
+        expr::resolve_params(&definition, &params).map_err(Error::Params)?;
     }
     let steps = definition.steps().count();
     let steps = u32::try_from(steps).unwrap_or(u32::MAX);

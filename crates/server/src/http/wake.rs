@@ -21,7 +21,7 @@ pub(super) struct Wake {
     feed: Batches,
 }
 
-/// What to read.
+/// The objects to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// These executions.

@@ -54,7 +54,7 @@ impl Cache {
 
     fn is_fresh(&self, step: u32, former: &Execution, now: Timestamp) -> bool {
         let State::Succeeded { outcome, .. } = &former.state else { return false };
-        self.plan.task(StepIx(step)).cache.is_some_and(|cache| cache.takes(outcome.ended_at(), now))
+        self.plan.task(StepIx(step)).cache.is_some_and(|cache| cache.accepts(outcome.ended_at(), now))
     }
 }
 

@@ -24,7 +24,7 @@ impl Service {
         show: impl FnOnce(Plan) -> T + Send + 'static,
     ) -> Result<T, Error> {
         self.catch_up().await?;
-        let params = expr::given(&definition, params).map_err(Error::Params)?;
+        let params = expr::resolve_params(&definition, params).map_err(Error::Params)?;
         let cluster = self.cluster(caller, definition.cluster.as_deref()).await?;
         self.compile(cluster, Arc::new(definition), &params, show).await
     }

@@ -7,7 +7,7 @@ use downbeat_core::level;
 use downbeat_core::nearest::advice;
 use downbeat_core::plan::{EntryIx, Plan, resolve_again};
 use downbeat_core::run::RunRecord;
-use downbeat_core::run::again::{Again, entry_named, retry_of};
+use downbeat_core::run::again::{RetryScope, entry_named, retry_of};
 use downbeat_core::spec::Entry;
 
 use super::patience::read_in_time;
@@ -44,9 +44,9 @@ impl Service {
         self.check_level(first.definition.level().max(level::FLEET))?;
         let executions = read_in_time(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
-            Redo::Failed => Again::AllNodes,
-            Redo::FailedNodes => Again::FailedNodes,
-            Redo::From(task) => Again::From(find_entry(&first, task)?),
+            Redo::Failed => RetryScope::AllNodes,
+            Redo::FailedNodes => RetryScope::FailedNodes,
+            Redo::From(task) => RetryScope::From(find_entry(&first, task)?),
         };
         let nodes = self.nodes_of(first.cluster);
         let (service, caller) = (self.clone(), caller.clone());

@@ -43,7 +43,7 @@ impl Service {
         self.catch_up().await?;
         let cluster = read_in_time(self.cluster(caller, submit.definition.cluster.as_deref())).await?;
         let given = submit.params.unwrap_or_default();
-        let params = expr::given(&submit.definition, &given).map_err(Error::Params)?;
+        let params = expr::resolve_params(&submit.definition, &given).map_err(Error::Params)?;
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
         let mut made = self.new_run(caller, cluster, &plan, params, submit.idempotency_key);
         made.no_cache = submit.no_cache;

@@ -26,7 +26,7 @@ async fn runs_begin_by_priority_then_age_and_say_what_they_wait_for() {
     let high = setup.submit(&with(job("all", 1), "priority", 5)).await;
     let shown = setup.ok(&format!("/runs/{late}")).await;
     assert_eq!((&shown["state"], &shown["started_at"]), (&json!("pending"), &json!(null)));
-    let reason = "waits for its turn: 1 of 1 runs under way, 2 runs before it";
+    let reason = "waits for its turn: 1 of 1 runs active, 2 runs before it";
     assert_eq!(shown["pending_reason"], reason);
     let (_, metrics) = setup.root("/metrics").await;
     assert!(metrics.contains("\ndownbeat_runs_waiting 4\n"), "{metrics}");
@@ -116,7 +116,7 @@ async fn what_waits_when_a_server_stops_waits_when_it_is_back() {
 
     let setup = Setup::with(limited(&store, 1)).await;
     let shown = setup.ok(&format!("/runs/{second}")).await;
-    assert_eq!(shown["pending_reason"], "waits for its turn: 1 of 1 runs under way, next in line");
+    assert_eq!(shown["pending_reason"], "waits for its turn: 1 of 1 runs active, next in line");
     setup.post(&format!("/runs/{cancelled}/cancel"), &json!({})).await;
     assert_eq!(setup.ended(&cancelled).await["state"], "cancelled");
     // A new session: the executions of the former one are lost, and the run ends.

@@ -15,25 +15,25 @@ fn server(store: &str, name: &str, most: Option<u32>) -> Settings {
     Settings { max_concurrent_runs: most, server_stale_after: Span::from_secs(1), ..settings(store, name) }
 }
 
-/// Returns the maximum number of runs in progress at once, from the events.
-async fn most_under_way(setup: &Setup) -> usize {
+/// Returns the maximum number of active runs at once, from the events.
+async fn most_active(setup: &Setup) -> usize {
     let events = setup.server.service().store().events(&EventFilter::default(), u32::MAX).await.unwrap();
-    let (mut under_way, mut most) = (BTreeSet::new(), 0);
+    let (mut active, mut most) = (BTreeSet::new(), 0);
     for event in events {
         match event.change {
             Change::RunAdmitted { run, .. } => {
-                under_way.insert(run);
+                active.insert(run);
             }
             Change::RunMoved { run, path, .. } => {
                 match path.last() {
-                    Some(state) if state.is_terminal() => under_way.remove(&run),
-                    Some(_) => under_way.insert(run),
+                    Some(state) if state.is_terminal() => active.remove(&run),
+                    Some(_) => active.insert(run),
                     None => false,
                 };
             }
             _ => {}
         }
-        most = most.max(under_way.len());
+        most = most.max(active.len());
     }
     most
 }
@@ -53,7 +53,7 @@ async fn a_limit_holds_over_two_servers() {
     for run in &runs {
         assert_eq!(two.ended(run).await["state"], "completed");
     }
-    assert_eq!(most_under_way(&one).await, 2);
+    assert_eq!(most_active(&one).await, 2);
     two.server.stop().await;
     one.server.stop().await;
     database.drop().await;

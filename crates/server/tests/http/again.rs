@@ -163,7 +163,7 @@ async fn asking_twice_with_one_key_tries_again_once() {
 }
 
 #[tokio::test]
-async fn what_was_taken_over_is_no_work_that_was_done() {
+async fn carried_over_executions_do_not_count_as_work() {
     let setup = Setup::new().await;
     let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
     let first = failed(&setup, &mut one, &mut two).await;

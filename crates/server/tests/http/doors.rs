@@ -216,7 +216,7 @@ async fn a_server_for_others_answers_programs_by_any_name_and_browsers_by_known_
 }
 
 #[tokio::test]
-async fn http1_at_the_agents_port_is_told_at_once_where_rest_is() {
+async fn http1_at_the_agents_port_gets_the_rest_port_at_once() {
     let setup = Setup::new().await;
     let grpc = setup.server.grpc_addr();
     let long = "x".repeat(30_000);

@@ -143,7 +143,7 @@ async fn a_runs_stream_has_its_events_only_and_ends_with_it() {
     assert_eq!(events.last().unwrap().data["data"]["state"], "completed");
 
     let again = setup.follow(&format!("/runs/{id}/events?follow=1")).await.rest().await;
-    assert_eq!(again.len(), rest.len() + 1, "a run that has ended is told from its beginning");
+    assert_eq!(again.len(), rest.len() + 1, "the stream of an ended run starts at its beginning");
     let last = events.last().unwrap().id.clone().unwrap();
     let nothing = setup.follow(&format!("/runs/{id}/events?follow=1&since={last}")).await.rest().await;
     assert_eq!(nothing.iter().map(|sent| sent.name.as_str()).collect::<Vec<_>>(), ["end"]);

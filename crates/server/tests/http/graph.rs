@@ -172,7 +172,7 @@ async fn a_run_is_tried_again_from_a_task_on_and_an_unknown_one_is_not_found() {
 }
 
 #[tokio::test]
-async fn many_items_that_wait_are_told_once() {
+async fn many_waiting_items_are_listed_once() {
     let setup = Setup::new().await;
     setup.agent("web-01", &[]).await;
     let items: Vec<u32> = (0..20).collect();

@@ -207,8 +207,9 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
             }
         }
     };
-    let hear = async { while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {} };
-    tokio::join!(work, hear);
+    let receive =
+        async { while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {} };
+    tokio::join!(work, receive);
     let reads = r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs/{id}",status="200"} "#;
     let metrics = client.text("/metrics").await.unwrap();
     let reads = metrics.lines().find_map(|line| line.strip_prefix(reads)).map(str::to_owned);

@@ -87,7 +87,7 @@ async fn the_default_cluster_exists_from_the_start() {
 }
 
 #[tokio::test]
-async fn agents_of_neighbouring_protocols_are_taken_and_older_ones_told_what_to_do() {
+async fn agents_of_neighbouring_protocols_are_accepted_and_older_ones_get_advice() {
     let setup = Setup::new().await;
     let link = setup.server.link();
     let hello = |protocol| Hello { cluster: "default".to_owned(), version: "9".to_owned(), protocol };

@@ -64,8 +64,8 @@ async fn output_is_streamed_as_it_grows_until_the_execution_ends() {
     assert_eq!(stream.next().await.unwrap().data["text"], "two\n");
     agent.finish_with(&work, 0, Some((8, "three\n"))).await;
     let rest = stream.rest().await;
-    let told: Vec<_> = rest.iter().map(|sent| (sent.name.as_str(), sent.data["text"].as_str())).collect();
-    assert_eq!(told, [("output", Some("three\n")), ("end", None)]);
+    let sent: Vec<_> = rest.iter().map(|sent| (sent.name.as_str(), sent.data["text"].as_str())).collect();
+    assert_eq!(sent, [("output", Some("three\n")), ("end", None)]);
     assert_eq!(rest[1].data["status"], "succeeded");
     let resumed =
         setup.stream(setup.request(Method::GET, &path).header("Last-Event-ID", "4")).await.rest().await;

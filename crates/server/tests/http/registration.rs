@@ -187,7 +187,7 @@ async fn agents_from_before_take_their_nodes_as_they_did() {
 }
 
 #[tokio::test]
-async fn whoever_was_never_heard_of_is_told_to_register() {
+async fn an_unknown_agent_gets_the_response_to_register() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
     assert!(matches!(agent.beat(&setup).await, Err(Fault::Unknown(_))));
@@ -414,7 +414,7 @@ async fn what_a_deleted_node_had_is_not_sent_to_it_again() {
 }
 
 #[tokio::test]
-async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
+async fn a_waiting_poll_ends_when_its_node_is_deleted() {
     let setup = Setup::new().await;
     let agent = life("web-01", "one", 1);
     agent.join(&setup).await.unwrap();
@@ -430,8 +430,8 @@ async fn a_poll_that_waits_is_told_when_its_node_is_deleted() {
         _ = &mut one => other,
         _ = &mut other => one,
     };
-    let (_, told) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
-    assert!(matches!(told, Err(Fault::Unknown(_))), "{told:?}");
+    let (_, result) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
+    assert!(matches!(result, Err(Fault::Unknown(_))), "{result:?}");
 }
 
 #[tokio::test]
@@ -482,7 +482,7 @@ async fn while_an_older_server_lives_agents_deliver_results_before_they_register
         };
         setup.server.service().store().put_server(&record).await.unwrap();
     };
-    let told = async {
+    let registered = async {
         while keeps().await {
             older().await;
             tokio::task::yield_now().await;
@@ -492,5 +492,5 @@ async fn while_an_older_server_lives_agents_deliver_results_before_they_register
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(DEADLINE, told).await.expect("the server looks at the others");
+    tokio::time::timeout(DEADLINE, registered).await.expect("the server looks at the others");
 }

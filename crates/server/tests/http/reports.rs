@@ -78,10 +78,10 @@ async fn outputs_are_held_against_what_the_task_declares() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     let long = "x".repeat(limits::VALUES_BYTES);
-    for (declared, said, expected) in [
+    for (declared, set, expected) in [
         (json!(["a"]), json!({"a": "1", "b": "2"}), Ok(json!({"a": "1"}))),
         (json!([]), json!({"a": "1"}), Ok(json!({}))),
-        (json!(["a", "b"]), json!({"a": "1"}), Err("did not say its output `b`")),
+        (json!(["a", "b"]), json!({"a": "1"}), Err("did not set output `b`")),
         (json!(["a"]), json!({"a": long}), Err("larger than 64 KiB")),
         (json!(["a"]), json!({"a": long.repeat(16)}), Err("larger than 64 KiB")),
     ] {
@@ -92,7 +92,7 @@ async fn outputs_are_held_against_what_the_task_declares() {
         }
         let run = setup.submit(&json!({"tasks": [task]})).await;
         let work = agent.take().await;
-        let outputs = serde_json::from_value(said).unwrap();
+        let outputs = serde_json::from_value(set).unwrap();
         agent.finish_as(&work, Outcome { outputs, ..outcome(0) }).await;
         let kept = result(&setup, &run).await;
         match expected {

@@ -60,7 +60,7 @@ async fn a_plan_and_a_run_name_the_nodes_that_are_silent() {
     .await;
     setup.agent("web-01", &["web"]).await;
     until(&setup, "web-01", "offline").await;
-    let why = "is offline: its steps fail unless it is back when they begin";
+    let why = "is offline: its steps fail unless it is online when they start";
     let offline = [("web-01".to_owned(), why.to_owned())];
     assert_eq!(of(&setup.post("/plan", &noop()).await.body, "silent"), offline);
     let run = setup.post("/runs", &noop()).await.body;
@@ -91,7 +91,7 @@ async fn a_name_that_does_not_exist_is_answered_with_the_one_that_was_meant() {
     assert_eq!(setup.get("/nodes/web-1").await.body["detail"], "there is no node `web-1`");
     setup.agent("web-01", &["web"]).await;
     setup.agent("db-01", &["db"]).await;
-    for (path, told) in [
+    for (path, expected) in [
         ("/nodes/web-1", "there is no node `web-1`; did you mean `web-01`? (nodes: db-01, web-01)"),
         ("/nodes/web-1/workers", "there is no node `web-1`; did you mean `web-01`? (nodes: db-01, web-01)"),
         ("/nodes/frontend", "there is no node `frontend`; nodes: db-01, web-01"),
@@ -101,7 +101,7 @@ async fn a_name_that_does_not_exist_is_answered_with_the_one_that_was_meant() {
         let answer = setup.get(path).await;
         assert_eq!(
             (answer.status, answer.body["detail"].as_str()),
-            (StatusCode::NOT_FOUND, Some(told)),
+            (StatusCode::NOT_FOUND, Some(expected)),
             "{path}"
         );
     }

@@ -110,7 +110,7 @@ async fn prune(primary: &Setup) {
 }
 
 #[tokio::test]
-async fn a_copy_that_lacks_events_which_are_no_longer_kept_is_made_anew() {
+async fn a_copy_that_lacks_events_which_are_no_longer_kept_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let primary = Setup::on(&sqlite(&dir, "primary.db")).await;
     let copy = replica_settings(&[url(&primary)], &sqlite(&dir, "copy.db"));
@@ -160,11 +160,11 @@ async fn what_the_primary_removes_is_removed_and_its_keys_are_free() {
     primary.ended(again.body["id"].as_str().unwrap()).await;
     alike(&primary, &replica).await;
     assert!(replica.get(&format!("/runs/{first}")).await.status.is_client_error());
-    assert_eq!(caught_up(&primary, &replica).await, 1, "that is no reason for a new copy");
+    assert_eq!(caught_up(&primary, &replica).await, 1, "that does not need a new copy");
 }
 
 #[tokio::test]
-async fn a_copy_that_refuses_what_its_primary_applied_is_made_anew() {
+async fn a_copy_that_refuses_a_change_of_its_primary_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let primary = Setup::new().await;
     let mut agent = primary.agent("web-1", &[]).await;
@@ -184,7 +184,7 @@ async fn a_copy_that_refuses_what_its_primary_applied_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_copy_of_another_history_is_made_anew() {
+async fn a_copy_of_another_history_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = (Setup::new().await, Setup::new().await);
     let copy = replica_settings(&[url(&one)], &sqlite(&dir, "copy.db"));

@@ -1,4 +1,4 @@
-//! What a replica refuses, and what it reports about itself.
+//! The requests that a replica refuses, and the status that it reports.
 
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
@@ -90,7 +90,7 @@ async fn a_replica_is_not_ready_before_it_has_a_copy() {
     assert!(text.contains("not complete") && text.contains(&gone), "{text}");
     let runs = replica.get("/runs").await;
     assert_eq!((runs.status, &runs.body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &"not_ready".into()));
-    let status = eventually("the failure to be told", async || {
+    let status = eventually("the failure to be reported", async || {
         let status = replica.ok("/status").await;
         status["replica"]["error"].is_string().then_some(status)
     })
@@ -107,7 +107,7 @@ async fn a_replica_is_ready_when_it_has_a_copy() {
 }
 
 #[tokio::test]
-async fn agents_are_told_where_they_belong() {
+async fn agents_get_the_address_of_the_primary() {
     let primary = Setup::new().await;
     let replica = replica(&primary, "memory:").await;
     eventually("the servers", async || {
@@ -125,7 +125,7 @@ async fn agents_are_told_where_they_belong() {
 }
 
 #[tokio::test]
-async fn stores_that_are_no_place_for_a_copy_are_refused() {
+async fn stores_that_cannot_have_a_copy_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let used = sqlite(&dir, "used.db");
     let primary = Setup::on(&used).await;

@@ -46,8 +46,8 @@ impl Holders {
                 }
                 for node in nodes {
                     let holder = self.held.insert(*node, run.clone());
-                    let at_work = self.leased.values().find(|(other, at)| at == node && other != run);
-                    if let Some(other) = holder.as_ref().or(at_work.map(|(other, _)| other)) {
+                    let busy_elsewhere = self.leased.values().find(|(other, at)| at == node && other != run);
+                    if let Some(other) = holder.as_ref().or(busy_elsewhere.map(|(other, _)| other)) {
                         findings.add(format_args!("{run} takes {node}, where {other} is"));
                     }
                 }

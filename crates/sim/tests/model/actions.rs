@@ -239,7 +239,7 @@ impl Protocol {
                 Phase::Sent | Phase::Running if alive && (current || self.detail.late_work) => {
                     actions.push(Action::Work { held, verdict: Verdict::Succeeded });
                     actions.push(Action::Work { held, verdict: Verdict::Failed });
-                    if current && is_told_to_stop(&execution.state) {
+                    if current && has_stop_request(&execution.state) {
                         actions.push(Action::Work { held, verdict: Verdict::Cancelled });
                     }
                 }
@@ -316,7 +316,7 @@ impl Protocol {
             Action::Rumour { held } => {
                 let rumour = finished(world, &held);
                 let World { servers, tables, .. } = world;
-                servers.iter_mut().for_each(|server| server.hear(&rumour, tables));
+                servers.iter_mut().for_each(|server| server.receive(&rumour, tables));
             }
         }
         Some(())
@@ -377,7 +377,7 @@ fn is_recorded(world: &World, held: &Held) -> bool {
     same && !matches!(state, State::Lost { .. } | State::Leased { .. })
 }
 
-fn is_told_to_stop(state: &State) -> bool {
+fn has_stop_request(state: &State) -> bool {
     matches!(state, State::Leased { stop: true, .. } | State::Running { stop: true, .. })
 }
 

@@ -41,7 +41,7 @@ impl Protocol {
             .for_each(|(change, _)| note(world, change));
         for (_, change) in feed.into_iter().filter(|(_, change)| concerns_engine(change)) {
             let World { servers, tables, .. } = world;
-            servers.iter_mut().for_each(|server| server.hear(change, tables));
+            servers.iter_mut().for_each(|server| server.receive(change, tables));
         }
         outcomes
     }

@@ -171,7 +171,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn hear(&mut self, change: &Change, tables: &Tables) {
+    pub(crate) fn receive(&mut self, change: &Change, tables: &Tables) {
         match self {
             Server::Idle => {}
             Server::Taken { mailbox, .. } => mailbox.push_back(change.clone()),

@@ -93,7 +93,7 @@ pub async fn a_run_is_let_in_once_by_its_owner_while_it_waits(store: Arc<dyn Sto
     assert_eq!(store.holds().await.unwrap(), []);
 }
 
-pub async fn no_more_runs_are_let_in_than_may_be_under_way(store: Arc<dyn Store>) {
+pub async fn no_more_runs_are_admitted_than_may_be_active(store: Arc<dyn Store>) {
     apply(&store, &(1..=6).map(created).collect::<Vec<_>>()).await;
     let limited = |number| admitted(number, Some(2), &[]);
     refuse(&store, admitted(1, Some(0), &[]), Refusal::NoRoom { running: 0 }).await;
@@ -139,7 +139,7 @@ pub async fn a_run_takes_all_its_nodes_or_none(store: Arc<dyn Store>) {
     assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1), (3, 3), (4, 3)]));
 }
 
-pub async fn a_run_does_not_take_a_node_where_another_is_at_work(store: Arc<dyn Store>) {
+pub async fn a_run_does_not_take_a_node_that_another_uses(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2)]).await;
     let executions =
         vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending()), execution(3, 1, leased(3, 1))];

@@ -73,7 +73,7 @@ pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
     assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 
-pub async fn a_snapshot_is_of_one_moment(store: Arc<dyn Store>) {
+pub async fn a_snapshot_is_consistent(store: Arc<dyn Store>) {
     fill(&store).await;
     fill_beside(&store).await;
     let before = dump(&store).await;

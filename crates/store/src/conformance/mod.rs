@@ -64,10 +64,10 @@ macro_rules! conformance_suite {
                 a_run_is_paused_and_resumed_until_it_ends
                 a_full_queue_takes_no_more
                 a_run_is_let_in_once_by_its_owner_while_it_waits
-                no_more_runs_are_let_in_than_may_be_under_way
+                no_more_runs_are_admitted_than_may_be_active
                 a_run_that_is_paused_or_to_be_cancelled_is_not_let_in
                 a_run_takes_all_its_nodes_or_none
-                a_run_does_not_take_a_node_where_another_is_at_work
+                a_run_does_not_take_a_node_that_another_uses
                 a_held_node_is_given_nothing_of_another_run
                 a_run_that_ends_gives_its_nodes_back
                 what_happens_in_one_batch_counts
@@ -143,7 +143,7 @@ macro_rules! conformance_suite {
             copies {
                 a_snapshot_is_all_there_is
                 a_large_snapshot_comes_in_parts
-                a_snapshot_is_of_one_moment
+                a_snapshot_is_consistent
                 a_snapshot_that_nobody_takes_is_broken_off
                 what_is_kept_begins_where_pruning_ended
                 presence_says_when_each_session_was_seen
@@ -167,7 +167,7 @@ macro_rules! replica_suite {
                 a_gap_and_an_event_seen_before_diverge
                 what_the_primary_forgot_is_forgotten
                 heartbeats_are_taken_for_the_current_session
-                servers_are_those_that_were_told_last
+                servers_are_those_that_were_set_last
             }
         }
     };

@@ -185,7 +185,7 @@ pub async fn heartbeats_are_taken_for_the_current_session(replica: Arc<dyn Repli
     assert_eq!(seen, [(node(1), session(1), at(50)), (node(2), session(2), at(2))]);
 }
 
-pub async fn servers_are_those_that_were_told_last(replica: Arc<dyn Replica>) {
+pub async fn servers_are_those_that_were_set_last(replica: Arc<dyn Replica>) {
     let record = |number: u32, name: &str| ServerRecord {
         id: server(number),
         name: name.to_owned(),

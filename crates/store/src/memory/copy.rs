@@ -108,7 +108,7 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     };
     let find_run = |&id: &&RunId| Some((id.clone(), tables.runs.get(id)?.clone()));
     let wanted = needs.executions.iter().filter_map(|id| tables.executions.get(id));
-    let executions = wanted.chain(tables.at_work(&needs.reserved));
+    let executions = wanted.chain(tables.busy_on(&needs.reserved));
     let held = |(node, run): &(&NodeId, &RunId)| needs.held.contains(node) || needs.holders.contains(run);
     let mut picked = Tables::default();
     picked.clusters.clone_from(&tables.clusters);

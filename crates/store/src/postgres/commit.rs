@@ -319,7 +319,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
     }
     for row in count_rows? {
         tables.elsewhere.waiting = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
-        tables.elsewhere.under_way = u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u32::MAX);
+        tables.elsewhere.active = u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u32::MAX);
     }
     Ok((tables, transaction?.try_get(0)?))
 }

@@ -232,9 +232,9 @@ impl Store for PostgresStore {
 
     async fn close(&self) {
         // The owner of the connection returns it when its batch is committed.
-        let under_way = self.commits.get().await;
+        let commit_permit = self.commits.get().await;
         self.commits.close();
         self.queries.close();
-        drop(under_way);
+        drop(commit_permit);
     }
 }

@@ -182,7 +182,7 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
     while let Some(row) = rows.next()? {
         let (id, waits): (String, bool) = (row.get(0)?, row.get(1)?);
         if !tables.runs.contains_key(&RunId::from(id)) {
-            let count = if waits { &mut tables.elsewhere.waiting } else { &mut tables.elsewhere.under_way };
+            let count = if waits { &mut tables.elsewhere.waiting } else { &mut tables.elsewhere.active };
             *count += 1;
         }
     }

@@ -102,7 +102,7 @@ pub(crate) fn reader(path: &Path) -> Result<Connection, Failure> {
 
 fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> {
     #[cfg(feature = "conformance")]
-    tell(connection)?;
+    trace(connection)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "cache_size", -cache_kib)?;
@@ -112,15 +112,15 @@ fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> 
 }
 
 #[cfg(feature = "conformance")]
-fn tell(connection: &mut Connection) -> Result<(), Failure> {
+fn trace(connection: &mut Connection) -> Result<(), Failure> {
     use rusqlite::trace::{TraceEvent, TraceEventCodes};
     if let Some(listener) = LISTENER.get() {
-        let tell = |event: TraceEvent<'_>| {
+        let log = |event: TraceEvent<'_>| {
             if let TraceEvent::Stmt(statement, _) = event {
                 listener(&statement.sql());
             }
         };
-        connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(tell))?;
+        connection.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(log))?;
     }
     Ok(())
 }

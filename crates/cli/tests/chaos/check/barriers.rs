@@ -1,4 +1,4 @@
-//! Barriers and dependencies hold by what was really done: nothing begins before all that it waits for has ended.
+//! Checks barriers and dependencies in the book: nothing begins before its dependencies have ended.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) fn hold(evidence: &Evidence, findings: &mut Findings) {
             let Some(&(Some(begun), _)) = places.get(execution.id.as_str()) else { continue };
             for before in &step.barrier {
                 for earlier in by_step.get(before).into_iter().flatten() {
-                    // A wave has barriers of its own; what answers failures comes after all of them.
+                    // Each wave has its own barriers; on-failure steps run after all waves.
                     if step.on_failure || wave(run, earlier) == wave(run, execution) {
                         compare("barriers hold", run, earlier, execution, begun, &places, findings);
                     }
@@ -50,7 +50,7 @@ fn wave(run: &Run, execution: &Execution) -> Option<usize> {
     run.waves.get(execution.node.as_deref()?).copied()
 }
 
-/// From the first thing that an exclusive run does on a node to its last, nobody else does anything there.
+/// Checks that no other run does anything on a node between the first and the last line of an exclusive run.
 pub(super) fn exclusive(evidence: &Evidence, findings: &mut Findings) {
     let mut of: BTreeMap<&str, (&Run, &Execution)> = BTreeMap::new();
     for run in evidence.runs.values() {
@@ -60,7 +60,7 @@ pub(super) fn exclusive(evidence: &Evidence, findings: &mut Findings) {
         let mut spans: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for (place, line) in evidence.book.lines.iter().enumerate() {
             let own = of.get(line.execution.as_str()).filter(|(other, _)| other.id == run.id);
-            // What was lost may go on after the run has ended.
+            // A lost attempt may go on after the run has ended.
             if own.is_some_and(|(_, execution)| execution.status != "lost") {
                 spans.entry(&line.node).or_insert((place, place)).1 = place;
             }
@@ -87,7 +87,7 @@ fn compare(
     places: &Places<'_>,
     findings: &mut Findings,
 ) {
-    // What was lost may still run, or begin late on a node that was frozen.
+    // A lost attempt may still run, or begin late on a node that was frozen.
     if earlier.status == "lost" {
         return;
     }
@@ -106,7 +106,7 @@ fn compare(
     }
 }
 
-/// A step for failures runs only when an earlier one failed.
+/// Checks that an on-failure step runs only after an earlier step failed.
 fn reason(run: &Run, execution: &Execution, findings: &mut Findings) {
     let failed = run
         .executions

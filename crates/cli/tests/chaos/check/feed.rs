@@ -1,4 +1,4 @@
-//! The event feed has no gap and no repetition, is the same on all servers, and followers got exactly it.
+//! Checks that the event feed has no gap and no repetition, is equal on all servers, and reached the followers.
 
 use super::Findings;
 use crate::evidence::Evidence;
@@ -41,7 +41,7 @@ pub(super) fn watched(evidence: &Evidence, findings: &mut Findings) {
         let other = got.iter().zip(feed).find(|((_, kind), event)| *kind != event.kind);
         if let Some(((seq, kind), event)) = other {
             let text = format!("watcher {watcher}: {seq} was {kind} and is {}", event.kind);
-            findings.note("streams tell what is recorded", text);
+            findings.note("streams match the records", text);
         }
     }
 }

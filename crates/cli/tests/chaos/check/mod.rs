@@ -26,7 +26,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Where violations are noted.
+/// The list of violations.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Vec<Violation>);
 
@@ -36,7 +36,7 @@ impl Findings {
     }
 }
 
-/// All that is wrong.
+/// Returns all violations.
 pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut findings = Findings::default();
     records::submissions(evidence, &mut findings);

@@ -54,7 +54,7 @@ fn counts(instance: &str, rule: &Step, run: &Run, attempts: &[&Execution], findi
     if count("failed") > rule.retries as usize + 1 {
         findings.note("retries are bounded", format!("{instance} failed {} times", count("failed")));
     }
-    // What was cancelled without being asked for counts as lost. A run that was cancelled has many of those.
+    // An attempt that was cancelled without a request counts as lost. A cancelled run has many of those.
     let gone = count("lost") + if run.status == "cancelled" { 0 } else { count("cancelled") };
     let most = if rule.resend { RESENDS + 1 } else { 1 };
     if gone > most {
@@ -76,7 +76,7 @@ fn counts(instance: &str, rule: &Step, run: &Run, attempts: &[&Execution], findi
 
 fn overlaps(instance: &str, attempts: &[&Execution], places: &Places<'_>, findings: &mut Findings) {
     for (index, earlier) in attempts.iter().enumerate() {
-        // What was lost may still run, and nobody knows.
+        // A lost attempt may still run.
         if earlier.status == "lost" {
             continue;
         }
@@ -104,7 +104,7 @@ pub(super) fn lanes(evidence: &Evidence, findings: &mut Findings) {
         .map(|(_, execution)| (execution.id.as_str(), execution.status.as_str()))
         .collect();
     let places = places(&evidence.book);
-    // What has no end was killed at a moment that nobody wrote down.
+    // An attempt without an end was killed at an unknown time.
     let whole = |id: &str| matches!(places.get(id), Some((Some(_), Some(_))));
     let mut running: BTreeMap<&str, &str> = BTreeMap::new();
     for line in &evidence.book.lines {

@@ -1,4 +1,4 @@
-//! What was asked for is there once and has ended; what is recorded was really done, and what was done is recorded.
+//! Every submitted run exists once and has ended; every recorded attempt really ran, and every attempt that ran is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub(super) fn submissions(evidence: &Evidence, findings: &mut Findings) {
         findings.note("only what was submitted runs", format!("{} ({})", run.id, run.job));
     }
     for complaint in &evidence.complaints {
-        findings.note("clients are told the truth", complaint.clone());
+        findings.note("clients get correct responses", complaint.clone());
     }
 }
 
@@ -166,10 +166,10 @@ fn compare(run: &Run, execution: &Execution, begun: &[&Line], ended: &[&Line], f
     }
     let step = run.steps.get(execution.step as usize).map_or("", |step| &step.name);
     for line in begun.iter().chain(ended) {
-        let said = (line.attempt, line.step.as_str(), Some(line.node.as_str()));
+        let done = (line.attempt, line.step.as_str(), Some(line.node.as_str()));
         let kept = (execution.attempt, step, execution.node.as_deref());
-        if said != kept {
-            let text = format!("{id} of {}: recorded {kept:?}, carried out {said:?}", run.id);
+        if done != kept {
+            let text = format!("{id} of {}: recorded {kept:?}, carried out {done:?}", run.id);
             findings.note("attempt, step and node are as recorded", text);
         }
     }

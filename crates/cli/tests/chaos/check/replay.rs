@@ -1,4 +1,4 @@
-//! The feed explains the records: replayed, it gives every run's and every execution's state, by allowed moves only.
+//! Checks that a replay of the feed results in the recorded states of runs and executions, by allowed moves only.
 
 use std::collections::BTreeMap;
 
@@ -32,22 +32,21 @@ pub(super) fn explains(evidence: &Evidence, findings: &mut Findings) {
     for run in evidence.runs.values() {
         match state.runs.get(run.id.as_str()) {
             None => findings.note("the feed explains the records", format!("{} has no event", run.id)),
-            Some(told) if told.state != run.state || told.owner != run.owner => {
-                let text =
-                    format!("{} is {} of {}, and the feed says {told:?}", run.id, run.state, run.owner);
+            Some(fed) if fed.state != run.state || fed.owner != run.owner => {
+                let text = format!("{} is {} of {}, and the feed has {fed:?}", run.id, run.state, run.owner);
                 findings.note("the feed explains the records", text);
             }
             Some(_) => {}
         }
         for execution in &run.executions {
-            let told = state.executions.get(execution.id.as_str()).copied();
-            if told != Some(execution.status.as_str()) {
+            let fed = state.executions.get(execution.id.as_str()).copied();
+            if fed != Some(execution.status.as_str()) {
                 let text = format!(
                     "{} of {} is {}, and the feed says {}",
                     execution.id,
                     run.id,
                     execution.status,
-                    told.unwrap_or("nothing")
+                    fed.unwrap_or("nothing")
                 );
                 findings.note("the feed explains the records", text);
             }
@@ -55,7 +54,7 @@ pub(super) fn explains(evidence: &Evidence, findings: &mut Findings) {
     }
     let recorded: usize = evidence.runs.values().map(|run| run.executions.len()).sum();
     if state.executions.len() > recorded {
-        let text = format!("{} executions are told of, {recorded} are recorded", state.executions.len());
+        let text = format!("{} executions are in the feed, {recorded} are recorded", state.executions.len());
         findings.note("the feed explains the records", text);
     }
 }
@@ -77,27 +76,27 @@ impl<'a> State<'a> {
             }
             "run_taken" => {
                 let epoch = event.data["epoch"].as_u64().unwrap_or(0);
-                let (last, state) = self.run(run).map(|told| (told.epoch, told.state))?;
+                let (last, state) = self.run(run).map(|fed| (fed.epoch, fed.state))?;
                 if is_end(state) {
                     return Err(format!("{run} is {state}"));
                 }
                 if epoch != last + 1 {
                     return Err(format!("{run} had epoch {last} and has {epoch}"));
                 }
-                let told = self.run(run)?;
-                (told.epoch, told.owner) = (epoch, event.data["owner"].as_str().unwrap_or_default());
+                let fed = self.run(run)?;
+                (fed.epoch, fed.owner) = (epoch, event.data["owner"].as_str().unwrap_or_default());
             }
             "run_moved" => {
-                let told = self.run(run)?;
-                if is_end(told.state) {
-                    return Err(format!("{run} was {}", told.state));
+                let fed = self.run(run)?;
+                if is_end(fed.state) {
+                    return Err(format!("{run} was {}", fed.state));
                 }
                 if let Some(to) = event.data["state"].as_str() {
-                    told.state = to;
+                    fed.state = to;
                 }
             }
             "executions_added" => {
-                let ended = self.run(run).map(|told| is_end(told.state))?;
+                let ended = self.run(run).map(|fed| is_end(fed.state))?;
                 for added in event.data["executions"].as_array().into_iter().flatten() {
                     let status = added["status"].as_str().unwrap_or_default();
                     if ended && status != "skipped" {

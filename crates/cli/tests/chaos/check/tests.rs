@@ -1,4 +1,4 @@
-//! The checker finds each kind of lie: evidence that is true, forged in one place.
+//! Checks the checker: true evidence, forged in one place, is found.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn event(feed: &mut Vec<Event>, kind: &str, execution: Option<&str>, data: Value
     feed.push(Event { seq, kind: kind.to_owned(), run: Some("r1".to_owned()), execution, data });
 }
 
-/// One run on two nodes, in which `a` failed once on web-1; everything as it should be.
+/// Returns evidence without violations: one run on two nodes, in which `a` failed once on web-1.
 fn truth() -> Evidence {
     let mut text = String::new();
     let mut executions = Vec::new();
@@ -111,7 +111,7 @@ fn execution<'a>(evidence: &'a mut Evidence, id: &str) -> &'a mut Execution {
     run(evidence).executions.iter_mut().find(|execution| execution.id == id).unwrap()
 }
 
-/// Takes a line of the book and puts it elsewhere.
+/// Moves a line of the book.
 fn move_line(evidence: &mut Evidence, from: usize, to: usize) {
     let line = evidence.book.lines.remove(from);
     evidence.book.lines.insert(to, line);
@@ -172,8 +172,8 @@ fn a_run_cancelled_by_nobody_is_found() {
 }
 
 #[test]
-fn what_clients_must_not_be_told_is_found() {
-    finds("clients are told the truth", |evidence| evidence.complaints.push("500".to_owned()));
+fn a_response_that_no_client_may_get_is_found() {
+    finds("clients get correct responses", |evidence| evidence.complaints.push("500".to_owned()));
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn attempts_that_overlap_are_found() {
 fn lost_attempts_may_overlap_where_an_agent_was_cut_off() {
     let mut evidence = truth();
     for step in &mut run(&mut evidence).steps {
-        // Placed: another node may do it meanwhile.
+        // Placed: another node may do it in the meantime.
         step.placed = true;
     }
     execution(&mut evidence, "e00-1").status = "lost".to_owned();
@@ -419,7 +419,7 @@ fn a_stream_with_a_gap_a_repetition_or_another_story_is_found() {
     finds("streams are complete", |evidence| {
         evidence.watched[0].pop();
     });
-    finds("streams tell what is recorded", |evidence| evidence.watched[0][3].1 = "run_taken".to_owned());
+    finds("streams match the records", |evidence| evidence.watched[0][3].1 = "run_taken".to_owned());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;
 use serde_json::{Value, json};
 
-use super::{name_of, site, told};
+use super::{name_of, rows, site};
 use crate::site::Site;
 
 fn time(value: &Value) -> Timestamp {
@@ -68,7 +68,7 @@ async fn a_lease_is_renewed_for_as_long_as_its_work_takes() {
     assert!(is_alive(site.pid_of(&begun[0])));
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
-    assert_eq!(told(&site.executions(&run).await), [(0, 1, "succeeded", holder.as_str())]);
+    assert_eq!(rows(&site.executions(&run).await), [(0, 1, "succeeded", holder.as_str())]);
     assert_eq!(site.begun(), begun);
     assert_eq!(site.work(&holder).await["expired_leases"], 0);
 }
@@ -84,7 +84,7 @@ async fn a_retry_is_a_new_attempt_with_a_name_of_its_own_and_the_first_stays_as_
     let run = site.submit(&json!({"tasks": [task]}), "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
-    assert_eq!(told(&executions), [(0, 1, "failed", "web-1"), (0, 2, "succeeded", "web-1")]);
+    assert_eq!(rows(&executions), [(0, 1, "failed", "web-1"), (0, 2, "succeeded", "web-1")]);
     assert_eq!(site.begun(), executions.iter().map(name_of).collect::<Vec<_>>(), "each once, in order");
     // The same submission is the same run, and nothing is done again.
     let definition = json!({"tasks": [site.gated("other", "gate")]});
@@ -107,5 +107,5 @@ async fn an_expired_lease_is_found_and_what_follows_has_the_next_attempt() {
     assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-1"}"#).await, 1);
     assert_eq!(site.work("web-1").await["expired_leases"], 1);
     let executions = site.executions(&run).await;
-    assert_eq!(told(&executions), [(0, 1, "lost", "web-1"), (0, 2, "pending", "-")], "it waits for a node");
+    assert_eq!(rows(&executions), [(0, 1, "lost", "web-1"), (0, 2, "pending", "-")], "it waits for a node");
 }

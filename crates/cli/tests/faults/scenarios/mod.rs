@@ -1,5 +1,5 @@
-//! Leases and what hangs on them, one scenario after the other, with real servers and agents: who gets work, who keeps it,
-//! and what becomes of it when somebody dies or is late.
+//! Leases, one scenario after the other, with real servers and agents: which node gets work, which keeps it, and what
+//! happens to it when a process dies or is late.
 
 mod leasing;
 mod placement;
@@ -27,9 +27,9 @@ fn parallel(tasks: Vec<Value>) -> Value {
     json!({"strategy": "continue", "tasks": tasks})
 }
 
-/// The executions of a run that are no test's root, as step, attempt, status and node.
-fn told(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
-    let mut told: Vec<_> = executions
+/// Returns the executions of a run except its root, as step, attempt, status and node.
+fn rows(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
+    let mut rows: Vec<_> = executions
         .iter()
         .filter(|each| each["task"] != "root")
         .map(|each| {
@@ -38,11 +38,11 @@ fn told(executions: &[Value]) -> Vec<(u64, u64, &str, &str)> {
             (number("step"), number("attempt"), word("status"), word("node"))
         })
         .collect();
-    told.sort_unstable();
-    told
+    rows.sort_unstable();
+    rows
 }
 
-/// What a process of this execution is called.
+/// Returns the name of an execution's processes.
 fn name_of(execution: &Value) -> String {
     format!("{}.{}", execution["id"].as_str().unwrap(), execution["attempt"])
 }

@@ -6,7 +6,7 @@ use downbeat_core::Timestamp;
 use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 
-use super::{parallel, site, told};
+use super::{parallel, rows, site};
 use crate::site::Site;
 
 /// web-1 is like any other, web-2 as the flags say.
@@ -26,14 +26,14 @@ fn six(site: &Site, placement: &Value) -> Value {
     definition
 }
 
-/// The nodes that carried out a run, which ends well.
+/// Returns the nodes that executed a run, which succeeds.
 async fn nodes_of(site: &Site, definition: &Value, key: &str) -> BTreeSet<String> {
     let run = site.submit(definition, key).await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
-    let told = told(&executions);
-    assert_eq!(told.len(), 6);
-    told.iter().map(|(_, _, _, node)| (*node).to_owned()).collect()
+    let rows = rows(&executions);
+    assert_eq!(rows.len(), 6);
+    rows.iter().map(|(_, _, _, node)| (*node).to_owned()).collect()
 }
 
 /// Why a placed task waits, per node.

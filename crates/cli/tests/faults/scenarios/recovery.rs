@@ -1,4 +1,4 @@
-//! Recovery: what a node that is gone or late had is done by another, and counts once.
+//! Recovery: another node does the work of a node that is gone or late, and it counts once.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use downbeat_testbed::processes::is_alive;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::{name_of, parallel, site, told};
+use super::{name_of, parallel, rows, site};
 use crate::site::Site;
 
 /// Bytes of results that an agent has and no server has acknowledged.
@@ -17,7 +17,7 @@ fn outbox(site: &Site, agent: &str) -> u64 {
     files.filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum()
 }
 
-/// Waits until an attempt of the run, and not the first, has begun; answers its execution.
+/// Waits until the second attempt of the run has begun, and returns its execution.
 async fn second_attempt(site: &Site, run: &str) -> Value {
     eventually("the second attempt runs", || async {
         let executions = site.executions(run).await;
@@ -43,14 +43,14 @@ async fn all_leases_of_a_node_that_fell_silent_are_recovered() {
         (2, 1, "lost", "web-1"),
         (2, 2, "succeeded", "web-2"),
     ];
-    assert_eq!(told(&site.executions(&run).await), expected);
+    assert_eq!(rows(&site.executions(&run).await), expected);
     assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-1"}"#).await, 2);
     assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-2"}"#).await, 0);
     // Its own results come too late, and change nothing.
     site.agent("web-1").signal(Signal::SIGCONT);
     site.nodes_online(2).await;
     eventually("it has let go of them", || async { (outbox(&site, "web-1") == 0).then_some(()) }).await;
-    assert_eq!(told(&site.executions(&run).await), expected);
+    assert_eq!(rows(&site.executions(&run).await), expected);
     assert_eq!(site.work("web-1").await["expired_leases"], 2);
 }
 
@@ -66,7 +66,7 @@ async fn a_crashed_nodes_work_goes_to_a_healthy_one_with_the_next_attempt() {
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
-    assert_eq!(told(&executions), [(0, 1, "lost", "web-1"), (0, 2, "succeeded", "web-2")]);
+    assert_eq!(rows(&executions), [(0, 1, "lost", "web-1"), (0, 2, "succeeded", "web-2")]);
     assert_eq!(
         site.begun(),
         executions.iter().map(name_of).collect::<Vec<_>>(),
@@ -90,7 +90,7 @@ async fn a_late_nodes_process_is_killed_while_the_next_attempt_goes_on() {
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
-    assert_eq!(told(&executions), [(0, 1, "lost", "web-1"), (0, 2, "succeeded", "web-2")]);
+    assert_eq!(rows(&executions), [(0, 1, "lost", "web-1"), (0, 2, "succeeded", "web-2")]);
     let work = site.work_until("web-1", |work| work["status"] == "online").await;
     assert_eq!((&work["held"], &work["slots"]["free"]), (&json!([]), &json!(2)));
 }
@@ -109,11 +109,11 @@ async fn a_result_whose_agent_was_away_for_too_long_is_refused_when_it_is_back()
     site.start_agent("web-2");
     assert_eq!(site.ended(&run).await["status"], "completed");
     let expected = [(0, 1, "lost", "web-1"), (0, 2, "succeeded", "web-2")];
-    assert_eq!(told(&site.executions(&run).await), expected);
+    assert_eq!(rows(&site.executions(&run).await), expected);
     site.start_agent("web-1");
     site.nodes_online(2).await;
     eventually("it has let go of its result", || async { (outbox(&site, "web-1") == 0).then_some(()) }).await;
-    assert_eq!(told(&site.executions(&run).await), expected, "a late result changes nothing");
+    assert_eq!(rows(&site.executions(&run).await), expected, "a late result changes nothing");
     assert_eq!(site.begun().len(), 2);
 }
 
@@ -122,7 +122,7 @@ async fn a_result_that_was_on_its_way_when_its_agent_died_counts_once() {
     let mut site = site(&["web-1"]).await;
     let run = site.submit(&json!({"tasks": [site.gated("a", "gate")]}), "k").await;
     let first = site.have_begun(1).await.remove(0);
-    // What is said to a frozen server waits on the way: it may be heard when nobody waits for the answer any more.
+    // Requests to a frozen server wait on the way: it may process them when their client is gone.
     site.server.signal(Signal::SIGSTOP);
     site.open("gate");
     eventually("its process has ended", || async { (!is_alive(site.pid_of(&first))).then_some(()) }).await;
@@ -131,7 +131,7 @@ async fn a_result_that_was_on_its_way_when_its_agent_died_counts_once() {
     site.server.signal(Signal::SIGCONT);
     site.start_agent("web-1");
     assert_eq!(site.ended(&run).await["status"], "completed");
-    assert_eq!(told(&site.executions(&run).await), [(0, 1, "succeeded", "web-1")]);
+    assert_eq!(rows(&site.executions(&run).await), [(0, 1, "succeeded", "web-1")]);
     eventually("it is acknowledged", || async { (outbox(&site, "web-1") == 0).then_some(()) }).await;
     assert_eq!((site.begun(), site.check(&[run]).await.lost), (vec![first], 0));
 }

@@ -1,4 +1,4 @@
-//! Nodes: they come, are heard of, fall silent, come back, and leave.
+//! Nodes: they register, send heartbeats, become silent, come back, and leave.
 
 use downbeat_testbed::eventually;
 use nix::sys::signal::Signal;
@@ -44,7 +44,7 @@ async fn a_silent_node_becomes_stale_then_offline_and_is_back_with_its_next_hear
     let before = node(&site, "web-1").await;
     site.agent("web-1").signal(Signal::SIGSTOP);
     node_until(&site, "web-1", "stale", |node| node["status"] == "stale").await;
-    // It gets nothing new meanwhile.
+    // It gets no new work in the meantime.
     let run = site.submit(&json!({"tasks": [site.entry("a", "0")]}), "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     assert_eq!(site.executions(&run).await[0]["node"], "web-2");
@@ -68,7 +68,7 @@ async fn a_node_that_leaves_says_so_and_gets_nothing_more() {
         (site.figure("downbeat_polls_parked").await == 1).then_some(())
     })
     .await;
-    // It finishes what it has, and is given nothing besides.
+    // It finishes its work and gets no new work.
     let more = json!({"tasks": [site.entry("b", "0"), site.entry("c", "0")]});
     let later = site.submit(&more, "later").await;
     assert_eq!(site.ended(&later).await["status"], "completed");

@@ -1,4 +1,4 @@
-//! Whole graphs: several workers at one, and what becomes of it when a worker or the server goes away in the middle.
+//! Whole graphs: several workers share one, and a worker or the server dies in the middle.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use downbeat_testbed::eventually;
 use downbeat_testbed::processes::is_alive;
 use serde_json::{Value, json};
 
-use super::{parallel, site, told};
+use super::{parallel, rows, site};
 use crate::site::Site;
 
 /// A root, six tasks that wait for the gate, and one that joins them.
@@ -22,7 +22,7 @@ fn fan(site: &Site) -> Value {
 async fn one_graph_is_carried_out_by_several_workers_at_once() {
     let site = site(&["web-1", "web-2", "web-3"]).await;
     let run = site.submit(&fan(&site), "k").await;
-    // They wait for each other: all six slots are at it, or this never goes on.
+    // They wait for each other: all six slots must be in use, or this never ends.
     let first = site.have_begun(6).await;
     for node in ["web-1", "web-2", "web-3"] {
         let work = site.work(node).await;
@@ -37,7 +37,7 @@ async fn one_graph_is_carried_out_by_several_workers_at_once() {
     let begun = site.begun();
     assert_eq!((&begun[..6], begun.len()), (&first[..], 7), "the join begins when all have ended, and once");
     let executions = site.executions(&run).await;
-    assert!(told(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));
+    assert!(rows(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));
 }
 
 #[tokio::test]
@@ -46,20 +46,20 @@ async fn a_worker_that_dies_in_the_middle_costs_its_attempts_and_nothing_else() 
     let run = site.submit(&fan(&site), "k").await;
     site.have_begun(6).await;
     site.agent("web-2").kill();
-    // The others are full: what it had waits, and is done when there is room.
+    // The others are full: its work waits until there is room.
     site.work_until("web-2", |work| work["expired_leases"] == 2).await;
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
-    let told = told(&executions);
-    let lost: Vec<_> = told.iter().filter(|(_, _, status, _)| *status == "lost").collect();
-    assert!(lost.iter().all(|(_, attempt, _, node)| (*attempt, *node) == (1, "web-2")), "{told:?}");
+    let rows = rows(&executions);
+    let lost: Vec<_> = rows.iter().filter(|(_, _, status, _)| *status == "lost").collect();
+    assert!(lost.iter().all(|(_, attempt, _, node)| (*attempt, *node) == (1, "web-2")), "{rows:?}");
     assert_eq!(lost.len(), 2);
     let again: BTreeSet<u64> =
-        told.iter().filter(|(_, attempt, ..)| *attempt == 2).map(|(step, ..)| *step).collect();
+        rows.iter().filter(|(_, attempt, ..)| *attempt == 2).map(|(step, ..)| *step).collect();
     assert_eq!(again, lost.iter().map(|(step, ..)| *step).collect());
-    assert_eq!(told.iter().filter(|(_, _, status, _)| *status == "succeeded").count(), 7);
-    assert_eq!(site.begun().len(), told.len(), "every attempt began once");
+    assert_eq!(rows.iter().filter(|(_, _, status, _)| *status == "succeeded").count(), 7);
+    assert_eq!(site.begun().len(), rows.len(), "every attempt began once");
 }
 
 #[tokio::test]
@@ -77,6 +77,6 @@ async fn work_goes_on_while_the_server_is_away_and_its_results_count() {
     site.server.serve();
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
-    assert!(told(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));
+    assert!(rows(&executions).iter().all(|(_, attempt, status, _)| (*attempt, *status) == (1, "succeeded")));
     assert_eq!(site.begun().len(), 7);
 }

@@ -14,7 +14,7 @@ const LOOKS_PER_WAIT: i32 = 8;
 const LONGEST: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct FitCheck {
     /// The time of the next check whether nodes fit the pending placed attempts.
     next: Option<Timestamp>,
 }
@@ -22,13 +22,13 @@ pub(super) struct Looks {
 impl Progress {
     /// Returns the time of the next check whether nodes fit the pending placed attempts.
     pub fn next_look(&self) -> Option<Timestamp> {
-        self.looks.next
+        self.fit_check.next
     }
 
     /// Schedules a check whether nodes fit the pending placed attempts.
     pub(super) fn look_soon(&mut self, now: Timestamp) {
-        if self.looks.next.is_none() {
-            self.looks.next = Some(now + self.look_pause());
+        if self.fit_check.next.is_none() {
+            self.fit_check.next = Some(now + self.look_pause());
         }
     }
 
@@ -40,10 +40,10 @@ impl Progress {
 
     /// Returns the attempts that no node has fitted for too long.
     pub(super) fn look_for_nodes(&mut self, turn: &Turn<'_>) -> Vec<Over> {
-        if self.looks.next.is_none_or(|next| next > turn.now) {
+        if self.fit_check.next.is_none_or(|next| next > turn.now) {
             return Vec::new();
         }
-        self.looks.next = None;
+        self.fit_check.next = None;
         let mut fits: HashMap<StepIx, Result<(), String>> = HashMap::new();
         let mut over = Vec::new();
         let mut waits = false;

@@ -65,10 +65,10 @@ fn list(value: &Value) -> Result<Arc<[Value]>, String> {
         // Output lines `name=[…]` are strings.
         Value::String(text) => match serde_json::from_str(text) {
             Ok(Value::Array(items)) => items,
-            _ => return Err("for_each: it came to a text, and no list".to_owned()),
+            _ => return Err("for_each: expected a list, got a string".to_owned()),
         },
-        Value::Object(_) => return Err("for_each: it came to a map, and no list".to_owned()),
-        other => return Err(format!("for_each: it came to `{other}`, and no list")),
+        Value::Object(_) => return Err("for_each: expected a list, got a map".to_owned()),
+        other => return Err(format!("for_each: expected a list, got `{other}`")),
     };
     if items.len() > limits::ITEMS {
         return Err(format!(

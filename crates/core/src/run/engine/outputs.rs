@@ -75,9 +75,9 @@ impl Outputs {
         };
         let made = self.by_item.entry(step).or_insert_with(|| {
             let lists = plan.task(step).outputs.iter().map(|name| {
-                let said =
+                let outputs =
                     |item| self.values.get(&(step, Speaker::Item(item))).and_then(|data| data.part(name));
-                (name.clone(), Data::list(ItemIx::first(count).map(said)))
+                (name.clone(), Data::list(ItemIx::first(count).map(outputs)))
             });
             Data::map(lists)
         });
@@ -87,11 +87,11 @@ impl Outputs {
     fn by_hostname(&mut self, plan: &Plan, step: StepIx) -> Data {
         let made = self.by_hostname.entry(step).or_insert_with(|| {
             let nodes = plan.nodes_of(plan.steps[step].entry).unwrap_or_default();
-            let said = nodes.iter().filter_map(|node| {
+            let outputs = nodes.iter().filter_map(|node| {
                 let outputs = self.values.get(&(step, Speaker::Node(*node)))?.clone();
                 Some((plan.node(*node).hostname.clone(), Data::map([("outputs".to_owned(), outputs)])))
             });
-            Data::map(said)
+            Data::map(outputs)
         });
         made.clone()
     }

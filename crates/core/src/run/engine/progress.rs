@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::attempts::{Attempts, End};
 use super::failures::Failures;
-use super::fitting::Looks;
+use super::fitting::FitCheck;
 use super::outbox::Outbox;
 use super::outputs::Outputs;
 use super::passes::{At, Passes};
@@ -63,7 +63,7 @@ pub struct Progress {
     pub(super) failures: Failures,
     pub(super) waves: Waves,
     pub(super) room: Room,
-    pub(super) looks: Looks,
+    pub(super) fit_check: FitCheck,
     pub(super) outputs: Outputs,
     pub(super) resume: Resume,
     pub(super) outbox: Outbox,
@@ -87,7 +87,7 @@ impl Progress {
             failures: Failures::default(),
             waves: Waves::default(),
             room: Room::default(),
-            looks: Looks::default(),
+            fit_check: FitCheck::default(),
             outputs: Outputs::default(),
             resume: Resume::default(),
             outbox: Outbox::default(),

@@ -111,14 +111,14 @@ impl Progress {
     /// Returns `Ok` if an on-failure step of a roll-out runs on a node: the node failed, or the budget is spent.
     fn answers(&self, pass: PassIx, walk: WalkIx, node: NodeIx) -> Result<(), String> {
         if walk.0 >= self.waves.nodes(&self.plan) {
-            return Err("the node was never touched".to_owned());
+            return Err("the roll-out did not reach the node".to_owned());
         }
         let first = self.plan.entry_of(pass).first;
         let failed = self.failures.left_in(node).is_some_and(|step| step < first);
         if failed || self.failures.fail_fast().is_some() {
             Ok(())
         } else {
-            Err("nothing failed on this node, and the budget of failures is not spent".to_owned())
+            Err("nothing failed on this node, and max_failures was not exceeded".to_owned())
         }
     }
 

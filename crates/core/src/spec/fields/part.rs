@@ -83,7 +83,7 @@ fields! {
     [ForEach] "items": "The items: a list, or one expression that evaluates to a list." => {
         "$ref": "#/$defs/items", "examples": [["eu", "us"], "{{ steps.build.outputs.shards }}"]
     },
-    [ForEach] "max_parallel": "How many items may be in progress at once." => {"$ref": "#/$defs/parallel", "examples": [8]},
+    [ForEach] "max_parallel": "How many items may run at once." => {"$ref": "#/$defs/parallel", "examples": [8]},
 
     [Cache] "max_age": "The maximum age of the result, 1s to 30d." => {"$ref": "#/$defs/duration", "examples": ["24h"]},
 }

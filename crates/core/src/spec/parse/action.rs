@@ -13,7 +13,7 @@ use crate::limits;
 use crate::spec::At;
 use crate::spec::Task;
 
-const NO_EXPRESSION_IN_SHELL: &str = "what a shell reads takes no expressions (`{{`); pass the value by `env`, and use the \
+const NO_EXPRESSION_IN_SHELL: &str = "a shell command cannot contain expressions (`{{`); pass the value by `env`, and use the \
      variable in the command";
 
 /// The fields of a task that are checked together. A name is `None` when it is not a string.

@@ -13,7 +13,7 @@ use crate::spec::definition::{Cache, Definition, Entry, ForEach, Limit, Limits, 
 use crate::spec::{On, limit};
 
 const ITEMS: &str =
-    "a list of items, or one expression that comes to a list: \"{{ steps.NAME.outputs.NAME }}\"";
+    "a list of items, or one expression that evaluates to a list: \"{{ steps.NAME.outputs.NAME }}\"";
 
 impl Checker<'_> {
     /// Reads how many executions may be open at the same time.
@@ -55,8 +55,8 @@ impl Checker<'_> {
             serde_json::Value::String(text) if has_expression(&items) => {
                 let text = text.trim();
                 if !text.starts_with("{{") || !text.ends_with("}}") {
-                    let message = "has text around an expression, and comes to a text; write the expression alone, or a \
-                                   list of texts with expressions in them";
+                    let message = "has text around an expression, so it evaluates to a string; write the expression alone, or a \
+                                   list of strings with expressions in them";
                     self.problem(path, node.at, message);
                     return None;
                 }
@@ -123,7 +123,7 @@ impl Checker<'_> {
             Content::Map(entries) => entries,
             Content::Boolean { value, .. } => return value.then(Cache::default),
             _ => {
-                self.wrong(path, node, "true, false, or how old a result may be such as {max_age: 24h}");
+                self.wrong(path, node, "true, false, or a maximum age such as {max_age: 24h}");
                 return None;
             }
         };
@@ -176,9 +176,9 @@ impl Checker<'_> {
             }
         }
         // Misspelt or invalid fields were reported before.
-        let says_nothing = entries.iter().all(|entry| entry.key == "weight" || is_empty(&entry.value));
-        if says_nothing {
-            self.problem(path, node.at, "say what is preferred: `labels`, `requires` or `nodes`");
+        let has_no_preference = entries.iter().all(|entry| entry.key == "weight" || is_empty(&entry.value));
+        if has_no_preference {
+            self.problem(path, node.at, "set at least one of `labels`, `requires` or `nodes`");
         }
         Some(preference)
     }
@@ -188,7 +188,7 @@ impl Checker<'_> {
             Content::Text(text) if text.as_ref() == "node" => Some(Spread::Node),
             Content::Text(text) if !text.is_empty() && text.len() <= 60 => {
                 let text = shown(text);
-                let message = format!("must be {SPREAD}, not the text \"{text}\"; write {{label: {text}}}");
+                let message = format!("must be {SPREAD}, not the string \"{text}\"; write {{label: {text}}}");
                 self.problem(path, node.at, message);
                 None
             }
@@ -229,8 +229,8 @@ impl Checker<'_> {
                     "the job's"
                 };
                 let message = format!(
-                    "each item of `for_each` runs once, on a node that fits; {whose} `target` says otherwise: give the \
-                     task a `placement` instead"
+                    "each item of `for_each` runs once, on a node that fits; remove {whose} `target` and \
+                     give the task a `placement`"
                 );
                 self.problem(path.index(index).field("for_each"), item.at, message);
             }

@@ -151,7 +151,7 @@ impl<'c> Checker<'c> {
         let mut texts = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             let path = path.index(index);
-            if let Some(text) = self.text(path, item, "a text") {
+            if let Some(text) = self.text(path, item, "a string") {
                 if text.is_empty() || text.contains(char::is_control) {
                     self.problem(path, item.at, "must not be empty, nor contain control characters");
                 } else {
@@ -319,7 +319,7 @@ impl<'c> Checker<'c> {
     pub(super) fn refuse_expression(&mut self, path: Path<'_>, node: &Node<'_>, what: &str) -> bool {
         let found = matches!(node.content(), Content::Text(text) if text.contains("{{"));
         if found {
-            let message = format!("{what} takes no expressions; only `params` of tasks do");
+            let message = format!("{what} cannot contain expressions; only `params` of tasks can");
             self.problem(path, node.at, message);
         }
         found
@@ -373,8 +373,8 @@ pub(super) fn described(node: &Node<'_>) -> String {
         Content::Number { value, written } => {
             format!("the number {}", written.as_deref().map_or_else(|| value.to_string(), shown))
         }
-        Content::Text(text) if text.is_empty() => "an empty text".to_owned(),
-        Content::Text(text) => format!("the text \"{}\"", shown(text)),
+        Content::Text(text) if text.is_empty() => "an empty string".to_owned(),
+        Content::Text(text) => format!("the string \"{}\"", shown(text)),
         Content::List(items) if items.is_empty() => "an empty list".to_owned(),
         Content::List(_) => "a list".to_owned(),
         Content::Map(_) => "a map".to_owned(),

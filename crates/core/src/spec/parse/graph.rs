@@ -60,7 +60,7 @@ impl Checker<'_> {
             let Some(Content::List(wanted)) = field(item, "depends_on").map(Node::content) else { continue };
             let holder = path.index(index);
             let holder = holder.field("depends_on");
-            let mut said = Said::of(wanted);
+            let mut seen = SeenNames::of(wanted);
             for (position, node) in wanted.iter().enumerate() {
                 let Content::Text(name) = node.content() else { continue };
                 if self.is_full() {
@@ -68,7 +68,7 @@ impl Checker<'_> {
                 }
                 let name = name.as_ref();
                 let path = holder.index(position);
-                if said.before(name, &wanted[..position]) {
+                if seen.before(name, &wanted[..position]) {
                     self.problem(
                         path,
                         node.at,
@@ -112,12 +112,12 @@ impl Checker<'_> {
 }
 
 /// The names of a list that were read before. Most lists are short, and searching them costs less than a set.
-enum Said<'n> {
+enum SeenNames<'n> {
     Few,
     Many(HashSet<&'n str>),
 }
 
-impl<'n> Said<'n> {
+impl<'n> SeenNames<'n> {
     const FEW: usize = 8;
 
     fn of(list: &[Node<'_>]) -> Self {
@@ -129,7 +129,7 @@ impl<'n> Said<'n> {
             |node: &Node<'_>| matches!(node.content(), Content::Text(text) if text.as_ref() == name);
         match self {
             Self::Few => earlier.iter().any(is_name),
-            Self::Many(said) => !said.insert(name),
+            Self::Many(seen) => !seen.insert(name),
         }
     }
 }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_said_twice_is_found_in_short_and_in_long_lists() {
-        for length in [2, Said::FEW, Said::FEW + 1, 50] {
+        for length in [2, SeenNames::FEW, SeenNames::FEW + 1, 50] {
             let mut tasks: Vec<serde_json::Value> = (1..length)
                 .map(|task| serde_json::json!({"name": format!("t{task}"), "backend": "test", "action": "noop"}))
                 .collect();

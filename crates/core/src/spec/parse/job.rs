@@ -13,7 +13,7 @@ use crate::spec::{Definition, Noted, On, Problem, Strategy};
 const PLANNED_FIELDS: &[Hint] = &[
     ("schedule", "remove it, and let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
-    ("constraints", "say in `target` or `placement` which nodes are meant instead"),
+    ("constraints", "select the nodes with `target` or `placement` instead"),
     ("on_violation", "remove it"),
     ("on_success", "add a last task instead: it runs when all before it succeeded"),
     ("on_failure", "give the last task `condition: on_failure` instead"),

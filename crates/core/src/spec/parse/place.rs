@@ -120,7 +120,7 @@ impl Checker<'_> {
         path: Path<'_>,
         node: &Node<'_>,
     ) -> Option<BTreeMap<String, serde_json::Value>> {
-        let entries = self.map(path, node, "capabilities, each a text or a number")?;
+        let entries = self.map(path, node, "capabilities, each a string or a number")?;
         let mut requires = BTreeMap::new();
         for entry in entries {
             let path = path.field(&entry.key);
@@ -135,7 +135,7 @@ impl Checker<'_> {
                 _ => self.wrong(
                     path,
                     &entry.value,
-                    "a text (the node has exactly that) or a number (the node has at least that)",
+                    "a string (the node has exactly that) or a number (the node has at least that)",
                 ),
             }
         }

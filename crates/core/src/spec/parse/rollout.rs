@@ -59,7 +59,7 @@ impl Checker<'_> {
         };
         if !(1..=limits::BATCH_AMOUNTS).contains(&items.len()) {
             let message = format!(
-                "the list has {} entries, and may have 1 to {}; its last one is repeated until nobody is left",
+                "the list has {} entries, but needs 1 to {}; the last one repeats until no node is left",
                 items.len(),
                 limits::BATCH_AMOUNTS
             );
@@ -98,7 +98,7 @@ impl Checker<'_> {
         if matches!(node.content(), Content::Null) {
             return Some(Params::new());
         }
-        let entries = self.map(path, node, "names and what each is when it is not given")?;
+        let entries = self.map(path, node, "names with their default values")?;
         let mut params = Params::new();
         for entry in entries {
             let field = path.field(&entry.key);
@@ -151,7 +151,7 @@ impl Checker<'_> {
 
     fn not_a_word(&mut self, path: Path<'_>, at: At, name: &str) {
         let message = format!(
-            "`{}` is not a name that expressions can use; use at most {} letters, digits and `_`, and begin with no digit",
+            "`{}` is not a name that expressions can use; use at most {} letters, digits and `_`, and do not begin with a digit",
             shown(name),
             limits::NAME_BYTES
         );
@@ -220,7 +220,7 @@ impl Checker<'_> {
             self.problem(
                 path,
                 at,
-                "all tasks are `on_failure`, so that the waves have nothing to do; give the job a task without it",
+                "all tasks are `on_failure`, so the waves have nothing to do; add a task without that condition",
             );
         }
     }

@@ -239,8 +239,8 @@ impl Checker<'_> {
     }
 }
 
-const PARALLEL_ON_TASK: &str = "how many items of a task run at once is set next to them: for_each: {items: [...], \
-     max_parallel: 2}; for a whole run it is set on the job";
+const PARALLEL_ON_TASK: &str = "set it in `for_each`: {items: [...], \
+     max_parallel: 2}; for the whole run, set it on the job";
 
 pub(super) const BOTH_PLACES: &str =
     "`target` (on each of these nodes) and `placement` (once, on one fitting node) are both given; keep one";
@@ -255,14 +255,13 @@ fn pauses() -> std::ops::RangeInclusive<Span> {
 
 fn misplaced(key: &str) -> String {
     if key == "for_each" {
-        "a branch is walked for each item, so a leaf inside it has no `for_each`; put it on the branch"
-            .to_owned()
+        "a leaf in a branch cannot have `for_each`; put it on the branch".to_owned()
     } else if key == "depends_on" {
         "a leaf inside a branch runs after the leaf before it and has no `depends_on`; put it on the branch"
             .to_owned()
     } else {
         format!(
-            "a branch runs on the job's nodes, so a leaf inside it has no `{key}` of its own; take it out of the branch"
+            "a branch runs on the job's nodes, so a leaf inside it cannot have a `{key}`; move it out of the branch"
         )
     }
 }

@@ -56,13 +56,13 @@ fn syntax(error: &ScanError) -> NotATree {
     let hint = if info.contains("tab") {
         "; indent with spaces, never with tabs"
     } else if info.contains("mapping values are not allowed") || info.contains("illegal placement of ':'") {
-        "; is the line indented like its neighbours? a text that contains `: ` needs quotes"
+        "; is the line indented like its neighbours? a string that contains `: ` needs quotes"
     } else if info.contains("did not find expected key") || info.contains("did not find expected '-'") {
         "; is the line indented like the ones before it?"
     } else if info.contains("unknown anchor") {
-        "; an alias (*name) needs an anchor (&name) before it, and a text that begins with * needs quotes"
+        "; an alias (*name) needs an anchor (&name) before it, and a string that begins with * needs quotes"
     } else if info.contains("unexpected character") || info.contains("cannot start any token") {
-        "; a text that begins with this character needs quotes"
+        "; a string that begins with this character needs quotes"
     } else if info.contains("quoted scalar") {
         "; is a quote left open?"
     } else if info.contains("flow sequence") || info.contains("flow mapping") {
@@ -88,7 +88,7 @@ struct Extent {
 const SCALAR: Extent = Extent { values: 1, levels: 0 };
 
 /// A list or a map that is not complete yet.
-struct Open<'t> {
+struct Unfinished<'t> {
     at: At,
     anchor: usize,
     extent: Extent,
@@ -102,7 +102,7 @@ enum Inside<'t> {
 
 #[derive(Default)]
 struct Builder<'t> {
-    open: Vec<Open<'t>>,
+    open: Vec<Unfinished<'t>>,
     top: Option<Node<'t>>,
     documents: usize,
     values: usize,
@@ -174,7 +174,7 @@ impl<'t> Builder<'t> {
         refuse_tag(tag, at)?;
         let extent = Extent { values: 1, levels: 1 };
         self.admit(extent, at)?;
-        self.open.push(Open { at, anchor, extent, inside });
+        self.open.push(Unfinished { at, anchor, extent, inside });
         Ok(())
     }
 
@@ -185,10 +185,7 @@ impl<'t> Builder<'t> {
         }
         self.values = self.values.saturating_add(extent.values);
         if self.values > limits::JOB_FILE_VALUES {
-            return Err(NotATree::new(
-                at,
-                format!("{}, aliases counted as what they stand for", Beyond::Count),
-            ));
+            return Err(NotATree::new(at, format!("{}, with aliases expanded", Beyond::Count)));
         }
         Ok(())
     }
@@ -250,7 +247,7 @@ fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
         | Content::Map(_)
         | Content::Shared(_) => Err(NotATree::new(
             node.at,
-            "a key must be a text, not a list or a map; a text that begins with [ or { needs quotes",
+            "a key must be a string, not a list or a map; a string that begins with [ or { needs quotes",
         )),
     }
 }
@@ -261,7 +258,7 @@ fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<(), NotATree> {
         Some(tag) => {
             let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
             let message = format!(
-                "the tag `{}` is not supported; remove it (quotes make a text of a number)",
+                "the tag `{}` is not supported; remove it (quotes turn a number into a string)",
                 shown(&name)
             );
             Err(NotATree::new(at, message))

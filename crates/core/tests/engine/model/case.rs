@@ -160,9 +160,9 @@ impl Case {
             let mut tries = (0..3).map(|_| places[number(dice, places.len())]);
             let found = tries.find(|(before, _)| self.comes_after(entry, *before));
             let items = if let Some((before, leaf)) = found {
-                let said = self.task_mut(before, leaf);
-                said.outputs = vec!["v".to_owned()];
-                let output = output_of(said.name.as_deref().expect("it has one"));
+                let source = self.task_mut(before, leaf);
+                source.outputs = vec!["v".to_owned()];
+                let output = output_of(source.name.as_deref().expect("it has one"));
                 if dice.below(4) == 0 { json!([5, output]) } else { output }
             } else {
                 let items =
@@ -196,9 +196,9 @@ impl Case {
             if dice.below(3) == 0 || !earlier {
                 continue;
             }
-            let said = self.task_mut(before, before_leaf);
-            said.outputs = vec!["v".to_owned()];
-            let output = output_of(said.name.as_deref().expect("it has one"));
+            let source = self.task_mut(before, before_leaf);
+            source.outputs = vec!["v".to_owned()];
+            let output = output_of(source.name.as_deref().expect("it has one"));
             self.task_mut(entry, leaf).params.insert("given".to_owned(), output);
         }
     }

@@ -18,8 +18,8 @@ impl Story<'_> {
         for execution in self.world.executions.values().filter(|execution| !execution.is_carried()) {
             let place = place_of(execution);
             let instance = self.tables.instance_at(place).ok_or_else(|| format!("there is no {place:?}"))?;
-            if self.tables.instances[instance].taken_over {
-                return Err(format!("{} was taken over", self.name(instance)));
+            if self.tables.instances[instance].carried {
+                return Err(format!("{} was carried over", self.name(instance)));
             }
             found.push((instance, execution));
         }
@@ -123,7 +123,7 @@ impl Story<'_> {
             Line::Restart => "restart".to_owned(),
             Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
             Line::Together => "together:".to_owned(),
-            Line::NobodyHears => "nobody hears:".to_owned(),
+            Line::RestartUnobserved => "the engine restarts before it observes:".to_owned(),
             Line::Race(instance) => format!("and at that moment {} is leased", self.name(*instance)),
         }
     }
@@ -132,7 +132,9 @@ impl Story<'_> {
         match fact {
             Fact::Leased(instance) => format!("{} is leased", self.name(*instance)),
             Fact::Started(instance) => format!("{} starts", self.name(*instance)),
-            Fact::Said(instance, said) => format!("{} succeeds and says {said}", self.name(*instance)),
+            Fact::Succeeded(instance, output) => {
+                format!("{} succeeds with output {output}", self.name(*instance))
+            }
             Fact::Failed(instance) => format!("{} fails", self.name(*instance)),
             Fact::Cancelled(instance) => format!("{} is cancelled", self.name(*instance)),
             Fact::Lost(instance) => format!("{} is lost", self.name(*instance)),
@@ -152,7 +154,7 @@ impl Story<'_> {
             self.case.nodes, self.case.idempotent
         );
         text.push_str(&serde_json::to_string(&self.case.definition).expect("it serialises"));
-        let story: Vec<String> = self.told.iter().map(|line| self.describe(line)).collect();
+        let story: Vec<String> = self.lines.iter().map(|line| self.describe(line)).collect();
         let results: Vec<&String> = self.tables.results.keys().collect();
         let _ = write!(text, "\n\nresults in the end: {results:?}");
         let _ = write!(text, "\n\nstory:\n  {}\n\nthe tables say:\n", story.join("\n  "));
@@ -201,8 +203,8 @@ pub(super) fn why_of(state: &State) -> Option<Why> {
         "nothing failed before" => Why::NothingFailed,
         "no dependency failed" => Why::NoDependencyFailed,
         "the node is offline" | "the node was deleted" => Why::NodeOffline,
-        "the node was never touched" => Why::NodeUntouched,
-        "nothing failed on this node, and the budget of failures is not spent" => Why::NodeNotConcerned,
+        "the roll-out did not reach the node" => Why::NodeUntouched,
+        "nothing failed on this node, and max_failures was not exceeded" => Why::NodeNotConcerned,
         "an earlier step failed on this node" => Why::FailedOnThisNode,
         "nothing failed before on this node" => Why::NothingFailedOnThisNode,
         _ if reason.starts_with("the run timed out") => Why::Stopped,

@@ -9,7 +9,7 @@ use super::tables::{Given, Why};
 
 /// The situations that must occur in some of the stories.
 pub(crate) const KINDS: [&str; 42] = [
-    "all items taken over",
+    "all items carried over",
     "budget spent",
     "death",
     "earlier result",
@@ -22,8 +22,8 @@ pub(crate) const KINDS: [&str; 42] = [
     "no node fits for too long",
     "nothing depends on anything",
     "room is short",
-    "several news at once",
-    "fail-fast struck",
+    "several changes at once",
+    "fail-fast started",
     "lost",
     "node deleted",
     "node offline",
@@ -32,10 +32,10 @@ pub(crate) const KINDS: [&str; 42] = [
     "paused",
     "race",
     "restart",
-    "restart that finds news",
+    "restart that finds changes",
     "stopped",
-    "tried again",
-    "tried again from a task on",
+    "retried",
+    "retried from a task",
     "untouched nodes",
     "within the budget",
     "skip: stopped",
@@ -95,9 +95,10 @@ impl Story<'_> {
             |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
         counts.add(&self.seen);
         counts.note("stopped", tables.stop.is_some());
-        counts.note("fail-fast struck", tables.struck.is_some() && !rollout);
-        counts.note("budget spent", tables.struck.is_some() && rollout);
-        counts.note("within the budget", rollout && tables.struck.is_none() && !tables.failures.is_empty());
+        counts.note("fail-fast started", tables.fail_fast.is_some() && !rollout);
+        counts.note("budget spent", tables.fail_fast.is_some() && rollout);
+        counts
+            .note("within the budget", rollout && tables.fail_fast.is_none() && !tables.failures.is_empty());
         let used = |given: fn(Given) -> bool| {
             let tried =
                 |i: usize| tables.instances[i].status().is_some_and(|status| status != Status::Skipped);
@@ -133,8 +134,8 @@ impl Story<'_> {
             counts.note("items from an output", tables.sources[part.entry].is_some());
             let bounded = each.max_parallel.is_some_and(|most| items.len() > most as usize);
             counts.note("items under a bound", bounded);
-            let taken = !items.is_empty() && of_part().all(|instance| instance.taken_over);
-            counts.note("all items taken over", taken);
+            let carried = !items.is_empty() && of_part().all(|instance| instance.carried);
+            counts.note("all items carried over", carried);
         }
     }
 }

@@ -66,7 +66,7 @@ fn fail(seed: u64, report: &str) -> ! {
 }
 
 #[test]
-fn every_run_comes_to_what_the_tables_say() {
+fn every_run_ends_as_the_tables_say() {
     if let Some(seed) = number("DOWNBEAT_TEST_SEED") {
         if let Some(report) = differs(&case(seed), seed, &mut Counts::default()) {
             fail(seed, &report);

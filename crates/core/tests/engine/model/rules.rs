@@ -38,7 +38,7 @@ impl<'a> Tables<'a> {
     /// A node counts once, even if several of its steps fail. Steps of `on_failure` entries and `on_failure` leaves do
     /// not count. A placed step belongs to no node, and counts by itself.
     pub(super) fn spent(&self) -> usize {
-        let counted = || self.failures.iter().filter(|&&i| !self.is_answer(i));
+        let counted = || self.failures.iter().filter(|&&i| !self.is_on_failure(i));
         let nodes: BTreeSet<usize> = counted().filter_map(|&i| self.instances[i].node).collect();
         nodes.len() + counted().filter(|&&i| self.instances[i].node.is_none()).count()
     }
@@ -54,7 +54,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Returns whether the retries or the delivery rule allow another attempt.
-    pub(super) fn may_come_again(&self, instance: usize) -> bool {
+    pub(super) fn may_retry(&self, instance: usize) -> bool {
         let Instance { attempts, step, node, .. } = &self.instances[instance];
         let task = self.task(instance);
         let (last, before) = attempts.split_last().expect("it has an attempt");
@@ -81,7 +81,7 @@ impl<'a> Tables<'a> {
     /// Returns whether the instance may begin: after a stop nothing may, and after fail-fast only steps that run after
     /// failures.
     pub(super) fn goes_on(&self, instance: usize) -> bool {
-        self.stop.is_none() && (self.struck.is_none() || self.is_answer(instance))
+        self.stop.is_none() && (self.fail_fast.is_none() || self.is_on_failure(instance))
     }
 
     /// Returns all leaves of an instance's branch, on its node or for its item.
@@ -133,9 +133,9 @@ impl<'a> Tables<'a> {
     pub(super) fn part_has_room(&self, part: usize) -> bool {
         let Some(most) = self.most_items(part) else { return true };
         let of_part = |&i: &usize| self.instances[i].part == part && self.instances[i].leaf == 0;
-        let under_way =
+        let is_running =
             |&i: &usize| self.walk_has_begun(i) && self.walk(i).any(|instance| instance.fate.is_none());
-        (0..self.instances.len()).filter(of_part).filter(under_way).count() < most as usize
+        (0..self.instances.len()).filter(of_part).filter(is_running).count() < most as usize
     }
 
     /// `items` is a list, with or without expressions in it, or one expression that evaluates to a list.
@@ -158,11 +158,11 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Returns whether all of an entry was taken over, or it has no items.
+    /// Returns whether all of an entry was carried over, or it has no items.
     pub(super) fn is_whole(&self, part: usize) -> bool {
         let Part { entry, wave, .. } = self.parts[part];
         if !self.goes_over_items(entry) {
-            return wave.is_none() && self.instances.iter().all(|i| i.part != part || i.taken_over);
+            return wave.is_none() && self.instances.iter().all(|i| i.part != part || i.carried);
         }
         let steps = || (0..self.places.len()).filter(|step| self.places[*step].0 == entry);
         let holds = if self.graph {
@@ -172,12 +172,13 @@ impl<'a> Tables<'a> {
         };
         holds.is_ok()
             && self.items(entry).is_some_and(|items| {
-                (0..items.len()).all(|item| steps().all(|step| self.was_taken_over((step, None, Some(item)))))
+                (0..items.len())
+                    .all(|item| steps().all(|step| self.was_carried_over((step, None, Some(item)))))
             })
     }
 
     /// A paused run lets running steps end and begins nothing more. A paused run can be cancelled. A part that was
-    /// taken over as a whole is not held up, because it begins nothing. A wave waits for its pause.
+    /// carried over as a whole is not held up, because it begins nothing. A wave waits for its pause.
     pub(super) fn is_held_up(&self, part: usize) -> bool {
         if self.paused && self.stop.is_none() {
             return !self.is_whole(part);
@@ -192,15 +193,15 @@ impl<'a> Tables<'a> {
         self.instances.iter().find(|i| waits(i))?;
         let job = self.case.definition.placement_timeout;
         let tasks = self.case.definition.tasks.iter().flat_map(Entry::leaves);
-        let said = tasks.filter_map(|task| task.placement_timeout.or(job)).min();
+        let timeout = tasks.filter_map(|task| task.placement_timeout.or(job)).min();
         let shortest =
-            said.map_or(i64::MAX, |span| i64::try_from(span.0.as_millis()).expect("it is bounded"));
+            timeout.map_or(i64::MAX, |span| i64::try_from(span.0.as_millis()).expect("it is bounded"));
         Some(self.now + (shortest / 8).min(10_000))
     }
 
     pub(super) fn placement_timeout(&self, instance: usize) -> i64 {
-        let said = self.task(instance).placement_timeout.or(self.case.definition.placement_timeout);
-        said.map_or(30 * 60 * 1_000, |span| i64::try_from(span.0.as_millis()).expect("it is bounded"))
+        let timeout = self.task(instance).placement_timeout.or(self.case.definition.placement_timeout);
+        timeout.map_or(30 * 60 * 1_000, |span| i64::try_from(span.0.as_millis()).expect("it is bounded"))
     }
 
     pub(super) fn leaf_runs(&self, instance: usize) -> Result<(), Why> {
@@ -225,7 +226,7 @@ impl<'a> Tables<'a> {
     pub(super) fn wave_begins(&self) -> Option<i64> {
         let rollout = self.case.definition.rollout.as_ref()?;
         let wave = self.parts.iter().find(|part| part.stage == Stage::Due)?.wave?;
-        if wave == 0 || self.has_begun(wave) || self.stop.is_some() || self.struck.is_some() {
+        if wave == 0 || self.has_begun(wave) || self.stop.is_some() || self.fail_fast.is_some() {
             return None;
         }
         Some(self.last_end? + i64::try_from(rollout.pause.0.as_millis()).expect("it is bounded"))
@@ -243,10 +244,10 @@ impl<'a> Tables<'a> {
         let Part { entry, wave, .. } = self.parts[part];
         let condition = self.case.definition.tasks[entry].condition();
         // After fail-fast every later step except `on_failure` ones is skipped, and no further wave starts.
-        if let Some(struck) = self.struck
+        if let Some(fail_fast) = self.fail_fast
             && condition != Some(Condition::OnFailure)
         {
-            let other_wave = wave.is_some() && wave != self.parts[struck].wave;
+            let other_wave = wave.is_some() && wave != self.parts[fail_fast].wave;
             return Err(if other_wave { Why::WaveNeverBegan } else { Why::Failure });
         }
         if self.graph { self.graph_condition(part, condition) } else { self.list_condition(entry, condition) }
@@ -285,7 +286,7 @@ impl<'a> Tables<'a> {
     }
 
     /// An entry failed if any of its instances failed; otherwise it succeeded if any of them ran; otherwise it was
-    /// skipped. Executions that were taken over count when their part is due; a task without items succeeded.
+    /// skipped. Executions that were carried over count when their part is due; a task without items succeeded.
     pub(super) fn end_of(&self, part: usize) -> Fate {
         let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
         if self.parts[part].stage == Stage::Skipped {
@@ -312,7 +313,7 @@ impl<'a> Tables<'a> {
                 }
                 // When the budget was exceeded they run on every node that was touched so far, failed or not. Within
                 // the budget they run on the failed nodes only.
-                if self.struck.is_none() && !failures().any(|failed| failed.entry < entry) {
+                if self.fail_fast.is_none() && !failures().any(|failed| failed.entry < entry) {
                     return Err(Why::NodeNotConcerned);
                 }
             }
@@ -345,7 +346,7 @@ impl<'a> Tables<'a> {
         self.case.definition.tasks[entry].condition() == Some(Condition::OnFailure)
     }
 
-    pub(crate) fn is_answer(&self, instance: usize) -> bool {
+    pub(crate) fn is_on_failure(&self, instance: usize) -> bool {
         self.answers(self.instances[instance].entry)
             || self.leaf_condition(instance) == Some(Condition::OnFailure)
     }
@@ -388,23 +389,23 @@ impl<'a> Tables<'a> {
     fn output(&self, name: &str, entry: usize, node: Option<usize>, item: Option<usize>) -> Option<Value> {
         let step = self.step_named(name)?;
         let theirs = self.places[step].0;
-        let said =
-            |instance: &Instance| instance.said.clone().filter(|_| instance.fate == Some(Fate::Succeeded));
+        let output_of =
+            |instance: &Instance| instance.output.clone().filter(|_| instance.fate == Some(Fate::Succeeded));
         let all = || self.instances.iter().filter(|other| other.step == step);
         if self.goes_over_items(theirs) && theirs != entry {
             // The list of the items' outputs, in their order, with `null` for items without one. For a skipped task the
             // list is missing.
             let items = self.parts.iter().find(|part| part.entry == theirs)?.items.as_ref()?;
-            let said = |item: usize| {
-                self.instance_at((step, None, Some(item))).and_then(|i| said(&self.instances[i]))
+            let of_item = |item: usize| {
+                self.instance_at((step, None, Some(item))).and_then(|i| output_of(&self.instances[i]))
             };
-            return Some((0..items.len()).map(|item| said(item).unwrap_or(Value::Null)).collect());
+            return Some((0..items.len()).map(|item| of_item(item).unwrap_or(Value::Null)).collect());
         }
         // Inside a branch it is the output of the same item.
         let own = item.filter(|_| theirs == entry);
         // `steps.NAME.outputs` are those of the same node, or of the only instance of the step.
         let only = all().count() == 1;
-        all().find(|other| (only || other.node == node) && other.item == own).and_then(said)
+        all().find(|other| (only || other.node == node) && other.item == own).and_then(output_of)
     }
 
     /// Inputs are equal if backend, action, rendered params and declared outputs are equal, and for a task with a
@@ -421,20 +422,23 @@ impl<'a> Tables<'a> {
     }
 
     /// `run retry RUN` runs failed and skipped steps again. `--from TASK` also runs TASK and all its dependents again,
-    /// whatever their result; in a list, that task and all after it. Other succeeded steps are taken over.
+    /// whatever their result; in a list, that task and all after it. Other succeeded steps are carried over.
     pub(crate) fn left_for_another(&self, from: Option<usize>) -> BTreeSet<Place> {
         let entries = 0..self.case.definition.tasks.len();
-        let anew: Vec<bool> =
+        let repeated: Vec<bool> =
             entries.clone().map(|entry| from.is_some_and(|from| self.follows(entry, from))).collect();
         let mut kept: BTreeSet<Place> = (0..self.instances.len())
             .filter(|&i| {
                 let Instance { entry, fate, .. } = self.instances[i];
-                // Steps that ran after failures are never taken over.
-                fate == Some(Fate::Succeeded) && !self.is_answer(i) && !anew[entry] && !self.may_be_undone(i)
+                // Steps that ran after failures are never carried over.
+                fate == Some(Fate::Succeeded)
+                    && !self.is_on_failure(i)
+                    && !repeated[entry]
+                    && !self.may_be_undone(i)
             })
             .map(|i| (self.instances[i].step, self.instances[i].node, self.instances[i].item))
             .collect();
-        // Items of a `for_each` are taken over one by one, if the tasks that produce its list are taken over.
+        // Items of a `for_each` are carried over one by one, if the tasks that produce its list are carried over.
         loop {
             let whole = |step: usize| {
                 let all = self.instances.iter().filter(|i| i.step == step);
@@ -458,17 +462,19 @@ impl<'a> Tables<'a> {
         self.parts[entry].after.iter().any(|&before| self.follows(before, from))
     }
 
-    /// Nothing is taken over from a node on which an `on_failure` step ran, because that step may have undone the work.
+    /// Nothing is carried over from a node on which an `on_failure` step ran, because that step may have undone the work.
     /// The same holds for a branch without its own node, and for one of its items.
     fn may_be_undone(&self, instance: usize) -> bool {
         let Instance { node, item, entry, .. } = self.instances[instance];
-        (0..self.instances.len()).filter(|&i| self.is_answer(i) && self.instances[i].was_tried()).any(|i| {
-            let other = &self.instances[i];
-            match node {
-                Some(_) => other.node == node,
-                None => other.entry == entry && other.item == item,
-            }
-        })
+        (0..self.instances.len()).filter(|&i| self.is_on_failure(i) && self.instances[i].was_tried()).any(
+            |i| {
+                let other = &self.instances[i];
+                match node {
+                    Some(_) => other.node == node,
+                    None => other.entry == entry && other.item == item,
+                }
+            },
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
-use downbeat_core::run::again::{Again, retry_of};
+use downbeat_core::run::again::{RetryScope, retry_of};
 use downbeat_core::run::engine;
 use downbeat_core::{Change, Dice, Timestamp};
 use serde_json::{Value, json};
@@ -24,7 +24,8 @@ pub(super) const BEGINNING_MS: i64 = 1_000_000_000;
 pub(super) enum Fact {
     Leased(usize),
     Started(usize),
-    Said(usize, Value),
+    /// With this output.
+    Succeeded(usize, Value),
     Failed(usize),
     Cancelled(usize),
     Lost(usize),
@@ -50,7 +51,7 @@ pub(super) enum Line {
     Restart,
     /// The server dies before the submission after this many.
     DiesAfter(u32),
-    NobodyHears,
+    RestartUnobserved,
     /// Several facts become known together.
     Together,
     Race(usize),
@@ -107,12 +108,12 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     }
     // `run retry RUN` creates a new run from an ended one that did not complete, or completed partially. `--from TASK`
     // works on a completed run too.
-    let taken = first.taken_over(from).map_err(|error| first.report(&error))?;
+    let carried = first.carried_over(from).map_err(|error| first.report(&error))?;
     let results = first.world.cache.values().cloned().collect();
-    let mut second = Story::new(case, taken, results, seed + 1, Dice::new(dice.next_u64()));
-    second.run().map_err(|error| second.report(&format!("tried again from {from:?}: {error}")))?;
-    counts.note("tried again", from.is_none());
-    counts.note("tried again from a task on", from.is_some());
+    let mut second = Story::new(case, carried, results, seed + 1, Dice::new(dice.next_u64()));
+    second.run().map_err(|error| second.report(&format!("retried from {from:?}: {error}")))?;
+    counts.note("retried", from.is_none());
+    counts.note("retried from a task", from.is_some());
     second.note(counts);
     Ok(())
 }
@@ -128,9 +129,10 @@ fn earlier_results(case: &Case, dice: &mut Dice) -> Vec<Execution> {
             if !world.lease(&execution) {
                 continue;
             }
-            let said = json!([7, u64::from(execution.step())]);
-            let said = world.said(execution.id, Verdict::Succeeded, [("v".to_owned(), said)].into());
-            world.happens(&said);
+            let output = json!([7, u64::from(execution.step())]);
+            let finished =
+                world.finished_with(execution.id, Verdict::Succeeded, [("v".to_owned(), output)].into());
+            world.happens(&finished);
         }
     }
     let mut results = world.open(Status::Succeeded);
@@ -143,10 +145,10 @@ pub(super) fn place_of(execution: &Execution) -> Place {
 }
 
 /// Returns the output of a succeeded execution.
-fn said_by(execution: &Execution) -> Value {
+fn output_of(execution: &Execution) -> Value {
     match &execution.state {
         State::Succeeded { outcome, .. } => outcome.outputs["v"].clone(),
-        other => panic!("only what succeeded said something, not {other:?}"),
+        other => panic!("only succeeded executions have outputs, not {other:?}"),
     }
 }
 
@@ -160,14 +162,14 @@ pub(super) struct Story<'a> {
     pub(super) keys: BTreeMap<String, String>,
     dice: Dice,
     habits: Habits,
-    pub(super) told: Vec<Line>,
+    pub(super) lines: Vec<Line>,
     pub(super) seen: Counts,
 }
 
 impl<'a> Story<'a> {
     fn new(
         case: &'a Case,
-        taken_over: Vec<Execution>,
+        carried: Vec<Execution>,
         results: Vec<Execution>,
         seed: u64,
         mut dice: Dice,
@@ -175,10 +177,10 @@ impl<'a> Story<'a> {
         let (definition, resolved) = case.shared();
         let mut world = World::of(definition, resolved, seed);
         world.now = at(0);
-        let taken = taken_over.iter().map(|execution| (place_of(execution), said_by(execution)));
-        let mut tables = Tables::new(case, taken.collect());
-        if !taken_over.is_empty() {
-            world.take_over(taken_over);
+        let outputs = carried.iter().map(|execution| (place_of(execution), output_of(execution)));
+        let mut tables = Tables::new(case, outputs.collect());
+        if !carried.is_empty() {
+            world.carry_over(carried);
         }
         let mut keys = BTreeMap::new();
         for execution in results {
@@ -186,14 +188,14 @@ impl<'a> Story<'a> {
             let params = execution.params.as_deref().unwrap_or(&task.params).clone().into_iter().collect();
             let inputs = inputs(&params, &task.outputs, execution.pinned.map(node_number));
             let key = execution.cache_key.as_deref().expect("it is kept").to_owned();
-            tables.results.insert(inputs.clone(), said_by(&execution));
+            tables.results.insert(inputs.clone(), output_of(&execution));
             keys.insert(inputs, key.clone());
             world.cache.insert(key, execution);
         }
         world.keeps_results = true;
         let habits = Habits::random(&mut dice);
-        let (ids, told, seen) = (Vec::new(), Vec::new(), Counts::default());
-        Self { case, world, tables, ids, keys, dice, habits, told, seen }
+        let (ids, lines, seen) = (Vec::new(), Vec::new(), Counts::default());
+        Self { case, world, tables, ids, keys, dice, habits, lines, seen }
     }
 
     fn run(&mut self) -> Result<(), String> {
@@ -201,14 +203,14 @@ impl<'a> Story<'a> {
             if self.chance(self.habits.node_goes) {
                 self.world.offline.insert(node_id(node));
                 self.tables.offline[node] = true;
-                self.told.push(Line::OfflineAtFirst(node));
+                self.lines.push(Line::OfflineAtFirst(node));
             }
         }
         if self.chance(self.habits.pauses) {
-            self.hear(Fact::Paused(true));
+            self.apply_and_decide(Fact::Paused(true));
         }
         if self.habits.stops_at.is_some_and(|(step, _)| step == 0) {
-            self.hear(Fact::Stopped(self.habits.stops_at.expect("it is there").1));
+            self.apply_and_decide(Fact::Stopped(self.habits.stops_at.expect("it is there").1));
             return self.compare();
         }
         self.begin();
@@ -229,7 +231,7 @@ impl<'a> Story<'a> {
     }
 
     fn begin(&mut self) {
-        self.told.push(Line::Begins);
+        self.lines.push(Line::Begins);
         if self.world.executions.is_empty() && self.dice.below(8) > 0 {
             self.may_die();
             self.world.begin();
@@ -251,11 +253,11 @@ impl<'a> Story<'a> {
             && step >= when
             && self.tables.stop.is_none()
         {
-            self.hear(Fact::Stopped(stop));
+            self.apply_and_decide(Fact::Stopped(stop));
             return Ok(());
         }
         if self.chance(self.habits.restarts) {
-            self.told.push(Line::Restart);
+            self.lines.push(Line::Restart);
             self.seen.note("restart", true);
             self.world.restart();
             self.forget_looks();
@@ -263,31 +265,31 @@ impl<'a> Story<'a> {
         }
         if self.chance(self.habits.deaf) {
             let restarts = self.dice.below(2) == 0;
-            self.told.push(if restarts { Line::NobodyHears } else { Line::Together });
+            self.lines.push(if restarts { Line::RestartUnobserved } else { Line::Together });
             // A pause between waves counts from the time when the engine learned of the end or, after a restart, from
             // its record.
             let most = if !restarts && self.case.definition.rollout.is_some() { 1 } else { 3 };
-            let changes = self.news(most);
+            let changes = self.unobserved_changes(most);
             if restarts {
-                self.told.push(Line::Restart);
+                self.lines.push(Line::Restart);
                 self.world.restart();
             } else {
-                self.world.hear(&changes);
+                self.world.observe_all(&changes);
             }
-            self.seen.note("restart that finds news", restarts);
-            self.seen.note("several news at once", !restarts && changes.len() > 1);
+            self.seen.note("restart that finds changes", restarts);
+            self.seen.note("several changes at once", !restarts && changes.len() > 1);
             self.tables.decide();
             self.forget_looks();
             self.tick();
             return Ok(());
         }
         if let Some(fact) = self.choose() {
-            self.hear(fact);
+            self.apply_and_decide(fact);
             return Ok(());
         }
         // Nothing can happen without an outside event: time passes, a user resumes the run, or a node comes back.
         if self.tables.paused {
-            self.hear(Fact::Paused(false));
+            self.apply_and_decide(Fact::Paused(false));
         } else if let Some(tick) = self.tables.next_tick() {
             return self.pass_time(tick - self.tables.now);
         } else if let Some(step) = self.unfit_step() {
@@ -295,7 +297,7 @@ impl<'a> Story<'a> {
             if self.dice.below(8) > 0 {
                 return self.pass_time(look - self.tables.now);
             }
-            self.hear(Fact::Fits(step));
+            self.apply_and_decide(Fact::Fits(step));
         } else {
             return Err("nothing is open, and the run goes on".to_owned());
         }
@@ -303,19 +305,19 @@ impl<'a> Story<'a> {
     }
 
     /// Returns some facts that are recorded before the engine learns of them.
-    fn news(&mut self, most: u64) -> Vec<Change> {
+    fn unobserved_changes(&mut self, most: u64) -> Vec<Change> {
         let mut changes = Vec::new();
-        for news in 0..1 + self.dice.below(most) {
+        for index in 0..1 + self.dice.below(most) {
             match self.choose() {
                 // The engine gives up work that waits for this node, before or after the next fact.
                 Some(Fact::Offline(_) | Fact::Deleted(_)) | None => break,
                 Some(fact) => {
                     // With equal times it is undefined which of two failures was first.
-                    if news > 0 {
+                    if index > 0 {
                         self.tables.now += 1;
                         self.world.now = at(self.tables.now);
                     }
-                    changes.extend(self.tell(fact, false));
+                    changes.extend(self.apply(fact, false));
                 }
             }
         }
@@ -404,12 +406,12 @@ impl<'a> Story<'a> {
             return Fact::Failed(instance);
         }
         let Instance { step, node, item, .. } = self.tables.instances[instance];
-        let said = if self.tables.sources.contains(&Some(step)) {
+        let output = if self.tables.sources.contains(&Some(step)) {
             self.list()
         } else {
             Case::output(step, node.or(item))
         };
-        Fact::Said(instance, said)
+        Fact::Succeeded(instance, output)
     }
 
     /// Returns an output that other tasks use as their list; it may be invalid.
@@ -429,15 +431,15 @@ impl<'a> Story<'a> {
     }
 
     /// Applies the fact to both, and lets both decide; the server may die during it.
-    fn hear(&mut self, fact: Fact) {
+    fn apply_and_decide(&mut self, fact: Fact) {
         self.may_die();
         let race = self.may_race(&fact);
-        self.tell(fact, true);
+        self.apply(fact, true);
         if let Some(instance) = race
             && self.world.race.take().is_none()
         {
             self.tables.leased(instance);
-            self.told.push(Line::Race(instance));
+            self.lines.push(Line::Race(instance));
             self.seen.note("race", true);
         }
         self.tables.decide();
@@ -462,14 +464,14 @@ impl<'a> Story<'a> {
         if self.chance(self.habits.dies) {
             let submissions = u32::try_from(self.dice.below(3)).expect("small");
             self.world.dies_after = Some(submissions);
-            self.told.push(Line::DiesAfter(submissions));
+            self.lines.push(Line::DiesAfter(submissions));
             self.seen.note("death", true);
         }
     }
 
     /// Applies the fact to both. Returns its change if the engine has not observed it yet.
-    fn tell(&mut self, fact: Fact, heard: bool) -> Option<Change> {
-        self.told.push(Line::Happens(fact.clone()));
+    fn apply(&mut self, fact: Fact, observed: bool) -> Option<Change> {
+        self.lines.push(Line::Happens(fact.clone()));
         let (run, at) = (self.world.record.id.clone(), self.world.now);
         let id = |instance: usize| self.ids[instance].expect("it has an attempt");
         let change = match fact {
@@ -479,17 +481,17 @@ impl<'a> Story<'a> {
                 self.world.leased(&execution)
             }
             Fact::Started(instance) => self.world.started(id(instance)),
-            Fact::Said(instance, said) => {
-                self.tables.finished(instance, Verdict::Succeeded, Some(said.clone()));
-                self.world.said(id(instance), Verdict::Succeeded, [("v".to_owned(), said)].into())
+            Fact::Succeeded(instance, output) => {
+                self.tables.finished(instance, Verdict::Succeeded, Some(output.clone()));
+                self.world.finished_with(id(instance), Verdict::Succeeded, [("v".to_owned(), output)].into())
             }
             Fact::Failed(instance) => {
                 self.tables.finished(instance, Verdict::Failed, None);
-                self.world.said(id(instance), Verdict::Failed, Params::default())
+                self.world.finished_with(id(instance), Verdict::Failed, Params::default())
             }
             Fact::Cancelled(instance) => {
                 self.tables.finished(instance, Verdict::Cancelled, None);
-                self.world.said(id(instance), Verdict::Cancelled, Params::default())
+                self.world.finished_with(id(instance), Verdict::Cancelled, Params::default())
             }
             Fact::Unfit(step) => {
                 self.tables.unfit[step] = true;
@@ -510,7 +512,7 @@ impl<'a> Story<'a> {
                 self.tables.offline[node] = true;
                 self.seen.note("node offline", true);
                 self.world.offline.insert(node_id(node));
-                if heard {
+                if observed {
                     self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
                 }
                 return None;
@@ -521,7 +523,7 @@ impl<'a> Story<'a> {
                 self.seen.note("node deleted", true);
                 self.world.offline.insert(node_id(node));
                 self.world.deleted.insert(node_id(node));
-                if heard {
+                if observed {
                     self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
                 }
                 return None;
@@ -550,20 +552,20 @@ impl<'a> Story<'a> {
                 Change::RunPauseSet { run, paused, by: "test".to_owned(), at }
             }
         };
-        let applied = if heard { self.world.happens(&change) } else { self.world.apply(&change) };
+        let applied = if observed { self.world.happens(&change) } else { self.world.apply(&change) };
         assert!(applied, "{change:?} was refused");
-        (!heard).then_some(change)
+        (!observed).then_some(change)
     }
 
     fn pass_time(&mut self, by_ms: i64) -> Result<(), String> {
         let due = self.tables.next_tick();
         self.tables.now += by_ms;
         self.world.now = at(self.tables.now);
-        self.told.push(Line::LaterMs(by_ms));
+        self.lines.push(Line::LaterMs(by_ms));
         // Both agree on the next time at which time alone matters; only the engine decides when it looks for nodes.
         let looks = self.world.progress.next_look().is_some_and(|at| at <= self.world.now);
         if looks {
-            self.told.push(Line::Look);
+            self.lines.push(Line::Look);
             self.tables.looked();
         }
         if looks || due.is_some_and(|due| due <= self.tables.now) {
@@ -586,18 +588,18 @@ impl<'a> Story<'a> {
     }
 
     /// Returns the executions that a retry of this run takes over.
-    fn taken_over(&mut self, from: Option<usize>) -> Result<Vec<Execution>, String> {
+    fn carried_over(&mut self, from: Option<usize>) -> Result<Vec<Execution>, String> {
         let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
-        let again = from.map_or(Again::AllNodes, |entry| Again::From(EntryIx::new(entry)));
+        let again = from.map_or(RetryScope::AllNodes, |entry| RetryScope::From(EntryIx::new(entry)));
         let second = retry_of(&self.world.record, &self.world.plan, &executions, again);
         let second = second.map_err(|why| why.to_string())?;
-        let taken = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
-        let got: BTreeSet<Place> = taken.iter().map(place_of).collect();
+        let carried = second.executions(&RunId::from("run"), self.world.now, &mut self.world.dice);
+        let got: BTreeSet<Place> = carried.iter().map(place_of).collect();
         let expected = self.tables.left_for_another(from);
-        if got == expected && got.len() == taken.len() {
-            Ok(taken)
+        if got == expected && got.len() == carried.len() {
+            Ok(carried)
         } else {
-            Err(format!("from {from:?} on: {got:?} is taken over, not {expected:?}"))
+            Err(format!("from {from:?} on: {got:?} is carried over, not {expected:?}"))
         }
     }
 }

@@ -113,11 +113,11 @@ pub(crate) struct Instance {
     pub(crate) node: Option<usize>,
     pub(crate) item: Option<usize>,
     /// It succeeded in the run that this one retries.
-    pub(crate) taken_over: bool,
+    pub(crate) carried: bool,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) fate: Option<Fate>,
     /// Its output when it succeeded.
-    pub(crate) said: Option<Value>,
+    pub(crate) output: Option<Value>,
 }
 
 impl Instance {
@@ -168,7 +168,7 @@ pub(crate) struct Tables<'a> {
     /// Failed instances, in the order of their failures.
     pub(crate) failures: Vec<usize>,
     /// The part in which fail-fast began.
-    pub(crate) struck: Option<usize>,
+    pub(crate) fail_fast: Option<usize>,
     pub(crate) stop: Option<Stop>,
     pub(crate) paused: bool,
     /// Includes deleted nodes.
@@ -179,7 +179,7 @@ pub(crate) struct Tables<'a> {
     /// The outputs of earlier results, by their inputs.
     pub(crate) results: BTreeMap<String, Value>,
     /// The instances that succeeded in the run that this one retries, with their outputs.
-    taken_over: BTreeMap<Place, Value>,
+    carried: BTreeMap<Place, Value>,
     pub(crate) now: i64,
     /// The end of the last attempt.
     pub(super) last_end: Option<i64>,
@@ -200,7 +200,7 @@ fn row_and_column((step, node, item): Place) -> usize {
 }
 
 impl<'a> Tables<'a> {
-    pub(crate) fn new(case: &'a Case, taken_over: BTreeMap<Place, Value>) -> Self {
+    pub(crate) fn new(case: &'a Case, carried: BTreeMap<Place, Value>) -> Self {
         let graph = case.definition.is_graph();
         let places = case.places();
         let mut tables = Self {
@@ -209,14 +209,14 @@ impl<'a> Tables<'a> {
             instances: Vec::new(),
             parts: Vec::new(),
             failures: Vec::new(),
-            struck: None,
+            fail_fast: None,
             stop: None,
             paused: false,
             offline: vec![false; case.nodes],
             deleted: vec![false; case.nodes],
             unfit: vec![false; places.len()],
             results: BTreeMap::new(),
-            taken_over,
+            carried,
             now: 0,
             last_end: None,
             sources: Vec::new(),
@@ -282,10 +282,10 @@ impl<'a> Tables<'a> {
                 continue;
             }
             let place = (step, node, item);
-            let said = self.taken_over.get(&place).cloned();
-            let taken_over = said.is_some();
-            // Succeeded steps are taken over and do not run again.
-            let fate = taken_over.then_some(Fate::Succeeded);
+            let output = self.carried.get(&place).cloned();
+            let carried = output.is_some();
+            // Succeeded steps are carried over and do not run again.
+            let fate = carried.then_some(Fate::Succeeded);
             let attempts = Vec::new();
             self.by_place[row_and_column(place)] = Some(self.instances.len());
             self.instances.push(Instance {
@@ -295,16 +295,16 @@ impl<'a> Tables<'a> {
                 step,
                 node,
                 item,
-                taken_over,
+                carried,
                 attempts,
                 fate,
-                said,
+                output,
             });
         }
     }
 
-    pub(super) fn was_taken_over(&self, place: Place) -> bool {
-        self.taken_over.contains_key(&place)
+    pub(super) fn was_carried_over(&self, place: Place) -> bool {
+        self.carried.contains_key(&place)
     }
 
     pub(crate) fn instance_at(&self, place: Place) -> Option<usize> {
@@ -319,17 +319,17 @@ impl<'a> Tables<'a> {
         attempt.sent = true;
     }
 
-    pub(crate) fn finished(&mut self, instance: usize, verdict: Verdict, said: Option<Value>) {
+    pub(crate) fn finished(&mut self, instance: usize, verdict: Verdict, output: Option<Value>) {
         let status = match verdict {
             Verdict::Succeeded => Status::Succeeded,
             Verdict::Failed => Status::Failed,
             Verdict::Cancelled => Status::Cancelled,
         };
         // Later instances can reuse the result.
-        if let (Some(said), Some(inputs)) = (&said, self.inputs(instance)) {
-            self.results.insert(inputs, said.clone());
+        if let (Some(output), Some(inputs)) = (&output, self.inputs(instance)) {
+            self.results.insert(inputs, output.clone());
         }
-        self.instances[instance].said = said;
+        self.instances[instance].output = output;
         self.end(instance, status, None);
     }
 
@@ -393,7 +393,7 @@ impl<'a> Tables<'a> {
             self.stop_everything();
         }
         loop {
-            while self.settle_ends() || self.walk_on() || self.turn_of_next_part() || self.begin_next() {}
+            while self.resolve_ended() || self.walk_on() || self.turn_of_next_part() || self.begin_next() {}
             // These results become known together.
             let (used, withdrawn, given_up) = (self.use_results(), self.withdraw(), self.give_up());
             if !used && !withdrawn && !given_up {
@@ -413,7 +413,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Resolves the instances whose attempts ended.
-    fn settle_ends(&mut self) -> bool {
+    fn resolve_ended(&mut self) -> bool {
         let mut ended: Vec<usize> = (0..self.instances.len())
             .filter(|&i| self.instances[i].fate.is_none())
             .filter(|&i| self.instances[i].status().is_some_and(|status| !status.is_open()))
@@ -422,23 +422,23 @@ impl<'a> Tables<'a> {
         let any = !ended.is_empty();
         // Final failures come first: they may start fail-fast, and then nothing is retried.
         ended.retain(|&instance| {
-            let again = self.may_come_again(instance);
+            let again = self.may_retry(instance);
             if !again {
-                self.settle(instance);
+                self.resolve(instance);
             }
             again
         });
         if let Some(&instance) = ended.iter().min_by_key(|&&i| self.instances[i].order()) {
             if self.goes_on(instance) {
-                self.again(instance);
+                self.retry(instance);
             } else {
-                self.settle(instance);
+                self.resolve(instance);
             }
         }
         any
     }
 
-    fn settle(&mut self, instance: usize) {
+    fn resolve(&mut self, instance: usize) {
         let withdrawn = self.instances[instance].attempts.len() == 1;
         let fate = match self.instances[instance].status().expect("it has an attempt") {
             Status::Succeeded => Fate::Succeeded,
@@ -455,13 +455,13 @@ impl<'a> Tables<'a> {
         self.instances[instance].fate = Some(fate);
         if fate == Fate::Failed {
             self.failures.push(instance);
-            if self.struck.is_none() && self.spent() > self.budget() {
-                self.struck = Some(self.instances[instance].part);
+            if self.fail_fast.is_none() && self.spent() > self.budget() {
+                self.fail_fast = Some(self.instances[instance].part);
             }
         }
     }
 
-    fn again(&mut self, instance: usize) {
+    fn retry(&mut self, instance: usize) {
         let Instance { attempts, node, .. } = &self.instances[instance];
         let task = self.task(instance);
         if self.instances[instance].status() == Some(Status::Failed) {
@@ -503,10 +503,10 @@ impl<'a> Tables<'a> {
             if self.instances[i].status() != Some(Status::Pending) {
                 continue;
             }
-            if let Some(said) = self.last(i).found.take() {
+            if let Some(output) = self.last(i).found.take() {
                 self.last(i).cached = true;
                 self.end(i, Status::Succeeded, None);
-                self.instances[i].said = Some(said);
+                self.instances[i].output = Some(output);
                 any = true;
             }
         }
@@ -522,12 +522,12 @@ impl<'a> Tables<'a> {
     /// Skips instances that have not begun. The part in which fail-fast began has begun on all of its nodes: pending
     /// instances there keep their first attempt, but are not retried.
     fn withdraw(&mut self) -> bool {
-        let Some(struck) = self.struck else { return false };
+        let Some(fail_fast) = self.fail_fast else { return false };
         let mut any = false;
         for i in 0..self.instances.len() {
             let instance = &self.instances[i];
-            let begun = instance.part == struck && instance.attempts.len() == 1;
-            if instance.status() == Some(Status::Pending) && !begun && !self.is_answer(i) {
+            let begun = instance.part == fail_fast && instance.attempts.len() == 1;
+            if instance.status() == Some(Status::Pending) && !begun && !self.is_on_failure(i) {
                 self.end(i, Status::Skipped, Some(Why::Failure));
                 any = true;
             }
@@ -610,7 +610,7 @@ impl<'a> Tables<'a> {
             self.add_walk(part, None, None);
         }
         for i in 0..self.instances.len() {
-            if self.instances[i].part == part && !self.instances[i].taken_over {
+            if self.instances[i].part == part && !self.instances[i].carried {
                 self.skip(i, why);
             }
         }
@@ -637,7 +637,7 @@ impl<'a> Tables<'a> {
             }
         }
         for i in 0..self.instances.len() {
-            let concerned = self.instances[i].part == part && !self.instances[i].taken_over;
+            let concerned = self.instances[i].part == part && !self.instances[i].carried;
             if concerned && let Err(why) = self.node_joins(i) {
                 self.skip(i, why);
             }
@@ -693,7 +693,7 @@ impl<'a> Tables<'a> {
             return None;
         }
         let failed = !self.failures.is_empty();
-        let within = self.case.definition.rollout.is_some() && self.struck.is_none();
+        let within = self.case.definition.rollout.is_some() && self.fail_fast.is_none();
         Some(match self.stop {
             Some(Stop::Cancelled) => (RunState::Cancelled, false),
             Some(Stop::TimedOut) => (RunState::Failed, false),
@@ -702,7 +702,7 @@ impl<'a> Tables<'a> {
             None if !failed => (RunState::Completed, false),
             None if within => (RunState::Completed, true),
             // Fail-fast: `failed`. `continue`: `failed`, with `partial: true`.
-            None => (RunState::Failed, self.struck.is_none()),
+            None => (RunState::Failed, self.fail_fast.is_none()),
         })
     }
 }

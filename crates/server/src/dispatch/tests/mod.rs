@@ -379,7 +379,7 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
     let mut answer = first.try_recv().unwrap();
     for poll in 2..20 {
         let bytes: usize = answer.assignments.iter().map(|assignment| assignment.wire_bytes()).sum();
-        assert!(bytes <= downbeat_core::limits::POLL_ANSWER_BYTES, "{bytes}");
+        assert!(bytes <= downbeat_core::limits::POLL_RESPONSE_BYTES, "{bytes}");
         handed_over += answer.assignments.len();
         if handed_over == 10 {
             return;
@@ -487,7 +487,7 @@ fn what_other_servers_leave_is_claimed_as_well() {
 }
 
 #[test]
-fn a_few_are_taken_by_whoever_has_room() {
+fn a_few_are_taken_by_servers_with_room() {
     let mut world = World::new(1);
     world.board.share(Share { index: 1, servers: 3 });
     let run = world.run("r", noops(3, &json!({})));
@@ -538,7 +538,7 @@ fn what_waits_too_long_is_taken_first_whosever_share_it_is() {
 }
 
 #[test]
-fn what_waits_is_divided_anew_when_servers_come_and_go() {
+fn waiting_work_is_divided_again_when_servers_come_and_go() {
     let mut world = World::new(1);
     let run = world.run("r", noops(30, &json!({})));
     let executions = world.executions(&run, 30, None);

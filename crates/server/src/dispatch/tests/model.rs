@@ -336,7 +336,7 @@ impl Story {
 }
 
 #[test]
-fn random_stories_are_told_by_the_rules() {
+fn random_events_keep_the_rules() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let (first, cases) = match number("DOWNBEAT_TEST_SEED") {
         Some(seed) => (seed, 1),
@@ -344,13 +344,13 @@ fn random_stories_are_told_by_the_rules() {
     };
     let mut given = 0;
     for seed in first..first + cases {
-        given += tell(seed);
+        given += play(seed);
     }
     assert!(given > 0);
 }
 
 /// Returns how many leases were granted.
-fn tell(seed: u64) -> usize {
+fn play(seed: u64) -> usize {
     let result = std::panic::catch_unwind(|| {
         let mut story = Story::begin(seed);
         let mut given = 0;

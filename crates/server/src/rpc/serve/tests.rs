@@ -86,7 +86,7 @@ async fn greeted(address: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_peer_is_told_what_one_connection_may_do() {
+async fn a_peer_gets_the_limits_of_a_connection() {
     let (address, _closing) = port(ConnectionLimits::default()).await;
     let mut stream = greeted(address).await;
     let (kind, settings) = timeout(SOON, next(&mut stream)).await.unwrap().unwrap();
@@ -161,7 +161,7 @@ async fn connections_are_bounded_and_one_that_ends_makes_room() {
 }
 
 #[tokio::test]
-async fn http1_is_told_that_this_is_the_port_of_agents() {
+async fn http1_gets_the_response_that_this_is_the_port_of_agents() {
     let (head, body) = WRONG_PORT.split_once("\r\n\r\n").unwrap();
     assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head} {}", body.len());
     let problem: serde_json::Value = serde_json::from_str(body).unwrap();

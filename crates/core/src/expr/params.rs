@@ -10,7 +10,7 @@ use crate::spec::Definition;
 
 /// Returns the run's params: the given values, and the defaults of the rest. A text is converted to the type of the
 /// default, so that `--param count=5` is a number if the default is one.
-pub fn given(definition: &Definition, given: &Params) -> Result<Params, Vec<ParamProblem>> {
+pub fn resolve_params(definition: &Definition, given: &Params) -> Result<Params, Vec<ParamProblem>> {
     let declared = &definition.params;
     let names: Vec<&str> = declared.keys().map(String::as_str).collect();
     let mut problems = Vec::new();
@@ -62,7 +62,7 @@ fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
         Value::String(text) => serde_json::from_str::<Value>(text)
             .ok()
             .filter(|value| same_type(default, value) && fits(value, limits::NESTING_DEPTH))
-            .ok_or_else(|| format!("must be {valid}, like its default, not the text \"{}\"", shown(text))),
+            .ok_or_else(|| format!("must be {valid}, like its default, not the string \"{}\"", shown(text))),
         _ => Err(format!("must be {valid}, like its default, not {}", shown(&given.to_string()))),
     };
     match default {
@@ -73,7 +73,7 @@ fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
         Value::Number(_) => read("a number"),
         Value::String(_) => {
             let found = shown(&given.to_string());
-            Err(format!("must be a text, like its default, not {found}; write it in quotes"))
+            Err(format!("must be a string, like its default, not {found}; write it in quotes"))
         }
         Value::Array(_) => read("a list in JSON"),
         Value::Object(_) => read("a map in JSON"),
@@ -104,7 +104,7 @@ mod tests {
     fn of(declared: &Value, given_params: Value) -> Result<Value, Vec<String>> {
         let definition = json!({"params": declared, "tasks": []});
         let definition: Definition = serde_json::from_value(definition).unwrap();
-        match given(&definition, &serde_json::from_value(given_params).unwrap()) {
+        match resolve_params(&definition, &serde_json::from_value(given_params).unwrap()) {
             Ok(params) => Ok(serde_json::to_value(params).unwrap()),
             Err(problems) => Err(problems.iter().map(ToString::to_string).collect()),
         }
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!(
             of(&declared, given),
             Err(vec![
-                "count: must be a number, like its default, not the text \"five\"".to_owned(),
-                "list: must be a list in JSON, like its default, not the text \"a,b\"".to_owned(),
-                "map: must be a map in JSON, like its default, not the text \"[]\"".to_owned(),
-                "text: must be a text, like its default, not 1.5; write it in quotes".to_owned(),
+                "count: must be a number, like its default, not the string \"five\"".to_owned(),
+                "list: must be a list in JSON, like its default, not the string \"a,b\"".to_owned(),
+                "map: must be a map in JSON, like its default, not the string \"[]\"".to_owned(),
+                "text: must be a string, like its default, not 1.5; write it in quotes".to_owned(),
                 "verison: the job has no param `verison`; did you mean `version`? \
                  (params: count, list, map, text, version, yes)"
                     .to_owned(),
