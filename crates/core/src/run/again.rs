@@ -133,6 +133,7 @@ impl Second<'_> {
             // This copy does not run, so it uses no limits.
             limits: None,
             cache_key: None,
+            failed_for_good: None,
             created_at: now,
             state: former.state.clone(),
         };
@@ -140,7 +141,8 @@ impl Second<'_> {
     }
 }
 
-/// Returns whether an instance failed, judged by its last attempt, in a run that ended as `run`.
+/// Returns whether an instance failed, judged by its last attempt, in a run that ended as `run`. For instances without
+/// [`Execution::failed_for_good`]: older releases did not record it.
 pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
     match last {
         Status::Failed | Status::Lost => true,
@@ -153,7 +155,7 @@ pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
 }
 
 fn instance_failed(last: &Execution, run: RunState) -> bool {
-    has_failed(last.state.status(), last.attempt, run)
+    last.failed_for_good.is_some() || has_failed(last.state.status(), last.attempt, run)
 }
 
 fn is_success(execution: &Execution) -> bool {
@@ -324,6 +326,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            failed_for_good: None,
             created_at: at(),
             state: state(status, on),
         };

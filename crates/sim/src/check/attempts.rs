@@ -76,6 +76,8 @@ impl AttemptLog {
                     self.alter(*execution, Status::Cancelled);
                 }
             }
+            // The attempt has ended before.
+            Change::InstanceFailed { .. } => {}
             _ => debug_assert!(event.change.execution().is_none(), "{:?} changes an execution", event.change),
         }
     }

@@ -230,6 +230,39 @@ pub async fn deciding_for_a_run_needs_its_epoch(store: Arc<dyn Store>) {
     assert_eq!(read(&store, 1).await.state, pending());
 }
 
+pub async fn a_final_failure_is_marked_once_on_an_execution_that_did_not_succeed(store: Arc<dyn Store>) {
+    let failed = |run, number, epoch| Change::InstanceFailed {
+        run: run_id(run),
+        epoch,
+        execution: execution_id(number),
+        step: 0,
+        node: None,
+        item: None,
+        reason: "no retries are left".to_owned(),
+        at: at(9),
+    };
+    let lost = State::Lost { lease: lease(9, 1), started_at: None, reason: "silent".to_owned(), at: at(5) };
+    let states = [leased(1, 1), leased(2, 1), pending(), lost];
+    let executions = (1..).zip(states).map(|(number, state)| execution(number, 1, state)).collect();
+    // The fourth is added and marked in one batch.
+    apply(&store, &[created(1), created(2), added(1, executions), failed(1, 4, 1)]).await;
+    apply(&store, &[finished(1, 1, 1, Verdict::Failed), finished(1, 2, 2, Verdict::Succeeded)]).await;
+    let before = read(&store, 1).await;
+    refuse(&store, failed(1, 1, 2), Refusal::StaleEpoch).await;
+    refuse(&store, failed(2, 1, 1), Refusal::NotFound).await;
+    refuse(&store, failed(1, 5, 1), Refusal::NotFound).await;
+    refuse(&store, failed(1, 2, 1), Refusal::WrongState).await;
+    refuse(&store, failed(1, 3, 1), Refusal::WrongState).await;
+    let counted = store.tally().await.unwrap();
+    apply(&store, &[failed(1, 1, 1)]).await;
+    refuse(&store, failed(1, 1, 1), Refusal::WrongState).await;
+    assert_eq!(store.tally().await.unwrap(), counted, "the execution ended before");
+    let reason = Some("no retries are left".into());
+    assert_eq!(read(&store, 1).await, Execution { failed_for_good: reason.clone(), ..before });
+    assert_eq!(read(&store, 4).await.failed_for_good, reason);
+    assert_eq!(read(&store, 2).await.failed_for_good, None);
+}
+
 pub async fn a_second_result_in_one_batch_is_refused(store: Arc<dyn Store>) {
     apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending())])])
         .await;
