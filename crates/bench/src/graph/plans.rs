@@ -108,7 +108,14 @@ fn compile(definition: Definition) -> Result<Plan, Failure> {
 
 fn with_turn(now: Timestamp, act: impl FnOnce(&mut Turn<'_>)) {
     let mut dice = Dice::new(1);
-    act(&mut Turn { now, dice: &mut dice, reach: &|_| Reach::Here, facts: &|_| None, fits: &|_| Ok(()), level: LEVEL });
+    act(&mut Turn {
+        now,
+        dice: &mut dice,
+        reach: &|_| Reach::Here,
+        facts: &|_| None,
+        fits: &|_| Ok(()),
+        level: LEVEL,
+    });
 }
 
 fn refused(problems: &[spec::Problem]) -> Failure {

@@ -224,7 +224,14 @@ impl Owner {
         let now = time(epoch);
         act(
             &mut self.progress,
-            &mut Turn { now, dice: &mut dice, reach: &reach, facts: &|_| None, fits: &|_| Ok(()), level: LEVEL },
+            &mut Turn {
+                now,
+                dice: &mut dice,
+                reach: &reach,
+                facts: &|_| None,
+                fits: &|_| Ok(()),
+                level: LEVEL,
+            },
         );
         let changes = self.progress.take_changes(now);
         for change in &changes {

@@ -227,6 +227,19 @@ pub fn finished(run: u32, execution: u32, by: u32, verdict: Verdict) -> Change {
     }
 }
 
+pub fn failed_for_good(run: u32, execution: u32, epoch: u64) -> Change {
+    Change::InstanceFailed {
+        run: run_id(run),
+        epoch,
+        execution: execution_id(execution),
+        step: 0,
+        node: None,
+        item: None,
+        reason: "no retries are left".to_owned(),
+        at: at(61),
+    }
+}
+
 pub async fn commit(store: &Arc<dyn Store>, changes: &[Change]) -> Committed {
     store.commit(SERVER, changes).await.expect("the store commits a batch")
 }

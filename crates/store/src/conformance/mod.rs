@@ -19,7 +19,7 @@ pub mod upkeep;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
+pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph, fill_nodes};
 
 /// Creates a test for each case. `$fresh` is an async function without arguments; it returns a value with a field
 /// `store` and an async method `done`, which is called after the case has passed.

@@ -18,8 +18,8 @@ use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::port::Error;
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, FailedRow,
-    HoldRow, LimitUseRow, NodeLiveRow, ProblemsRow, RunLiveRow, RunRow, StateColumns, definition_row, description_row,
+    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, FailedRow, HoldRow,
+    LimitUseRow, NodeLiveRow, ProblemsRow, RunLiveRow, RunRow, StateColumns, definition_row, description_row,
     execution_row, json, list, run_row,
 };
 

@@ -17,8 +17,8 @@ use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds}
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, FailedRow, HoldRow,
-    LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
+    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, FailedRow,
+    HoldRow, LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
     StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 

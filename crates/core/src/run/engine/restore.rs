@@ -247,7 +247,7 @@ impl Progress {
             State::Skipped { at: time, .. } => self.restore_failure(at, last, End::Skipped, *time),
             State::Failed { lease: None, at: time, .. } => {
                 self.restore_failure(at, last, End::GivenUp, *time);
-            },
+            }
             State::Failed { lease: Some(_), at: time, .. } => {
                 if self.has_retries(at) && !is_final(self) {
                     self.passes.mark_ran(at.pass);
