@@ -569,7 +569,9 @@ fn a_restart_records_final_failures_of_an_older_release() {
     world.level = level::FINAL - 1;
     world.begin();
     let all = world.open(Status::Pending);
-    all.iter().for_each(|execution| world.lease(execution));
+    for execution in &all {
+        world.lease(execution);
+    }
     world.end(&all[0], Verdict::Failed);
     world.level = level::FINAL;
     world.restart();
