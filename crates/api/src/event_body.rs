@@ -98,6 +98,15 @@ pub enum EventBody {
     ExecutionSkipped {
         reason: String,
     },
+    /// A step failed for good on its node or for its item: the execution was its last attempt.
+    InstanceFailed {
+        step: u32,
+        /// Its index among the items of its task's `for_each`, from 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        item: Option<u32>,
+        /// Why no further attempt follows.
+        reason: String,
+    },
     RunMoved {
         /// The states that the run passed through; the last one is its current state.
         #[schema(value_type = Vec<String>)]
@@ -229,6 +238,9 @@ impl EventBody {
             }
             Change::ExecutionGivenUp { error, .. } => EventBody::ExecutionGivenUp { error: error.clone() },
             Change::ExecutionSkipped { reason, .. } => EventBody::ExecutionSkipped { reason: reason.clone() },
+            Change::InstanceFailed { step, item, reason, .. } => {
+                EventBody::InstanceFailed { step: *step, item: *item, reason: reason.clone() }
+            }
             Change::RunMoved { path, end, .. } => EventBody::RunMoved {
                 path: path.clone(),
                 state: path.last().copied(),
@@ -263,6 +275,7 @@ impl EventBody {
             EventBody::ExecutionCancelRequested { .. } => "execution_cancel_requested",
             EventBody::ExecutionGivenUp { .. } => "execution_given_up",
             EventBody::ExecutionSkipped { .. } => "execution_skipped",
+            EventBody::InstanceFailed { .. } => "instance_failed",
             EventBody::RunMoved { .. } => "run_moved",
             EventBody::Unknown(unknown) => &unknown.kind,
         }

@@ -40,6 +40,9 @@ pub struct Execution {
     pub error: Option<String>,
     /// Why it was skipped or cancelled.
     pub reason: Option<String>,
+    /// Why no further attempt follows, if it failed for good. Servers before level 5 did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_for_good: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// A pending retry does not start before this time.
@@ -198,6 +201,7 @@ impl Execution {
             exit_code: facts.exit_code,
             error: facts.error,
             reason: facts.reason,
+            failed_for_good: record.failed_for_good.as_deref().map(str::to_owned),
             not_before: facts.not_before,
             started_at: facts.started_at,
             finished_at: facts.finished_at,

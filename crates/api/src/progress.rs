@@ -9,6 +9,7 @@ use std::time::Duration;
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::plan::EdgeKind;
+use downbeat_core::run::RunState;
 use downbeat_core::run::again::has_failed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -112,9 +113,12 @@ impl EndRules {
 }
 
 impl StepRules {
-    /// Returns whether another attempt may follow. That is decided when a follower of the instance has started, or when
-    /// the run has ended.
+    /// Returns whether another attempt may follow. The server records the decision; servers before level 5 did not: there
+    /// it shows when a follower of the instance has started, or when the run has ended.
     fn may_be_retried(&self, node: &str, result: &InstanceResult, run: &Run) -> bool {
+        if result.failed_for_good.is_some() {
+            return false;
+        }
         let is_open = match result.status {
             Status::Failed => self.retries,
             Status::Lost | Status::Cancelled => true,
@@ -181,7 +185,7 @@ fn failed_in(wave: &Wave, run: &Run, rules: &EndRules) -> Option<u32> {
             if rules.may_be_retried(node, result, run) {
                 return None;
             }
-            if has_failed(result.status, result.attempts, run.summary.state) {
+            if result.has_failed(run.summary.state) {
                 failed.insert(node);
             }
         }
@@ -249,6 +253,11 @@ fn instances(step: &Step, results: Option<&BTreeMap<String, InstanceResult>>, is
 }
 
 impl InstanceResult {
+    /// Returns whether the instance failed, as recorded, or as its last attempt shows.
+    pub(crate) fn has_failed(&self, run: RunState) -> bool {
+        self.failed_for_good.is_some() || has_failed(self.status, self.attempts, run)
+    }
+
     /// Returns how many attempts were sent to a node: the last one was not if it is pending, was skipped, or failed
     /// before that.
     pub fn attempts_made(&self) -> u32 {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_core::run::again::has_failed;
 use downbeat_core::run::{Resolved, RunState};
 use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
@@ -164,7 +163,7 @@ fn failed(outline: &Outline, run: &RunSummary, results: &Results) -> u32 {
         .iter()
         .filter(|(step, _)| counts(**step))
         .flat_map(|(_, nodes)| nodes)
-        .filter(|(_, result)| has_failed(result.status, result.attempts, state))
+        .filter(|(_, result)| result.has_failed(state))
         .map(|(node, _)| node.as_str())
         .collect();
     u32::try_from(nodes.len()).unwrap_or(u32::MAX)
@@ -232,6 +231,7 @@ mod tests {
             exit_code: None,
             error: None,
             reason: None,
+            failed_for_good: None,
             stderr: None,
             waits: None,
             reused: text.ends_with('+').then(|| ExecutionId(Uuid::nil())),

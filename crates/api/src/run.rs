@@ -160,6 +160,9 @@ pub struct InstanceResult {
     /// Why it was skipped or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why no further attempt follows, if it failed for good. Servers before level 5 did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_for_good: Option<String>,
     /// The last line of its standard error, if it failed; only for the first failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
@@ -377,6 +380,7 @@ impl InstanceResult {
             exit_code: facts.exit_code,
             error: facts.error,
             reason: facts.reason,
+            failed_for_good: record.failed_for_good.as_deref().map(str::to_owned),
             stderr: None,
             waits: None,
             reused: record.reused,
@@ -481,6 +485,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            failed_for_good: None,
         }
     }
 

@@ -139,6 +139,9 @@ impl Projection {
         result.exit_code = execution.exit_code;
         result.error.clone_from(&execution.error);
         result.reason.clone_from(&execution.reason);
+        if execution.failed_for_good.is_some() {
+            result.failed_for_good.clone_from(&execution.failed_for_good);
+        }
         result.reused = execution.reused;
         result.cached = execution.cached;
         result.outputs.clone_from(&execution.outputs);
@@ -196,6 +199,11 @@ impl Projection {
                     result.status = Status::Skipped;
                     result.reason = Some(reason.clone());
                 });
+            }
+            EventBody::InstanceFailed { reason, .. } => {
+                if let Some(result) = event.execution.and_then(|execution| self.result(execution)) {
+                    result.failed_for_good = Some(reason.clone());
+                }
             }
             EventBody::RunCreated { .. }
             | EventBody::NodeRegistered { .. }
@@ -266,6 +274,7 @@ impl Projection {
             exit_code: added.exit_code,
             error: added.error.clone(),
             reason: added.reason.clone(),
+            failed_for_good: None,
             stderr: None,
             waits: None,
             reused: added.reused,

@@ -115,6 +115,21 @@ pub enum Change {
     ExecutionGivenUp { run: RunId, execution: ExecutionId, epoch: u64, error: String, at: Timestamp },
     /// Skips a pending execution that is not needed any more because something else failed. Guard: the run's epoch.
     ExecutionSkipped { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
+    /// An instance failed for good: it gets no further attempt. `execution` is its last one. Guard: the run's epoch, and
+    /// the execution ended without success and was not marked before.
+    InstanceFailed {
+        run: RunId,
+        epoch: u64,
+        execution: ExecutionId,
+        step: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<NodeId>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        item: Option<u32>,
+        /// Why no further attempt follows.
+        reason: String,
+        at: Timestamp,
+    },
     /// Guard: the run's epoch, and `path` is allowed from the run's state. `end` is set with a terminal state.
     RunMoved { run: RunId, epoch: u64, path: Vec<RunState>, end: Option<RunEnd>, at: Timestamp },
     /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
@@ -230,6 +245,7 @@ kinds! {
     ExecutionCancelRequested "execution_cancel_requested" 1,
     ExecutionGivenUp "execution_given_up" 1,
     ExecutionSkipped "execution_skipped" 1,
+    InstanceFailed "instance_failed" crate::level::FINAL,
     RunMoved "run_moved" 1,
 }
 
@@ -274,7 +290,8 @@ impl Change {
             | Change::ExecutionLost { of: Parent::Run(run), execution, .. }
             | Change::ExecutionCancelRequested { run, execution, .. }
             | Change::ExecutionGivenUp { run, execution, .. }
-            | Change::ExecutionSkipped { run, execution, .. } => Subject::Execution { run, id: *execution },
+            | Change::ExecutionSkipped { run, execution, .. }
+            | Change::InstanceFailed { run, execution, .. } => Subject::Execution { run, id: *execution },
             Change::Unknown { run, .. } => Subject::Unknown(run.as_ref()),
         }
     }
@@ -293,6 +310,7 @@ impl Change {
         match (self.subject(), self) {
             (Subject::Node(node), _) => Some(node),
             (_, Change::ExecutionLeased { lease, .. }) => Some(lease.node),
+            (_, Change::InstanceFailed { node, .. }) => *node,
             _ => None,
         }
     }
@@ -326,6 +344,7 @@ impl Change {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
+            | Change::InstanceFailed { .. }
             | Change::RunMoved { .. }
             | Change::Unknown { .. } => None,
         }
@@ -352,6 +371,7 @@ impl Change {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
+            | Change::InstanceFailed { .. }
             | Change::RunMoved { .. }
             | Change::Unknown { .. } => (&mut [], None),
         };
@@ -405,6 +425,7 @@ impl Change {
             | Change::ExecutionCancelRequested { at, .. }
             | Change::ExecutionGivenUp { at, .. }
             | Change::ExecutionSkipped { at, .. }
+            | Change::InstanceFailed { at, .. }
             | Change::RunMoved { at, .. }
             | Change::Unknown { at, .. } => *at,
         }

@@ -8,7 +8,7 @@
 use crate::change::Change;
 
 /// The level of this program: it knows every kind up to this level.
-pub const LEVEL: u32 = 4;
+pub const LEVEL: u32 = 5;
 
 /// The level of every server from before there were levels.
 pub const FIRST: u32 = 1;
@@ -22,6 +22,9 @@ pub const GRAPH: u32 = 3;
 
 /// The level that knows deleted nodes, and problems that nodes report.
 pub const NODES: u32 = 4;
+
+/// The level that knows [`Change::InstanceFailed`].
+pub const FINAL: u32 = 5;
 
 /// Returns the level that all living servers have in common, including this one.
 pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {
@@ -72,7 +75,7 @@ mod tests {
         assert!(known().level() <= LEVEL);
         assert_eq!(
             Change::KINDS.len(),
-            19,
+            20,
             "a new kind raises LEVEL, unless it came with the level's first release"
         );
     }

@@ -198,6 +198,7 @@ impl ServerStore {
                 | Change::ExecutionCancelRequested { epoch, .. }
                 | Change::ExecutionGivenUp { epoch, .. }
                 | Change::ExecutionSkipped { epoch, .. }
+                | Change::InstanceFailed { epoch, .. }
                 | Change::RunMoved { epoch, .. } => *epoch = current.live.epoch,
                 _ => {}
             }

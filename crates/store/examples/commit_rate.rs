@@ -54,6 +54,7 @@ fn new_leased(dice: &mut Dice, run: &RunId, node: NodeId, session: SessionId) ->
         reused: None,
         limits: None,
         cache_key: None,
+        failed_for_good: None,
     }
 }
 

@@ -121,7 +121,8 @@ impl<'a> Needs<'a> {
                 }
                 Change::ExecutionCancelRequested { run, execution, .. }
                 | Change::ExecutionGivenUp { run, execution, .. }
-                | Change::ExecutionSkipped { run, execution, .. } => {
+                | Change::ExecutionSkipped { run, execution, .. }
+                | Change::InstanceFailed { run, execution, .. } => {
                     needs.runs.insert(run);
                     needs.executions.insert(*execution);
                 }
@@ -208,6 +209,8 @@ pub(crate) struct Dirty<'a> {
     /// The changed executions with a new lease. Nothing else changes the lease columns, and an UPDATE without them does
     /// not rewrite their indexes.
     pub(crate) executions_leased: BTreeSet<ExecutionId>,
+    /// The stored executions whose instance failed for good.
+    pub(crate) executions_failed: BTreeSet<ExecutionId>,
 }
 
 /// A node that a batch deleted.
@@ -270,6 +273,11 @@ impl<'a> Dirty<'a> {
                         dirty.executions_leased.insert(*execution);
                     }
                 }
+                Change::InstanceFailed { execution, .. } => {
+                    if !dirty.executions_added.contains(execution) {
+                        dirty.executions_failed.insert(*execution);
+                    }
+                }
                 Change::ExecutionStarted { execution, .. }
                 | Change::ExecutionFinished { execution, .. }
                 | Change::ExecutionLost { execution, .. }
@@ -285,8 +293,8 @@ impl<'a> Dirty<'a> {
         dirty
     }
 
-    /// Returns the batch's additions to the counts of ended rows. An ended row never changes again, so each changed row
-    /// that has ended did so in this batch.
+    /// Returns the batch's additions to the counts of ended rows. The state of an ended row never changes again, so each
+    /// row whose state changed and that has ended did so in this batch.
     pub(crate) fn ended(&self, tables: &Tables) -> Vec<Ended> {
         let executions = self.executions_added.iter().chain(&self.executions_altered);
         let statuses =

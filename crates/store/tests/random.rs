@@ -161,6 +161,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
             Change::ExecutionSkipped { run, execution, epoch, reason, at: at(second) }
         }),
+        2 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
+            Change::InstanceFailed { run, epoch, execution, step: 0, node: None, item: None, reason, at: at(second) }
+        }),
         2 => (of(), epoch(), path(), prop::option::of(words()), second).prop_map(|(run, epoch, path, error, second)| {
             let end = error.map(|error| RunEnd { partial: true, error: Some(error) });
             Change::RunMoved { run, epoch, path, end, at: at(second) }

@@ -13,7 +13,9 @@ use downbeat_store::conformance::make::{
     added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse,
     registration_of, run_id, server, session,
 };
-use downbeat_store::conformance::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
+use downbeat_store::conformance::{
+    Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph, fill_nodes,
+};
 use downbeat_store::{Error, EventFilter, Hint, ServerRecord, SqliteStore, Store};
 use downbeat_testbed::Database;
 use rusqlite::Connection;
@@ -237,7 +239,10 @@ fn record(number: u32) -> ServerRecord {
 /// The table of migrations before the rule: schema 2, with two columns.
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
-/// Reverts to schema 5: drops what later migrations added.
+/// Reverts to schema 6: drops what later migrations added.
+const SCHEMA_6: &str =
+    "ALTER TABLE executions DROP COLUMN failed_for_good; DELETE FROM migrations WHERE number > 6;";
+/// Reverts from schema 6 to schema 5.
 const SCHEMA_5: &str = "DROP TABLE tombstones; ALTER TABLE nodes DROP COLUMN registration; \
      ALTER TABLE nodes DROP COLUMN problems; DELETE FROM migrations WHERE number > 5;";
 /// Reverts from schema 5 to schema 4.
@@ -260,7 +265,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
+    database.run(&format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     // An older server still writes its row without a level.
@@ -277,7 +282,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    let undo = format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
+    let undo = format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
     Connection::open(&path).unwrap().execute_batch(&undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
@@ -288,7 +293,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    database.run(&format!("{SCHEMA_5} {SCHEMA_4} {SCHEMA_2}")).await;
+    database.run(&format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2}")).await;
     // A reader keeps the table in use for a long time, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -329,14 +334,14 @@ async fn nodes_that_an_older_program_did_not_give_back_are_free() {
     database.drop().await;
 }
 
-#[tokio::test]
-async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
+/// Fills stores, reverts their schema with `undo`, and opens them again.
+async fn is_taken_on(fill: impl AsyncFn(&Arc<dyn Store>), undo: &str) {
     let database = Database::create().await;
     let store = downbeat_store::open(&database.url).await.unwrap();
-    fill_fleet(&store).await;
+    fill(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{SCHEMA_5} {SCHEMA_4}")).await;
+    database.run(undo).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -345,38 +350,28 @@ async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("downbeat.db");
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
-    fill_fleet(&store).await;
+    fill(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    Connection::open(&path).unwrap().execute_batch(&format!("{SCHEMA_5} {SCHEMA_4}")).unwrap();
+    Connection::open(&path).unwrap().execute_batch(undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
 }
 
 #[tokio::test]
-async fn a_store_of_schema_5_is_taken_on_with_all_that_it_holds() {
-    let database = Database::create().await;
-    let store = downbeat_store::open(&database.url).await.unwrap();
-    fill_graph(&store).await;
-    let before = Snapshot::of(&store).await;
-    store.close().await;
-    database.run(SCHEMA_5).await;
-    let store = downbeat_store::open(&database.url).await.unwrap();
-    assert_eq!(Snapshot::of(&store).await, before);
-    store.close().await;
-    database.drop().await;
+async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
+    is_taken_on(fill_fleet, &format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4}")).await;
+}
 
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("downbeat.db");
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
-    fill_graph(&store).await;
-    let before = Snapshot::of(&store).await;
-    store.close().await;
-    Connection::open(&path).unwrap().execute_batch(SCHEMA_5).unwrap();
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
-    assert_eq!(Snapshot::of(&store).await, before);
-    store.close().await;
+#[tokio::test]
+async fn a_store_of_schema_5_is_taken_on_with_all_that_it_holds() {
+    is_taken_on(fill_graph, &format!("{SCHEMA_6} {SCHEMA_5}")).await;
+}
+
+#[tokio::test]
+async fn a_store_of_schema_6_is_taken_on_with_all_that_it_holds() {
+    is_taken_on(fill_nodes, SCHEMA_6).await;
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use clap::Args;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{LeaseToken, RunId};
+use downbeat_core::level::LEVEL;
 use downbeat_core::node::Reach;
 use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::RunState;
@@ -107,7 +108,14 @@ fn compile(definition: Definition) -> Result<Plan, Failure> {
 
 fn with_turn(now: Timestamp, act: impl FnOnce(&mut Turn<'_>)) {
     let mut dice = Dice::new(1);
-    act(&mut Turn { now, dice: &mut dice, reach: &|_| Reach::Here, facts: &|_| None, fits: &|_| Ok(()) });
+    act(&mut Turn {
+        now,
+        dice: &mut dice,
+        reach: &|_| Reach::Here,
+        facts: &|_| None,
+        fits: &|_| Ok(()),
+        level: LEVEL,
+    });
 }
 
 fn refused(problems: &[spec::Problem]) -> Failure {

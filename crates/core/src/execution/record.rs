@@ -234,6 +234,9 @@ pub struct Execution {
     /// A hash of the inputs, if the task is cached: equal keys mean equal results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<Arc<str>>,
+    /// Why its instance failed for good; absent if that is not recorded. Only the last attempt has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_for_good: Option<Arc<str>>,
     pub created_at: Timestamp,
     #[serde(flatten)]
     pub state: State,

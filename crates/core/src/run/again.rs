@@ -138,6 +138,7 @@ impl RetryStart<'_> {
             // This copy does not run, so it uses no limits.
             limits: None,
             cache_key: None,
+            failed_for_good: None,
             created_at: now,
             state: former.state.clone(),
         };
@@ -145,7 +146,8 @@ impl RetryStart<'_> {
     }
 }
 
-/// Returns whether an instance failed, judged by its last attempt, in a run that ended as `run`.
+/// Returns whether an instance failed, judged by its last attempt, in a run that ended as `run`. For instances without
+/// [`Execution::failed_for_good`]: older releases did not record it.
 pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
     match last {
         Status::Failed | Status::Lost => true,
@@ -158,7 +160,7 @@ pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
 }
 
 fn instance_failed(last: &Execution, run: RunState) -> bool {
-    has_failed(last.state.status(), last.attempt, run)
+    last.failed_for_good.is_some() || has_failed(last.state.status(), last.attempt, run)
 }
 
 fn is_success(execution: &Execution) -> bool {
@@ -333,6 +335,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            failed_for_good: None,
             created_at: at(),
             state: state(status, on),
         };

@@ -90,6 +90,18 @@ impl Tables {
         }
         Ok(())
     }
+
+    /// Marks the last attempt of an instance that failed for good.
+    pub(super) fn mark_failed(&mut self, run: &RunId, id: ExecutionId, reason: &str) -> Applied {
+        let execution = self.executions.get_mut(&id).filter(|execution| execution.run() == run);
+        let execution = execution.ok_or(Refusal::NotFound)?;
+        let status = execution.state.status();
+        if status.is_open() || status == Status::Succeeded || execution.failed_for_good.is_some() {
+            return Err(Refusal::WrongState);
+        }
+        execution.failed_for_good = Some(reason.into());
+        Ok(())
+    }
 }
 
 /// Returns the lease of an execution that has not ended.

@@ -164,6 +164,10 @@ impl Tables {
                 self.has_epoch(run, *epoch)?;
                 self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
             }
+            Change::InstanceFailed { run, epoch, execution, reason, .. } => {
+                self.has_epoch(run, *epoch)?;
+                self.mark_failed(run, *execution, reason)
+            }
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use downbeat_core::Change;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::run::RunState;
 use downbeat_core::run::engine::Stop;
+use downbeat_core::{Change, level};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -546,4 +546,39 @@ fn nothing_is_tried_again_after_a_restart_when_a_final_loss_had_struck() {
     world.end(&all[0], Verdict::Failed);
     world.restart();
     assert_eq!(world.sent, ["0@n0", "0@n1", "0@n2"]);
+}
+
+#[test]
+fn a_final_failure_is_recorded_once_also_after_a_restart() {
+    let flaky = with(task("flaky"), "retry", json!({"max": 1}));
+    let definition = || fleet("continue", &[flaky.clone(), task("next")]);
+    let fails = |_, node: &str, _| if node == "n0" { Verdict::Failed } else { Verdict::Succeeded };
+    let recorded = ["0@n0: no retries are left"];
+    for dies_after in (0..8).map(Some).chain([None]) {
+        let mut world = World::new(definition(), 2, 1);
+        world.dies_after = dies_after;
+        world.play(fails);
+        world.restart();
+        assert_eq!(world.failed_for_good, recorded, "{dies_after:?}");
+    }
+    let mut world = World::new(definition(), 2, 1);
+    world.level = level::FINAL - 1;
+    world.play(fails);
+    assert!(world.failed_for_good.is_empty(), "an older server cannot read the record");
+}
+
+#[test]
+fn a_restart_records_final_failures_of_an_older_release() {
+    let mut world = World::new(fleet("continue", &[task("a"), task("b")]), 2, 1);
+    world.level = level::FINAL - 1;
+    world.begin();
+    let all = world.open(Status::Pending);
+    for execution in &all {
+        world.lease(execution);
+    }
+    world.end(&all[0], Verdict::Failed);
+    world.level = level::FINAL;
+    world.restart();
+    world.restart();
+    assert_eq!(world.failed_for_good, ["0@n0: the task has no retries"]);
 }

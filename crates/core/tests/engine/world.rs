@@ -9,10 +9,10 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Serv
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::{Plan, StepIx, resolve};
 use downbeat_core::run::engine::{Progress, Stop, Turn};
-use downbeat_core::run::{self, Resolved, RunEnd, RunEvent, RunMade, RunRecord, RunState};
+use downbeat_core::run::{self, Instance, Resolved, RunEnd, RunEvent, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::Parent;
-use downbeat_core::{Change, Dice, Timestamp};
+use downbeat_core::{Change, Dice, Timestamp, level};
 use jiff::SignedDuration;
 use serde_json::Value;
 use uuid::Uuid;
@@ -45,6 +45,10 @@ pub(crate) struct World {
     pub(crate) broken: Option<String>,
     /// A node leases this execution just before the engine's next changes are committed.
     pub(crate) race: Option<ExecutionId>,
+    /// The common level of all servers.
+    pub(crate) level: u32,
+    /// The instances that the engine recorded as failed for good, in order: step@node: reason.
+    pub(crate) failed_for_good: Vec<String>,
 }
 
 pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
@@ -123,6 +127,8 @@ impl World {
             remembered: Vec::new(),
             broken: None,
             race: None,
+            level: level::LEVEL,
+            failed_for_good: Vec::new(),
         }
     }
 
@@ -146,8 +152,14 @@ impl World {
             () if self.offline.contains(&node) => Reach::Offline,
             () => Reach::Here,
         };
-        let mut turn =
-            Turn { now: self.now, dice: &mut self.dice, reach: &reach, facts: &|_| None, fits: &fits };
+        let mut turn = Turn {
+            now: self.now,
+            dice: &mut self.dice,
+            reach: &reach,
+            facts: &|_| None,
+            fits: &fits,
+            level: self.level,
+        };
         act(&mut self.progress, &mut turn);
     }
 
@@ -298,6 +310,18 @@ impl World {
             }
             Change::ExecutionLost { execution, token, reason, at, .. } => {
                 step(&execution, execution::Event::LeaseEnded { token, reason, at })
+            }
+            Change::InstanceFailed { execution: id, reason, .. } => {
+                let last = &self.executions[&id];
+                let instance = Instance::of(last);
+                let mut attempts = self.executions.values().filter(|other| Instance::of(other) == instance);
+                assert!(attempts.all(|other| other.attempt <= last.attempt), "the last attempt is marked");
+                assert!(!last.state.status().is_open() && last.state.status() != Status::Succeeded);
+                assert!(last.failed_for_good.is_none(), "a failure is recorded once");
+                self.failed_for_good.push(format!("{}@{}: {reason}", last.step(), self.place(last)));
+                let last = self.executions.get_mut(&id).expect("the execution exists");
+                last.failed_for_good = Some(reason.into());
+                true
             }
             other => panic!("the engine does not make {other:?}"),
         }

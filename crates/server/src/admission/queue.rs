@@ -109,6 +109,7 @@ impl Queue {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
+            | Change::InstanceFailed { .. }
             | Change::Unknown { .. } => Affects::Nothing,
         }
     }

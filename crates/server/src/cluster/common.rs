@@ -28,12 +28,16 @@ impl CommonLevel {
         }
     }
 
+    pub(crate) fn get(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// Returns whether every live server supports a level.
     pub(crate) fn reaches(&self, level: u32) -> bool {
-        self.0.load(Ordering::Acquire) >= level
+        self.get() >= level
     }
 
     pub(crate) fn allows(&self, change: &Change) -> bool {
-        level::allows(self.0.load(Ordering::Acquire), change)
+        level::allows(self.get(), change)
     }
 }

@@ -110,6 +110,7 @@ impl Board {
                 }
             }
             Change::ExecutionStarted { .. }
+            | Change::InstanceFailed { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }

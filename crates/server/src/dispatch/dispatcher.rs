@@ -15,6 +15,7 @@ use tracing::warn;
 
 use super::Board;
 use crate::clock::Clock;
+use crate::cluster::CommonLevel;
 use crate::journal::{Journal, Perform};
 use crate::metrics::{Figure, Metrics};
 use crate::works::Works;
@@ -31,10 +32,11 @@ pub(crate) struct Dispatcher {
     metrics: Metrics,
     /// Only this server's claims count in its metrics.
     server: ServerId,
+    level: CommonLevel,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration) -> Self {
+    pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration, level: CommonLevel) -> Self {
         let mut board = Board::default();
         board.set_lease_ttl(lease_ttl);
         Self {
@@ -43,6 +45,7 @@ impl Dispatcher {
             wake: Arc::new(Notify::new()),
             metrics,
             server,
+            level,
         }
     }
 
@@ -66,7 +69,7 @@ impl Dispatcher {
             let work = work.as_ref().and_then(|work| work.step(step.0));
             work.map_or(Ok(()), |work| self.board().fits_any(work))
         };
-        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits })
+        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits, level: self.level.get() })
     }
 
     /// Returns the work of all open executions.

@@ -92,6 +92,9 @@ impl Wake {
 
 /// Returns whether the execution may have ended with this change.
 fn concerns(change: &Change, id: ExecutionId) -> bool {
-    let goes_on = matches!(change, Change::ExecutionLeased { .. } | Change::ExecutionStarted { .. });
-    change.execution() == Some(id) && !goes_on
+    let is_other = matches!(
+        change,
+        Change::ExecutionLeased { .. } | Change::ExecutionStarted { .. } | Change::InstanceFailed { .. }
+    );
+    change.execution() == Some(id) && !is_other
 }

@@ -191,6 +191,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            failed_for_good: None,
         };
         let executions = states.into_iter().map(execution).collect();
         Change::ExecutionsAdded { run: run(), epoch: 1, executions, at: Timestamp::UNIX_EPOCH }

@@ -181,7 +181,9 @@ impl Actor {
             release(&self.dispatcher, std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
-                Refusal::NodeHeld(_) => {
+                // An older server has just joined, and the whole submission was refused: the rest is committed again.
+                Refusal::NotKnownToAll if matches!(change, Change::InstanceFailed { .. }) => {}
+                Refusal::NodeHeld(_) | Refusal::NotKnownToAll => {
                     if let Ok(again) = &mut result {
                         again.push(change);
                     }

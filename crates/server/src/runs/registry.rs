@@ -142,6 +142,7 @@ impl Runs {
             | Change::ExecutionLeased { .. }
             | Change::ExecutionStarted { .. }
             | Change::ExecutionCancelRequested { .. }
+            | Change::InstanceFailed { .. }
             | Change::Unknown { .. } => {}
         }
     }

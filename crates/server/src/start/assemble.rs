@@ -113,7 +113,8 @@ async fn base(
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let last_seq = store.last_seq().await?;
     let feed = Feed::new(last_seq);
-    let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0);
+    let level = CommonLevel::default();
+    let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone());
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
@@ -124,7 +125,6 @@ async fn base(
         // The journal of a replica ends before it can be used.
         journal_stop.cancel();
     }
-    let level = CommonLevel::default();
     let (journal, journal_task) = Journal::start(
         Arc::clone(&store),
         server,

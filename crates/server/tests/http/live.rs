@@ -80,6 +80,12 @@ impl Folded {
         }
     }
 
+    /// Returns how many instances failed for good, according to the events.
+    fn failed_for_good(&mut self) -> usize {
+        let results = self.projections[0].run().results.values().flat_map(BTreeMap::values);
+        results.filter(|result| result.failed_for_good.is_some()).count()
+    }
+
     /// Lets the agents work until the run has ended. `fails` selects the executions that fail.
     async fn drive(&mut self, agents: &mut [Agent], fails: impl Fn(u32) -> bool) {
         let mut number = 0;
@@ -136,8 +142,10 @@ async fn a_roll_out_with_retries_and_a_budget_that_is_spent() {
     ]});
     let mut run = Folded::submit(&setup, &definition).await;
     run.drive(&mut agents, |number| number == 0 || number >= 5).await;
+    assert!(run.failed_for_good() > 0);
     let mut run = Folded::submit(&setup, &definition).await;
     run.drive(&mut agents, |_| false).await;
+    assert_eq!(run.failed_for_good(), 0);
 }
 
 #[tokio::test]

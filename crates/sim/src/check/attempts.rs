@@ -18,6 +18,8 @@ pub(super) struct Attempt {
     pub(super) number: u32,
     pub(super) status: Status,
     pub(super) lease: Option<Lease>,
+    /// Its instance was recorded as failed for good.
+    pub(super) is_final: bool,
 }
 
 /// An instance of a step: on a node, for an item, or placed.
@@ -76,6 +78,11 @@ impl AttemptLog {
                     self.alter(*execution, Status::Cancelled);
                 }
             }
+            Change::InstanceFailed { execution, .. } => {
+                if let Some(attempt) = self.attempts.get_mut(execution) {
+                    attempt.is_final = true;
+                }
+            }
             _ => debug_assert!(event.change.execution().is_none(), "{:?} changes an execution", event.change),
         }
     }
@@ -93,6 +100,7 @@ impl AttemptLog {
             number: execution.attempt,
             status: execution.state.status(),
             lease,
+            is_final: false,
         };
         self.attempts.insert(execution.id, attempt);
         self.of_run.entry(run.clone()).or_default().push(execution.id);

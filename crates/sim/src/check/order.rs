@@ -59,6 +59,9 @@ fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &
 fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, former: &[&Attempt]) {
     let Some(last) = former.last() else { return };
     let (id, step) = (execution.id, StepIx(execution.step()));
+    if last.is_final {
+        findings.add(format_args!("{id} is retried although step {step} failed for good"));
+    }
     let count = |statuses: &[Status]| {
         u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
             .unwrap_or(u32::MAX)

@@ -63,6 +63,7 @@ fn epoch(change: &Change) -> Option<u64> {
         | Change::ExecutionCancelRequested { epoch, .. }
         | Change::ExecutionGivenUp { epoch, .. }
         | Change::ExecutionSkipped { epoch, .. }
+        | Change::InstanceFailed { epoch, .. }
         | Change::RunMoved { epoch, .. } => Some(*epoch),
         _ => None,
     }
@@ -77,7 +78,8 @@ fn wrote_as_old_owner(before: &Tables, shown: &[Option<u64>], outcomes: &[Applie
 fn ended_moved(before: &Tables, after: &Tables) -> bool {
     let mut ended = before.executions.values().filter(|execution| !execution.state.status().is_open());
     let run = before.runs.get(&run_id());
-    ended.any(|execution| after.executions.get(&execution.id) != Some(execution))
+    let state = |id| after.executions.get(id).map(|execution| &execution.state);
+    ended.any(|execution| state(&execution.id) != Some(&execution.state))
         || run.is_some_and(|run| run.is_ended() && after.runs.get(&run_id()) != Some(run))
 }
 
@@ -112,6 +114,7 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::NodeDeleted { .. } => true,
         Change::NodeMoved { to, .. } => *to == NodeStatus::Offline,
         Change::ExecutionStarted { .. }
+        | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
         | Change::RunMoved { .. }
@@ -201,6 +204,7 @@ fn no_epoch_guard(tables: &Tables, change: &mut Change) {
         | Change::ExecutionCancelRequested { epoch, .. }
         | Change::ExecutionGivenUp { epoch, .. }
         | Change::ExecutionSkipped { epoch, .. }
+        | Change::InstanceFailed { epoch, .. }
         | Change::RunMoved { epoch, .. } => *epoch = current,
         _ => {}
     }

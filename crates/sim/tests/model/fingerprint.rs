@@ -77,7 +77,8 @@ impl View<'_> {
             State::Failed { outcome, .. } | State::Cancelled { outcome, .. } => u64::from(outcome.is_some()),
             State::Pending { .. } | State::Succeeded { .. } | State::Skipped { .. } | State::Lost { .. } => 0,
         };
-        all(&[self.name(execution), state.status() as u64, lease, detail])
+        let is_final = u64::from(execution.failed_for_good.is_some());
+        all(&[self.name(execution), state.status() as u64, lease, detail, is_final])
     }
 
     /// Hashes the parts of the tables that a decision reads.
@@ -98,7 +99,8 @@ impl View<'_> {
             | Change::ExecutionLost { execution, .. }
             | Change::ExecutionCancelRequested { execution, .. }
             | Change::ExecutionGivenUp { execution, .. }
-            | Change::ExecutionSkipped { execution, .. } => self.named(*execution),
+            | Change::ExecutionSkipped { execution, .. }
+            | Change::InstanceFailed { execution, .. } => self.named(*execution),
             Change::NodeMoved { node, .. } | Change::NodeDeleted { node, .. } => {
                 self.place(node_index(*node))
             }

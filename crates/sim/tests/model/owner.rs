@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken};
+use downbeat_core::level::LEVEL;
 use downbeat_core::node::Reach;
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::engine::{Progress, Stop, Turn};
@@ -223,7 +224,14 @@ impl Owner {
         let now = time(epoch);
         act(
             &mut self.progress,
-            &mut Turn { now, dice: &mut dice, reach: &reach, facts: &|_| None, fits: &|_| Ok(()) },
+            &mut Turn {
+                now,
+                dice: &mut dice,
+                reach: &reach,
+                facts: &|_| None,
+                fits: &|_| Ok(()),
+                level: LEVEL,
+            },
         );
         let changes = self.progress.take_changes(now);
         for change in &changes {

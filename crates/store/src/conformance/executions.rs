@@ -10,8 +10,8 @@ use downbeat_core::work::Parent;
 use serde_json::json;
 
 use super::make::{
-    added, apply, at, commit, created, execution, execution_id, finished, lease, leased, node, origin,
-    outcome, outcome_with_outputs, pending, refuse, run_id, token, try_one,
+    added, apply, at, commit, created, execution, execution_id, failed_for_good, finished, lease, leased,
+    node, origin, outcome, outcome_with_outputs, pending, refuse, run_id, token, try_one,
 };
 use crate::port::Store;
 
@@ -150,6 +150,7 @@ pub async fn added_executions_are_read_back_whole(store: Arc<dyn Store>) {
             reused: (number % 4 == 0).then(|| execution_id(900 + number)),
             limits: (number % 5 == 1).then(|| Arc::new(Limits::from(both()))),
             cache_key: (number % 3 == 1).then(|| Arc::from(format!("key 'ü' {number}"))),
+            failed_for_good: (number % 3 == 2).then(|| "no retries are left".into()),
             ..execution(number, 1, state)
         })
         .collect();
@@ -228,6 +229,29 @@ pub async fn deciding_for_a_run_needs_its_epoch(store: Arc<dyn Store>) {
         }
     }
     assert_eq!(read(&store, 1).await.state, pending());
+}
+
+pub async fn a_final_failure_is_marked_once_on_an_execution_that_did_not_succeed(store: Arc<dyn Store>) {
+    let lost = State::Lost { lease: lease(9, 1), started_at: None, reason: "silent".to_owned(), at: at(5) };
+    let states = [leased(1, 1), leased(2, 1), pending(), lost];
+    let executions = (1..).zip(states).map(|(number, state)| execution(number, 1, state)).collect();
+    // The fourth is added and marked in one batch.
+    apply(&store, &[created(1), created(2), added(1, executions), failed_for_good(1, 4, 1)]).await;
+    apply(&store, &[finished(1, 1, 1, Verdict::Failed), finished(1, 2, 2, Verdict::Succeeded)]).await;
+    let before = read(&store, 1).await;
+    refuse(&store, failed_for_good(1, 1, 2), Refusal::StaleEpoch).await;
+    refuse(&store, failed_for_good(2, 1, 1), Refusal::NotFound).await;
+    refuse(&store, failed_for_good(1, 5, 1), Refusal::NotFound).await;
+    refuse(&store, failed_for_good(1, 2, 1), Refusal::WrongState).await;
+    refuse(&store, failed_for_good(1, 3, 1), Refusal::WrongState).await;
+    let counted = store.tally().await.unwrap();
+    apply(&store, &[failed_for_good(1, 1, 1)]).await;
+    refuse(&store, failed_for_good(1, 1, 1), Refusal::WrongState).await;
+    assert_eq!(store.tally().await.unwrap(), counted, "the execution ended before");
+    let reason = Some("no retries are left".into());
+    assert_eq!(read(&store, 1).await, Execution { failed_for_good: reason.clone(), ..before });
+    assert_eq!(read(&store, 4).await.failed_for_good, reason);
+    assert_eq!(read(&store, 2).await.failed_for_good, None);
 }
 
 pub async fn a_second_result_in_one_batch_is_refused(store: Arc<dyn Store>) {

@@ -210,6 +210,7 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
         reused: None,
         limits: None,
         cache_key: None,
+        failed_for_good: None,
     }
 }
 
@@ -223,6 +224,19 @@ pub fn finished(run: u32, execution: u32, by: u32, verdict: Verdict) -> Change {
         execution: execution_id(execution),
         token: token(by),
         outcome: outcome(verdict),
+    }
+}
+
+pub fn failed_for_good(run: u32, execution: u32, epoch: u64) -> Change {
+    Change::InstanceFailed {
+        run: run_id(run),
+        epoch,
+        execution: execution_id(execution),
+        step: 0,
+        node: None,
+        item: None,
+        reason: "no retries are left".to_owned(),
+        at: at(61),
     }
 }
 

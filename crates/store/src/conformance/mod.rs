@@ -19,7 +19,7 @@ pub mod upkeep;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph};
+pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph, fill_nodes};
 
 /// Creates a test for each case. `$fresh` is an async function without arguments; it returns a value with a field
 /// `store` and an async method `done`, which is called after the case has passed.
@@ -80,6 +80,7 @@ macro_rules! conformance_suite {
                 every_state_answers_every_event_as_the_machine_says
                 a_change_that_names_another_run_is_refused
                 deciding_for_a_run_needs_its_epoch
+                a_final_failure_is_marked_once_on_an_execution_that_did_not_succeed
                 a_second_result_in_one_batch_is_refused
                 a_result_is_applied_once_however_often_it_is_sent
                 executions_are_read_by_their_ids

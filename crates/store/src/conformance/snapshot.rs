@@ -13,9 +13,9 @@ use downbeat_core::work::Parent;
 
 use super::limits::some_limits;
 use super::make::{
-    added, admitted, apply, at, created, deleted, execution, execution_id, finished, lease, leased, made,
-    made_as, moved, node, origin, outcome_with_outputs, pending, problems, registered, registration_of,
-    run_id, server, session, token,
+    added, admitted, apply, at, created, deleted, execution, execution_id, failed_for_good, finished, lease,
+    leased, made, made_as, moved, node, origin, outcome_with_outputs, pending, problems, registered,
+    registration_of, run_id, server, session, token,
 };
 use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
@@ -63,6 +63,12 @@ impl Snapshot {
 
 /// Adds rows of every kind to a store.
 pub async fn fill(store: &Arc<dyn Store>) {
+    fill_nodes(store).await;
+    apply(store, &[failed_for_good(84, 843, 1)]).await;
+}
+
+/// Adds rows of every kind that programs of the fourth level know.
+pub async fn fill_nodes(store: &Arc<dyn Store>) {
     fill_graph(store).await;
     let former = Former::Session { session: session(91), silent_since: None };
     let registration = registration_of(91, session(92), 50, former);

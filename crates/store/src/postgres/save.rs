@@ -18,7 +18,7 @@ use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::port::Error;
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, HoldRow,
+    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, FailedRow, HoldRow,
     LimitUseRow, NodeLiveRow, ProblemsRow, RunLiveRow, RunRow, StateColumns, definition_row, description_row,
     execution_row, json, list, run_row,
 };
@@ -48,6 +48,8 @@ static UPDATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRo
 static INSERT_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
 static UPDATE_EXECUTIONS: LazyLock<Write> =
     LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
+static FAIL_EXECUTIONS: LazyLock<Write> =
+    LazyLock::new(|| Write::update::<FailedRow<'_>>("executions", |_| true));
 static COUNT: LazyLock<Write> = LazyLock::new(|| Write::insert::<Ended>("ended_lately"));
 /// The lock for numbering events. The commit releases it.
 const LOCK_NUMBERS: &str = "SELECT 1 FROM feed WHERE one = 1 FOR UPDATE";
@@ -114,6 +116,7 @@ pub(super) async fn save(
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
     let added = added.collect::<Result<Vec<_>, _>>()?;
     let altered: Vec<_> = dirty.executions_altered.iter().map(state).collect();
+    let failed: Vec<_> = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id])).collect();
     let taken: Vec<_> = holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
     let cached: Vec<_> = dirty.cached(tables).collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
@@ -136,6 +139,7 @@ pub(super) async fn save(
     flight.rows(&UPDATE_RUNS, &altered_runs);
     flight.rows(&INSERT_EXECUTIONS, &added);
     flight.rows(&UPDATE_EXECUTIONS, &altered);
+    flight.rows(&FAIL_EXECUTIONS, &failed);
     if !holds.removed.is_empty() {
         let nodes: Vec<Uuid> = holds.removed.iter().map(|node| node.0).collect();
         flight.push(DELETE_HOLDS, vec![Box::new(nodes)]);

@@ -15,7 +15,7 @@ use super::text::Text;
 use crate::port::Error;
 
 columns! {
-    /// The columns of `executions` that never change.
+    /// The columns of `executions` that do not belong to its state.
     struct MadeColumns<'a> {
         run: Text<'a>,
         step: i32,
@@ -27,6 +27,21 @@ columns! {
         item: Option<i32>,
         limits: Option<Text<'a>>,
         cache_key: Option<Text<'a>>,
+        failed_for_good: Option<Text<'a>>,
+    }
+}
+
+columns! {
+    /// The column of `executions` that is set when the instance has failed for good, after the id.
+    struct FailedRow<'a> {
+        id: Uuid,
+        failed_for_good: Option<Text<'a>>,
+    }
+}
+
+impl<'a> FailedRow<'a> {
+    pub(crate) fn of(execution: &'a Execution) -> Self {
+        Self { id: execution.id.0, failed_for_good: execution.failed_for_good.as_deref().map(Text::from) }
     }
 }
 
@@ -45,6 +60,7 @@ pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>, E
         item: execution.item().map(small),
         limits: execution.limits.as_deref().map(json).transpose()?.map(Text::from),
         cache_key: execution.cache_key.as_deref().map(Text::from),
+        failed_for_good: execution.failed_for_good.as_deref().map(Text::from),
     };
     Ok((StateColumns::of(execution), made))
 }
@@ -73,6 +89,7 @@ impl Record for Execution {
             reused: made.reused.map(ExecutionId),
             limits: made.limits.map(|limits| parse("limits", &limits.0)).transpose()?.map(Arc::new),
             cache_key: made.cache_key.map(|key| Arc::from(&*key.0)),
+            failed_for_good: made.failed_for_good.map(|reason| Arc::from(&*reason.0)),
         })
     }
 }

@@ -17,8 +17,8 @@ use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds}
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, HoldRow,
-    LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
+    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, FailedRow,
+    HoldRow, LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
     StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 
@@ -59,6 +59,8 @@ static LEASE_EXECUTION: LazyLock<Write> =
 static UPDATE_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
     Write::update::<StateColumns<'_>>("executions", |column| !LEASE_COLUMNS.contains(&column))
 });
+static FAIL_EXECUTION: LazyLock<Write> =
+    LazyLock::new(|| Write::update::<FailedRow<'_>>("executions", |_| true));
 static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
     Write::new::<CachedRow<'_>>(
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
@@ -287,6 +289,8 @@ pub(super) fn save_executions(
     LEASE_EXECUTION.each(transaction, dirty.executions_leased.iter().map(state))?;
     let others = dirty.executions_altered.difference(&dirty.executions_leased);
     UPDATE_EXECUTION.each(transaction, others.map(state))?;
+    let failed = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id]));
+    FAIL_EXECUTION.each(transaction, failed)?;
     INSERT_CACHED.each(transaction, dirty.cached(tables))
 }
 

@@ -24,6 +24,7 @@ pub(super) enum End {
 /// An attempt that ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
+    pub execution: ExecutionId,
     pub at: At,
     pub end: End,
 }
@@ -104,7 +105,7 @@ impl Attempts {
     /// Ends an attempt; returns whether it was active.
     pub(super) fn end(&mut self, execution: ExecutionId, end: End) -> bool {
         let active = self.active.remove(&execution);
-        self.ended.extend(active.as_ref().map(|active| Ended { at: active.at, end }));
+        self.ended.extend(active.as_ref().map(|active| Ended { execution, at: active.at, end }));
         active.is_some()
     }
 

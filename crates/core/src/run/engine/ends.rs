@@ -23,11 +23,11 @@ impl Progress {
         again.sort_unstable_by_key(|ended| (ended.at.pass, ended.at.walk));
         for ended in again {
             let sent = match ended.end {
-                End::Failed => self.try_again(ended.at, turn),
-                _ => self.send_again(ended.at, turn),
+                End::Failed => self.try_again(ended, turn),
+                _ => self.send_again(ended, turn),
             };
-            if !sent {
-                self.end_instance(ended, turn);
+            if let Err(last) = sent {
+                self.end_instance(last, turn);
                 walks.push((ended.at.pass, ended.at.walk));
             }
         }
@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// Returns whether the retry or delivery rule allows another attempt.
-    fn may_come_again(&self, &Ended { at, end }: &Ended) -> bool {
+    pub(super) fn may_come_again(&self, &Ended { at, end, .. }: &Ended) -> bool {
         match end {
             End::Failed => self.has_retries(at),
             End::Lost | End::Cancelled => self.stopping.is_none() && self.has_resends(at),
@@ -47,7 +47,8 @@ impl Progress {
     }
 
     /// Ends an instance whose last attempt ended.
-    fn end_instance(&mut self, Ended { at, end }: Ended, turn: &Turn<'_>) {
+    fn end_instance(&mut self, ended: Ended, turn: &Turn<'_>) {
+        let Ended { at, end, .. } = ended;
         let failed = match end {
             End::Succeeded => false,
             End::Failed | End::GivenUp => true,
@@ -57,7 +58,7 @@ impl Progress {
             End::Skipped => self.passes.walk(at.pass, at.walk).attempt > 1,
         };
         if failed {
-            self.instance_failed(at, turn);
+            self.instance_failed(ended, turn);
         } else if end != End::Skipped {
             self.passes.mark_ran(at.pass);
         }
@@ -70,10 +71,12 @@ impl Progress {
         self.plan.task(at.step).retry.is_some_and(|rule| used < rule.max)
     }
 
-    fn try_again(&mut self, at: At, turn: &mut Turn<'_>) -> bool {
-        let Some(rule) = self.plan.task(at.step).retry else { return false };
+    /// Retries after a failure. Returns the instance's last attempt if no further one is sent.
+    fn try_again(&mut self, ended: Ended, turn: &mut Turn<'_>) -> Result<(), Ended> {
+        let at = ended.at;
+        let Some(rule) = self.plan.task(at.step).retry else { return Err(ended) };
         if !self.has_retries(at) || !self.goes_on(at.step) {
-            return false;
+            return Err(ended);
         }
         let walk = self.passes.walk_mut(at.pass, at.walk);
         walk.retries += 1;
@@ -88,9 +91,11 @@ impl Progress {
             && self.passes.walk(at.pass, at.walk).losses < limits::RESENDS_AFTER_LOSS
     }
 
-    fn send_again(&mut self, at: At, turn: &mut Turn<'_>) -> bool {
+    /// Sends again after a loss. Returns the instance's last attempt if no further one is sent.
+    fn send_again(&mut self, ended: Ended, turn: &mut Turn<'_>) -> Result<(), Ended> {
+        let at = ended.at;
         if !self.has_resends(at) || !self.goes_on(at.step) {
-            return false;
+            return Err(ended);
         }
         self.passes.walk_mut(at.pass, at.walk).losses += 1;
         let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));

@@ -2,12 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::attempts::{End, Ended};
 use super::passes::At;
 use super::progress::{Progress, Turn};
 use crate::change::Change;
 use crate::ids::ExecutionId;
+use crate::level;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx};
-use crate::spec::{Strategy, budget_text};
+use crate::run::Instance;
+use crate::spec::{Delivery, Strategy, budget_text};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failures {
@@ -53,6 +56,14 @@ impl Failures {
     }
 }
 
+/// An instance that failed for good, to be recorded.
+#[derive(Clone, Debug)]
+pub(super) struct FinalFailure {
+    instance: Instance,
+    execution: ExecutionId,
+    reason: &'static str,
+}
+
 /// Returns how many failures a run tolerates.
 fn budget(plan: &Plan) -> u32 {
     plan.budget().unwrap_or(match plan.definition.strategy() {
@@ -63,11 +74,48 @@ fn budget(plan: &Plan) -> u32 {
 
 impl Progress {
     /// Records that the last attempt of an instance failed.
-    pub(super) fn instance_failed(&mut self, at: At, turn: &Turn<'_>) {
+    pub(super) fn instance_failed(&mut self, last: Ended, turn: &Turn<'_>) {
+        self.record_failure(self.final_failure(last), turn);
+        let at = last.at;
         let node = self.note_failure(at);
         if self.count_failure(at.pass, at.step, node) {
             self.withdraw(turn);
         }
+    }
+
+    /// Returns the failure to record. Must be called before the walk moves to its next leaf.
+    pub(super) fn final_failure(&self, Ended { execution, at, end }: Ended) -> FinalFailure {
+        let reason = match end {
+            End::Failed if self.has_retries(at) => "nothing is retried any more",
+            End::Failed if self.plan.task(at.step).retry.is_some() => "no retries are left",
+            End::Failed => "the task has no retries",
+            End::Lost | End::Cancelled if self.has_resends(at) => "nothing is sent again any more",
+            End::Lost | End::Cancelled if self.plan.steps[at.step].delivery == Delivery::AtLeastOnce => {
+                "it was lost too often"
+            }
+            End::Lost | End::Cancelled => "the task is not sent again after a loss",
+            End::Skipped => "its retry was withdrawn",
+            End::GivenUp | End::Succeeded => "it could not be sent",
+        };
+        FinalFailure { instance: self.instance(at), execution, reason }
+    }
+
+    /// Records that an instance failed for good, if all servers know such records.
+    pub(super) fn record_failure(&mut self, failure: FinalFailure, turn: &Turn<'_>) {
+        if turn.level < level::FINAL {
+            return;
+        }
+        let FinalFailure { instance: Instance { step, node, item }, execution, reason } = failure;
+        self.emit(Change::InstanceFailed {
+            run: self.run.clone(),
+            epoch: self.epoch,
+            execution,
+            step: step.0,
+            node,
+            item: item.map(|item| item.0),
+            reason: reason.to_owned(),
+            at: turn.now,
+        });
     }
 
     /// Marks the walk, the pass and the node as failed; returns the node.

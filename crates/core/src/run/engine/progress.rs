@@ -33,6 +33,8 @@ pub struct Turn<'a> {
     pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
     /// Returns `Ok` if some node fits a placed step, judged by its lasting properties; else the reason why none fits.
     pub fits: &'a dyn Fn(StepIx) -> Result<(), String>,
+    /// The level that all living servers have in common; see [`level`](crate::level).
+    pub level: u32,
 }
 
 /// The reason why the rest of a run is ended.
@@ -184,6 +186,7 @@ impl Progress {
             Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
             Change::RunPauseSet { paused, .. } => self.paused = *paused,
             Change::ExecutionStarted { .. }
+            | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::attempts::{Active, End, Ended};
+use super::failures::FinalFailure;
 use super::history::History;
 use super::outputs::Speaker;
 use super::passes::{At, EntryEnd};
@@ -23,6 +24,8 @@ use crate::run::{Instance, RunRecord, RunState};
 pub(super) struct Resume {
     stop: Option<Stop>,
     failures: Vec<Failure>,
+    /// Final failures that were not recorded as such.
+    unrecorded: Vec<FinalFailure>,
     ended: Vec<Ended>,
     walks: Vec<(PassIx, WalkIx)>,
     passes: Vec<PassIx>,
@@ -42,7 +45,8 @@ struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Own,
-    /// Fail-fast withdrew the next attempt: another instance must have failed before, whatever the clocks show.
+    /// Fail-fast withdrew or prevented the next attempt: another instance must have failed before, whatever the clocks
+    /// show.
     Withdrawn,
 }
 
@@ -122,6 +126,9 @@ impl Progress {
         let resume = std::mem::take(&mut self.resume);
         if let Some(stop) = resume.stop {
             self.begin_stop(stop, turn);
+        }
+        for failure in resume.unrecorded {
+            self.record_failure(failure, turn);
         }
         self.attempts.add_ended(resume.ended);
         self.follow_ends(resume.walks, turn);
@@ -222,7 +229,9 @@ impl Progress {
         history: &History<'_>,
     ) -> Recorded {
         let Some((last, before)) = attempts.split_last() else { return Recorded::Over };
-        let went_on = |progress: &Self| history.went_on(plan, at.pass, progress.instance(at));
+        let recorded = last.failed_for_good.is_some();
+        // Releases before `failed_for_good` left only the records that follow.
+        let is_final = |progress: &Self| recorded || history.went_on(plan, at.pass, progress.instance(at));
         match &last.state {
             State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
                 self.restore_active(at, last, before.last().is_some_and(|former| is_loss(&former.state)));
@@ -235,25 +244,27 @@ impl Progress {
                 self.note_outputs_of(at.step, speaker, &outcome.outputs);
             }
             State::Skipped { .. } if before.is_empty() => {}
-            State::Skipped { at: time, .. } => self.restore_failure(at, Cause::Withdrawn, *time),
-            State::Failed { lease: None, at: time, .. } => self.restore_failure(at, Cause::Own, *time),
+            State::Skipped { at: time, .. } => self.restore_failure(at, last, End::Skipped, *time),
+            State::Failed { lease: None, at: time, .. } => {
+                self.restore_failure(at, last, End::GivenUp, *time);
+            }
             State::Failed { lease: Some(_), at: time, .. } => {
-                if self.has_retries(at) && !went_on(self) {
+                if self.has_retries(at) && !is_final(self) {
                     self.passes.mark_ran(at.pass);
-                    self.resume.ended.push(Ended { at, end: End::Failed });
+                    self.resume.ended.push(Ended { execution: last.id, at, end: End::Failed });
                     return Recorded::Open;
                 }
-                self.restore_failure(at, Cause::Own, *time);
+                self.restore_failure(at, last, End::Failed, *time);
             }
             State::Lost { at: time, .. } | State::Cancelled { at: time, .. } => {
                 self.passes.mark_ran(at.pass);
                 // Final ends are identified before anything is retried: one of them may have triggered fail-fast.
-                if self.has_resends(at) && !went_on(self) {
-                    self.resume.ended.push(Ended { at, end: End::Lost });
+                if self.has_resends(at) && !is_final(self) {
+                    self.resume.ended.push(Ended { execution: last.id, at, end: End::Lost });
                     return Recorded::Open;
                 }
-                if !history.stopped {
-                    self.restore_failure(at, Cause::Own, *time);
+                if recorded || !history.stopped {
+                    self.restore_failure(at, last, End::Lost, *time);
                 }
             }
         }
@@ -273,7 +284,14 @@ impl Progress {
     }
 
     /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.
-    fn restore_failure(&mut self, at: At, cause: Cause, time: Timestamp) {
+    fn restore_failure(&mut self, at: At, last: &Execution, end: End, time: Timestamp) {
+        let ended = Ended { execution: last.id, at, end };
+        if last.failed_for_good.is_none() {
+            let failure = self.final_failure(ended);
+            self.resume.unrecorded.push(failure);
+        }
+        let is_withdrawn = end == End::Skipped || self.may_come_again(&ended);
+        let cause = if is_withdrawn { Cause::Withdrawn } else { Cause::Own };
         let node = self.note_failure(at);
         let At { pass, step, .. } = at;
         self.resume.failures.push(Failure { cause, at: time, step, pass, node });

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::attempts::Active;
+use super::attempts::{Active, End, Ended};
 use super::passes::{At, EntryEnd, OpenPass, Walk};
 use super::prepare::Prepared;
 use super::progress::{Progress, Turn};
@@ -83,8 +83,8 @@ impl Progress {
         let _walks = self.passes.open(pass, open);
         let at = At { pass, walk: WalkIx(0), step: self.plan.entry_of(pass).first };
         let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-        self.record(at, Prepared::first(), state, turn);
-        self.instance_failed(at, turn);
+        let execution = self.record(at, Prepared::first(), state, turn);
+        self.instance_failed(Ended { execution, at, end: End::GivenUp }, turn);
         self.passes.next_leaf(pass, at.walk);
         self.advance(pass, at.walk, turn);
     }
@@ -144,10 +144,8 @@ impl Progress {
                     if self.is_bounded(pass) && !self.passes.walk(pass, walk).begun {
                         return self.line_up(pass, walk);
                     }
-                    if self.attempt(at, None, None, turn) {
-                        return;
-                    }
-                    self.instance_failed(at, turn);
+                    let Err(unsent) = self.attempt(at, None, None, turn) else { return };
+                    self.instance_failed(unsent, turn);
                 }
             }
             self.passes.next_leaf(pass, walk);
@@ -180,14 +178,14 @@ impl Progress {
         }
     }
 
-    /// Creates the next attempt of an instance. Returns false if it cannot be sent; then a failed attempt was recorded.
+    /// Creates the next attempt of an instance. If it cannot be sent, it is recorded as failed and returned.
     pub(super) fn attempt(
         &mut self,
         at: At,
         not_before: Option<Timestamp>,
         patience: Option<Timestamp>,
         turn: &mut Turn<'_>,
-    ) -> bool {
+    ) -> Result<(), Ended> {
         self.passes.mark_begun(at.pass, at.walk);
         let walk = self.passes.walk_mut(at.pass, at.walk);
         walk.attempt += 1;
@@ -202,9 +200,9 @@ impl Progress {
             Ok(attempt) => attempt,
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-                self.record(at, Prepared { number, ..Prepared::first() }, state, turn);
+                let execution = self.record(at, Prepared { number, ..Prepared::first() }, state, turn);
                 self.waves.note_end(turn.now);
-                return false;
+                return Err(Ended { execution, at, end: End::GivenUp });
             }
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
@@ -213,7 +211,7 @@ impl Progress {
         if node.is_none() {
             self.look_soon(turn.now);
         }
-        true
+        Ok(())
     }
 
     fn record(&mut self, at: At, attempt: Prepared, state: State, turn: &mut Turn<'_>) -> ExecutionId {
@@ -232,6 +230,7 @@ impl Progress {
             reused: None,
             limits,
             cache_key,
+            failed_for_good: None,
             created_at: turn.now,
             state,
         });

@@ -104,6 +104,7 @@ impl World {
                 reused: None,
                 limits: None,
                 cache_key: None,
+                failed_for_good: None,
             })
             .collect()
     }
