@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
-use axum::extract::State;
 use downbeat_api::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
@@ -13,7 +12,7 @@ use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Flag, Id, Nothing, PageQuery, Query, page, words};
+use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
 use super::problem::HttpResult;
 use super::runs;
 use crate::caller::Caller;
@@ -78,8 +77,7 @@ impl Sort {
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
 pub(super) async fn list(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<NodesQuery>,
 ) -> HttpResult<Json<List<NodeSummary>>> {
     listed(&service, &caller, None, &query).await
@@ -92,8 +90,7 @@ pub(super) async fn list(
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
 pub(super) async fn list_of_cluster(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodesQuery>,
 ) -> HttpResult<Json<List<NodeSummary>>> {
@@ -140,8 +137,7 @@ pub(super) struct NodeQuery {
     responses((status = 200, description = "The node", body = Node))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> HttpResult<Json<Node>> {
@@ -170,8 +166,7 @@ pub(super) struct NodeExecutionsQuery {
     responses((status = 200, description = "One page of executions", body = List<Execution>))
 )]
 pub(super) async fn executions(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeExecutionsQuery>,
 ) -> HttpResult<Json<List<Execution>>> {
@@ -204,8 +199,7 @@ pub(super) async fn executions(
     responses((status = 200, description = "The node", body = Node))
 )]
 pub(super) async fn drain(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> HttpResult<Json<Node>> {
@@ -219,8 +213,7 @@ pub(super) async fn drain(
     responses((status = 200, description = "The node", body = Node))
 )]
 pub(super) async fn undrain(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
 ) -> HttpResult<Json<Node>> {
@@ -247,8 +240,7 @@ pub(super) struct DeleteQuery {
     responses((status = 200, description = "The deleted node", body = DeletedNode))
 )]
 pub(super) async fn delete(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<DeleteQuery>,
 ) -> HttpResult<Json<DeletedNode>> {
@@ -267,8 +259,7 @@ pub(super) async fn delete(
     responses((status = 200, description = "One page of deleted nodes", body = List<DeletedNode>))
 )]
 pub(super) async fn list_deleted(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<PageQuery>,
 ) -> HttpResult<Json<List<DeletedNode>>> {
     let page = page(query.limit, query.offset)?;
@@ -296,8 +287,7 @@ async fn set_drain(
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
 pub(super) async fn clusters(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<PageQuery>,
 ) -> HttpResult<Json<List<Cluster>>> {
     let page = page(query.limit, query.offset)?;
@@ -311,12 +301,7 @@ pub(super) async fn clusters(
     params(("id" = String, Path, description = "The cluster's name or id")),
     responses((status = 200, description = "The cluster", body = Cluster))
 )]
-pub(super) async fn cluster(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Cluster>> {
+pub(super) async fn cluster(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Cluster>> {
     let id = service.cluster(&caller, Some(&id)).await?;
     Ok(Json(shown_cluster(&service, &caller, id).await?))
 }

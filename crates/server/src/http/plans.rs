@@ -1,7 +1,6 @@
 //! Owns dry runs: they show what a definition would do and whether it is valid. Nothing starts.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{NodeReason, Plan, Valid};
@@ -12,11 +11,10 @@ use utoipa::IntoParams;
 
 use super::definition::{Body, QueryTarget};
 use super::docs::JobRequest;
-use super::extract::Query;
+use super::extract::{Api, Query};
 use super::problem::HttpResult;
-use crate::caller::Caller;
 use crate::error::Error;
-use crate::service::{Service, Submit};
+use crate::service::Submit;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -47,8 +45,7 @@ impl PlanQuery {
     )
 )]
 pub(super) async fn plan(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> HttpResult<Response> {
@@ -87,8 +84,7 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
     )
 )]
 pub(super) async fn validate(
-    State(service): State<Service>,
-    _caller: Caller,
+    Api(service, _): Api,
     Query(query): Query<PlanQuery>,
     body: Body,
 ) -> HttpResult<Json<Valid>> {

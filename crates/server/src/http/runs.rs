@@ -1,7 +1,6 @@
 //! Owns runs: submit, list, show, pause, cancel, retry.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
@@ -15,11 +14,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Body, QueryTarget};
 use super::docs::JobRequest;
-use super::extract::{Flag, Id, Nothing, Query, page, words};
+use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult};
 use super::{lookup, plans, waits};
-use crate::caller::Caller;
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
@@ -62,8 +60,7 @@ pub(super) struct SubmitQuery {
     )
 )]
 pub(super) async fn submit(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<SubmitQuery>,
     headers: HeaderMap,
     body: Body,
@@ -169,8 +166,7 @@ pub(super) struct ListQuery {
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
 pub(super) async fn list(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<ListQuery>,
 ) -> HttpResult<Json<List<RunSummary>>> {
     let page = page(query.limit, query.offset)?;
@@ -223,8 +219,7 @@ pub(super) enum Shown {
     responses((status = 200, description = "The run", body = Shown))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
 ) -> HttpResult<Json<Shown>> {
@@ -254,10 +249,9 @@ pub(super) async fn show(
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
 )]
 pub(super) async fn cancel(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
+    _: Nothing,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
     service.cancel(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
@@ -271,12 +265,7 @@ pub(super) async fn cancel(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
 )]
-pub(super) async fn pause(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Run>> {
+pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Run>> {
     service.pause(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
@@ -287,12 +276,7 @@ pub(super) async fn pause(
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which continues", body = Run))
 )]
-pub(super) async fn resume(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Run>> {
+pub(super) async fn resume(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Run>> {
     service.resume(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
@@ -329,10 +313,9 @@ pub(super) struct RetryRequest {
     )
 )]
 pub(super) async fn retry(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
+    _: Nothing,
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
@@ -387,8 +370,7 @@ pub(super) struct ExecutionsQuery {
     responses((status = 200, description = "One page of executions", body = List<Execution>))
 )]
 pub(super) async fn executions(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<ExecutionsQuery>,
 ) -> HttpResult<Json<List<Execution>>> {
@@ -440,12 +422,7 @@ pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
-pub(super) async fn plan(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Response> {
+pub(super) async fn plan(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Response> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }
