@@ -6,35 +6,17 @@ use axum::response::{IntoResponse, Response};
 use downbeat_api::{NodeReason, Plan, Valid};
 use downbeat_core::expr;
 use downbeat_core::plan::Plan as CompiledPlan;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
-use super::definition::{Body, QueryTarget};
+use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Query};
 use super::problem::HttpResult;
 use crate::error::Error;
 use crate::service::Submit;
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PlanQuery {
-    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
-    target: Option<String>,
-    /// The cluster, by name or id, if the definition names none; default `default`.
-    cluster: Option<String>,
-}
-
-impl PlanQuery {
-    fn query_target(&self) -> QueryTarget<'_> {
-        QueryTarget { target: self.target.as_deref(), cluster: self.cluster.as_deref() }
-    }
-}
-
 /// Shows what would run where and in which order; starts nothing
 #[utoipa::path(
-    post, operation_id = "planRun", path = "/plan", tag = "plans", params(PlanQuery),
+    post, operation_id = "planRun", path = "/plan", tag = "plans", params(TargetQuery),
     request_body(
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
@@ -46,10 +28,10 @@ impl PlanQuery {
 )]
 pub(super) async fn plan(
     Api(service, caller): Api,
-    Query(query): Query<PlanQuery>,
+    Query(query): Query<TargetQuery>,
     body: Body,
 ) -> HttpResult<Response> {
-    let (Submit { definition, params, .. }, notes) = body.read(&service, query.query_target()).await?;
+    let (Submit { definition, params, .. }, notes) = body.read(&service, &query).await?;
     let knower = service.clone();
     let show = move |plan: CompiledPlan| {
         let mut view = Plan::of(&plan);
@@ -73,7 +55,7 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 ///
 /// Params are checked only if the request has some: a definition is valid without values for all its params.
 #[utoipa::path(
-    post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(PlanQuery),
+    post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(TargetQuery),
     request_body(
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
@@ -85,10 +67,10 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 )]
 pub(super) async fn validate(
     Api(service, _): Api,
-    Query(query): Query<PlanQuery>,
+    Query(query): Query<TargetQuery>,
     body: Body,
 ) -> HttpResult<Json<Valid>> {
-    let (Submit { definition, params, .. }, _) = body.read(&service, query.query_target()).await?;
+    let (Submit { definition, params, .. }, _) = body.read(&service, &query).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;
     }

@@ -12,7 +12,7 @@ use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Body, QueryTarget};
+use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
@@ -27,16 +27,6 @@ const NAMED_FAILURES: usize = 8;
 /// The maximum length of an idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SubmitQuery {
-    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
-    target: Option<String>,
-    /// The cluster, by name or id, if the definition names none; default `default`.
-    cluster: Option<String>,
-}
-
 /// Submits a run
 ///
 /// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…},
@@ -45,7 +35,7 @@ pub(super) struct SubmitQuery {
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
-        SubmitQuery,
+        TargetQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A second request with the same key returns the first run"),
     ),
     request_body(
@@ -61,13 +51,12 @@ pub(super) struct SubmitQuery {
 )]
 pub(super) async fn submit(
     Api(service, caller): Api,
-    Query(query): Query<SubmitQuery>,
+    Query(query): Query<TargetQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> HttpResult<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let target = QueryTarget { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
-    let (submit, _) = body.read(&service, target).await?;
+    let (submit, _) = body.read(&service, &query).await?;
     let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
         // A new run has no executions, so they need not be read.
