@@ -123,19 +123,11 @@ impl Size {
             total += took;
         }
         let n = u64::from(self.nodes) * u64::from(self.steps) * u64::from(self.rounds);
-        let (seconds, us_per) = (total.as_secs_f64(), |seconds: f64| seconds * 1e6 / n as f64);
+        let us_per = |seconds: f64| seconds * 1e6 / n as f64;
         let server_cpu_seconds = site.cpu_seconds() - cpu_before;
         let nodes_cpu_seconds = process::cpu_seconds(nodes) - nodes_before;
+        let name = ("fleet", "executions");
         Ok(Figures {
-            load: "fleet",
-            counted: "executions",
-            store: site.store.clone(),
-            n,
-            nodes: self.nodes,
-            seconds,
-            per_second: n as f64 / seconds,
-            p50_ms: latencies.ms(0.5),
-            p99_ms: latencies.ms(0.99),
             server_rss_bytes: site.rss_bytes(),
             server_cpu_seconds,
             more: BTreeMap::from([
@@ -151,6 +143,7 @@ impl Size {
                 ("nodes cpu seconds", nodes_cpu_seconds),
             ]),
             servers: meter.end(site).await?,
+            ..Figures::new(name, &site.store, n, self.nodes, total.as_secs_f64(), &latencies)
         })
     }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use self::jobs::Work;
 pub(super) use self::plans::{PlansArgs, hold as hold_plans};
-use self::runs::{Measured, Parallel, Sequential};
+use self::runs::Load;
 use super::agents::Crew;
 use super::figures::Figures;
 use crate::Note;
@@ -93,24 +93,24 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
     };
     if wanted(Shape::Sequential) {
         for work in [Work::Fibonacci, Work::True, Work::Noop] {
-            let load = Sequential { work, steps: size(SEQUENTIAL), rounds, crew: crew(runs::ONE) };
-            add("sequential", work.name(), load.measure(store, note).await?);
+            let load = Load { work, steps: size(SEQUENTIAL), rounds, crew: crew(runs::ONE) };
+            add("sequential", work.name(), load.sequential(store, note).await?);
         }
     }
     if wanted(Shape::Parallel) {
         for work in [Work::Fibonacci, Work::Noop] {
-            let load = Parallel { work, steps: size(PARALLEL), rounds, crew: crew(runs::ONE) };
-            add("parallel", work.name(), load.measure(store, note).await?);
+            let load = Load { work, steps: size(PARALLEL), rounds, crew: crew(runs::ONE) };
+            add("parallel", work.name(), load.parallel(store, note).await?);
         }
     }
     if wanted(Shape::Noop) {
         let (work, steps) = (Work::Noop, size(most));
-        let load = Parallel { work, steps, rounds, crew: crew(runs::EIGHT) };
-        add("noop", work.name(), load.measure(store, note).await?);
+        let load = Load { work, steps, rounds, crew: crew(runs::EIGHT) };
+        add("noop", work.name(), load.parallel(store, note).await?);
     }
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
-        let load = Parallel { work, steps, rounds, crew: crew(runs::CROWDED) };
+        let load = Load { work, steps, rounds, crew: crew(runs::CROWDED) };
         add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
     }
     if wanted(Shape::Plan) {
