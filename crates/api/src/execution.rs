@@ -40,16 +40,11 @@ pub struct Execution {
     pub error: Option<String>,
     /// Why it was skipped or cancelled.
     pub reason: Option<String>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// A pending retry does not start before this time.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub not_before: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub leased_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
     /// From start to finish.
     #[schema(value_type = Option<String>, example = "1.5s")]
