@@ -105,9 +105,7 @@ async fn listed(
     query: &NodesQuery,
 ) -> HttpResult<Json<List<NodeSummary>>> {
     let page = page(query.limit, query.offset)?;
-    let statuses = words("status", query.status.as_deref(), "online, stale, offline", |word| {
-        NodeStatus::ALL.into_iter().find(|status| status.as_str() == word)
-    })?;
+    let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
     let mut nodes = service.nodes(caller, cluster).await?;
     nodes.retain(|node| {
         (statuses.is_empty() || statuses.contains(&node.status))
