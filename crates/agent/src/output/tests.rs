@@ -16,7 +16,7 @@ fn write_to(buffer: &Arc<Buffer>, stream: Stream, offset: u64, text: &str) {
     Tap(buffer.clone()).piece(Piece { offset, stream, text: text.to_owned(), at: Timestamp::UNIX_EPOCH });
 }
 
-fn seen(chunks: &[Chunk]) -> Vec<(u64, &str)> {
+fn seen(chunks: &[OutputChunk]) -> Vec<(u64, &str)> {
     chunks.iter().map(|chunk| (chunk.offset, chunk.text.as_str())).collect()
 }
 
