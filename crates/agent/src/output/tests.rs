@@ -1,5 +1,6 @@
 //! Which output is kept, in which chunks, and when a buffer closes.
 
+use downbeat_backends::Stream;
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use jiff::Timestamp;
 use uuid::Uuid;

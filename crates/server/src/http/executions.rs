@@ -5,7 +5,7 @@ use downbeat_api::Execution;
 use downbeat_core::execution::Status;
 
 use super::extract::{Api, Id, Nothing};
-use super::problem::HttpResult;
+use super::problem::Reply;
 use super::{lookup, runs, waits};
 
 /// Shows an execution; while it is pending, with the reason for each node
@@ -14,7 +14,7 @@ use super::{lookup, runs, waits};
     params(("id" = String, Path, description = "The execution's id")),
     responses((status = 200, description = "The execution", body = Execution))
 )]
-pub(super) async fn show(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Execution>> {
+pub(super) async fn show(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Execution> {
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
     let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
-use super::problem::HttpResult;
+use super::problem::{HttpResult, Reply};
 use super::runs;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
@@ -76,11 +76,8 @@ impl Sort {
     get, operation_id = "listNodes", path = "/nodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
-pub(super) async fn list(
-    Api(service, caller): Api,
-    Query(query): Query<NodesQuery>,
-) -> HttpResult<Json<List<NodeSummary>>> {
-    listed(&service, &caller, None, &query).await
+pub(super) async fn list(api: Api, Query(query): Query<NodesQuery>) -> Reply<List<NodeSummary>> {
+    listed(&api, None, &query).await
 }
 
 /// Lists the nodes of a cluster
@@ -90,20 +87,20 @@ pub(super) async fn list(
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
 pub(super) async fn list_of_cluster(
-    Api(service, caller): Api,
+    api: Api,
     Id(id): Id,
     Query(query): Query<NodesQuery>,
-) -> HttpResult<Json<List<NodeSummary>>> {
-    let cluster = service.cluster(&caller, Some(&id)).await?;
-    listed(&service, &caller, Some(cluster), &query).await
+) -> Reply<List<NodeSummary>> {
+    let Api(service, caller) = &api;
+    let cluster = service.cluster(caller, Some(&id)).await?;
+    listed(&api, Some(cluster), &query).await
 }
 
 async fn listed(
-    service: &Service,
-    caller: &Caller,
+    Api(service, caller): &Api,
     cluster: Option<ClusterId>,
     query: &NodesQuery,
-) -> HttpResult<Json<List<NodeSummary>>> {
+) -> Reply<List<NodeSummary>> {
     let page = page(query.limit, query.offset)?;
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
     let mut nodes = service.nodes(caller, cluster).await?;
@@ -138,7 +135,7 @@ pub(super) async fn show(
     Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<Node>> {
+) -> Reply<Node> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
 }
@@ -167,7 +164,7 @@ pub(super) async fn executions(
     Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeExecutionsQuery>,
-) -> HttpResult<Json<List<Execution>>> {
+) -> Reply<List<Execution>> {
     let page = page(query.limit, query.offset)?;
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let statuses = runs::statuses(query.status.as_deref())?;
@@ -196,12 +193,8 @@ pub(super) async fn executions(
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn drain(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<Node>> {
-    set_drain(&service, &caller, &id, &query, Drain::On).await
+pub(super) async fn drain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+    set_drain(&api, &id, &query, Drain::On).await
 }
 
 /// Ends a drain: the node gets new work again
@@ -210,12 +203,8 @@ pub(super) async fn drain(
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn undrain(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<Node>> {
-    set_drain(&service, &caller, &id, &query, Drain::Off).await
+pub(super) async fn undrain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+    set_drain(&api, &id, &query, Drain::Off).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -241,7 +230,7 @@ pub(super) async fn delete(
     Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<DeleteQuery>,
-) -> HttpResult<Json<DeletedNode>> {
+) -> Reply<DeletedNode> {
     let node = service.node_id(&caller, &id, query.cluster.as_deref()).await?;
     let force = if query.force.is_on() { Force::On } else { Force::Off };
     match service.delete_node(&caller, node, force).await {
@@ -259,7 +248,7 @@ pub(super) async fn delete(
 pub(super) async fn list_deleted(
     Api(service, caller): Api,
     Query(query): Query<PageQuery>,
-) -> HttpResult<Json<List<DeletedNode>>> {
+) -> Reply<List<DeletedNode>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
         service.deleted_nodes(&caller).await?.into_iter().map(DeletedNode::from).collect();
@@ -267,13 +256,7 @@ pub(super) async fn list_deleted(
     Ok(Json(List::cut(deleted, page.limit, page.offset)))
 }
 
-async fn set_drain(
-    service: &Service,
-    caller: &Caller,
-    id: &str,
-    query: &NodeQuery,
-    drain: Drain,
-) -> HttpResult<Json<Node>> {
+async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drain: Drain) -> Reply<Node> {
     let node = service.node(caller, id, query.cluster.as_deref()).await?.id;
     service.set_drain(caller, node, drain).await?;
     Ok(Json(Node::from(service.node(caller, &node.to_string(), None).await?)))
@@ -287,7 +270,7 @@ async fn set_drain(
 pub(super) async fn clusters(
     Api(service, caller): Api,
     Query(query): Query<PageQuery>,
-) -> HttpResult<Json<List<Cluster>>> {
+) -> Reply<List<Cluster>> {
     let page = page(query.limit, query.offset)?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
     Ok(Json(List::cut(all, page.limit, page.offset)))
@@ -299,7 +282,7 @@ pub(super) async fn clusters(
     params(("id" = String, Path, description = "The cluster's name or id")),
     responses((status = 200, description = "The cluster", body = Cluster))
 )]
-pub(super) async fn cluster(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Cluster>> {
+pub(super) async fn cluster(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Cluster> {
     let id = service.cluster(&caller, Some(&id)).await?;
     Ok(Json(shown_cluster(&service, &caller, id).await?))
 }

@@ -10,7 +10,7 @@ use downbeat_core::plan::Plan as CompiledPlan;
 use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Query};
-use super::problem::HttpResult;
+use super::problem::{HttpResult, Reply};
 use crate::error::Error;
 use crate::service::Submit;
 
@@ -69,7 +69,7 @@ pub(super) async fn validate(
     Api(service, _): Api,
     Query(query): Query<TargetQuery>,
     body: Body,
-) -> HttpResult<Json<Valid>> {
+) -> Reply<Valid> {
     let (Submit { definition, params, .. }, _) = body.read(&service, &query).await?;
     if let Some(params) = params {
         expr::given(&definition, &params).map_err(Error::Params)?;

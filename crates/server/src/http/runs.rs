@@ -16,7 +16,7 @@ use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
-use super::problem::{Failure, HttpResult};
+use super::problem::{Failure, HttpResult, Reply};
 use super::{lookup, plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
@@ -157,7 +157,7 @@ pub(super) struct ListQuery {
 pub(super) async fn list(
     Api(service, caller): Api,
     Query(query): Query<ListQuery>,
-) -> HttpResult<Json<List<RunSummary>>> {
+) -> Reply<List<RunSummary>> {
     let page = page(query.limit, query.offset)?;
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
@@ -211,7 +211,7 @@ pub(super) async fn show(
     Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
-) -> HttpResult<Json<Shown>> {
+) -> Reply<Shown> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
@@ -254,7 +254,7 @@ pub(super) async fn cancel(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
 )]
-pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Run>> {
+pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
     service.pause(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
@@ -265,7 +265,7 @@ pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> 
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which continues", body = Run))
 )]
-pub(super) async fn resume(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Json<Run>> {
+pub(super) async fn resume(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
     service.resume(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
@@ -362,7 +362,7 @@ pub(super) async fn executions(
     Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<ExecutionsQuery>,
-) -> HttpResult<Json<List<Execution>>> {
+) -> Reply<List<Execution>> {
     let page = page(query.limit, query.offset)?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     let node = match &query.node {

@@ -16,7 +16,7 @@ use downbeat_core::run::RunStatus;
 use downbeat_store::{ServerRecord, Tally};
 
 use super::extract::{Api, Nothing, PageQuery, Query, page};
-use super::problem::{Failure, HttpResult};
+use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
 use crate::replica::{Following, Lag};
 use crate::service::Service;
@@ -26,7 +26,7 @@ use crate::service::Service;
     get, operation_id = "showStatus", path = "/status", tag = "system",
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
-pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> HttpResult<Json<Status>> {
+pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> Reply<Status> {
     let (runs, executions, nodes) = counts(service.tally(&caller).await?);
     let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
@@ -55,7 +55,7 @@ pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> HttpResult<
 pub(super) async fn servers(
     Api(service, caller): Api,
     Query(query): Query<PageQuery>,
-) -> HttpResult<Json<List<Server>>> {
+) -> Reply<List<Server>> {
     let page = page(query.limit, query.offset)?;
     Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
 }

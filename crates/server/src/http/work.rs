@@ -14,7 +14,7 @@ use downbeat_store::NodeTotals;
 
 use super::extract::{Api, Id, Query};
 use super::nodes::NodeQuery;
-use super::problem::HttpResult;
+use super::problem::Reply;
 
 /// Shows what a node holds and has done: leases and their ages, free slots, totals by status, last activity
 #[utoipa::path(
@@ -26,7 +26,7 @@ pub(super) async fn show(
     Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<NodeWork>> {
+) -> Reply<NodeWork> {
     let store = service.store().as_ref();
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());
