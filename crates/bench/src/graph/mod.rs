@@ -148,36 +148,21 @@ impl Graph {
     }
 
     fn overview(&self) -> Part {
-        let mut rows = Vec::new();
-        let head = vec![
-            "shape",
-            "work",
-            "store",
-            "tasks",
-            "per second",
-            "ms per task",
-            "overhead ms",
-            "p50 ms",
-            "p99 ms",
-            "of fork+exec",
-            "bytes per step",
-        ];
-        for shaped in &self.shapes {
-            let figures = &shaped.figures;
-            rows.push(vec![
-                shaped.shape.to_owned(),
-                shaped.work.to_owned(),
-                figures.store.clone(),
-                figures.n.to_string(),
-                format!("{:.0}", figures.per_second),
-                shaped.more("ms per task", 3),
-                shaped.more("overhead ms per step", 2),
-                format!("{:.2}", figures.p50_ms),
-                format!("{:.2}", figures.p99_ms),
-                shaped.more("of fork+exec", 2),
-                shaped.more("bytes per step", 0),
-            ]);
-        }
-        Part::Table { head, rows }
+        Part::table(
+            &self.shapes,
+            &[
+                ("shape", &|shaped| shaped.shape.to_owned()),
+                ("work", &|shaped| shaped.work.to_owned()),
+                ("store", &|shaped| shaped.figures.store.clone()),
+                ("tasks", &|shaped| shaped.figures.n.to_string()),
+                ("per second", &|shaped| format!("{:.0}", shaped.figures.per_second)),
+                ("ms per task", &|shaped| shaped.more("ms per task", 3)),
+                ("overhead ms", &|shaped| shaped.more("overhead ms per step", 2)),
+                ("p50 ms", &|shaped| format!("{:.2}", shaped.figures.p50_ms)),
+                ("p99 ms", &|shaped| format!("{:.2}", shaped.figures.p99_ms)),
+                ("of fork+exec", &|shaped| shaped.more("of fork+exec", 2)),
+                ("bytes per step", &|shaped| shaped.more("bytes per step", 0)),
+            ],
+        )
     }
 }
