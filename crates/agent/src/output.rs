@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use downbeat_backends::{Piece, Receive, Stream};
+use downbeat_backends::{Piece, Receive};
 use downbeat_core::collections::HashMap;
 use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
-use downbeat_proto::message::{Chunk, LeaseRef};
+use downbeat_proto::message::{LeaseRef, OutputChunk};
 use tokio::sync::Notify;
 
 /// With this much output pending, waiting for more has no benefit.
@@ -21,11 +21,11 @@ const HURRY_BYTES: usize = 256 * 1024;
 const CHUNK_OVERHEAD_BYTES: usize = 64;
 
 /// Returns the cost of chunks in a message.
-pub(crate) fn cost_bytes(chunks: &[Chunk]) -> usize {
+pub(crate) fn cost_bytes(chunks: &[OutputChunk]) -> usize {
     chunks.iter().map(cost).sum()
 }
 
-fn cost(chunk: &Chunk) -> usize {
+fn cost(chunk: &OutputChunk) -> usize {
     chunk.text.len() + CHUNK_OVERHEAD_BYTES
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Buffer {
 
 #[derive(Debug, Default)]
 struct State {
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<OutputChunk>,
     /// The cost of the chunks.
     bytes: usize,
     /// The number of chunks at the front that were sent once and may have arrived. They must be sent again unchanged,
@@ -65,7 +65,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     buffer: Arc<Buffer>,
-    chunks: Vec<Chunk>,
+    chunks: Vec<OutputChunk>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,11 +155,10 @@ impl Receive for Tap {
 impl State {
     fn push(&mut self, held: LeaseRef, piece: Piece) {
         self.bytes += piece.text.len();
-        let stderr = piece.stream == Stream::Stderr;
         // Otherwise a program that writes line by line would cost a chunk per line.
         if self.chunks.len() > self.sealed
             && let Some(last) = self.chunks.back_mut()
-            && last.stderr == stderr
+            && last.stream == piece.stream
             && last.offset + last.text.len() as u64 == piece.offset
             && last.text.len() + piece.text.len() <= OUTPUT_CHUNK_BYTES
         {
@@ -167,10 +166,10 @@ impl State {
             return;
         }
         self.bytes += CHUNK_OVERHEAD_BYTES;
-        self.chunks.push_back(Chunk {
+        self.chunks.push_back(OutputChunk {
             execution: held.execution,
             offset: piece.offset,
-            stderr,
+            stream: piece.stream,
             text: piece.text,
             at: piece.at,
         });
@@ -188,7 +187,7 @@ impl State {
 }
 
 impl Buffer {
-    fn take(&self, room: usize) -> Vec<Chunk> {
+    fn take(&self, room: usize) -> Vec<OutputChunk> {
         let mut state = lock(&self.state);
         let mut left = room;
         let mut count = 0;
@@ -210,7 +209,7 @@ impl Buffer {
 
     /// Closes the buffer and returns its unsent output. Waits for chunks that are being sent: the rest must not
     /// overtake them, since a server drops output below the offset that it has.
-    pub(crate) async fn close(&self) -> Vec<Chunk> {
+    pub(crate) async fn close(&self) -> Vec<OutputChunk> {
         loop {
             let sent = self.sent.notified();
             {
@@ -233,7 +232,7 @@ impl InFlight {
         self.buffer.held
     }
 
-    pub(crate) fn chunks(&self) -> &[Chunk] {
+    pub(crate) fn chunks(&self) -> &[OutputChunk] {
         &self.chunks
     }
 

@@ -16,7 +16,6 @@ use crate::event_body::EventBody;
 pub struct Event {
     /// Gapless, from 1, in the order of commits.
     pub seq: u64,
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// `kind` is what happened; `data` has the details.
     #[serde(flatten)]

@@ -43,16 +43,11 @@ pub struct Execution {
     /// Why no further attempt follows, if it failed for good. Servers before level 5 did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_for_good: Option<String>,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     /// A pending retry does not start before this time.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub not_before: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub leased_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
     /// From start to finish.
     #[schema(value_type = Option<String>, example = "1.5s")]

@@ -36,10 +36,8 @@ pub struct NodeSummary {
     pub slots: u32,
     /// The agent's version.
     pub version: String,
-    #[schema(value_type = String, format = DateTime)]
     pub registered_at: Timestamp,
     /// The last heartbeat.
-    #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
     /// Problems of the host that its agent reports.
     #[serde(default)]
@@ -71,10 +69,8 @@ pub struct Node {
     pub slots: u32,
     /// The agent's version.
     pub version: String,
-    #[schema(value_type = String, format = DateTime)]
     pub registered_at: Timestamp,
     /// The last heartbeat.
-    #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
     /// Problems of the host that its agent reports.
     #[serde(default)]
@@ -93,7 +89,6 @@ pub struct DeletedNode {
     /// again.
     #[schema(value_type = Uuid)]
     pub session: SessionId,
-    #[schema(value_type = String, format = DateTime)]
     pub deleted_at: Timestamp,
 }
 

@@ -32,7 +32,6 @@ pub struct Chunk {
     #[schema(value_type = String, example = "stdout")]
     pub stream: Stream,
     pub text: String,
-    #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
 }
 

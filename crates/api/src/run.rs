@@ -86,24 +86,19 @@ pub struct RunSummary {
     pub nodes: u32,
     /// Who requested it.
     pub by: String,
-    #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
     /// From start to finish.
     #[schema(value_type = Option<String>, example = "2.3s")]
     pub duration: Option<Span>,
     /// When its cancellation was requested.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub cancel_requested_at: Option<Timestamp>,
     /// A person has paused it: no further execution starts.
     #[serde(default)]
     pub paused: bool,
     /// Since when it is paused.
     #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub paused_at: Option<Timestamp>,
     /// The run that this one retries.
     #[serde(default)]

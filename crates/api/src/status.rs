@@ -97,10 +97,8 @@ pub struct Server {
     pub http: String,
     pub grpc: String,
     pub version: String,
-    #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
     /// Its last heartbeat.
-    #[schema(value_type = String, format = DateTime)]
     pub seen_at: Timestamp,
     /// Whether its heartbeats are recent. If not, other servers take over its runs.
     pub alive: bool,

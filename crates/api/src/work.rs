@@ -34,15 +34,11 @@ pub struct NodeWork {
     /// Lost attempts: their lease was not renewed in time, or their agent restarted without their result.
     pub expired_leases: u64,
     /// The latest of the three below.
-    #[schema(value_type = String, format = DateTime)]
     pub active_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
     pub heartbeat_at: Timestamp,
     /// When it last leased an execution.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub claimed_at: Option<Timestamp>,
     /// When an execution last ended, by the node's own clock.
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
 }
 
@@ -77,18 +73,15 @@ pub struct HeldWork {
     pub placed: bool,
     /// The name of the process or container on the node.
     pub name: String,
-    #[schema(value_type = String, format = DateTime)]
     pub leased_at: Timestamp,
     /// How long it has been leased.
     #[schema(value_type = String, example = "12s")]
     pub lease_age: Span,
     /// When the lease expires unless a heartbeat renews it.
-    #[schema(value_type = String, format = DateTime)]
     pub expires_at: Timestamp,
     /// The time until then; zero if it is overdue.
     #[schema(value_type = String, example = "18s")]
     pub expires_in: Span,
-    #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
 }
 

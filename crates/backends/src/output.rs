@@ -4,16 +4,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use downbeat_core::execution::Stream;
 use downbeat_core::limits::OUTPUT_CHUNK_BYTES;
 use jiff::Timestamp;
 
 use crate::utf8::Decoder;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    Stdout,
-    Stderr,
-}
 
 /// A piece of output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
 #[derive(Clone, Debug, PartialEq, Eq)]

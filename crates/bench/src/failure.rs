@@ -40,7 +40,11 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let code = if error.is_unreachable() { Code::Unreachable } else { Code::Bug };
+        let code = match error {
+            _ if error.is_unreachable() => Code::Unreachable,
+            Error::Problem(_) => Code::Refused,
+            _ => Code::Bug,
+        };
         Self::new(code, error.to_string())
     }
 }

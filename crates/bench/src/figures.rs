@@ -34,6 +34,32 @@ pub(super) struct Figures {
 }
 
 impl Figures {
+    /// Creates the figures of a load without those of the servers. `load` is its name, and what `n` counts.
+    pub(super) fn new(
+        (load, counted): (&'static str, &'static str),
+        store: &str,
+        n: u64,
+        nodes: u32,
+        seconds: f64,
+        latencies: &Latencies,
+    ) -> Self {
+        Self {
+            load,
+            counted,
+            store: store.to_owned(),
+            n,
+            nodes,
+            seconds,
+            per_second: n as f64 / seconds,
+            p50_ms: latencies.ms(0.5),
+            p99_ms: latencies.ms(0.99),
+            server_rss_bytes: 0,
+            server_cpu_seconds: 0.0,
+            more: BTreeMap::new(),
+            servers: Vec::new(),
+        }
+    }
+
     pub(super) fn page(&self) -> Vec<Part> {
         let mut rows = vec![
             ("load", self.load.to_owned()),

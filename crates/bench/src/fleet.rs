@@ -123,19 +123,11 @@ impl Size {
             total += took;
         }
         let n = u64::from(self.nodes) * u64::from(self.steps) * u64::from(self.rounds);
-        let (seconds, us_per) = (total.as_secs_f64(), |seconds: f64| seconds * 1e6 / n as f64);
+        let us_per = |seconds: f64| seconds * 1e6 / n as f64;
         let server_cpu_seconds = site.cpu_seconds() - cpu_before;
         let nodes_cpu_seconds = process::cpu_seconds(nodes) - nodes_before;
+        let name = ("fleet", "executions");
         Ok(Figures {
-            load: "fleet",
-            counted: "executions",
-            store: site.store.clone(),
-            n,
-            nodes: self.nodes,
-            seconds,
-            per_second: n as f64 / seconds,
-            p50_ms: latencies.ms(0.5),
-            p99_ms: latencies.ms(0.99),
             server_rss_bytes: site.rss_bytes(),
             server_cpu_seconds,
             more: BTreeMap::from([
@@ -151,6 +143,7 @@ impl Size {
                 ("nodes cpu seconds", nodes_cpu_seconds),
             ]),
             servers: meter.end(site).await?,
+            ..Figures::new(name, &site.store, n, self.nodes, total.as_secs_f64(), &latencies)
         })
     }
 
@@ -177,33 +170,23 @@ fn job(steps: u32) -> Value {
 }
 
 fn scale_table(sizes: &[Figures]) -> Part {
-    let mut rows = Vec::new();
-    let head = vec![
-        "nodes",
-        "steps",
-        "median",
-        "least",
-        "most",
-        "per execution",
-        "server cpu",
-        "nodes cpu",
-        "all online after",
-        "server memory",
-    ];
-    for size in sizes {
-        let more = |name: &str| size.more.get(name).copied().unwrap_or_default();
-        rows.push(vec![
-            size.nodes.to_string(),
-            format!("{:.0}", more("steps")),
-            format!("{:.0} ms", size.p50_ms),
-            format!("{:.0} ms", more("min ms")),
-            format!("{:.0} ms", more("max ms")),
-            format!("{:.0} µs", more("us per execution")),
-            format!("{:.0} µs", more("server cpu us per execution")),
-            format!("{:.0} µs", more("nodes cpu us per execution")),
-            format!("{:.1} s", more("seconds until all nodes were online")),
-            format!("{:.0} MiB", size.server_rss_bytes as f64 / 1_048_576.0),
-        ]);
-    }
-    Part::Table { head, rows }
+    let more = |size: &Figures, name: &str| size.more.get(name).copied().unwrap_or_default();
+    let micros = |size: &Figures, name: &str| format!("{:.0} µs", more(size, name));
+    Part::table(
+        sizes,
+        &[
+            ("nodes", &|size| size.nodes.to_string()),
+            ("steps", &|size| format!("{:.0}", more(size, "steps"))),
+            ("median", &|size| format!("{:.0} ms", size.p50_ms)),
+            ("least", &|size| format!("{:.0} ms", more(size, "min ms"))),
+            ("most", &|size| format!("{:.0} ms", more(size, "max ms"))),
+            ("per execution", &|size| micros(size, "us per execution")),
+            ("server cpu", &|size| micros(size, "server cpu us per execution")),
+            ("nodes cpu", &|size| micros(size, "nodes cpu us per execution")),
+            ("all online after", &|size| {
+                format!("{:.1} s", more(size, "seconds until all nodes were online"))
+            }),
+            ("server memory", &|size| format!("{:.0} MiB", size.server_rss_bytes as f64 / 1_048_576.0)),
+        ],
+    )
 }

@@ -11,3 +11,14 @@ pub enum Part {
         rows: Vec<Vec<String>>,
     },
 }
+
+impl Part {
+    /// Creates a table with a row for each item, from the heads and cells of its columns.
+    pub(crate) fn table<T>(items: &[T], columns: &[(&'static str, &dyn Fn(&T) -> String)]) -> Self {
+        let row = |item: &T| columns.iter().map(|(_, cell)| cell(item)).collect();
+        Part::Table {
+            head: columns.iter().map(|(head, _)| *head).collect(),
+            rows: items.iter().map(row).collect(),
+        }
+    }
+}

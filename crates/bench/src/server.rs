@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use downbeat_client::Feed;
+use downbeat_api::{Execution, request};
+use downbeat_client::{Body, Client, Feed};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -43,29 +44,19 @@ pub(super) struct Server {
     child: Child,
     http: String,
     pub grpc: String,
-    pub url: String,
-    client: reqwest::Client,
+    client: Client,
     /// User and system time of its earlier processes.
     spent: f64,
 }
 
 impl Server {
     pub(super) async fn start(launch: Launch) -> Result<Self, Failure> {
-        let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build();
-        let client = client.map_err(|error| Failure::bug(format!("cannot set up the client: {error}")))?;
         let child = launch.spawn("127.0.0.1:0", "127.0.0.1:0")?;
-        let nowhere = String::new();
-        let mut server = Self {
-            launch,
-            child,
-            http: nowhere.clone(),
-            grpc: nowhere.clone(),
-            url: nowhere,
-            client,
-            spent: 0.0,
-        };
+        let (client, nowhere) = (Client::new(&[], None)?, String::new());
+        let mut server = Self { launch, child, http: nowhere.clone(), grpc: nowhere, client, spent: 0.0 };
         let ready = server.until_ready().await?;
-        (server.http, server.grpc, server.url) = (ready.http, ready.grpc, ready.url);
+        (server.http, server.grpc, server.client) =
+            (ready.http, ready.grpc, Client::new(&[ready.url], None)?);
         Ok(server)
     }
 
@@ -115,41 +106,32 @@ impl Server {
 
     /// Submits a definition and returns the run's id.
     pub(super) async fn submit(&self, definition: &Value) -> Result<String, Failure> {
-        let sent = self.client.post(format!("{}/api/v1/runs", self.url)).json(definition).send().await;
-        let response = sent.map_err(|error| cannot("submit", &error))?;
-        let status = response.status();
-        let body: Value = response.json().await.map_err(|error| cannot("read an answer", &error))?;
-        match body["id"].as_str() {
-            Some(id) if status.is_success() => Ok(id.to_owned()),
-            _ => Err(Failure::new(Code::Refused, format!("a run was not accepted: {body}"))),
+        #[derive(Deserialize)]
+        struct Created {
+            id: String,
         }
+        let request = request::submit().reading::<Created>();
+        Ok(self.client.send(request, Body::Json(definition.to_string()), None).await?.id)
     }
 
-    /// Returns the response to a path of the API.
-    pub(super) async fn get(&self, path: &str) -> Result<Value, Failure> {
-        let response = self.client.get(format!("{}/api/v1/{path}", self.url)).send().await;
-        let response = response.and_then(reqwest::Response::error_for_status);
-        let response = response.map_err(|error| cannot(&format!("read {path}"), &error))?;
-        response.json().await.map_err(|error| cannot(&format!("read {path}"), &error))
+    /// Returns all executions of a run, in the order of creation.
+    pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>, Failure> {
+        Ok(self.client.all_pages(request::run_executions(run)).await?)
     }
 
     /// Returns the number of the last event.
     pub(super) async fn last_seq(&self) -> Result<u64, Failure> {
-        let page = self.get("events?follow=0&limit=1").await?;
-        Ok(page["data"][0]["seq"].as_u64().unwrap_or(0))
+        Ok(self.client.last_seq().await?)
     }
 
     /// Opens the live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<Feed, Failure> {
-        let response = self.client.get(format!("{}/api/v1/events", self.url)).send().await;
-        let response = response.map_err(|error| cannot("follow events", &error))?;
-        Ok(Feed::new(response, self.url.clone()))
+        Ok(self.client.feed(&request::events(), None).await?)
     }
 
     /// Returns all figures of `/metrics`.
     pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
-        let text = async { self.client.get(format!("{}/metrics", self.url)).send().await?.text().await };
-        text.await.map(Metrics).map_err(|error| cannot("read metrics", &error))
+        Ok(Metrics(self.client.text("/metrics").await?))
     }
 
     /// Waits until a figure has reached a value.

@@ -76,20 +76,18 @@ pub(super) fn ms_per_commit(shares: &[Share]) -> f64 {
 }
 
 pub(super) fn table(shares: &[Share]) -> Part {
-    let mut rows = Vec::new();
-    let head = vec!["server", "commits", "changes per commit", "ms per commit", "cpu", "memory"];
-    for share in shares {
-        let one = std::slice::from_ref(share);
-        rows.push(vec![
-            share.name.clone(),
-            format!("{:.0}", share.commits),
-            format!("{:.1}", changes_per_commit(one)),
-            format!("{:.2}", ms_per_commit(one)),
-            format!("{:.2} s", share.cpu_seconds),
-            format!("{:.1} MiB", share.rss_bytes as f64 / 1_048_576.0),
-        ]);
-    }
-    Part::Table { head, rows }
+    let one = std::slice::from_ref::<Share>;
+    Part::table(
+        shares,
+        &[
+            ("server", &|share| share.name.clone()),
+            ("commits", &|share| format!("{:.0}", share.commits)),
+            ("changes per commit", &|share| format!("{:.1}", changes_per_commit(one(share)))),
+            ("ms per commit", &|share| format!("{:.2}", ms_per_commit(one(share)))),
+            ("cpu", &|share| format!("{:.2} s", share.cpu_seconds)),
+            ("memory", &|share| format!("{:.1} MiB", share.rss_bytes as f64 / 1_048_576.0)),
+        ],
+    )
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use downbeat_core::execution::Status;
 use downbeat_core::{Dice, Span, limits};
 use serde_json::{Value, json};
 
@@ -124,21 +125,13 @@ fn figures(
         ("taken p50 ms", taken.ms(0.5)),
         ("taken p99 ms", taken.ms(0.99)),
     ]);
+    let (name, n, seconds) = (("takeover", "runs taken over"), moved_on.count(), elapsed.as_secs_f64());
+    // Without the servers' shares: the counters of a killed server start again at 0.
     Figures {
-        load: "takeover",
-        counted: "runs taken over",
-        store: site.store.clone(),
-        n: moved_on.count(),
-        nodes: args.nodes,
-        seconds: elapsed.as_secs_f64(),
-        per_second: moved_on.count() as f64 / elapsed.as_secs_f64(),
-        p50_ms: moved_on.ms(0.5),
-        p99_ms: moved_on.ms(0.99),
         server_rss_bytes: site.rss_bytes(),
         server_cpu_seconds: site.cpu_seconds() - cpu_before,
         more,
-        // Left out: the counters of a killed server start again at 0.
-        servers: Vec::new(),
+        ..Figures::new(name, &site.store, n, args.nodes, seconds, moved_on)
     }
 }
 
@@ -215,15 +208,8 @@ fn job(args: &TakeoverArgs) -> Value {
 
 async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Findings) -> Result<(), Failure> {
     let mut attempts = Attempts::default();
-    let mut offset = 0;
-    loop {
-        let page = server.get(&format!("runs/{run}/executions?limit=1000&offset={offset}")).await?;
-        let rows = page["data"].as_array().map_or(&[][..], Vec::as_slice);
-        rows.iter().for_each(|row| attempts.take(row));
-        offset += rows.len();
-        if page["pagination"]["has_more"] != json!(true) {
-            break;
-        }
+    for execution in server.executions(run).await? {
+        attempts.take(execution.step, execution.status);
     }
     findings.finished += attempts.succeeded.len() as u64;
     findings.repeated += attempts.repeated;
@@ -235,22 +221,18 @@ async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Finding
 #[derive(Debug, Default)]
 struct Attempts {
     /// The steps that succeeded.
-    succeeded: HashSet<u64>,
+    succeeded: HashSet<u32>,
     /// Every attempt after a success repeats it.
     repeated: u64,
     lost: u64,
 }
 
 impl Attempts {
-    fn take(&mut self, row: &Value) {
-        let step = row["step"].as_u64().unwrap_or(u64::MAX);
+    fn take(&mut self, step: u32, status: Status) {
         self.repeated += u64::from(self.succeeded.contains(&step));
-        match row["status"].as_str() {
-            Some("succeeded") => {
-                self.succeeded.insert(step);
-            }
-            Some("lost") => self.lost += 1,
-            _ => {}
+        self.lost += u64::from(status == Status::Lost);
+        if status == Status::Succeeded {
+            self.succeeded.insert(step);
         }
     }
 }
@@ -282,10 +264,9 @@ mod tests {
     #[test]
     fn an_attempt_after_a_success_is_a_repetition_and_one_after_a_loss_is_not() {
         let mut attempts = Attempts::default();
-        for (step, status) in
-            [(0, "succeeded"), (1, "lost"), (1, "succeeded"), (0, "running"), (1, "succeeded")]
-        {
-            attempts.take(&json!({"step": step, "status": status}));
+        use Status::{Lost, Running, Succeeded};
+        for (step, status) in [(0, Succeeded), (1, Lost), (1, Succeeded), (0, Running), (1, Succeeded)] {
+            attempts.take(step, status);
         }
         assert_eq!((attempts.repeated, attempts.lost, attempts.succeeded.len()), (2, 1, 2));
     }

@@ -90,20 +90,13 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Fail
         ("ms per commit", ms_per_commit(&shares)),
         ("agents and bench cpu", own_cpu_seconds() - own_before),
     ]);
+    let name = ("tasks", "executions");
     let figures = Figures {
-        load: "tasks",
-        counted: "executions",
-        store: site.store.clone(),
-        n: args.n,
-        nodes: args.nodes,
-        seconds,
-        per_second: args.n as f64 / seconds,
-        p50_ms: latencies.ms(0.5),
-        p99_ms: latencies.ms(0.99),
         server_rss_bytes: site.rss_bytes(),
         server_cpu_seconds: shares.iter().map(|share| share.cpu_seconds).sum(),
         more,
         servers: shares,
+        ..Figures::new(name, &site.store, args.n, args.nodes, seconds, &latencies)
     };
     drop(agents);
     Ok(figures)

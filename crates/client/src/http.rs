@@ -13,7 +13,7 @@ use futures_util::{Stream, StreamExt};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::address::{is_local, url};
@@ -43,7 +43,7 @@ pub struct Client {
 #[derive(Clone, Debug)]
 pub enum Body {
     Empty,
-    Json(Value),
+    Json(String),
     /// A job definition as it was written, and the options of the run.
     Definition {
         text: String,
@@ -58,7 +58,7 @@ impl Body {
     fn encode(self) -> Option<(String, &'static str)> {
         match self {
             Body::Empty => None,
-            Body::Json(value) => Some((value.to_string(), "application/json")),
+            Body::Json(text) => Some((text, "application/json")),
             Body::Definition { text, params, no_cache: false } if params.is_empty() => {
                 Some((text, "application/yaml"))
             }

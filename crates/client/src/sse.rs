@@ -38,7 +38,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    pub fn new(response: Response, base: String) -> Self {
+    pub(crate) fn new(response: Response, base: String) -> Self {
         let bytes = response.bytes_stream().map(|piece| piece.map(|bytes| bytes.to_vec()));
         Self { bytes: Box::pin(bytes), base, parser: Parser::default() }
     }

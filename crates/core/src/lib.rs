@@ -23,6 +23,7 @@ pub mod shown;
 pub mod span;
 pub mod spec;
 pub mod state;
+mod words;
 pub mod work;
 
 pub use change::{Applied, Change, Event, Refusal, Silence};

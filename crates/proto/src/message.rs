@@ -2,6 +2,7 @@
 
 use downbeat_core::backend::{Params, params_bytes};
 use downbeat_core::execution::Outcome;
+pub use downbeat_core::execution::OutputChunk;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_core::work::{Attempt, Origin, Parent, Work};
@@ -185,7 +186,7 @@ pub struct Finished {
     pub of: Parent,
     pub outcome: Outcome,
     /// Output that was not sent before.
-    pub output: Vec<Chunk>,
+    pub output: Vec<OutputChunk>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -214,23 +215,13 @@ pub struct ReportAnswer {
     pub receipts: Vec<Receipt>,
 }
 
-/// A piece of output, valid UTF-8.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Chunk {
-    pub execution: ExecutionId,
-    pub offset: u64,
-    pub stderr: bool,
-    pub text: String,
-    pub at: Timestamp,
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
     pub node: NodeId,
     pub session: SessionId,
     /// The leases that the chunks belong to; output without a current one is dropped.
     pub held: Vec<LeaseRef>,
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<OutputChunk>,
 }
 
 /// Why a call failed.

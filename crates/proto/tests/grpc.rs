@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::execution::{Outcome, Stream, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::Description;
@@ -14,8 +14,8 @@ use downbeat_proto::Link;
 use downbeat_proto::grpc::generated::agent_client::AgentClient;
 use downbeat_proto::grpc::{Client, generated as wire, service};
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef,
-    Output, Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef, Output,
+    OutputChunk, Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
@@ -123,8 +123,8 @@ fn poll_answer() -> PollAnswer {
     PollAnswer { assignments: vec![assignment], stop: vec![held(4)] }
 }
 
-fn chunk(text: String) -> Chunk {
-    Chunk { execution: held(1).execution, offset: 1 << 40, stderr: true, text, at: at() }
+fn chunk(text: String) -> OutputChunk {
+    OutputChunk { execution: held(1).execution, offset: 1 << 40, stream: Stream::Stderr, text, at: at() }
 }
 
 fn report() -> Report {
@@ -151,7 +151,7 @@ fn report() -> Report {
     }
 }
 
-fn output(chunks: Vec<Chunk>) -> Output {
+fn output(chunks: Vec<OutputChunk>) -> Output {
     Output { node: node(), session: session(), held: vec![held(1)], chunks }
 }
 

@@ -75,20 +75,8 @@ const GAUGES: [(&str, &str); 10] = [
     ("replica_copies", "How often this replica's copy was replaced since its start"),
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Health {
-    status: &'static str,
-}
+/// The only label of a metric, with its value.
+type Label = [(&'static str, &'static str); 1];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Request {
@@ -116,11 +104,11 @@ impl Default for Metrics {
 impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("downbeat");
-        let runs = Family::<State, Gauge>::default();
+        let runs = Family::<Label, Gauge>::default();
         registry.register("runs", "Runs by state", runs.clone());
-        let executions = Family::<Outcome, Counter>::default();
+        let executions = Family::<Label, Counter>::default();
         registry.register("executions", "Ended executions by outcome", executions.clone());
-        let nodes = Family::<Health, Gauge>::default();
+        let nodes = Family::<Label, Gauge>::default();
         registry.register("nodes", "Nodes by status", nodes.clone());
         let per_node = PerNode::default();
         registry.register_collector(Box::new(per_node.clone()));
@@ -142,11 +130,10 @@ impl Metrics {
         let replica_lag_seconds = Gauge::default();
         registry.register("replica_lag_seconds", "Age of this replica's copy", replica_lag_seconds.clone());
         let figures = Figures {
-            runs: RunState::ALL.map(|state| runs.get_or_create_owned(&State { state: state.as_str() })),
+            runs: RunState::ALL.map(|state| runs.get_or_create_owned(&[("state", state.as_str())])),
             executions: Status::ALL
-                .map(|status| executions.get_or_create_owned(&Outcome { outcome: status.as_str() })),
-            nodes: NodeStatus::ALL
-                .map(|status| nodes.get_or_create_owned(&Health { status: status.as_str() })),
+                .map(|status| executions.get_or_create_owned(&[("outcome", status.as_str())])),
+            nodes: NodeStatus::ALL.map(|status| nodes.get_or_create_owned(&[("status", status.as_str())])),
             per_node,
             gauges,
             pending_to_leased,
@@ -158,7 +145,7 @@ impl Metrics {
             registry,
         };
         for status in Status::ALL.into_iter().filter(|status| status.is_open()) {
-            executions.remove(&Outcome { outcome: status.as_str() });
+            executions.remove(&[("outcome", status.as_str())]);
         }
         Self(Arc::new(figures))
     }

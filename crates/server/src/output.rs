@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use downbeat_core::execution::Stream;
 use downbeat_core::ids::ExecutionId;
-use downbeat_proto::message::{Chunk, Fault};
+use downbeat_proto::message::Fault;
 use downbeat_store::{Hint, OutputChunk, Store};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -60,16 +59,8 @@ impl Outputs {
     }
 
     /// Appends output. Returns when it is durable.
-    pub(crate) async fn append(&self, chunks: impl Iterator<Item = Chunk>) -> Result<(), Fault> {
-        let chunks: Vec<OutputChunk> = chunks
-            .map(|chunk| OutputChunk {
-                execution: chunk.execution,
-                offset: chunk.offset,
-                stream: if chunk.stderr { Stream::Stderr } else { Stream::Stdout },
-                text: chunk.text,
-                at: chunk.at,
-            })
-            .collect();
+    pub(crate) async fn append(&self, chunks: impl Iterator<Item = OutputChunk>) -> Result<(), Fault> {
+        let chunks: Vec<OutputChunk> = chunks.collect();
         if chunks.is_empty() {
             return Ok(());
         }

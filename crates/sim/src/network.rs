@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use downbeat_agent::Connector;
 use downbeat_proto::message::{
-    Chunk, Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Receipt, Register, Report,
-    ReportAnswer, Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, OutputChunk, Poll, PollAnswer, Receipt, Register,
+    Report, ReportAnswer, Welcome,
 };
 use downbeat_proto::{Link, deadline, poll_deadline};
 use tokio::sync::mpsc;
@@ -275,7 +275,7 @@ impl Wire {
     }
 }
 
-fn output_bytes(chunks: &[Chunk]) -> usize {
+fn output_bytes(chunks: &[OutputChunk]) -> usize {
     chunks.iter().map(|chunk| chunk.text.len()).sum()
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use downbeat_core::limits::OUTPUT_CHUNK_BYTES;
-use downbeat_proto::message::Chunk;
+use downbeat_proto::message::OutputChunk;
 
 use super::{CHUNK_OVERHEAD_BYTES, cost};
 
@@ -56,7 +56,7 @@ impl Pace {
 }
 
 /// Returns how many of these chunks fit into a message of this size; at least one.
-pub(crate) fn fitting(chunks: &[Chunk], message_bytes: usize) -> usize {
+pub(crate) fn fitting(chunks: &[OutputChunk], message_bytes: usize) -> usize {
     let mut bytes = 0;
     let fitting = chunks.iter().take_while(|chunk| {
         bytes += cost(chunk);

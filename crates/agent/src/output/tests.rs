@@ -1,5 +1,6 @@
 //! Which output is kept, in which chunks, and when a buffer closes.
 
+use downbeat_backends::Stream;
 use downbeat_core::ids::{ExecutionId, LeaseToken};
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -16,7 +17,7 @@ fn write_to(buffer: &Arc<Buffer>, stream: Stream, offset: u64, text: &str) {
     Tap(buffer.clone()).piece(Piece { offset, stream, text: text.to_owned(), at: Timestamp::UNIX_EPOCH });
 }
 
-fn seen(chunks: &[Chunk]) -> Vec<(u64, &str)> {
+fn seen(chunks: &[OutputChunk]) -> Vec<(u64, &str)> {
     chunks.iter().map(|chunk| (chunk.offset, chunk.text.as_str())).collect()
 }
 

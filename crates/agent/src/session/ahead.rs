@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use downbeat_proto::message::{Chunk, Fault, Finished};
+use downbeat_proto::message::{Fault, Finished, OutputChunk};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Outgoing;
@@ -40,7 +40,7 @@ async fn send_output(shared: &Shared, pace: &mut Pace, finished: &mut Finished) 
         match sent.await {
             None => return true,
             Some(Ok(())) => {
-                let sent: Vec<Chunk> = finished.output.drain(..count).collect();
+                let sent: Vec<OutputChunk> = finished.output.drain(..count).collect();
                 shared.sent(held, cost_bytes(&sent));
             }
             // The pause is in connecting to the next server, or the call took long.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use downbeat_proto::message::{Chunk, Fault, LeaseRef, Output};
+use downbeat_proto::message::{Fault, LeaseRef, Output, OutputChunk};
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -59,7 +59,7 @@ pub(super) async fn send(
     shared: &Shared,
     pace: &mut Pace,
     waiting_bytes: usize,
-    take: impl FnOnce(usize) -> (Vec<LeaseRef>, Vec<Chunk>),
+    take: impl FnOnce(usize) -> (Vec<LeaseRef>, Vec<OutputChunk>),
 ) -> Option<Result<(), Fault>> {
     // The link first: while no server responds, no chunks are being sent and closing a buffer does not wait for them.
     let link = shared.links.link_for_output(waiting_bytes).await;

@@ -255,11 +255,11 @@ impl Reporter {
 
 #[cfg(test)]
 mod tests {
-    use downbeat_core::execution::{Outcome, Verdict};
+    use downbeat_core::execution::{Outcome, Stream, Verdict};
     use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
     use downbeat_core::work::Parent;
     use downbeat_proto::grpc::finished_to_bytes;
-    use downbeat_proto::message::Chunk;
+    use downbeat_proto::message::OutputChunk;
     use jiff::Timestamp;
     use uuid::Uuid;
 
@@ -269,10 +269,10 @@ mod tests {
         let held =
             LeaseRef { execution: ExecutionId(Uuid::from_u128(1)), token: LeaseToken(Uuid::from_u128(2)) };
         let at = Timestamp::now();
-        let chunk = |number: u64| Chunk {
+        let chunk = |number: u64| OutputChunk {
             execution: held.execution,
             offset: u64::MAX - number,
-            stderr: number % 2 == 1,
+            stream: if number % 2 == 1 { Stream::Stderr } else { Stream::Stdout },
             text: "x".to_owned(),
             at,
         };

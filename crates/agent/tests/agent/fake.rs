@@ -13,8 +13,8 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId};
 use downbeat_core::work::Origin;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Assignment, Chunk, Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, Output, PROTOCOL, Poll,
-    PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Assignment, Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, Output, OutputChunk, PROTOCOL,
+    Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub(crate) reports: Vec<Report>,
     pub(crate) started: Vec<Started>,
     pub(crate) finished: Vec<Finished>,
-    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) chunks: Vec<OutputChunk>,
     /// The leases that output named.
     pub(crate) speaking: HashSet<LeaseRef>,
     pub(crate) work: Vec<Assignment>,
@@ -161,7 +161,7 @@ impl Server {
     }
 
     /// Returns all output of an execution, after its result arrived.
-    pub(crate) async fn output_of(&self, number: u128) -> Vec<Chunk> {
+    pub(crate) async fn output_of(&self, number: u128) -> Vec<OutputChunk> {
         let finished = self.result(number).await;
         let state = self.state.lock().unwrap();
         let sent = state.chunks.iter().filter(|chunk| chunk.execution == finished.held.execution);
@@ -422,7 +422,7 @@ pub(crate) fn shell(number: u128, script: &str) -> Assignment {
     work(number, "exec", "shell", &json!({ "command": script }))
 }
 
-pub(crate) fn text_of(chunks: &[Chunk]) -> String {
+pub(crate) fn text_of(chunks: &[OutputChunk]) -> String {
     chunks.iter().map(|chunk| chunk.text.as_str()).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Output on its way to the server.
 
+use downbeat_core::execution::Stream;
 use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
 
 use crate::fake::{Server, held, shell, start, text_of, unique};
@@ -25,8 +26,11 @@ async fn output_arrives_while_the_work_runs_and_the_rest_with_its_result() {
     }
     std::fs::write(go, "").unwrap();
     let chunks = server.output_of(number).await;
-    let side = |stderr| text_of(&chunks.iter().filter(|c| c.stderr == stderr).cloned().collect::<Vec<_>>());
-    assert_eq!((side(false).as_str(), side(true).as_str()), ("first\nlast\n", "warning\n"));
+    let side = |stream| text_of(&chunks.iter().filter(|c| c.stream == stream).cloned().collect::<Vec<_>>());
+    assert_eq!(
+        (side(Stream::Stdout).as_str(), side(Stream::Stderr).as_str()),
+        ("first\nlast\n", "warning\n")
+    );
     agent.drain_and_stop().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Owns templates: strings with `{param}` in them, one per argument or variable. A value is inserted and never parsed
 //! again; an absent optional param removes its whole element.
 
-use downbeat_core::backend::Params;
+use downbeat_core::backend::{Params, text_of};
 use serde_json::Value;
 
 /// One element of an argv, or the value of a variable.
@@ -83,28 +83,19 @@ impl Template {
     /// Returns the filled template: one string, many for a list, none if a param is absent.
     pub(super) fn fill(&self, params: &Params) -> Vec<String> {
         if let Some(Value::Array(items)) = self.whole().and_then(|name| params.get(name)) {
-            return items.iter().filter_map(shown).collect();
+            return items.iter().filter_map(text_of).collect();
         }
         let mut filled = String::new();
         for part in &self.parts {
             match part {
                 Part::Literal(text) => filled.push_str(text),
-                Part::Param(name) => match params.get(name).and_then(shown) {
+                Part::Param(name) => match params.get(name).and_then(text_of) {
                     Some(text) => filled.push_str(&text),
                     None => return Vec::new(),
                 },
             }
         }
         vec![filled]
-    }
-}
-
-fn shown(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(value) => Some(value.to_string()),
-        Value::Null | Value::Array(_) | Value::Object(_) => None,
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use self::jobs::Work;
 pub(super) use self::plans::{PlansArgs, hold as hold_plans};
-use self::runs::{Measured, Parallel, Sequential};
+use self::runs::Load;
 use super::agents::Fleet;
 use super::figures::Figures;
 use crate::Note;
@@ -93,24 +93,24 @@ pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failur
     };
     if wanted(Shape::Sequential) {
         for work in [Work::Fibonacci, Work::True, Work::Noop] {
-            let load = Sequential { work, steps: size(SEQUENTIAL), rounds, fleet: fleet(runs::ONE) };
-            add("sequential", work.name(), load.measure(store, note).await?);
+            let load = Load { work, steps: size(SEQUENTIAL), rounds, fleet: fleet(runs::ONE) };
+            add("sequential", work.name(), load.sequential(store, note).await?);
         }
     }
     if wanted(Shape::Parallel) {
         for work in [Work::Fibonacci, Work::Noop] {
-            let load = Parallel { work, steps: size(PARALLEL), rounds, fleet: fleet(runs::ONE) };
-            add("parallel", work.name(), load.measure(store, note).await?);
+            let load = Load { work, steps: size(PARALLEL), rounds, fleet: fleet(runs::ONE) };
+            add("parallel", work.name(), load.parallel(store, note).await?);
         }
     }
     if wanted(Shape::Noop) {
         let (work, steps) = (Work::Noop, size(most));
-        let load = Parallel { work, steps, rounds, fleet: fleet(runs::EIGHT) };
-        add("noop", work.name(), load.measure(store, note).await?);
+        let load = Load { work, steps, rounds, fleet: fleet(runs::EIGHT) };
+        add("noop", work.name(), load.parallel(store, note).await?);
     }
     if wanted(Shape::Exec) {
         let (work, steps) = (Work::True, size(most));
-        let load = Parallel { work, steps, rounds, fleet: fleet(runs::CROWDED) };
+        let load = Load { work, steps, rounds, fleet: fleet(runs::CROWDED) };
         add("exec", work.name(), runs::beside_forks(&load, store, note).await?);
     }
     if wanted(Shape::Plan) {
@@ -148,36 +148,21 @@ impl Graph {
     }
 
     fn overview(&self) -> Part {
-        let mut rows = Vec::new();
-        let head = vec![
-            "shape",
-            "work",
-            "store",
-            "tasks",
-            "per second",
-            "ms per task",
-            "overhead ms",
-            "p50 ms",
-            "p99 ms",
-            "of fork+exec",
-            "bytes per step",
-        ];
-        for shaped in &self.shapes {
-            let figures = &shaped.figures;
-            rows.push(vec![
-                shaped.shape.to_owned(),
-                shaped.work.to_owned(),
-                figures.store.clone(),
-                figures.n.to_string(),
-                format!("{:.0}", figures.per_second),
-                shaped.more("ms per task", 3),
-                shaped.more("overhead ms per step", 2),
-                format!("{:.2}", figures.p50_ms),
-                format!("{:.2}", figures.p99_ms),
-                shaped.more("of fork+exec", 2),
-                shaped.more("bytes per step", 0),
-            ]);
-        }
-        Part::Table { head, rows }
+        Part::table(
+            &self.shapes,
+            &[
+                ("shape", &|shaped| shaped.shape.to_owned()),
+                ("work", &|shaped| shaped.work.to_owned()),
+                ("store", &|shaped| shaped.figures.store.clone()),
+                ("tasks", &|shaped| shaped.figures.n.to_string()),
+                ("per second", &|shaped| format!("{:.0}", shaped.figures.per_second)),
+                ("ms per task", &|shaped| shaped.more("ms per task", 3)),
+                ("overhead ms", &|shaped| shaped.more("overhead ms per step", 2)),
+                ("p50 ms", &|shaped| format!("{:.2}", shaped.figures.p50_ms)),
+                ("p99 ms", &|shaped| format!("{:.2}", shaped.figures.p99_ms)),
+                ("of fork+exec", &|shaped| shaped.more("of fork+exec", 2)),
+                ("bytes per step", &|shaped| shaped.more("bytes per step", 0)),
+            ],
+        )
     }
 }

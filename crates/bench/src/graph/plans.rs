@@ -164,22 +164,9 @@ pub(super) async fn measure(
         "{steps} steps ({name}) planned in {:.1} ms; {of_all:.0} bytes per step, {of_part:.0} with {part} steps",
         all.ms(0.5)
     ));
-    let n = steps as u64;
-    Ok(Figures {
-        load: "graph",
-        counted: "steps",
-        store: "none".to_owned(),
-        n,
-        nodes: 0,
-        seconds: total.as_secs_f64(),
-        per_second: n as f64 * f64::from(rounds * TIMES) / total.as_secs_f64(),
-        p50_ms: all.ms(0.5),
-        p99_ms: all.ms(0.99),
-        server_rss_bytes: 0,
-        server_cpu_seconds: 0.0,
-        more,
-        servers: Vec::new(),
-    })
+    let (n, seconds) = (steps as u64, total.as_secs_f64());
+    let per_second = n as f64 * f64::from(rounds * TIMES) / seconds;
+    Ok(Figures { per_second, more, ..Figures::new(("graph", "steps"), "none", n, 0, seconds, &all) })
 }
 
 /// Reads with lines and columns, which is slower: `job run -f` does this before it sends a file.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use downbeat_api::Execution;
 use downbeat_client::Feed;
 use downbeat_core::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::agents::{Agents, Fleet};
 use super::super::figures::{Figures, Latencies};
@@ -33,52 +34,40 @@ const WARM_UP: u32 = 2;
 const FORKS: u32 = 3_000;
 
 /// A load on a fresh store, with its own agents.
-pub(super) trait Measured: Sync {
-    fn fleet(&self) -> Fleet;
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub work: Work,
+    pub steps: usize,
+    pub rounds: u32,
+    pub fleet: Fleet,
+}
 
-    /// The load itself.
-    fn load(
-        &self,
-        site: &Site,
-        agents: &Agents,
-        note: Note,
-    ) -> impl Future<Output = Result<Figures, Failure>>;
+impl Load {
+    /// Measures a chain: each task after the previous one.
+    pub(super) async fn sequential(self, store: &str, note: Note) -> Result<Figures, Failure> {
+        let load = async |site: &Site, agents: &Agents| self.chain(site, agents, note).await;
+        self.within(store, load).await
+    }
 
-    async fn measure(&self, store: &str, note: Note) -> Result<Figures, Failure> {
-        let wanted = [Wanted::new(store, 1)];
-        within(&wanted, async |sites: &mut [Site]| {
-            let site = &sites[0];
-            let agents = Agents::join(site, self.fleet()).await?;
-            self.load(site, &agents, note).await
+    /// Measures all tasks at once.
+    pub(super) async fn parallel(self, store: &str, note: Note) -> Result<Figures, Failure> {
+        let load = async |site: &Site, agents: &Agents| self.wide(site, agents, note).await;
+        self.within(store, load).await
+    }
+
+    async fn within(
+        self,
+        store: &str,
+        load: impl AsyncFnOnce(&Site, &Agents) -> Result<Figures, Failure>,
+    ) -> Result<Figures, Failure> {
+        within(&[Wanted::new(store, 1)], async |sites: &mut [Site]| {
+            let agents = Agents::join(&sites[0], self.fleet).await?;
+            load(&sites[0], &agents).await
         })
         .await
     }
-}
 
-/// Each task after the previous one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sequential {
-    pub work: Work,
-    pub steps: usize,
-    pub rounds: u32,
-    pub fleet: Fleet,
-}
-
-/// All tasks at once.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Parallel {
-    pub work: Work,
-    pub steps: usize,
-    pub rounds: u32,
-    pub fleet: Fleet,
-}
-
-impl Measured for Sequential {
-    fn fleet(&self) -> Fleet {
-        self.fleet
-    }
-
-    async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+    async fn chain(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
         let definition = jobs::chain(self.work, self.steps);
         let mut feed = server.events().await?;
@@ -104,7 +93,7 @@ impl Measured for Sequential {
         }
         let n = self.steps as u64 * u64::from(self.rounds);
         let ms_per_step = |time: Duration| time.as_secs_f64() * 1e3 / n as f64;
-        let mut figures = spent.figures(site, agents, n, self.fleet(), total, &gaps).await?;
+        let mut figures = spent.figures(site, agents, n, self.fleet, total, &gaps).await?;
         figures.more.extend([
             ("rounds", f64::from(self.rounds)),
             ("work ms per step", ms_per_step(work)),
@@ -112,14 +101,8 @@ impl Measured for Sequential {
         ]);
         Ok(figures)
     }
-}
 
-impl Measured for Parallel {
-    fn fleet(&self) -> Fleet {
-        self.fleet
-    }
-
-    async fn load(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+    async fn wide(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
         let server = site.first();
         for _ in 0..WARM_UP {
             self.round(server, &jobs::wide(self.work, self.steps.min(100))).await?;
@@ -136,7 +119,7 @@ impl Measured for Parallel {
             total += took;
         }
         let n = self.steps as u64 * u64::from(self.rounds);
-        let mut figures = spent.figures(site, agents, n, self.fleet(), total, &rounds).await?;
+        let mut figures = spent.figures(site, agents, n, self.fleet, total, &rounds).await?;
         figures.more.extend([
             ("rounds", f64::from(self.rounds)),
             ("slots per node", f64::from(self.fleet.slots)),
@@ -145,9 +128,7 @@ impl Measured for Parallel {
         ]);
         Ok(figures)
     }
-}
 
-impl Parallel {
     /// Returns how long submitting took, and the time until the run had ended. Then waits until every agent polls again.
     async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration), Failure> {
         let before = server.metrics().await?.get(ENDED);
@@ -162,7 +143,7 @@ impl Parallel {
 }
 
 /// Runs the load between two measurements of the machine's own rate, which other machines on the same host may change.
-pub(super) async fn beside_forks(load: &Parallel, store: &str, note: Note) -> Result<Figures, Failure> {
+pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result<Figures, Failure> {
     let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
         let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
@@ -174,7 +155,7 @@ pub(super) async fn beside_forks(load: &Parallel, store: &str, note: Note) -> Re
         Ok::<Rate, Failure>(rate)
     };
     let before = rate().await?;
-    let mut figures = load.measure(store, note).await?;
+    let mut figures = load.parallel(store, note).await?;
     let after = rate().await?;
     figures.more.extend([
         ("fork+exec per second before", before.most()),
@@ -230,16 +211,8 @@ struct Chain {
 
 impl Chain {
     async fn of(server: &Server, run: &str, steps: usize) -> Result<Self, Failure> {
-        let mut spans = Vec::with_capacity(steps);
-        while spans.len() < steps {
-            let page =
-                server.get(&format!("runs/{run}/executions?limit=1000&offset={}", spans.len())).await?;
-            let rows = page["data"].as_array().map_or(&[][..], Vec::as_slice);
-            spans.extend(rows.iter().filter_map(span));
-            if page["pagination"]["has_more"] != json!(true) {
-                break;
-            }
-        }
+        let ran = |execution: Execution| Some((execution.started_at?, execution.finished_at?));
+        let spans: Vec<_> = server.executions(run).await?.into_iter().filter_map(ran).collect();
         if spans.len() != steps {
             return Err(Failure::bug(format!(
                 "run {run} has {} executions that ran, not {steps}",
@@ -258,11 +231,6 @@ impl Chain {
             gaps: spans.windows(2).map(|pair| between(pair[0].1, pair[1].0)).collect(),
         }
     }
-}
-
-fn span(row: &Value) -> Option<(Timestamp, Timestamp)> {
-    let time = |name: &str| row[name].as_str()?.parse().ok();
-    Some((time("started_at")?, time("finished_at")?))
 }
 
 /// The usage of server and agents when a load started.
@@ -294,15 +262,6 @@ impl Spent {
         let us_per = |seconds: f64| seconds * 1e6 / n as f64;
         let seconds = total.as_secs_f64();
         Ok(Figures {
-            load: "graph",
-            counted: "tasks",
-            store: site.store.clone(),
-            n,
-            nodes: fleet.nodes,
-            seconds,
-            per_second: n as f64 / seconds,
-            p50_ms: latencies.ms(0.5),
-            p99_ms: latencies.ms(0.99),
             server_rss_bytes: site.rss_bytes(),
             server_cpu_seconds,
             more: BTreeMap::from([
@@ -316,6 +275,7 @@ impl Spent {
                 ("agents rss bytes", agents.rss_bytes() as f64),
             ]),
             servers,
+            ..Figures::new(("graph", "tasks"), &site.store, n, fleet.nodes, seconds, latencies)
         })
     }
 }

@@ -1,7 +1,6 @@
 //! `run …`: runs and their results.
 
 mod bars;
-mod cancel;
 mod events;
 mod follow;
 mod id;
@@ -37,29 +36,17 @@ pub(crate) enum Verb {
         all: bool,
     },
     /// Follow a run until it ends; Ctrl-C leaves it running, with exit code 130
-    Watch {
-        #[command(flatten)]
-        run: Which,
-    },
+    Watch(Which),
     /// Print the output of a run's processes to standard output; lines of standard error are marked
     Logs(logs::LogsArgs),
     /// List the events of a run, in order
     Events(events::EventsArgs),
     /// Pause a run: running tasks finish, no new ones start
-    Pause {
-        #[command(flatten)]
-        run: Which,
-    },
+    Pause(Which),
     /// Continue a paused run
-    Resume {
-        #[command(flatten)]
-        run: Which,
-    },
+    Resume(Which),
     /// Stop a run and all of its running tasks
-    Cancel {
-        #[command(flatten)]
-        run: Which,
-    },
+    Cancel(Which),
     /// Start a new run of what did not succeed in an ended run; successful results are reused
     Retry(retry::RetryArgs),
     /// A verb that does not exist, with its arguments
@@ -79,12 +66,12 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show { run, all } => show::run(&run, Rows::of(all), client, out).await,
-        Verb::Watch { run } => watch::run(&run, client, out).await,
+        Verb::Watch(run) => watch::run(&run, client, out).await,
         Verb::Logs(args) => logs::run(args, client, out).await,
         Verb::Events(args) => events::run(args, client, out).await,
-        Verb::Pause { run } => pause::pause(&run, client, out).await,
-        Verb::Resume { run } => pause::resume(&run, client, out).await,
-        Verb::Cancel { run } => cancel::run(&run, client, out).await,
+        Verb::Pause(run) => pause::pause(&run, client, out).await,
+        Verb::Resume(run) => pause::resume(&run, client, out).await,
+        Verb::Cancel(run) => pause::cancel(&run, client, out).await,
         Verb::Retry(args) => retry::run(args, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("run"), &words)),
     }

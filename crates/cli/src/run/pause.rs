@@ -1,4 +1,4 @@
-//! `run pause` and `run resume`.
+//! `run pause`, `run resume` and `run cancel`.
 
 use downbeat_api::{RunSummary, request};
 use downbeat_client::{Body, Client};
@@ -19,4 +19,10 @@ pub(super) async fn resume(which: &Which, client: &Client, out: Out) -> Result<(
     let id = which.resolve(client).await?;
     let run: RunSummary = client.send(request::resume(&id).reading(), Body::Empty, None).await?;
     out.result(&run, || format!("run {id} continues"))
+}
+
+pub(super) async fn cancel(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
+    let id = which.resolve(client).await?;
+    let run: RunSummary = client.send(request::cancel(&id).reading(), Body::Empty, None).await?;
+    out.result(&run, || format!("run {id} is being cancelled; `downbeat run watch {id}` shows how it ends"))
 }

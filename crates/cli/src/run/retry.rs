@@ -45,7 +45,7 @@ pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<()
     if let Some(task) = args.from {
         body["from"] = json!(task);
     }
-    let run = client.send(request::retry(&first), Body::Json(body), Some(&key)).await?;
+    let run = client.send(request::retry(&first), Body::Json(body.to_string()), Some(&key)).await?;
     let id = run.summary.id.clone();
     absences(&run).iter().for_each(|absence| out.note(absence));
     if args.watch {

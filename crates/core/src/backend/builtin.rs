@@ -1,16 +1,20 @@
 //! Owns the built-in backends as data: their actions, params and accepted values. The `backends` crate implements them.
 
-use super::schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema};
+use super::schema::ParamKind::{self, Any, Argv, Boolean, Duration, Integer, Map, Text, Texts};
+use super::schema::{ActionSchema, BackendSchema, ParamSchema};
 use crate::limits;
+
+/// The backends that could do anything on a host, or reveal its credentials.
+const NEED_ALLOW: [&str; 4] = ["exec", "file", "docker", "http"];
 
 /// Returns whether an agent offers the backend only when its settings allow it by name.
 pub fn needs_allow(backend: &str) -> bool {
-    all_that_need_allow().any(|name| name == backend)
+    NEED_ALLOW.contains(&backend)
 }
 
 /// Returns the names of these backends.
 pub fn all_that_need_allow() -> impl Iterator<Item = &'static str> {
-    BUILTIN.iter().filter(|backend| backend.needs_allow).map(|backend| backend.name)
+    NEED_ALLOW.into_iter()
 }
 
 /// Returns the probable reason why a node lacks a backend, to append to its name; empty for most.
@@ -22,92 +26,61 @@ pub fn lacking_hint(backend: &str) -> String {
     }
 }
 
-/// Returns the backends that every version of downbeat knows.
-pub(super) fn schemas() -> Vec<BackendSchema> {
-    BUILTIN.iter().map(Backend::schema).collect()
+impl BackendSchema {
+    fn new(name: &str, help: &str) -> Self {
+        Self { name: name.to_owned(), help: help.to_owned(), actions: Vec::new() }
+    }
+
+    /// Declares an idempotent action: running it twice leaves the host as running it once.
+    fn same_twice(self, name: &str) -> Self {
+        self.action_that(name, true)
+    }
+
+    fn once(self, name: &str) -> Self {
+        self.action_that(name, false)
+    }
+
+    fn action_that(mut self, name: &str, idempotent: bool) -> Self {
+        self.actions.push(ActionSchema { name: name.to_owned(), idempotent, params: Vec::new() });
+        self
+    }
+
+    /// Declares a param of the last action.
+    fn with(mut self, param: ParamSchema) -> Self {
+        self.actions.last_mut().expect("params come after their action").params.push(param);
+        self
+    }
 }
 
-struct Backend {
-    name: &'static str,
-    help: &'static str,
-    /// Whether it could do anything on a host, or reveal its credentials.
-    needs_allow: bool,
-    actions: &'static [Action],
-}
-
-struct Action {
-    name: &'static str,
-    idempotent: bool,
-    params: &'static [Param],
-}
-
-#[derive(Clone, Copy)]
-struct Param {
-    name: &'static str,
-    kind: ParamKind,
-    help: &'static str,
-    required: bool,
-    pattern: Option<&'static str>,
-    name_pattern: Option<&'static str>,
-    choices: &'static [&'static str],
-    min: Option<i64>,
-    max: Option<i64>,
-    max_bytes: Option<usize>,
-}
-
-/// Declares an idempotent action: running it twice leaves the host as running it once.
-const fn same_twice(name: &'static str, params: &'static [Param]) -> Action {
-    Action { name, idempotent: true, params }
-}
-
-const fn once(name: &'static str, params: &'static [Param]) -> Action {
-    Action { name, idempotent: false, params }
-}
-
-const fn required(name: &'static str, kind: ParamKind, help: &'static str) -> Param {
-    Param { required: true, ..optional(name, kind, help) }
+fn required(name: &str, kind: ParamKind, help: &str) -> ParamSchema {
+    ParamSchema { required: true, ..optional(name, kind, help) }
 }
 
 /// Declares an optional param. A text is an argument of a program by default.
-const fn optional(name: &'static str, kind: ParamKind, help: &'static str) -> Param {
-    let max_bytes = match kind {
-        ParamKind::Text | ParamKind::Texts | ParamKind::Argv | ParamKind::Map | ParamKind::Any => {
-            Some(limits::ARGUMENT_BYTES)
-        }
-        ParamKind::Integer | ParamKind::Boolean | ParamKind::Duration => None,
-    };
-    Param {
-        name,
-        kind,
-        help,
-        required: false,
-        pattern: None,
-        name_pattern: None,
-        choices: &[],
-        min: None,
-        max: None,
-        max_bytes,
-    }
+fn optional(name: &str, kind: ParamKind, help: &str) -> ParamSchema {
+    let bounded = !matches!(kind, Integer | Boolean | Duration);
+    let max_bytes = bounded.then_some(limits::ARGUMENT_BYTES as u64);
+    ParamSchema { help: help.to_owned(), max_bytes, ..ParamSchema::new(name, kind) }
 }
 
-impl Param {
-    const fn pattern(self, pattern: &'static str) -> Self {
-        Self { pattern: Some(pattern), ..self }
+impl ParamSchema {
+    fn pattern(self, pattern: &str) -> Self {
+        Self { pattern: Some(pattern.to_owned()), ..self }
     }
 
-    const fn names(self, pattern: &'static str) -> Self {
-        Self { name_pattern: Some(pattern), ..self }
+    fn names(self, pattern: &str) -> Self {
+        Self { name_pattern: Some(pattern.to_owned()), ..self }
     }
 
-    const fn bytes(self, most: usize) -> Self {
-        Self { max_bytes: Some(most), ..self }
+    fn bytes(self, most: usize) -> Self {
+        Self { max_bytes: Some(most as u64), ..self }
     }
 
-    const fn choices(self, choices: &'static [&'static str]) -> Self {
-        Self { choices, ..self }
+    fn choices(self, choices: &[&str]) -> Self {
+        Self { choices: choices.iter().map(|choice| (*choice).to_owned()).collect(), ..self }
     }
 
-    const fn between(self, min: i64, max: i64) -> Self {
+    fn between(self, min: i64, max: i64) -> Self {
         Self { min: Some(min), max: Some(max), ..self }
     }
 }
@@ -203,270 +176,159 @@ pub(super) fn form(pattern: &str) -> Option<&'static str> {
 }
 
 const FILE_MODE: &str = "[0-7]{3,4}";
-const WORKING_DIR: Param =
-    optional("working_dir", ParamKind::Text, "the directory to run in").bytes(limits::PATH_BYTES);
-const ENV: Param = optional("env", ParamKind::Map, "environment variables");
-const THE_UNIT: Param = required("unit", ParamKind::Text, "a unit such as nginx, backup.timer or getty@tty1")
-    .pattern(UNIT)
-    .bytes(255);
-
-const THE_PATH: Param = required("path", ParamKind::Text, "an absolute path without . and ..")
-    .pattern(PATH)
-    .bytes(limits::PATH_BYTES);
-const MODE: Param =
-    optional("mode", ParamKind::Text, "server or agent; default: server").choices(&["server", "agent"]);
-
-const BUILTIN: &[Backend] = &[
-    Backend {
-        name: "test",
-        help: "Actions with a chosen result, for tests and trials",
-        needs_allow: false,
-        actions: &[
-            same_twice("noop", &[]),
-            same_twice("echo", &[required("message", ParamKind::Text, "what to print")]),
-            same_twice("sleep", &[required("duration", ParamKind::Duration, "how long to sleep")]),
-            once(
-                "fail",
-                &[
-                    optional("message", ParamKind::Text, "what to print before failing"),
-                    optional("exit_code", ParamKind::Integer, "the exit code to fail with").between(0, 255),
-                ],
-            ),
-            once(
-                "flaky",
-                &[required("succeed_on", ParamKind::Integer, "the first attempt that succeeds, from 1")],
-            ),
-        ],
-    },
-    Backend { name: "ping", help: "Checks that the agent responds", needs_allow: false, actions: &[same_twice("ping", &[])] },
-    Backend {
-        name: "exec",
-        help: "Programs and scripts; only with the agent's `--allow exec`",
-        needs_allow: true,
-        actions: &[
-            once(
-                "run",
-                &[
-                    required(
-                        "command",
-                        ParamKind::Argv,
-                        "the program and its arguments; no shell reads them",
-                    ),
-                    optional("args", ParamKind::Texts, "more arguments, passed unchanged"),
-                    ENV,
-                    WORKING_DIR,
-                    optional("stdin", ParamKind::Text, "what the program reads").bytes(limits::PARAMS_BYTES),
-                ],
-            ),
-            once(
-                "shell",
-                &[
-                    required("command", ParamKind::Text, "a line or a script for bash -c"),
-                    ENV,
-                    WORKING_DIR,
-                    optional("stdin", ParamKind::Text, "what the script reads").bytes(limits::PARAMS_BYTES),
-                ],
-            ),
-        ],
-    },
-    Backend {
-        name: "apt",
-        help: "Debian packages, by apt-get",
-        needs_allow: false,
-        actions: &[
-            same_twice(
-                "install",
-                &[required("package", ParamKind::Texts, "packages, as NAME, NAME=VERSION or NAME/RELEASE")
-                    .pattern(PACKAGE_AND_VERSION)
-                    .bytes(512)],
-            ),
-            same_twice(
-                "remove",
-                &[
-                    required("package", ParamKind::Texts, "packages, as NAME").pattern(PACKAGE).bytes(512),
-                    optional("purge", ParamKind::Boolean, "also remove their configuration"),
-                ],
-            ),
-            same_twice("update", &[]),
-            same_twice("upgrade", &[]),
-        ],
-    },
-    Backend {
-        name: "systemd",
-        help: "systemd units, by systemctl",
-        needs_allow: false,
-        actions: &[
-            same_twice("start", &[THE_UNIT]),
-            same_twice("stop", &[THE_UNIT]),
-            once("restart", &[THE_UNIT]),
-            once("reload", &[THE_UNIT]),
-            same_twice("enable", &[THE_UNIT]),
-            same_twice("disable", &[THE_UNIT]),
-            same_twice("status", &[THE_UNIT]),
-        ],
-    },
-    Backend {
-        name: "rke2",
-        help: "The RKE2 service, by systemctl and the installer on the host",
-        needs_allow: false,
-        actions: &[
-            same_twice(
-                "install",
-                &[
-                    MODE,
-                    optional("version", ParamKind::Text, "a release such as v1.31.2+rke2r1")
-                        .pattern(RKE2_VERSION)
-                        .bytes(64),
-                    optional(
-                        "channel",
-                        ParamKind::Text,
-                        "the release channel, such as stable",
-                    )
-                    .pattern(RKE2_CHANNEL)
-                    .bytes(64),
-                    optional(
-                        "artifact_path",
-                        ParamKind::Text,
-                        "a directory with the release, for hosts without network",
-                    )
-                    .pattern(PATH)
-                    .bytes(limits::PATH_BYTES),
-                ],
-            ),
-            same_twice("start", &[MODE]),
-            same_twice("stop", &[MODE]),
-            same_twice("status", &[MODE]),
-        ],
-    },
-    Backend {
-        name: "file",
-        help: "Files on the host; only with the agent's `--allow file`",
-        needs_allow: true,
-        actions: &[
-            same_twice(
-                "write",
-                &[
-                    THE_PATH,
-                    required("content", ParamKind::Text, "the whole content of the file")
-                        .bytes(limits::PARAMS_BYTES),
-                    optional("mode", ParamKind::Text, "octal digits in quotes such as \"0644\"")
-                        .pattern(FILE_MODE),
-                    optional("owner", ParamKind::Text, "USER or USER:GROUP").pattern(OWNER).bytes(128),
-                ],
-            ),
-            same_twice("absent", &[THE_PATH]),
-            same_twice("stat", &[THE_PATH.pattern(PATH_OR_ROOT)]),
-        ],
-    },
-    Backend {
-        name: "docker",
-        help: "Containers of Docker or Podman, by its socket; only with the agent's `--allow docker`",
-        needs_allow: true,
-        actions: &[once(
-            "run",
-            &[
-                required("image", ParamKind::Text, "an image such as alpine:3 or registry.example/tools/build@sha256:…")
-                    .pattern(IMAGE)
-                    .bytes(512),
-                optional("command", ParamKind::Argv, "the program and its arguments; default: the image's own"),
-                optional("entrypoint", ParamKind::Argv, "instead of the image's own; `command` comes after it"),
-                ENV.names(VARIABLE),
-                optional(
-                    "mounts",
-                    ParamKind::Texts,
-                    "SOURCE:TARGET or SOURCE:TARGET:ro; a source is an absolute path of the host or a volume's name",
-                )
-                .pattern(MOUNT)
-                .bytes(limits::PATH_BYTES),
-                optional("memory", ParamKind::Any, "the memory limit, swap included, such as 512m or 2g")
-                    .pattern(BYTES)
-                    .bytes(32),
-                optional("cpus", ParamKind::Any, "the limit of processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32),
-                optional("pids", ParamKind::Integer, "the limit of processes").between(1, 4_194_304),
-                optional("working_dir", ParamKind::Text, "the directory to run in, an absolute path in the container")
-                    .pattern(PATH_OR_ROOT)
-                    .bytes(limits::PATH_BYTES),
-                optional("user", ParamKind::Text, "USER or USER:GROUP, names of the image or numbers")
-                    .pattern(CONTAINER_USER)
-                    .bytes(128),
-                optional("network", ParamKind::Text, "none, host, bridge or a network's name; default: the engine's")
-                    .pattern(NETWORK)
-                    .bytes(128),
-                optional("read_only", ParamKind::Boolean, "only mounts are writable"),
-                optional("pull", ParamKind::Text, "when to ask the registry; default: missing")
-                    .choices(&["never", "missing", "always"]),
-            ],
-        )],
-    },
-    Backend {
-        name: "http",
-        help: "HTTP requests; only with the agent's `--allow http`",
-        needs_allow: true,
-        actions: &[once(
-            "request",
-            &[
-                required("url", ParamKind::Text, "http://… or https://…, blanks escaped")
-                    .pattern(URL)
-                    .bytes(8 * 1024),
-                optional("method", ParamKind::Text, "default: GET")
-                    .choices(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
-                optional("headers", ParamKind::Map, "headers, a line each")
-                    .pattern(HEADER)
-                    .names(HEADER_NAME)
-                    .bytes(8 * 1024),
-                optional("query", ParamKind::Map, "names and values that are added to the URL, escaped")
-                    .bytes(8 * 1024),
-                optional("bearer", ParamKind::Text, "a token for the header Authorization")
-                    .pattern(TOKEN)
-                    .bytes(8 * 1024),
-                optional("body", ParamKind::Text, "what is sent").bytes(limits::PARAMS_BYTES),
-                optional("json", ParamKind::Any, "a value that is sent as JSON, instead of `body`")
-                    .bytes(limits::PARAMS_BYTES),
-                optional("timeout", ParamKind::Duration, "for the whole exchange; default: the task's timeout"),
-                optional("follow", ParamKind::Boolean, "false: a redirect is the response; default: true"),
-                optional(
-                    "expect",
-                    ParamKind::Any,
-                    "the conditions of success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, json: {NAME: VALUE}}; \
-                     default: 2xx",
-                ),
-            ],
-        )],
-    },
-];
-
-impl Backend {
-    fn schema(&self) -> BackendSchema {
-        BackendSchema {
-            name: self.name.to_owned(),
-            help: self.help.to_owned(),
-            actions: self.actions.iter().map(Action::schema).collect(),
-        }
-    }
+/// Returns the backends that every version of downbeat knows.
+pub(super) fn schemas() -> Vec<BackendSchema> {
+    let ping = BackendSchema::new("ping", "Checks that the agent responds").same_twice("ping");
+    vec![test(), ping, exec(), apt(), systemd(), rke2(), file(), docker(), http()]
 }
 
-impl Action {
-    fn schema(&self) -> ActionSchema {
-        let params = self.params.iter().map(Param::schema).collect();
-        ActionSchema { name: self.name.to_owned(), idempotent: self.idempotent, params }
-    }
+fn test() -> BackendSchema {
+    BackendSchema::new("test", "Actions with a chosen result, for tests and trials")
+        .same_twice("noop")
+        .same_twice("echo")
+        .with(required("message", Text, "what to print"))
+        .same_twice("sleep")
+        .with(required("duration", Duration, "how long to sleep"))
+        .once("fail")
+        .with(optional("message", Text, "what to print before failing"))
+        .with(optional("exit_code", Integer, "the exit code to fail with").between(0, 255))
+        .once("flaky")
+        .with(required("succeed_on", Integer, "the first attempt that succeeds, from 1"))
 }
 
-impl Param {
-    fn schema(&self) -> ParamSchema {
-        ParamSchema {
-            name: self.name.to_owned(),
-            kind: self.kind,
-            required: self.required,
-            help: self.help.to_owned(),
-            pattern: self.pattern.map(str::to_owned),
-            name_pattern: self.name_pattern.map(str::to_owned),
-            choices: self.choices.iter().map(|choice| (*choice).to_owned()).collect(),
-            min: self.min,
-            max: self.max,
-            max_bytes: self.max_bytes.map(|bytes| bytes as u64),
-        }
-    }
+fn exec() -> BackendSchema {
+    let env = || optional("env", Map, "environment variables");
+    let working_dir = || optional("working_dir", Text, "the directory to run in").bytes(limits::PATH_BYTES);
+    BackendSchema::new("exec", "Programs and scripts; only with the agent's `--allow exec`")
+        .once("run")
+        .with(required("command", Argv, "the program and its arguments; no shell reads them"))
+        .with(optional("args", Texts, "more arguments, passed unchanged"))
+        .with(env())
+        .with(working_dir())
+        .with(optional("stdin", Text, "what the program reads").bytes(limits::PARAMS_BYTES))
+        .once("shell")
+        .with(required("command", Text, "a line or a script for bash -c"))
+        .with(env())
+        .with(working_dir())
+        .with(optional("stdin", Text, "what the script reads").bytes(limits::PARAMS_BYTES))
+}
+
+fn apt() -> BackendSchema {
+    let versioned = "packages, as NAME, NAME=VERSION or NAME/RELEASE";
+    BackendSchema::new("apt", "Debian packages, by apt-get")
+        .same_twice("install")
+        .with(required("package", Texts, versioned).pattern(PACKAGE_AND_VERSION).bytes(512))
+        .same_twice("remove")
+        .with(required("package", Texts, "packages, as NAME").pattern(PACKAGE).bytes(512))
+        .with(optional("purge", Boolean, "also remove their configuration"))
+        .same_twice("update")
+        .same_twice("upgrade")
+}
+
+fn systemd() -> BackendSchema {
+    let help = "a unit such as nginx, backup.timer or getty@tty1";
+    let unit = || required("unit", Text, help).pattern(UNIT).bytes(255);
+    BackendSchema::new("systemd", "systemd units, by systemctl")
+        .same_twice("start")
+        .with(unit())
+        .same_twice("stop")
+        .with(unit())
+        .once("restart")
+        .with(unit())
+        .once("reload")
+        .with(unit())
+        .same_twice("enable")
+        .with(unit())
+        .same_twice("disable")
+        .with(unit())
+        .same_twice("status")
+        .with(unit())
+}
+
+fn rke2() -> BackendSchema {
+    let mode = "server or agent; default: server";
+    let mode = || optional("mode", Text, mode).choices(&["server", "agent"]);
+    let channel = "the release channel, such as stable";
+    let artifacts = "a directory with the release, for hosts without network";
+    BackendSchema::new("rke2", "The RKE2 service, by systemctl and the installer on the host")
+        .same_twice("install")
+        .with(mode())
+        .with(optional("version", Text, "a release such as v1.31.2+rke2r1").pattern(RKE2_VERSION).bytes(64))
+        .with(optional("channel", Text, channel).pattern(RKE2_CHANNEL).bytes(64))
+        .with(optional("artifact_path", Text, artifacts).pattern(PATH).bytes(limits::PATH_BYTES))
+        .same_twice("start")
+        .with(mode())
+        .same_twice("stop")
+        .with(mode())
+        .same_twice("status")
+        .with(mode())
+}
+
+fn file() -> BackendSchema {
+    let path = "an absolute path without . and ..";
+    let path = || required("path", Text, path).pattern(PATH).bytes(limits::PATH_BYTES);
+    BackendSchema::new("file", "Files on the host; only with the agent's `--allow file`")
+        .same_twice("write")
+        .with(path())
+        .with(required("content", Text, "the whole content of the file").bytes(limits::PARAMS_BYTES))
+        .with(optional("mode", Text, "octal digits in quotes such as \"0644\"").pattern(FILE_MODE))
+        .with(optional("owner", Text, "USER or USER:GROUP").pattern(OWNER).bytes(128))
+        .same_twice("absent")
+        .with(path())
+        .same_twice("stat")
+        .with(path().pattern(PATH_OR_ROOT))
+}
+
+fn docker() -> BackendSchema {
+    let help = "Containers of Docker or Podman, by its socket; only with the agent's `--allow docker`";
+    let image = "an image such as alpine:3 or registry.example/tools/build@sha256:…";
+    let command = "the program and its arguments; default: the image's own";
+    let mounts =
+        "SOURCE:TARGET or SOURCE:TARGET:ro; a source is an absolute path of the host or a volume's name";
+    let memory = "the memory limit, swap included, such as 512m or 2g";
+    let working_dir = "the directory to run in, an absolute path in the container";
+    let user = "USER or USER:GROUP, names of the image or numbers";
+    let network = "none, host, bridge or a network's name; default: the engine's";
+    let pull = "when to ask the registry; default: missing";
+    BackendSchema::new("docker", help)
+        .once("run")
+        .with(required("image", Text, image).pattern(IMAGE).bytes(512))
+        .with(optional("command", Argv, command))
+        .with(optional("entrypoint", Argv, "instead of the image's own; `command` comes after it"))
+        .with(optional("env", Map, "environment variables").names(VARIABLE))
+        .with(optional("mounts", Texts, mounts).pattern(MOUNT).bytes(limits::PATH_BYTES))
+        .with(optional("memory", Any, memory).pattern(BYTES).bytes(32))
+        .with(optional("cpus", Any, "the limit of processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32))
+        .with(optional("pids", Integer, "the limit of processes").between(1, 4_194_304))
+        .with(optional("working_dir", Text, working_dir).pattern(PATH_OR_ROOT).bytes(limits::PATH_BYTES))
+        .with(optional("user", Text, user).pattern(CONTAINER_USER).bytes(128))
+        .with(optional("network", Text, network).pattern(NETWORK).bytes(128))
+        .with(optional("read_only", Boolean, "only mounts are writable"))
+        .with(optional("pull", Text, pull).choices(&["never", "missing", "always"]))
+}
+
+fn http() -> BackendSchema {
+    let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    let query = "names and values that are added to the URL, escaped";
+    let bearer = "a token for the header Authorization";
+    let json = "a value that is sent as JSON, instead of `body`";
+    let timeout = "for the whole exchange; default: the task's timeout";
+    let follow = "false: a redirect is the response; default: true";
+    let expect = "the conditions of success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, \
+                  json: {NAME: VALUE}}; default: 2xx";
+    let line = 8 * 1024;
+    BackendSchema::new("http", "HTTP requests; only with the agent's `--allow http`")
+        .once("request")
+        .with(required("url", Text, "http://… or https://…, blanks escaped").pattern(URL).bytes(line))
+        .with(optional("method", Text, "default: GET").choices(&methods))
+        .with(optional("headers", Map, "headers, a line each").pattern(HEADER).names(HEADER_NAME).bytes(line))
+        .with(optional("query", Map, query).bytes(line))
+        .with(optional("bearer", Text, bearer).pattern(TOKEN).bytes(line))
+        .with(optional("body", Text, "what is sent").bytes(limits::PARAMS_BYTES))
+        .with(optional("json", Any, json).bytes(limits::PARAMS_BYTES))
+        .with(optional("timeout", Duration, timeout))
+        .with(optional("follow", Boolean, follow))
+        .with(optional("expect", Any, expect))
 }
 
 #[cfg(test)]

@@ -72,7 +72,9 @@ pub(crate) fn check_params_but(
                     checked.insert(name.clone(), value);
                 }
             }
-            None => check.refuse(unknown(action, name)),
+            None => {
+                check.refuse(unknown(action, name));
+            }
         }
     }
     for schema in &action.params {
@@ -237,8 +239,10 @@ impl<'c> Rule<'c> {
 }
 
 impl<'c> Check<'c> {
-    fn refuse(&mut self, message: String) {
+    /// Records a problem, and returns no value.
+    fn refuse(&mut self, message: String) -> Option<Value> {
         self.note(None, message);
+        None
     }
 
     fn refuse_element(&mut self, element: Element, message: String) {
@@ -251,7 +255,7 @@ impl<'c> Check<'c> {
         }
     }
 
-    fn wrong(&mut self, schema: &ParamSchema, found: &Value) {
+    fn wrong(&mut self, schema: &ParamSchema, found: &Value) -> Option<Value> {
         let remedy = match (schema.kind, found) {
             (ParamKind::Text, Value::Number(_) | Value::Bool(_)) => {
                 format!("; write it in quotes: \"{found}\"")
@@ -266,7 +270,7 @@ impl<'c> Check<'c> {
             (_, Value::Null) => "; set a value, or remove it".to_owned(),
             _ => String::new(),
         };
-        self.refuse(format!("must be {}, not {}{remedy}", valid(schema), described(found)));
+        self.refuse(format!("must be {}, not {}{remedy}", valid(schema), described(found)))
     }
 
     fn pending(&mut self, kind: ParamKind, value: &Value) -> Option<Value> {
@@ -280,10 +284,7 @@ impl<'c> Check<'c> {
         }
         match argv::split_around(&parts) {
             Ok(words) => self.argv(&words.into_iter().map(Value::String).collect::<Vec<_>>()),
-            Err(error) => {
-                self.refuse(format!("{error}; or write a list, one string per argument"));
-                None
-            }
+            Err(error) => self.refuse(format!("{error}; or write a list, one string per argument")),
         }
     }
 
@@ -298,14 +299,10 @@ impl<'c> Check<'c> {
             (ParamKind::Boolean, Value::Bool(_)) => Some(value.clone()),
             (ParamKind::Duration, Value::String(text)) => match text.parse::<Span>() {
                 Ok(_) => Some(value.clone()),
-                Err(NotASpan(text)) => {
-                    self.refuse(NotASpan(shown(&text)).to_string());
-                    None
-                }
+                Err(NotASpan(text)) => self.refuse(NotASpan(shown(&text)).to_string()),
             },
             (ParamKind::Texts, Value::Array(items)) if schema.required && items.is_empty() => {
-                self.refuse("is empty; at least one string is needed".to_owned());
-                None
+                self.refuse("is empty; at least one string is needed".to_owned())
             }
             (ParamKind::Texts, Value::Array(items)) => Some(self.texts(items)),
             (ParamKind::Texts, Value::String(_)) => self
@@ -317,19 +314,13 @@ impl<'c> Check<'c> {
                     let items: Vec<Value> = words.into_iter().map(Value::String).collect();
                     self.argv(&items)
                 }
-                Err(error) => {
-                    self.refuse(format!("{error}; or write a list, one string per argument"));
-                    None
-                }
+                Err(error) => self.refuse(format!("{error}; or write a list, one string per argument")),
             },
             (ParamKind::Map, Value::Object(entries)) => Some(self.map(entries)),
             // A param with a pattern is a text, which may be written as a number.
             (ParamKind::Any, _) if schema.pattern.is_some() => match text_of(value) {
                 Some(text) => self.clean(&text, None).then_some(Value::String(text)),
-                None => {
-                    self.wrong(schema, value);
-                    None
-                }
+                None => self.wrong(schema, value),
             },
             (ParamKind::Any, _) => {
                 self.clean_inside(value);
@@ -344,10 +335,7 @@ impl<'c> Check<'c> {
                 | ParamKind::Argv
                 | ParamKind::Map,
                 _,
-            ) => {
-                self.wrong(schema, value);
-                None
-            }
+            ) => self.wrong(schema, value),
         };
         checked.filter(|_| self.problems.len() == before)
     }
@@ -355,8 +343,7 @@ impl<'c> Check<'c> {
     fn argv(&mut self, items: &[Value]) -> Option<Value> {
         let Value::Array(words) = self.texts(items) else { return None };
         if items.first().is_none_or(|first| first.as_str().is_some_and(str::is_empty)) {
-            self.refuse("is empty; its first string is the program to run".to_owned());
-            return None;
+            return self.refuse("is empty; its first string is the program to run".to_owned());
         }
         Some(Value::Array(words))
     }
@@ -452,7 +439,7 @@ fn within(schema: &ParamSchema, number: Option<i64>) -> bool {
 }
 
 /// Returns the text of a scalar: arguments and variables are texts to the program, so `[sleep, 5]` is valid.
-fn text_of(value: &Value) -> Option<String> {
+pub fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),

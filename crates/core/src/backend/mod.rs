@@ -13,7 +13,7 @@ pub use argv::shell_sign;
 pub use builtin::{all_that_need_allow, lacking_hint, needs_allow};
 pub use catalogue::{Catalogue, Unknown};
 pub(crate) use check::check_params_but;
-pub use check::{Element, ParamProblem, check_params};
+pub use check::{Element, ParamProblem, check_params, text_of};
 pub use coerce::coerce;
 pub use pattern::{BadPattern, Pattern};
 pub use schema::{ActionSchema, BackendSchema, ParamKind, ParamSchema, Params, params_bytes};

@@ -9,5 +9,5 @@ mod times;
 pub use machine::{Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, State, Status, Verdict};
-pub use stream::Stream;
+pub use stream::{OutputChunk, Stream};
 pub use times::fit_into_lease;

@@ -1,6 +1,5 @@
 //! Owns the shape of an execution. `machine` decides how it moves.
 
-use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Params;
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use crate::spec::Limits;
+use crate::words::words;
 use crate::work::Origin;
 
 /// A node's time-limited right to an execution. It expires when its node was silent for a full term: a heartbeat
@@ -105,58 +105,24 @@ pub enum State {
     },
 }
 
-/// The name of a state, which is stored, shown and used in filters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    Pending,
-    Leased,
-    Running,
-    Succeeded,
-    Failed,
-    Skipped,
-    Cancelled,
-    Lost,
+words! {
+    /// The name of a state, which is stored, shown and used in filters.
+    pub enum Status {
+        Pending = "pending",
+        Leased = "leased",
+        Running = "running",
+        Succeeded = "succeeded",
+        Failed = "failed",
+        Skipped = "skipped",
+        Cancelled = "cancelled",
+        Lost = "lost",
+    }
 }
 
 impl Status {
-    pub const ALL: [Status; 8] = [
-        Status::Pending,
-        Status::Leased,
-        Status::Running,
-        Status::Succeeded,
-        Status::Failed,
-        Status::Skipped,
-        Status::Cancelled,
-        Status::Lost,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Status::Pending => "pending",
-            Status::Leased => "leased",
-            Status::Running => "running",
-            Status::Succeeded => "succeeded",
-            Status::Failed => "failed",
-            Status::Skipped => "skipped",
-            Status::Cancelled => "cancelled",
-            Status::Lost => "lost",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-
     /// Returns true if the execution is pending, leased or running.
     pub fn is_open(self) -> bool {
         matches!(self, Status::Pending | Status::Leased | Status::Running)
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

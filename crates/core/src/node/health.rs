@@ -2,28 +2,16 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use crate::words::words;
 
-/// The health of a node, as the servers see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeStatus {
-    Online,
-    /// Silent for a while: it gets no new work, and its leases expire.
-    Stale,
-    /// Silent for long: its work is lost.
-    Offline,
-}
-
-impl NodeStatus {
-    pub const ALL: [NodeStatus; 3] = [NodeStatus::Online, NodeStatus::Stale, NodeStatus::Offline];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            NodeStatus::Online => "online",
-            NodeStatus::Stale => "stale",
-            NodeStatus::Offline => "offline",
-        }
+words! {
+    /// The health of a node, as the servers see it.
+    pub enum NodeStatus {
+        Online = "online",
+        /// Silent for a while: it gets no new work, and its leases expire.
+        Stale = "stale",
+        /// Silent for long: its work is lost.
+        Offline = "offline",
     }
 }
 

@@ -1,81 +1,39 @@
 //! Owns the words that people read about a run: its exact state, and its coarse status.
 
-use std::fmt;
+use crate::words::words;
 
-use serde::{Deserialize, Serialize};
-
-/// The exact state of a run, as the API shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    PreRun,
-    Pending,
-    ConditionPending,
-    ConditionRunning,
-    ActionPending,
-    ActionRunning,
-    Starting,
-    Running,
-    Terminating,
-    Retrying,
-    Completed,
-    Failed,
-    Cancelled,
-    Orphaned,
+words! {
+    /// The exact state of a run, as the API shows it.
+    pub enum RunState {
+        PreRun = "pre_run",
+        Pending = "pending",
+        ConditionPending = "condition_pending",
+        ConditionRunning = "condition_running",
+        ActionPending = "action_pending",
+        ActionRunning = "action_running",
+        Starting = "starting",
+        Running = "running",
+        Terminating = "terminating",
+        Retrying = "retrying",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+        Orphaned = "orphaned",
+    }
 }
 
-/// The coarse status of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunStatus {
-    Pending,
-    Running,
-    Completed,
-    Failed,
-    Cancelled,
+words! {
+    /// The coarse status of a run.
+    pub enum RunStatus {
+        Pending = "pending",
+        Running = "running",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
 }
 
 impl RunState {
-    pub const ALL: [RunState; 14] = [
-        RunState::PreRun,
-        RunState::Pending,
-        RunState::ConditionPending,
-        RunState::ConditionRunning,
-        RunState::ActionPending,
-        RunState::ActionRunning,
-        RunState::Starting,
-        RunState::Running,
-        RunState::Terminating,
-        RunState::Retrying,
-        RunState::Completed,
-        RunState::Failed,
-        RunState::Cancelled,
-        RunState::Orphaned,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RunState::PreRun => "pre_run",
-            RunState::Pending => "pending",
-            RunState::ConditionPending => "condition_pending",
-            RunState::ConditionRunning => "condition_running",
-            RunState::ActionPending => "action_pending",
-            RunState::ActionRunning => "action_running",
-            RunState::Starting => "starting",
-            RunState::Running => "running",
-            RunState::Terminating => "terminating",
-            RunState::Retrying => "retrying",
-            RunState::Completed => "completed",
-            RunState::Failed => "failed",
-            RunState::Cancelled => "cancelled",
-            RunState::Orphaned => "orphaned",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-
     pub fn is_terminal(self) -> bool {
         matches!(self, RunState::Completed | RunState::Failed | RunState::Cancelled)
     }
@@ -100,42 +58,8 @@ impl RunState {
 }
 
 impl RunStatus {
-    pub const ALL: [RunStatus; 5] = [
-        RunStatus::Pending,
-        RunStatus::Running,
-        RunStatus::Completed,
-        RunStatus::Failed,
-        RunStatus::Cancelled,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RunStatus::Pending => "pending",
-            RunStatus::Running => "running",
-            RunStatus::Completed => "completed",
-            RunStatus::Failed => "failed",
-            RunStatus::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-
     /// Returns the states that people see as this status.
     pub fn states(self) -> impl Iterator<Item = RunState> {
         RunState::ALL.into_iter().filter(move |state| state.status() == self)
-    }
-}
-
-impl fmt::Display for RunState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Display for RunStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::backend::Params;
-use downbeat_core::execution::{Outcome, Verdict, cut_reason, outputs_too_large};
+use downbeat_core::execution::{Outcome, Stream, Verdict, cut_reason, outputs_too_large};
 use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits;
 use downbeat_core::work::{Origin, Parent};
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::generated as wire;
-use crate::message::{Assignment, Chunk, Fault, Finished, Free, LeaseRef, Started};
+use crate::message::{Assignment, Fault, Finished, Free, LeaseRef, OutputChunk, Started};
 
 /// A run's id: at most a job's name, a colon and a time.
 const RUN_ID_BYTES: usize = limits::NAME_BYTES + 64;
@@ -80,25 +80,25 @@ pub(super) fn free_to_wire(free: Free) -> Option<wire::Free> {
     Some(wire::Free { fleet: free.fleet, placed: free.placed })
 }
 
-pub(super) fn chunk_from_wire(chunk: wire::Chunk) -> Result<Chunk, Fault> {
+pub(super) fn chunk_from_wire(chunk: wire::Chunk) -> Result<OutputChunk, Fault> {
     if chunk.text.len() > limits::OUTPUT_CHUNK_BYTES {
         let (found, most) = (chunk.text.len(), limits::OUTPUT_CHUNK_BYTES);
         return Err(rejected("text", format_args!("of a chunk is {found} bytes, more than {most}")));
     }
-    Ok(Chunk {
+    Ok(OutputChunk {
         execution: ExecutionId(uuid("execution_id", &chunk.execution_id)?),
         offset: chunk.offset,
-        stderr: chunk.stderr,
+        stream: if chunk.stderr { Stream::Stderr } else { Stream::Stdout },
         text: chunk.text,
         at: timestamp(chunk.at_us),
     })
 }
 
-pub(super) fn chunk_to_wire(chunk: Chunk) -> wire::Chunk {
+pub(super) fn chunk_to_wire(chunk: OutputChunk) -> wire::Chunk {
     wire::Chunk {
         execution_id: bytes(chunk.execution.0),
         offset: chunk.offset,
-        stderr: chunk.stderr,
+        stderr: chunk.stream == Stream::Stderr,
         text: chunk.text,
         at_us: chunk.at.as_microsecond(),
     }

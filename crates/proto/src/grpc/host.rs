@@ -24,6 +24,8 @@ pub struct Adaptor {
 pub type Service = AgentServer<Adaptor>;
 pub type Body = tonic::body::Body;
 
+type Answer<T> = Result<Response<T>, Status>;
+
 /// Returns a service around this `Link`.
 pub fn service(host: Arc<dyn Link>) -> Service {
     AgentServer::new(Adaptor { host })
@@ -33,55 +35,37 @@ pub fn service(host: Arc<dyn Link>) -> Service {
 
 #[tonic::async_trait]
 impl Agent for Adaptor {
-    async fn hello(
-        &self,
-        request: Request<wire::HelloRequest>,
-    ) -> Result<Response<wire::HelloResponse>, Status> {
+    async fn hello(&self, request: Request<wire::HelloRequest>) -> Answer<wire::HelloResponse> {
         let hello = hello_from_wire(request.into_inner()).map_err(to_status)?;
         let welcome = self.host.hello(hello).await.map_err(to_status)?;
         Ok(Response::new(welcome_to_wire(welcome)))
     }
 
-    async fn register(
-        &self,
-        request: Request<wire::RegisterRequest>,
-    ) -> Result<Response<wire::RegisterResponse>, Status> {
+    async fn register(&self, request: Request<wire::RegisterRequest>) -> Answer<wire::RegisterResponse> {
         let register = register_from_wire(request.get_ref()).map_err(to_status)?;
         self.host.register(register).await.map_err(to_status)?;
         Ok(Response::new(wire::RegisterResponse {}))
     }
 
-    async fn heartbeat(
-        &self,
-        request: Request<wire::HeartbeatRequest>,
-    ) -> Result<Response<wire::HeartbeatResponse>, Status> {
+    async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> Answer<wire::HeartbeatResponse> {
         let heartbeat = heartbeat_from_wire(request.into_inner()).map_err(to_status)?;
         let answer = self.host.heartbeat(heartbeat).await.map_err(to_status)?;
         Ok(Response::new(heartbeat_answer_to_wire(answer)))
     }
 
-    async fn poll(
-        &self,
-        request: Request<wire::PollRequest>,
-    ) -> Result<Response<wire::PollResponse>, Status> {
+    async fn poll(&self, request: Request<wire::PollRequest>) -> Answer<wire::PollResponse> {
         let poll = poll_from_wire(request.into_inner()).map_err(to_status)?;
         let answer = self.host.poll(poll).await.map_err(to_status)?;
         Ok(Response::new(poll_answer_to_wire(answer).map_err(to_status)?))
     }
 
-    async fn report(
-        &self,
-        request: Request<wire::ReportRequest>,
-    ) -> Result<Response<wire::ReportResponse>, Status> {
+    async fn report(&self, request: Request<wire::ReportRequest>) -> Answer<wire::ReportResponse> {
         let report = report_from_wire(request.into_inner()).map_err(to_status)?;
         let answer = self.host.report(report).await.map_err(to_status)?;
         Ok(Response::new(report_answer_to_wire(&answer)))
     }
 
-    async fn output(
-        &self,
-        request: Request<wire::OutputRequest>,
-    ) -> Result<Response<wire::OutputResponse>, Status> {
+    async fn output(&self, request: Request<wire::OutputRequest>) -> Answer<wire::OutputResponse> {
         let output = output_from_wire(request.into_inner()).map_err(to_status)?;
         self.host.output(output).await.map_err(to_status)?;
         Ok(Response::new(wire::OutputResponse {}))

@@ -9,7 +9,9 @@ use downbeat_core::nearest::advice;
 use downbeat_core::select::Selector;
 use downbeat_core::shown::shown;
 use downbeat_core::spec;
+use serde::Deserialize;
 use serde_json::Value;
+use utoipa::IntoParams;
 
 use super::media::Media;
 use super::payload::Payload;
@@ -30,12 +32,14 @@ pub(super) struct Body {
 type Noted = (Submit, Vec<spec::Problem>);
 
 /// Where to run it, if the query says so.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct QueryTarget<'q> {
-    /// Replaces the definition's target.
-    pub(super) target: Option<&'q str>,
-    /// For a definition without a cluster.
-    pub(super) cluster: Option<&'q str>,
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TargetQuery {
+    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
+    target: Option<String>,
+    /// The cluster, by name or id, if the definition names none; default `default`.
+    cluster: Option<String>,
 }
 
 /// A body with this field is not the definition itself. No job file has it.
@@ -56,8 +60,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 
 impl Body {
     /// Parses the definition and checks it against the known backends. Applies the target and the cluster of the query.
-    pub(super) async fn read(self, service: &Service, query: QueryTarget<'_>) -> HttpResult<Noted> {
-        let target = match query.target {
+    pub(super) async fn read(self, service: &Service, query: &TargetQuery) -> HttpResult<Noted> {
+        let target = match &query.target {
             Some(text) => Some(
                 Selector::parse(text)
                     .map_err(|error| Failure::bad_query(format!("the query is wrong: target: {error}")))?,
@@ -75,8 +79,8 @@ impl Body {
             submit.definition.target = target;
             submit.definition.placement = None;
         }
-        if let Some(cluster) = query.cluster {
-            let own = submit.definition.cluster.get_or_insert_with(|| cluster.to_owned());
+        if let Some(cluster) = &query.cluster {
+            let own = submit.definition.cluster.get_or_insert_with(|| cluster.clone());
             // A cluster has a name and an id; a request may use either.
             let store = service.store();
             let is_other = own != cluster && {

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +15,7 @@ use futures_util::{FutureExt, StreamExt};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::extract::{Flag, Id, Query, page};
+use super::extract::{Api, Flag, Id, Query, page};
 use super::follow::{Follower, Scope};
 use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
@@ -52,8 +51,7 @@ pub(super) struct EventsQuery {
     )))
 )]
 pub(super) async fn all(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> HttpResult<Response> {
@@ -109,8 +107,7 @@ pub(super) struct RunEventsQuery {
     )))
 )]
 pub(super) async fn of_run(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<RunEventsQuery>,
     headers: HeaderMap,

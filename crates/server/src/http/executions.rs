@@ -1,15 +1,12 @@
 //! Owns single executions. `output` owns their output.
 
 use axum::Json;
-use axum::extract::State;
 use downbeat_api::Execution;
 use downbeat_core::execution::Status;
 
-use super::extract::{Id, Nothing, Query};
-use super::problem::HttpResult;
+use super::extract::{Api, Id, Nothing};
+use super::problem::Reply;
 use super::{lookup, runs, waits};
-use crate::caller::Caller;
-use crate::service::Service;
 
 /// Shows an execution; while it is pending, with the reason for each node
 #[utoipa::path(
@@ -17,12 +14,7 @@ use crate::service::Service;
     params(("id" = String, Path, description = "The execution's id")),
     responses((status = 200, description = "The execution", body = Execution))
 )]
-pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Execution>> {
+pub(super) async fn show(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Execution> {
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
     let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;

@@ -6,7 +6,6 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::Response;
 use downbeat_api::code;
 use downbeat_core::limits;
 use downbeat_core::shown::shown;
@@ -17,6 +16,7 @@ use utoipa::IntoParams;
 
 use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
+use crate::service::Service;
 
 /// Query parameters; unknown ones are refused by name.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +74,14 @@ const _: () = assert!(limits::PAGE_MOST == 1_000);
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
 
+impl<S: Send + Sync> FromRequestParts<S> for Nothing {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        Query::from_request_parts(parts, state).await.map(|Query(nothing)| nothing)
+    }
+}
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -101,12 +109,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
-    type Rejection = Response;
+/// The service, and who calls it.
+#[derive(Clone, Debug)]
+pub(super) struct Api(pub(super) Service, pub(super) Caller);
+
+impl FromRequestParts<Service> for Api {
+    type Rejection = Failure;
 
     /// Returns the same caller for all requests: there is no authentication yet.
-    async fn from_request_parts(_parts: &mut Parts, _state: &S) -> Result<Self, Response> {
-        Ok(Caller::API)
+    async fn from_request_parts(_parts: &mut Parts, service: &Service) -> Result<Self, Failure> {
+        Ok(Self(service.clone(), Caller::API))
     }
 }
 

@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
-use axum::extract::State;
 use downbeat_api::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
@@ -13,8 +12,8 @@ use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Flag, Id, Nothing, PageQuery, Query, page, words};
-use super::problem::HttpResult;
+use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
+use super::problem::{HttpResult, Reply};
 use super::runs;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
@@ -77,12 +76,8 @@ impl Sort {
     get, operation_id = "listNodes", path = "/nodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
-pub(super) async fn list(
-    State(service): State<Service>,
-    caller: Caller,
-    Query(query): Query<NodesQuery>,
-) -> HttpResult<Json<List<NodeSummary>>> {
-    listed(&service, &caller, None, &query).await
+pub(super) async fn list(api: Api, Query(query): Query<NodesQuery>) -> Reply<List<NodeSummary>> {
+    listed(&api, None, &query).await
 }
 
 /// Lists the nodes of a cluster
@@ -92,25 +87,22 @@ pub(super) async fn list(
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
 pub(super) async fn list_of_cluster(
-    State(service): State<Service>,
-    caller: Caller,
+    api: Api,
     Id(id): Id,
     Query(query): Query<NodesQuery>,
-) -> HttpResult<Json<List<NodeSummary>>> {
-    let cluster = service.cluster(&caller, Some(&id)).await?;
-    listed(&service, &caller, Some(cluster), &query).await
+) -> Reply<List<NodeSummary>> {
+    let Api(service, caller) = &api;
+    let cluster = service.cluster(caller, Some(&id)).await?;
+    listed(&api, Some(cluster), &query).await
 }
 
 async fn listed(
-    service: &Service,
-    caller: &Caller,
+    Api(service, caller): &Api,
     cluster: Option<ClusterId>,
     query: &NodesQuery,
-) -> HttpResult<Json<List<NodeSummary>>> {
+) -> Reply<List<NodeSummary>> {
     let page = page(query.limit, query.offset)?;
-    let statuses = words("status", query.status.as_deref(), "online, stale, offline", |word| {
-        NodeStatus::ALL.into_iter().find(|status| status.as_str() == word)
-    })?;
+    let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
     let mut nodes = service.nodes(caller, cluster).await?;
     nodes.retain(|node| {
         (statuses.is_empty() || statuses.contains(&node.status))
@@ -140,11 +132,10 @@ pub(super) struct NodeQuery {
     responses((status = 200, description = "The node", body = Node))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<Node>> {
+) -> Reply<Node> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
 }
@@ -170,11 +161,10 @@ pub(super) struct NodeExecutionsQuery {
     responses((status = 200, description = "One page of executions", body = List<Execution>))
 )]
 pub(super) async fn executions(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeExecutionsQuery>,
-) -> HttpResult<Json<List<Execution>>> {
+) -> Reply<List<Execution>> {
     let page = page(query.limit, query.offset)?;
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let statuses = runs::statuses(query.status.as_deref())?;
@@ -203,13 +193,8 @@ pub(super) async fn executions(
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn drain(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<Node>> {
-    set_drain(&service, &caller, &id, &query, Drain::On).await
+pub(super) async fn drain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+    set_drain(&api, &id, &query, Drain::On).await
 }
 
 /// Ends a drain: the node gets new work again
@@ -218,13 +203,8 @@ pub(super) async fn drain(
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn undrain(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<Node>> {
-    set_drain(&service, &caller, &id, &query, Drain::Off).await
+pub(super) async fn undrain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+    set_drain(&api, &id, &query, Drain::Off).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -247,11 +227,10 @@ pub(super) struct DeleteQuery {
     responses((status = 200, description = "The deleted node", body = DeletedNode))
 )]
 pub(super) async fn delete(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<DeleteQuery>,
-) -> HttpResult<Json<DeletedNode>> {
+) -> Reply<DeletedNode> {
     let node = service.node_id(&caller, &id, query.cluster.as_deref()).await?;
     let force = if query.force.is_on() { Force::On } else { Force::Off };
     match service.delete_node(&caller, node, force).await {
@@ -267,10 +246,9 @@ pub(super) async fn delete(
     responses((status = 200, description = "One page of deleted nodes", body = List<DeletedNode>))
 )]
 pub(super) async fn list_deleted(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<PageQuery>,
-) -> HttpResult<Json<List<DeletedNode>>> {
+) -> Reply<List<DeletedNode>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
         service.deleted_nodes(&caller).await?.into_iter().map(DeletedNode::from).collect();
@@ -278,13 +256,7 @@ pub(super) async fn list_deleted(
     Ok(Json(List::cut(deleted, page.limit, page.offset)))
 }
 
-async fn set_drain(
-    service: &Service,
-    caller: &Caller,
-    id: &str,
-    query: &NodeQuery,
-    drain: Drain,
-) -> HttpResult<Json<Node>> {
+async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drain: Drain) -> Reply<Node> {
     let node = service.node(caller, id, query.cluster.as_deref()).await?.id;
     service.set_drain(caller, node, drain).await?;
     Ok(Json(Node::from(service.node(caller, &node.to_string(), None).await?)))
@@ -296,10 +268,9 @@ async fn set_drain(
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
 pub(super) async fn clusters(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<PageQuery>,
-) -> HttpResult<Json<List<Cluster>>> {
+) -> Reply<List<Cluster>> {
     let page = page(query.limit, query.offset)?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
     Ok(Json(List::cut(all, page.limit, page.offset)))
@@ -311,12 +282,7 @@ pub(super) async fn clusters(
     params(("id" = String, Path, description = "The cluster's name or id")),
     responses((status = 200, description = "The cluster", body = Cluster))
 )]
-pub(super) async fn cluster(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Cluster>> {
+pub(super) async fn cluster(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Cluster> {
     let id = service.cluster(&caller, Some(&id)).await?;
     Ok(Json(shown_cluster(&service, &caller, id).await?))
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::Event as SseEvent;
 use axum::response::{IntoResponse, Response};
@@ -17,10 +16,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::events::{live, sse};
-use super::extract::{Flag, Id, Query};
+use super::extract::{Api, Flag, Id, Query};
 use super::problem::{Failure, HttpResult};
 use super::wake::Wake;
-use crate::caller::Caller;
 use crate::service::Service;
 
 /// Chunks that are read from the store at once: at most 1 MiB, which bounds the memory of a slow client.
@@ -69,8 +67,7 @@ enum Format {
     )))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<OutputQuery>,
     headers: HeaderMap,

@@ -1,42 +1,22 @@
 //! Owns dry runs: they show what a definition would do and whether it is valid. Nothing starts.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{NodeReason, Plan, Valid};
 use downbeat_core::expr;
 use downbeat_core::plan::Plan as CompiledPlan;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
-use super::definition::{Body, QueryTarget};
+use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
-use super::extract::Query;
-use super::problem::HttpResult;
-use crate::caller::Caller;
+use super::extract::{Api, Query};
+use super::problem::{HttpResult, Reply};
 use crate::error::Error;
-use crate::service::{Service, Submit};
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PlanQuery {
-    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
-    target: Option<String>,
-    /// The cluster, by name or id, if the definition names none; default `default`.
-    cluster: Option<String>,
-}
-
-impl PlanQuery {
-    fn query_target(&self) -> QueryTarget<'_> {
-        QueryTarget { target: self.target.as_deref(), cluster: self.cluster.as_deref() }
-    }
-}
+use crate::service::Submit;
 
 /// Shows what would run where and in which order; starts nothing
 #[utoipa::path(
-    post, operation_id = "planRun", path = "/plan", tag = "plans", params(PlanQuery),
+    post, operation_id = "planRun", path = "/plan", tag = "plans", params(TargetQuery),
     request_body(
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
@@ -47,12 +27,11 @@ impl PlanQuery {
     )
 )]
 pub(super) async fn plan(
-    State(service): State<Service>,
-    caller: Caller,
-    Query(query): Query<PlanQuery>,
+    Api(service, caller): Api,
+    Query(query): Query<TargetQuery>,
     body: Body,
 ) -> HttpResult<Response> {
-    let (Submit { definition, params, .. }, notes) = body.read(&service, query.query_target()).await?;
+    let (Submit { definition, params, .. }, notes) = body.read(&service, &query).await?;
     let knower = service.clone();
     let show = move |plan: CompiledPlan| {
         let mut view = Plan::of(&plan);
@@ -76,7 +55,7 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 ///
 /// Params are checked only if the request has some: a definition is valid without values for all its params.
 #[utoipa::path(
-    post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(PlanQuery),
+    post, operation_id = "validateDefinition", path = "/validate", tag = "plans", params(TargetQuery),
     request_body(
         content((JobRequest = "application/json"), (String = "application/yaml")),
         description = "A job file; in JSON also with the params of a run"
@@ -87,12 +66,11 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
     )
 )]
 pub(super) async fn validate(
-    State(service): State<Service>,
-    _caller: Caller,
-    Query(query): Query<PlanQuery>,
+    Api(service, _): Api,
+    Query(query): Query<TargetQuery>,
     body: Body,
-) -> HttpResult<Json<Valid>> {
-    let (Submit { definition, params, .. }, _) = body.read(&service, query.query_target()).await?;
+) -> Reply<Valid> {
+    let (Submit { definition, params, .. }, _) = body.read(&service, &query).await?;
     if let Some(params) = params {
         expr::resolve_params(&definition, &params).map_err(Error::Params)?;
     }

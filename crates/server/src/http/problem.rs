@@ -1,5 +1,6 @@
 //! Turns errors into responses: the only place that maps an error's class to an HTTP status.
 
+use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{FieldError, NAMED, NodeReason, Problem, code, named_of, with_nodes};
@@ -16,6 +17,8 @@ const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
 
 pub(super) type HttpResult<T> = Result<T, Failure>;
+/// A response with a view as JSON.
+pub(super) type Reply<T> = HttpResult<Json<T>>;
 
 /// A request that failed.
 #[derive(Debug)]

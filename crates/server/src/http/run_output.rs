@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event as SseEvent;
 use downbeat_api::{End, RunChunk};
@@ -17,12 +16,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::events::{live, sse};
-use super::extract::{Flag, Id, Query};
+use super::extract::{Api, Flag, Id, Query};
 use super::output::{READ_AT_ONCE, chunk_view};
 use super::problem::HttpResult;
 use super::wake::{Look, Wake};
 use super::{lookup, runs};
-use crate::caller::Caller;
 use crate::service::Service;
 
 /// The minimum time between two listings of a run's executions: a large run has many.
@@ -54,8 +52,7 @@ pub(super) struct RunOutputQuery {
     responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<RunOutputQuery>,
 ) -> HttpResult<Response> {

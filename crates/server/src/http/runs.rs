@@ -1,7 +1,6 @@
 //! Owns runs: submit, list, show, pause, cancel, retry.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
@@ -13,13 +12,12 @@ use downbeat_store::{ExecutionFilter, Listed, RunFilter};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::definition::{Body, QueryTarget};
+use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
-use super::extract::{Flag, Id, Nothing, Query, page, words};
+use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
-use super::problem::{Failure, HttpResult};
+use super::problem::{Failure, HttpResult, Reply};
 use super::{lookup, plans, waits};
-use crate::caller::Caller;
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
@@ -29,16 +27,6 @@ const NAMED_FAILURES: usize = 8;
 /// The maximum length of an idempotency key, in bytes.
 const KEY_BYTES: usize = 255;
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SubmitQuery {
-    /// Replaces the definition's target: `all`, `group:web`, `node:web-01`, or a selector.
-    target: Option<String>,
-    /// The cluster, by name or id, if the definition names none; default `default`.
-    cluster: Option<String>,
-}
-
 /// Submits a run
 ///
 /// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…},
@@ -47,7 +35,7 @@ pub(super) struct SubmitQuery {
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
-        SubmitQuery,
+        TargetQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "A second request with the same key returns the first run"),
     ),
     request_body(
@@ -62,15 +50,13 @@ pub(super) struct SubmitQuery {
     )
 )]
 pub(super) async fn submit(
-    State(service): State<Service>,
-    caller: Caller,
-    Query(query): Query<SubmitQuery>,
+    Api(service, caller): Api,
+    Query(query): Query<TargetQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> HttpResult<Response> {
     let idempotency_key = idempotency_key(&headers)?;
-    let target = QueryTarget { target: query.target.as_deref(), cluster: query.cluster.as_deref() };
-    let (submit, _) = body.read(&service, target).await?;
+    let (submit, _) = body.read(&service, &query).await?;
     let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
         // A new run has no executions, so they need not be read.
@@ -169,10 +155,9 @@ pub(super) struct ListQuery {
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
 pub(super) async fn list(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<ListQuery>,
-) -> HttpResult<Json<List<RunSummary>>> {
+) -> Reply<List<RunSummary>> {
     let page = page(query.limit, query.offset)?;
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
@@ -223,11 +208,10 @@ pub(super) enum Shown {
     responses((status = 200, description = "The run", body = Shown))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<ShowQuery>,
-) -> HttpResult<Json<Shown>> {
+) -> Reply<Shown> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
@@ -254,10 +238,9 @@ pub(super) async fn show(
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
 )]
 pub(super) async fn cancel(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
+    _: Nothing,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
     service.cancel(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
@@ -271,12 +254,7 @@ pub(super) async fn cancel(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
 )]
-pub(super) async fn pause(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Run>> {
+pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
     service.pause(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
@@ -287,12 +265,7 @@ pub(super) async fn pause(
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which continues", body = Run))
 )]
-pub(super) async fn resume(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Run>> {
+pub(super) async fn resume(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
     service.resume(&caller, &id.as_str().into()).await?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(Json(load(&service, &run).await?))
@@ -329,10 +302,9 @@ pub(super) struct RetryRequest {
     )
 )]
 pub(super) async fn retry(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
+    _: Nothing,
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
@@ -387,11 +359,10 @@ pub(super) struct ExecutionsQuery {
     responses((status = 200, description = "One page of executions", body = List<Execution>))
 )]
 pub(super) async fn executions(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<ExecutionsQuery>,
-) -> HttpResult<Json<List<Execution>>> {
+) -> Reply<List<Execution>> {
     let page = page(query.limit, query.offset)?;
     let run = service.run(&caller, &id.as_str().into()).await?;
     let node = match &query.node {
@@ -440,12 +411,7 @@ pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
-pub(super) async fn plan(
-    State(service): State<Service>,
-    caller: Caller,
-    Id(id): Id,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Response> {
+pub(super) async fn plan(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Response> {
     let run = service.run(&caller, &id.as_str().into()).await?;
     Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

@@ -15,8 +15,8 @@ use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
 use downbeat_store::{ServerRecord, Tally};
 
-use super::extract::{Nothing, PageQuery, Query, page};
-use super::problem::{Failure, HttpResult};
+use super::extract::{Api, Nothing, PageQuery, Query, page};
+use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
 use crate::replica::{Following, Lag};
 use crate::service::Service;
@@ -26,11 +26,7 @@ use crate::service::Service;
     get, operation_id = "showStatus", path = "/status", tag = "system",
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
-pub(super) async fn status(
-    State(service): State<Service>,
-    caller: Caller,
-    Query(Nothing {}): Query<Nothing>,
-) -> HttpResult<Json<Status>> {
+pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> Reply<Status> {
     let (runs, executions, nodes) = counts(service.tally(&caller).await?);
     let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
@@ -57,10 +53,9 @@ pub(super) async fn status(
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
 pub(super) async fn servers(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Query(query): Query<PageQuery>,
-) -> HttpResult<Json<List<Server>>> {
+) -> Reply<List<Server>> {
     let page = page(query.limit, query.offset)?;
     Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
 }

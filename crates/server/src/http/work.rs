@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
-use axum::extract::State;
 use downbeat_api::{HeldWork, NodeWork, Slots};
 use downbeat_core::Timestamp;
 use downbeat_core::execution::Status;
@@ -13,11 +12,9 @@ use downbeat_core::node::NodeRecord;
 use downbeat_core::run::RunRecord;
 use downbeat_store::NodeTotals;
 
-use super::extract::{Id, Query};
+use super::extract::{Api, Id, Query};
 use super::nodes::NodeQuery;
-use super::problem::HttpResult;
-use crate::caller::Caller;
-use crate::service::Service;
+use super::problem::Reply;
 
 /// Shows what a node holds and has done: leases and their ages, free slots, totals by status, last activity
 #[utoipa::path(
@@ -26,11 +23,10 @@ use crate::service::Service;
     responses((status = 200, description = "The node's work", body = NodeWork))
 )]
 pub(super) async fn show(
-    State(service): State<Service>,
-    caller: Caller,
+    Api(service, caller): Api,
     Id(id): Id,
     Query(query): Query<NodeQuery>,
-) -> HttpResult<Json<NodeWork>> {
+) -> Reply<NodeWork> {
     let store = service.store().as_ref();
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());

@@ -9,7 +9,7 @@ use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::NodeId;
 use downbeat_core::{Change, Refusal};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
@@ -37,11 +37,6 @@ impl Table {
 /// The counts of all nodes; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PerNode(Arc<Mutex<Table>>);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Named {
-    node: String,
-}
 
 /// A metric: its name, its help text, and its value.
 type Figure = (&'static str, &'static str, fn(&Counts) -> u64);
@@ -134,7 +129,7 @@ impl Collector for PerNode {
         for (name, help, read) in FIGURES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (hostname, counts) in &by_hostname {
-                let labels = Named { node: hostname.clone() };
+                let labels = [("node", hostname.as_str())];
                 ConstCounter::new(read(counts)).encode(family.encode_family(&labels)?)?;
             }
         }

@@ -31,18 +31,6 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
     findings
 }
 
-fn outcome(execution: &Execution) -> Option<&Outcome> {
-    match &execution.state {
-        State::Succeeded { outcome, .. } => Some(outcome),
-        State::Failed { outcome, .. } | State::Cancelled { outcome, .. } => outcome.as_ref(),
-        State::Pending { .. }
-        | State::Leased { .. }
-        | State::Running { .. }
-        | State::Skipped { .. }
-        | State::Lost { .. } => None,
-    }
-}
-
 pub(super) fn results(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Results);
     let tables = &evidence.tables;
@@ -62,7 +50,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
         let stored = tables.executions.get(&held.execution);
         let kept = stored.is_some_and(|execution| {
             let same = execution.state.lease().is_some_and(|lease| lease.token == held.token);
-            same && outcome(execution).is_some_and(|kept| is_same(kept, &receipt.outcome))
+            same && execution.state.outcome().is_some_and(|kept| is_same(kept, &receipt.outcome))
         });
         if !kept {
             let (id, at, received) = (held.execution, receipt.at, receipt.outcome.verdict);
@@ -72,7 +60,9 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
         }
     }
     for execution in tables.executions.values().filter(|execution| execution.reused.is_none()) {
-        let (Some(lease), Some(outcome)) = (execution.state.lease(), outcome(execution)) else { continue };
+        let (Some(lease), Some(outcome)) = (execution.state.lease(), execution.state.outcome()) else {
+            continue;
+        };
         let Some(received_at) = outcome.received_at else {
             findings
                 .add(format_args!("{}: the time at which its result was received is missing", execution.id));

@@ -444,16 +444,8 @@ impl Store for MemoryStore {
         "memory"
     }
 
-    fn is_shared(&self) -> bool {
-        false
-    }
-
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
-    }
-
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
-        Ok(None)
     }
 
     async fn health(&self) -> Result<(), Error> {

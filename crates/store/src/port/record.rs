@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Applied;
-use downbeat_core::execution::{Status, Stream};
+pub use downbeat_core::execution::OutputChunk;
+use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
@@ -54,18 +55,6 @@ pub struct EventFilter {
     /// Only those with a higher sequence number.
     pub since: u64,
     pub run: Option<RunId>,
-}
-
-/// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputChunk {
-    pub execution: ExecutionId,
-    /// The offset of its first byte in the execution's whole output. A chunk with an offset below the stored end was
-    /// sent before, and is dropped.
-    pub offset: u64,
-    pub stream: Stream,
-    pub text: String,
-    pub at: Timestamp,
 }
 
 /// A server's heartbeat.

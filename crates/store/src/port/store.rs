@@ -29,13 +29,17 @@ pub trait Store:
     fn name(&self) -> &'static str;
 
     /// Returns true if several servers may use it at once.
-    fn is_shared(&self) -> bool;
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// Returns notifications about other servers, from now on. A store that is not shared has none.
     fn hints(&self) -> broadcast::Receiver<Hint>;
 
     /// Returns the time of the store's own clock, which decides between servers that share it.
-    async fn now(&self) -> Result<Option<Timestamp>, Error>;
+    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
+    }
 
     /// Checks, without writing, that the store can be written: its files exist and are not damaged, and their disk has
     /// room.

@@ -198,16 +198,8 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
-    fn is_shared(&self) -> bool {
-        false
-    }
-
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
-    }
-
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
-        Ok(None)
     }
 
     async fn health(&self) -> Result<(), Error> {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::execution::{Outcome, Verdict};
+use downbeat_core::execution::{Outcome, Stream, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{
-    Assignment, Chunk, Finished, Free, InstanceId, LeaseRef, Output, Poll, Register, Report, Started,
+    Assignment, Finished, Free, InstanceId, LeaseRef, Output, OutputChunk, Poll, Register, Report, Started,
 };
 use downbeat_server::Server;
 use serde_json::json;
@@ -105,7 +105,7 @@ impl Agent {
         self.report_end(work, outcome, Vec::new()).await;
     }
 
-    async fn report_end(&self, work: &Assignment, outcome: Outcome, output: Vec<Chunk>) {
+    async fn report_end(&self, work: &Assignment, outcome: Outcome, output: Vec<OutputChunk>) {
         let finished = Finished { held: held(work), of: work.of.parent(), outcome, output };
         self.report(Vec::new(), vec![finished]).await;
     }
@@ -135,6 +135,12 @@ fn held(work: &Assignment) -> LeaseRef {
     LeaseRef { execution: work.execution, token: work.token }
 }
 
-fn chunk(work: &Assignment, offset: u64, text: &str) -> Chunk {
-    Chunk { execution: work.execution, offset, stderr: false, text: text.to_owned(), at: Timestamp::now() }
+fn chunk(work: &Assignment, offset: u64, text: &str) -> OutputChunk {
+    OutputChunk {
+        execution: work.execution,
+        offset,
+        stream: Stream::Stdout,
+        text: text.to_owned(),
+        at: Timestamp::now(),
+    }
 }

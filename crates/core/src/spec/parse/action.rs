@@ -55,8 +55,7 @@ impl<'c> Checker<'c> {
             None | Some((_, Content::Null)) => &[][..],
             Some((_, Content::Map(entries))) => entries,
             Some((node, _)) => {
-                self.wrong(path, node, "a map of params");
-                return None;
+                return self.refuse_kind(path, node, "a map of params");
             }
         };
         let given = self.given_params(path, entries, backend, schema);
@@ -69,8 +68,7 @@ impl<'c> Checker<'c> {
             && let Some(entry) = entries.iter().find(|entry| entry.key == param)
             && given.get(param).and_then(Value::as_str).is_some_and(looks_like_expression)
         {
-            self.problem(path.field(param), entry.value.at, NO_EXPRESSION_IN_SHELL);
-            return None;
+            return self.refuse(path.field(param), entry.value.at, NO_EXPRESSION_IN_SHELL);
         }
         let pending = |param: &str| shell != Some(param) && given.get(param).is_some_and(has_expression);
         let at = work.params.map_or(at, |node| node.at);
@@ -110,8 +108,7 @@ impl<'c> Checker<'c> {
             return None;
         }
         if let Err(unknown) = catalogue.backend(backend) {
-            self.problem(path.field("backend"), node.at, unknown.to_string());
-            return None;
+            return self.refuse(path.field("backend"), node.at, unknown.to_string());
         }
         let (node, action) = work.action?;
         let action = action?;
@@ -120,10 +117,7 @@ impl<'c> Checker<'c> {
         }
         match catalogue.action(backend, action) {
             Ok(schema) => Some((backend, action, schema)),
-            Err(unknown) => {
-                self.problem(path.field("action"), node.at, unknown.to_string());
-                None
-            }
+            Err(unknown) => self.refuse(path.field("action"), node.at, unknown.to_string()),
         }
     }
 
@@ -165,8 +159,7 @@ impl<'c> Checker<'c> {
         if found > most {
             let message =
                 format!("{whose} are {found} bytes (aliases expanded); at most {most} are possible");
-            self.problem(path, at, message);
-            return None;
+            return self.refuse(path, at, message);
         }
         Some(())
     }

@@ -36,8 +36,7 @@ impl Checker<'_> {
             }
         }
         let Some(items) = items else {
-            self.problem(path, node.at, format!("the field `items` is missing: {ITEMS}"));
-            return None;
+            return self.refuse(path, node.at, format!("the field `items` is missing: {ITEMS}"));
         };
         Some(ForEach { items: items?, max_parallel })
     }
@@ -48,8 +47,7 @@ impl Checker<'_> {
             serde_json::Value::Array(list) if list.len() > limits::ITEMS => {
                 let message =
                     format!("there are {} items; at most {} are possible", list.len(), limits::ITEMS);
-                self.problem(path, node.at, message);
-                return None;
+                return self.refuse(path, node.at, message);
             }
             serde_json::Value::Array(_) => {}
             serde_json::Value::String(text) if has_expression(&items) => {
@@ -57,21 +55,16 @@ impl Checker<'_> {
                 if !text.starts_with("{{") || !text.ends_with("}}") {
                     let message = "has text around an expression, so it evaluates to a string; write the expression alone, or a \
                                    list of strings with expressions in them";
-                    self.problem(path, node.at, message);
-                    return None;
+                    return self.refuse(path, node.at, message);
                 }
             }
             _ => {
-                self.wrong(path, node, ITEMS);
-                return None;
+                return self.refuse_kind(path, node, ITEMS);
             }
         }
         match Template::of_items(&items) {
             Ok(_) => Some(items),
-            Err(problem) => {
-                self.problem(path, node.at, problem.message);
-                None
-            }
+            Err(problem) => self.refuse(path, node.at, problem.message),
         }
     }
 
@@ -123,8 +116,11 @@ impl Checker<'_> {
             Content::Map(entries) => entries,
             Content::Boolean { value, .. } => return value.then(Cache::default),
             _ => {
-                self.wrong(path, node, "true, false, or a maximum age such as {max_age: 24h}");
-                return None;
+                return self.refuse_kind(
+                    path,
+                    node,
+                    "true, false, or a maximum age such as {max_age: 24h}",
+                );
             }
         };
         let mut cache = Cache::default();
@@ -148,8 +144,7 @@ impl Checker<'_> {
                 items.len(),
                 limits::PREFERENCES
             );
-            self.problem(path, node.at, message);
-            return None;
+            return self.refuse(path, node.at, message);
         }
         let mut found = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
@@ -189,32 +184,24 @@ impl Checker<'_> {
             Content::Text(text) if !text.is_empty() && text.len() <= 60 => {
                 let text = shown(text);
                 let message = format!("must be {SPREAD}, not the string \"{text}\"; write {{label: {text}}}");
-                self.problem(path, node.at, message);
-                None
+                self.refuse(path, node.at, message)
             }
             Content::Map(entries) => match entries.as_slice() {
                 [entry] if entry.key == "label" => {
                     let path = path.field("label");
                     let label = self.text(path, &entry.value, WANTED_LABEL)?;
                     if label.is_empty() || label.contains(char::is_control) {
-                        self.problem(
+                        return self.refuse(
                             path,
                             entry.value.at,
                             "must not be empty, nor contain control characters",
                         );
-                        return None;
                     }
                     Some(Spread::Label(label.to_owned()))
                 }
-                _ => {
-                    self.wrong(path, node, SPREAD);
-                    None
-                }
+                _ => self.refuse_kind(path, node, SPREAD),
             },
-            _ => {
-                self.wrong(path, node, SPREAD);
-                None
-            }
+            _ => self.refuse_kind(path, node, SPREAD),
         }
     }
 

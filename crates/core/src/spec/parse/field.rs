@@ -1,5 +1,6 @@
 //! Reads single fields: texts, numbers, durations, choices, lists. Records each problem and continues.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use super::path::Path;
@@ -72,26 +73,34 @@ impl<'c> Checker<'c> {
         self.problem(path, node.at, format!("must be {valid}, not {}", described(node)));
     }
 
+    /// Records a problem, and returns no value.
+    pub(super) fn refuse<T>(&mut self, path: Path<'_>, at: At, message: impl Into<String>) -> Option<T> {
+        self.problem(path, at, message);
+        None
+    }
+
+    /// Records that a value is of another kind, and returns none.
+    pub(super) fn refuse_kind<T>(&mut self, path: Path<'_>, node: &Node<'_>, valid: &str) -> Option<T> {
+        self.wrong(path, node, valid);
+        None
+    }
+
     pub(super) fn text<'n>(&mut self, path: Path<'_>, node: &'n Node<'_>, valid: &str) -> Option<&'n str> {
         match node.content() {
             Content::Text(text) => Some(text),
             Content::Number { value, written } => {
                 let written = written.as_deref().map_or_else(|| value.to_string(), shown);
-                self.problem(
+                self.refuse(
                     path,
                     node.at,
                     format!("must be {valid}, not the number {written}; write it in quotes: \"{written}\""),
-                );
-                None
+                )
             }
             Content::Null
             | Content::Boolean { .. }
             | Content::List(_)
             | Content::Map(_)
-            | Content::Shared(_) => {
-                self.wrong(path, node, valid);
-                None
-            }
+            | Content::Shared(_) => self.refuse_kind(path, node, valid),
         }
     }
 
@@ -104,13 +113,9 @@ impl<'c> Checker<'c> {
         match node.content() {
             Content::List(items) => Some(items),
             Content::Text(text) if text.len() <= 60 => {
-                self.problem(path, node.at, format!("must be a list of {of}; write [{}]", shown(text)));
-                None
+                self.refuse(path, node.at, format!("must be a list of {of}; write [{}]", shown(text)))
             }
-            _ => {
-                self.wrong(path, node, &format!("a list of {of}"));
-                None
-            }
+            _ => self.refuse_kind(path, node, &format!("a list of {of}")),
         }
     }
 
@@ -122,10 +127,7 @@ impl<'c> Checker<'c> {
     ) -> Option<&'n [Entry<'t>]> {
         match node.content() {
             Content::Map(entries) => Some(entries),
-            _ => {
-                self.wrong(path, node, &format!("a map of {of}"));
-                None
-            }
+            _ => self.refuse_kind(path, node, &format!("a map of {of}")),
         }
     }
 
@@ -138,10 +140,7 @@ impl<'c> Checker<'c> {
     ) -> Option<&'n [Entry<'t>]> {
         match node.content() {
             Content::Map(entries) => Some(entries),
-            _ => {
-                self.wrong(path, node, &format!("a map of {}", names(&[map]).join(", ")));
-                None
-            }
+            _ => self.refuse_kind(path, node, &format!("a map of {}", names(&[map]).join(", "))),
         }
     }
 
@@ -162,50 +161,25 @@ impl<'c> Checker<'c> {
         Some(texts)
     }
 
-    pub(super) fn whole_number(
+    pub(super) fn whole_number<N: TryFrom<i64> + PartialOrd + Display>(
         &mut self,
         path: Path<'_>,
         node: &Node<'_>,
-        range: RangeInclusive<u32>,
-    ) -> Option<u32> {
-        let valid = format!("a whole number from {} to {}", range.start(), range.end());
+        range: RangeInclusive<N>,
+    ) -> Option<N> {
         let number = match node.content() {
-            Content::Number { value, .. } => value.as_u64().and_then(|number| u32::try_from(number).ok()),
+            Content::Number { value, .. } => value.as_i64().and_then(|number| N::try_from(number).ok()),
             _ => None,
         };
-        match number.filter(|number| range.contains(number)) {
-            Some(number) => Some(number),
-            None => {
-                self.wrong(path, node, &valid);
-                None
-            }
-        }
-    }
-
-    pub(super) fn integer(
-        &mut self,
-        path: Path<'_>,
-        node: &Node<'_>,
-        range: RangeInclusive<i32>,
-    ) -> Option<i32> {
-        let number = match node.content() {
-            Content::Number { value, .. } => value.as_i64().and_then(|number| i32::try_from(number).ok()),
-            _ => None,
-        };
-        let number = number.filter(|number| range.contains(number));
-        if number.is_none() {
-            self.wrong(path, node, &format!("a whole number from {} to {}", range.start(), range.end()));
-        }
-        number
+        number.filter(|number| range.contains(number)).or_else(|| {
+            self.refuse_kind(path, node, &format!("a whole number from {} to {}", range.start(), range.end()))
+        })
     }
 
     pub(super) fn boolean(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<bool> {
         match node.content() {
             Content::Boolean { value, .. } => Some(*value),
-            _ => {
-                self.wrong(path, node, "true or false");
-                None
-            }
+            _ => self.refuse_kind(path, node, "true or false"),
         }
     }
 
@@ -218,16 +192,14 @@ impl<'c> Checker<'c> {
         let text = match node.content() {
             Content::Text(text) if text.len() <= 60 => text,
             Content::Number { value, .. } => {
-                self.problem(
+                return self.refuse(
                     path,
                     node.at,
                     format!("must be a duration, not the number {value}; add a unit: {value}s"),
                 );
-                return None;
             }
             _ => {
-                self.wrong(path, node, "a duration such as 500ms, 1.5s, 30m or 1h30m");
-                return None;
+                return self.refuse_kind(path, node, "a duration such as 500ms, 1.5s, 30m or 1h30m");
             }
         };
         let span = match text.parse::<Span>() {
@@ -235,17 +207,15 @@ impl<'c> Checker<'c> {
             // Keeps the span as it prints, so that a definition is equal after it was stored and read back.
             Ok(span) => span.to_string().parse::<Span>().unwrap_or(span),
             Err(NotASpan(text)) => {
-                self.problem(path, node.at, NotASpan(shown(&text)).to_string());
-                return None;
+                return self.refuse(path, node.at, NotASpan(shown(&text)).to_string());
             }
         };
         if !range.contains(&span) {
-            self.problem(
+            return self.refuse(
                 path,
                 node.at,
                 format!("must be from {} to {}, not {}", range.start(), range.end(), shown(text)),
             );
-            return None;
         }
         Some(span)
     }
@@ -261,19 +231,17 @@ impl<'c> Checker<'c> {
         let found = match node.content() {
             Content::Text(text) => text.as_ref(),
             _ => {
-                self.wrong(path, node, &format!("one of: {}", words.join(", ")));
-                return None;
+                return self.refuse_kind(path, node, &format!("one of: {}", words.join(", ")));
             }
         };
         if let Some((_, value)) = valid.iter().find(|(word, _)| *word == found) {
             return Some(*value);
         }
-        self.problem(
+        self.refuse(
             path,
             node.at,
             format!("`{}` is unknown; {}", shown(found), advice(found, &words, "valid")),
-        );
-        None
+        )
     }
 
     /// Reads the name of a job or a cluster, which becomes part of addresses and ids.
@@ -284,7 +252,7 @@ impl<'c> Checker<'c> {
             || !text.starts_with(|c: char| c.is_ascii_alphanumeric())
             || !text.chars().all(allowed)
         {
-            self.problem(
+            return self.refuse(
                 path,
                 node.at,
                 format!(
@@ -292,7 +260,6 @@ impl<'c> Checker<'c> {
                     shown(text)
                 ),
             );
-            return None;
         }
         self.short_enough(path, node, text)
     }
@@ -301,7 +268,7 @@ impl<'c> Checker<'c> {
     pub(super) fn label(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "a name")?;
         if text.trim().is_empty() || text.trim() != text || text.contains(char::is_control) {
-            self.problem(
+            return self.refuse(
                 path,
                 node.at,
                 format!(
@@ -309,7 +276,6 @@ impl<'c> Checker<'c> {
                     shown(text)
                 ),
             );
-            return None;
         }
         self.short_enough(path, node, text)
     }
@@ -327,12 +293,11 @@ impl<'c> Checker<'c> {
 
     fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {
         if text.len() > limits::NAME_BYTES {
-            self.problem(
+            return self.refuse(
                 path,
                 node.at,
                 format!("the name has {} bytes, and may have {}", text.len(), limits::NAME_BYTES),
             );
-            return None;
         }
         Some(text.to_owned())
     }

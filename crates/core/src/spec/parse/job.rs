@@ -90,12 +90,10 @@ impl Checker<'_> {
             Content::Null => "the file is empty; a job needs at least a list of `tasks`",
             Content::List(_) => "a job is a map of fields, not a list; put the list under `tasks:`",
             _ => {
-                self.wrong(Path::Top, tree, "a map of fields, at least `tasks`");
-                return None;
+                return self.refuse_kind(Path::Top, tree, "a map of fields, at least `tasks`");
             }
         };
-        self.problem(Path::Top, tree.at, message);
-        None
+        self.refuse(Path::Top, tree.at, message)
     }
 
     /// Reads all fields except `tasks`, which it returns.
@@ -134,7 +132,7 @@ impl Checker<'_> {
                     definition.exclusive = self.boolean(field, value).unwrap_or_default();
                 }
                 "priority" => {
-                    definition.priority = self.integer(field, value, PRIORITIES).unwrap_or_default();
+                    definition.priority = self.whole_number(field, value, PRIORITIES).unwrap_or_default();
                 }
                 "params" => definition.params = self.job_params(field, value).unwrap_or_default(),
                 "timeout" => {
@@ -169,14 +167,12 @@ impl Checker<'_> {
         };
         let steps: usize = items.iter().map(leaves).sum();
         if items.is_empty() {
-            self.problem(path, tasks.at, "is empty; a job needs at least one task");
-            return None;
+            return self.refuse(path, tasks.at, "is empty; a job needs at least one task");
         }
         if steps > limits::STEPS_PER_RUN {
             let most = limits::STEPS_PER_RUN;
             let message = format!("there are {steps} steps, and a run may have {most}; split the job");
-            self.problem(path, tasks.at, message);
-            return None;
+            return self.refuse(path, tasks.at, message);
         }
         Some(items)
     }

@@ -37,38 +37,31 @@ impl Checker<'_> {
                     }
                 }
                 let Some(scope) = scope else {
-                    self.problem(path, node.at, "the field `scope` is missing: all, group or node");
-                    return None;
+                    return self.refuse(path, node.at, "the field `scope` is missing: all, group or node");
                 };
                 if scope == Scope::All && value.is_some() {
-                    self.problem(
+                    return self.refuse(
                         path,
                         node.at,
                         "the scope `all` takes no value; remove it, or write scope: group",
                     );
-                    return None;
                 }
                 if scope != Scope::All && value.is_none() {
-                    self.problem(
+                    return self.refuse(
                         path,
                         node.at,
                         "the field `value` is missing: the name of the group or node",
                     );
-                    return None;
                 }
                 Selector::of_scope(scope, value)
             }
             _ => {
-                self.wrong(path, node, TARGET);
-                return None;
+                return self.refuse_kind(path, node, TARGET);
             }
         };
         match selector {
             Ok(selector) => Some(selector),
-            Err(error) => {
-                self.problem(path, node.at, error.to_string());
-                None
-            }
+            Err(error) => self.refuse(path, node.at, error.to_string()),
         }
     }
 

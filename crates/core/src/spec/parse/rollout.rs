@@ -63,8 +63,7 @@ impl Checker<'_> {
                 items.len(),
                 limits::BATCH_AMOUNTS
             );
-            self.problem(path, node.at, message);
-            return None;
+            return self.refuse(path, node.at, message);
         }
         let amounts: Vec<Option<Amount>> =
             items.iter().enumerate().map(|(index, item)| self.wave(path.index(index), item)).collect();
@@ -74,8 +73,11 @@ impl Checker<'_> {
     fn wave(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Amount> {
         let amount = self.amount(path, node)?;
         if amount.is_zero() {
-            self.problem(path, node.at, "a wave has at least one node; write 1 or more, or 1% or more");
-            return None;
+            return self.refuse(
+                path,
+                node.at,
+                "a wave has at least one node; write 1 or more, or 1% or more",
+            );
         }
         Some(amount)
     }
@@ -132,8 +134,7 @@ impl Checker<'_> {
                 outputs.len(),
                 limits::OUTPUTS_PER_TASK
             );
-            self.problem(path, node.at, message);
-            return None;
+            return self.refuse(path, node.at, message);
         }
         for (index, item) in items.iter().enumerate() {
             let Content::Text(name) = item.content() else { continue };

@@ -179,10 +179,10 @@ async fn http1_gets_the_response_that_this_is_the_port_of_agents() {
 async fn a_large_message_arrives_in_many_frames() {
     let (address, _closing) = port(ConnectionLimits::default()).await;
     let link = grpc::Client::connect(&address.to_string()).await.unwrap();
-    let chunk = downbeat_proto::message::Chunk {
+    let chunk = downbeat_proto::message::OutputChunk {
         execution: downbeat_core::ids::ExecutionId(uuid::Uuid::nil()),
         offset: 0,
-        stderr: false,
+        stream: downbeat_core::execution::Stream::Stdout,
         text: "x".repeat(limits::OUTPUT_CHUNK_BYTES),
         at: downbeat_core::Timestamp::UNIX_EPOCH,
     };

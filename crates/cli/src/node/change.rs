@@ -1,0 +1,28 @@
+//! `node drain`, `node undrain` and `node delete`.
+
+use downbeat_api::request;
+use downbeat_client::{Body, Client};
+
+use crate::exit::Failure;
+use crate::out::Out;
+
+pub(super) async fn drain(name: &str, client: &Client, out: Out) -> Result<(), Failure> {
+    let request = request::drain(name).with_any("cluster", client.cluster());
+    let node = client.send(request, Body::Empty, None).await?;
+    let text = "is draining: running tasks finish, no new ones start";
+    out.result(&node, || format!("node {} {text}", node.hostname))
+}
+
+pub(super) async fn undrain(name: &str, client: &Client, out: Out) -> Result<(), Failure> {
+    let request = request::undrain(name).with_any("cluster", client.cluster());
+    let node = client.send(request, Body::Empty, None).await?;
+    out.result(&node, || format!("node {} accepts new tasks again", node.hostname))
+}
+
+pub(super) async fn delete(name: &str, force: bool, client: &Client, out: Out) -> Result<(), Failure> {
+    let request = request::delete_node(name).with_any("cluster", client.cluster());
+    let node = client.ask(request.with_any("force", force.then_some(1))).await?;
+    out.result(&node, || {
+        format!("node {} is deleted; an agent that starts there registers it again", node.hostname)
+    })
+}
