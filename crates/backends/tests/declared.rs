@@ -110,11 +110,15 @@ fn what_could_not_be_meant_is_refused_with_its_key() {
         (action(json!({"argv": ["/bin/x"], "env": {"A": "{q}"}})), format!("{key}.env"), "unknown param `q`"),
         (action(json!({"argv": ["/bin/x"], "working_dir": "x"})), format!("{key}.working_dir"), "absolute"),
         (with(json!({"type": "text", "pattern": "("})), format!("{key}.params.p.pattern"), "unclosed group"),
-        (with(json!({"type": "text", "min": 1})), format!("{key}.params.p.min"), "is only for integers"),
+        (
+            with(json!({"type": "text", "min": 1})),
+            format!("{key}.params.p.min"),
+            "is only for the type `integer`",
+        ),
         (
             with(json!({"type": "integer", "pattern": "x"})),
             format!("{key}.params.p.pattern"),
-            "is only for texts",
+            "is only for the types `text` and `texts`",
         ),
         (
             with(json!({"type": "text", "max_bytes": 1_000_000})),

@@ -49,11 +49,11 @@ pub(super) fn read(
         };
     match kind {
         ParamKind::Text | ParamKind::Texts => {
-            only_for(&["min", "max"], "integers")?;
+            only_for(&["min", "max"], "the type `integer`")?;
             text(key, &mut param, used)?;
         }
         ParamKind::Integer => {
-            only_for(&["pattern", "choices", "max_bytes"], "strings")?;
+            only_for(&["pattern", "choices", "max_bytes"], "the types `text` and `texts`")?;
             if param.min > param.max.or(param.min) {
                 return Err(key.field("min").refuse("must not be larger than max".to_owned()));
             }
@@ -62,8 +62,8 @@ pub(super) fn read(
             }
         }
         _ => {
-            only_for(&["pattern", "choices", "max_bytes"], "strings")?;
-            only_for(&["min", "max"], "integers")?;
+            only_for(&["pattern", "choices", "max_bytes"], "the types `text` and `texts`")?;
+            only_for(&["min", "max"], "the type `integer`")?;
         }
     }
     Ok(param)

@@ -44,7 +44,11 @@ fn of_several(reason: &str) -> String {
         Some(("was", rest)) => format!("were {rest}"),
         _ => reason.to_owned(),
     };
-    reason.replace("it goes ", "they go ").replace("its ", "their ").replace("for it,", "for them,")
+    reason
+        .replace("it is ", "they are ")
+        .replace("it goes ", "they go ")
+        .replace("its ", "their ")
+        .replace("for it,", "for them,")
 }
 
 /// Groups nodes by reason, in the order of the first node of each.
