@@ -126,6 +126,14 @@ impl Yard {
         all.into_iter().filter(|container| container.running).map(|container| container.name).collect()
     }
 
+    /// Waits until exactly these run. The engine lists a container as running only some time after its process started.
+    pub(crate) async fn runs(&self, agent: &str, names: &[String]) {
+        eventually(&format!("{names:?} run on {agent}"), || async {
+            (self.running(agent) == names).then_some(())
+        })
+        .await;
+    }
+
     /// Uses Debian's own client: a newer one does not support an older engine.
     fn docker(&self, words: &[&str]) -> String {
         let client = if fs::exists("/usr/bin/docker").unwrap() { "/usr/bin/docker" } else { "docker" };

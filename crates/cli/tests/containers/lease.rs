@@ -87,14 +87,15 @@ async fn a_killed_agents_restart_removes_its_containers_before_it_runs_new_ones(
     let run = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "k").await;
     let names = yard.begun(1).await;
     yard.agent("web-1").kill();
-    assert_eq!(yard.running("web-1"), names, "the container outlives its agent");
+    // The container outlives its agent.
+    yard.runs("web-1", &names).await;
     // Waits for the node.
     let next = yard.submit(&json!({"target": "all", "tasks": [yard.task()]}), "l").await;
     yard.start_agent("web-1");
     assert_eq!(yard.ended(&run).await["status"], "failed");
     assert_eq!(yard.attempts(&run).await[0].2, "lost", "at once, and not sent again");
     let both = yard.begun(2).await;
-    assert_eq!(yard.running("web-1"), both[1..]);
+    yard.runs("web-1", &both[1..]).await;
     assert_eq!(yard.containers("web-1").len(), 1, "the old one was removed before");
     yard.go();
     assert_eq!(yard.ended(&next).await["status"], "completed");
