@@ -10,7 +10,7 @@ async fn a_container_runs_once_and_is_removed() {
     let yard = Yard::with_agents(&["web-1"]).await;
     let run = yard.submit(&json!({"placement": {}, "tasks": [yard.task()]}), "k").await;
     let names = yard.begun(1).await;
-    assert_eq!(yard.running("web-1"), names);
+    yard.runs("web-1", &names).await;
     yard.go();
     let view = yard.ended(&run).await;
     assert_eq!(view["status"], "completed", "{view:#}");
