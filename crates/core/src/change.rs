@@ -249,16 +249,12 @@ kinds! {
     RunMoved "run_moved" 1,
 }
 
-/// The subject of a change.
+/// The subject of a change. A kind that only a newer program knows may contain a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     Node(NodeId),
     Run(&'a RunId),
-    Execution {
-        run: &'a RunId,
-        id: ExecutionId,
-    },
-    /// A kind that only a newer program knows; it may contain a run.
+    Execution { run: &'a RunId, id: ExecutionId },
     Unknown(Option<&'a RunId>),
 }
 
@@ -319,7 +315,7 @@ impl Change {
     pub fn execution(&self) -> Option<ExecutionId> {
         match self.subject() {
             Subject::Execution { id, .. } => Some(id),
-            Subject::Node(_) | Subject::Run(_) | Subject::Unknown(_) => None,
+            _ => None,
         }
     }
 
@@ -331,22 +327,7 @@ impl Change {
             | Change::RunCancelRequested { by, .. }
             | Change::RunPauseSet { by, .. } => Some(by),
             Change::RunCreated { run, .. } => Some(&run.by),
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::RunTaken { .. }
-            | Change::RunAdmitted { .. }
-            | Change::ExecutionsAdded { .. }
-            | Change::ExecutionLeased { .. }
-            | Change::ExecutionStarted { .. }
-            | Change::ExecutionFinished { .. }
-            | Change::ExecutionLost { .. }
-            | Change::ExecutionCancelRequested { .. }
-            | Change::ExecutionGivenUp { .. }
-            | Change::ExecutionSkipped { .. }
-            | Change::InstanceFailed { .. }
-            | Change::RunMoved { .. }
-            | Change::Unknown { .. } => None,
+            _ => None,
         }
     }
 

@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(
             check("exec", "run", json!({})),
             Err(vec![
-                "command: action `run` needs the param `command`, a list of texts, or one text that is split at \
+                "command: action `run` needs the param `command`, a list of strings, or one string that is split at \
                  blanks: the program and its arguments; no shell reads them"
                     .to_owned(),
             ])

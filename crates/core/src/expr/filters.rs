@@ -29,8 +29,8 @@ pub(super) static MACHINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
             if value.is_undefined() || value.is_none() { other } else { value }
         },
     );
-    machine.add_filter("first", |value: Value| end_of(&value, End::First));
-    machine.add_filter("last", |value: Value| end_of(&value, End::Last));
+    machine.add_filter("first", |value: Value| end_of("first", &value, |items| items.next()));
+    machine.add_filter("last", |value: Value| end_of("last", &value, |items| items.next_back()));
     machine.add_filter("int", |value: Value| int(&value));
     machine.add_filter("join", |value: Value, by: Rest<Value>| join(&value, by.first()));
     machine.add_filter(CONCAT, |value: Value| join(&value, None));
@@ -87,29 +87,15 @@ fn list(filter: &str, value: &Value) -> Result<Vec<Value>, Error> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum End {
-    First,
-    Last,
-}
-
-/// Returns the first or last element. An empty list has none, so that `default` may follow.
-fn end_of(value: &Value, end: End) -> Result<Value, Error> {
-    let name = match end {
-        End::First => "first",
-        End::Last => "last",
-    };
-    if let Some(text) = defined(value)?.as_str() {
-        let found = match end {
-            End::First => text.chars().next(),
-            End::Last => text.chars().next_back(),
-        };
-        return Ok(found.map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
-    }
-    let mut items = list(name, value)?;
-    let found = match end {
-        End::First => items.into_iter().next(),
-        End::Last => items.pop(),
+/// Returns the first or last element, which `end` takes. An empty list has none, so that `default` may follow.
+fn end_of(
+    filter: &str,
+    value: &Value,
+    end: impl Fn(&mut dyn DoubleEndedIterator<Item = Value>) -> Option<Value>,
+) -> Result<Value, Error> {
+    let found = match defined(value)?.as_str() {
+        Some(text) => end(&mut text.chars().map(|c| Value::from(c.to_string()))),
+        None => end(&mut list(filter, value)?.into_iter()),
     };
     Ok(found.unwrap_or(Value::UNDEFINED))
 }

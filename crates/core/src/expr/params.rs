@@ -52,7 +52,7 @@ pub fn resolve_params(definition: &Definition, given: &Params) -> Result<Params,
 }
 
 fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
-    if !fits(given, limits::NESTING_DEPTH) {
+    if !is_storable(given, limits::NESTING_DEPTH) {
         return Err(format!(
             "contains a NUL character, or is nested more than {} levels deep",
             limits::NESTING_DEPTH
@@ -61,7 +61,7 @@ fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
     let read = |valid: &str| match given {
         Value::String(text) => serde_json::from_str::<Value>(text)
             .ok()
-            .filter(|value| same_type(default, value) && fits(value, limits::NESTING_DEPTH))
+            .filter(|value| same_type(default, value) && is_storable(value, limits::NESTING_DEPTH))
             .ok_or_else(|| format!("must be {valid}, like its default, not the string \"{}\"", shown(text))),
         _ => Err(format!("must be {valid}, like its default, not {}", shown(&given.to_string()))),
     };
@@ -84,13 +84,14 @@ fn same_type(a: &Value, b: &Value) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-fn fits(value: &Value, depth: usize) -> bool {
+/// Returns whether a value has no NUL and is nested at most `depth` levels deep.
+pub(crate) fn is_storable(value: &Value, depth: usize) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
         Value::String(text) => !text.contains('\0'),
-        Value::Array(items) => depth > 0 && items.iter().all(|item| fits(item, depth - 1)),
+        Value::Array(items) => depth > 0 && items.iter().all(|item| is_storable(item, depth - 1)),
         Value::Object(map) => {
-            depth > 0 && map.iter().all(|(key, value)| !key.contains('\0') && fits(value, depth - 1))
+            depth > 0 && map.iter().all(|(key, value)| !key.contains('\0') && is_storable(value, depth - 1))
         }
     }
 }

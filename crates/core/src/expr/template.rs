@@ -7,7 +7,7 @@ use minijinja::{ErrorKind, Expression};
 
 use super::data::{Scope, to_json};
 use super::filters::{MACHINE, print};
-use super::reference::{Part, ROOTS, Read, Reference, Root, read};
+use super::reference::{Part, Read, Reference, Root, read};
 use super::text::{self, holds_expression};
 use crate::backend::{Element, ParamProblem, Params};
 use crate::limits;
@@ -251,8 +251,10 @@ pub(crate) fn looks_like_expression(text: &str) -> bool {
     text.split("{{").skip(1).any(|inside| {
         let name: String = inside.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
         let next = inside.trim_start()[name.len()..].chars().next();
-        let is_alone = matches!(name.as_str(), "item" | "index") && matches!(next, Some(' ' | '}' | '|'));
-        ROOTS.contains(&name.as_str()) && (is_alone || matches!(next, Some('.' | '[')))
+        let root = Root::parse(&name);
+        let is_alone =
+            matches!(root, Some(Root::Item | Root::Index)) && matches!(next, Some(' ' | '}' | '|'));
+        root.is_some() && (is_alone || matches!(next, Some('.' | '[')))
     })
 }
 

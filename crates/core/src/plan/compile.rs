@@ -218,7 +218,7 @@ fn once(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
 fn in_waves(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
     let all = resolved.waves.last().copied().unwrap_or(0);
     let (answering, walked): (Vec<_>, Vec<_>) =
-        (0..).map(EntryIx).zip(entries).partition(|(_, entry)| entry.answers_failures());
+        (0..).map(EntryIx).zip(entries).partition(|(_, entry)| entry.runs_on_failure());
     let mut order = Vec::new();
     let mut start = 0;
     for (&end, wave) in resolved.waves.iter().zip(0..) {

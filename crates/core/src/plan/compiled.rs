@@ -107,7 +107,7 @@ impl PlanEntry {
     }
 
     /// Returns whether the entry only runs after failures.
-    pub fn answers_failures(&self) -> bool {
+    pub fn runs_on_failure(&self) -> bool {
         self.condition == Some(Condition::OnFailure)
     }
 }
@@ -196,9 +196,8 @@ impl Plan {
 
     /// Returns whether a step only runs after failures. Such steps continue after fail-fast, and their failures do not
     /// count against a budget.
-    pub fn answers_failures(&self, step: StepIx) -> bool {
-        self.steps[step].condition == Some(Condition::OnFailure)
-            || self.entry_of_step(step).answers_failures()
+    pub fn runs_on_failure(&self, step: StepIx) -> bool {
+        self.steps[step].condition == Some(Condition::OnFailure) || self.entry_of_step(step).runs_on_failure()
     }
 
     /// Returns the nodes on which a placed step may run.

@@ -91,7 +91,7 @@ fn carried_over<'a>(
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // An on-failure step may have undone earlier work on its node.
     let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
-    let answered = || last.iter().filter(|(of, last)| plan.answers_failures(of.step) && ran(last));
+    let answered = || last.iter().filter(|(of, last)| plan.runs_on_failure(of.step) && ran(last));
     let undone: HashSet<NodeId> = answered().filter_map(|(of, _)| of.node).collect();
     // Placed steps have no node: an on-failure step may have undone the walk that it was part of.
     let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
@@ -103,7 +103,7 @@ fn carried_over<'a>(
     };
     let is_carried = |of: &Instance, last: &Execution| {
         is_success(last)
-            && !plan.answers_failures(of.step)
+            && !plan.runs_on_failure(of.step)
             && !repeated.contains(&plan.steps[of.step].entry)
             && match of.node {
                 Some(node) => kept.contains(&node) && !undone.contains(&node),
@@ -239,9 +239,9 @@ fn failed_nodes_only(
             let instance = Instance { step, node: Some(plan.node(*node).id), item: None };
             last.get(&instance).is_some_and(|last| is_success(last))
         };
-        let mut wanted = entry.steps().filter(|step| !plan.answers_failures(*step));
+        let mut wanted = entry.steps().filter(|step| !plan.runs_on_failure(*step));
         let mut done = || wanted.all(|step| nodes.iter().all(|node| succeeded(step, node)));
-        if !nodes.iter().any(has_failed) && !entry.answers_failures() && !done() {
+        if !nodes.iter().any(has_failed) && !entry.runs_on_failure() && !done() {
             let task = entry.name.clone().unwrap_or_else(|| plan.task(entry.first).label());
             return Err(CannotRetry::LeftOut { task });
         }

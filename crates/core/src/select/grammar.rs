@@ -234,9 +234,7 @@ impl<'t> Reader<'t> {
         let column = self.column();
         let text = match self.peek().map(|token| &token.kind) {
             Some(Kind::Word(text) | Kind::Quoted(text)) => text.clone(),
-            _ => {
-                return Err(Error::new(column, format!("a value is missing after `{}`", operator.as_str())));
-            }
+            _ => return Err(Error::new(column, format!("a value is missing after `{}`", operator.as_str()))),
         };
         self.next += 1;
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());

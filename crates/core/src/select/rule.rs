@@ -7,25 +7,16 @@ use super::token::Operator;
 use crate::ids::NodeId;
 use crate::node::NodeRecord;
 
+/// A condition on nodes. A `Node` has an id if its text is one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Rule {
     All,
     Group(Glob),
-    /// By hostname, or by id if the text is an id.
-    Node {
-        hostname: Glob,
-        id: Option<NodeId>,
-    },
+    Node { hostname: Glob, id: Option<NodeId> },
     Backend(String),
     Name(Test),
-    Label {
-        key: String,
-        test: Option<Test>,
-    },
-    Capability {
-        key: String,
-        test: Option<Test>,
-    },
+    Label { key: String, test: Option<Test> },
+    Capability { key: String, test: Option<Test> },
     Not(Box<Rule>),
     And(Vec<Rule>),
     Or(Vec<Rule>),

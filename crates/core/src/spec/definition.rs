@@ -13,6 +13,7 @@ use crate::limits;
 use crate::select::Selector;
 use crate::span::Span;
 use crate::spec::Rollout;
+use crate::words::words;
 
 /// A whole job. `fields` describes each field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -120,13 +121,14 @@ impl Definition {
     }
 }
 
-/// The effect of a failure on the rest of the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    #[default]
-    FailFast,
-    Continue,
+words! {
+    /// The effect of a failure on the rest of the run.
+    #[derive(Default)]
+    pub enum Strategy {
+        #[default]
+        FailFast = "fail-fast",
+        Continue = "continue",
+    }
 }
 
 /// One entry of a job's list: a leaf, or a branch of leaves.
@@ -246,29 +248,29 @@ impl Entry {
     }
 }
 
-/// When a step runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Condition {
-    Always,
-    OnSuccess,
-    OnFailure,
+words! {
+    /// When a step runs.
+    pub enum Condition {
+        Always = "always",
+        OnSuccess = "on_success",
+        OnFailure = "on_failure",
+    }
 }
 
-/// Whether a lost attempt is retried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Delivery {
-    AtLeastOnce,
-    AtMostOnce,
+words! {
+    /// Whether a lost attempt is retried.
+    pub enum Delivery {
+        AtLeastOnce = "at_least_once",
+        AtMostOnce = "at_most_once",
+    }
 }
 
-/// The effect on running work when its lease could not be renewed for a full term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnDisconnect {
-    Continue,
-    Stop,
+words! {
+    /// The effect on running work when its lease could not be renewed for a full term.
+    pub enum OnDisconnect {
+        Continue = "continue",
+        Stop = "stop",
+    }
 }
 
 /// How often a failed instance is retried, and the delays between attempts.

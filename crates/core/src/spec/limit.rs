@@ -21,6 +21,14 @@ impl fmt::Display for Limit {
     }
 }
 
+/// A stored value that people write as a number or as a text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum NumberOrText {
+    Number(u32),
+    Text(String),
+}
+
 /// Parses a limit. The error names the valid forms.
 impl FromStr for Limit {
     type Err = String;
@@ -59,15 +67,9 @@ impl Serialize for Limit {
 
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(u32),
-            Text(String),
-        }
-        match Written::deserialize(deserializer)? {
-            Written::Number(most) => Ok(Limit::AtOnce(most)),
-            Written::Text(text) => {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(most) => Ok(Limit::AtOnce(most)),
+            NumberOrText::Text(text) => {
                 text.parse().map_err(|wanted| serde::de::Error::custom(format!("expected {wanted}")))
             }
         }

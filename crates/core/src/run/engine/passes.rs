@@ -23,12 +23,10 @@ pub(super) enum EntryEnd {
     Skipped,
 }
 
+/// The stage of a pass. A waiting one waits for `missing` other passes.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// The pass waits for this many other passes.
-    Waiting {
-        missing: u32,
-    },
+    Waiting { missing: u32 },
     Open(OpenPass),
     Ended(EntryEnd),
 }

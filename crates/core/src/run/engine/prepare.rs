@@ -1,16 +1,14 @@
 //! Prepares an attempt: evaluates its params, resolves the keys of its limits, and computes its cache key.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::passes::{At, Walk};
 use super::progress::{Progress, Turn};
 use crate::backend::Params;
 use crate::expr::Data;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, sha256_hex};
 use crate::limits;
 use crate::plan::ResolvedTemplate;
 use crate::spec::{Limits, Task};
@@ -80,10 +78,5 @@ fn cache_key(task: &Task, params: &Params, node: Option<NodeId>) -> Arc<str> {
     outputs.sort_unstable();
     // JSON maps are ordered by key here, so equal params have equal text.
     let inputs = serde_json::json!([task.backend, task.action, params, outputs, node]);
-    let digest = Sha256::digest(inputs.to_string());
-    let mut key = String::with_capacity(64);
-    for byte in digest {
-        let _ = write!(key, "{byte:02x}");
-    }
-    key.into()
+    sha256_hex(inputs.to_string().as_bytes()).into()
 }

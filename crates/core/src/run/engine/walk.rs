@@ -278,6 +278,6 @@ impl Progress {
 
     /// Returns whether a step may still get new attempts.
     pub(super) fn goes_on(&self, step: StepIx) -> bool {
-        self.stopping.is_none() && (self.failures.fail_fast().is_none() || self.plan.answers_failures(step))
+        self.stopping.is_none() && (self.failures.fail_fast().is_none() || self.plan.runs_on_failure(step))
     }
 }
