@@ -49,17 +49,11 @@ impl Rule {
             Rule::Name(test) => test.holds_for_text(Some(&description.hostname)),
             Rule::Label { key, test } => {
                 let value = description.labels.get(key).map(String::as_str);
-                match test {
-                    None => value.is_some(),
-                    Some(test) => test.holds_for_text(value),
-                }
+                test.as_ref().map_or(value.is_some(), |test| test.holds_for_text(value))
             }
             Rule::Capability { key, test } => {
                 let value = description.capabilities.get(key);
-                match test {
-                    None => value.is_some(),
-                    Some(test) => test.holds_for(value),
-                }
+                test.as_ref().map_or(value.is_some(), |test| test.holds_for(value))
             }
             Rule::Not(rule) => !rule.matches(node),
             Rule::And(rules) => rules.iter().all(|rule| rule.matches(node)),

@@ -5,10 +5,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::error::Error;
-use super::grammar;
 use super::rule::Rule;
-use super::unmatched;
+use super::token::Error;
+use super::{grammar, unmatched};
 use crate::node::NodeRecord;
 use crate::words::words;
 

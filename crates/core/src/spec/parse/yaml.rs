@@ -116,19 +116,15 @@ impl<'t> Builder<'t> {
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(NotATree::new(
-                        at,
-                        "a second document begins here; a job file holds one job, so put it in a file of its own",
-                    ));
+                    let message = "a second document begins here; a job file holds one job, so put it in a file of its own";
+                    return Err(NotATree::new(at, message));
                 }
                 Ok(())
             }
             Event::Alias(anchor) => {
                 let Some((node, extent)) = self.anchors.get(&anchor) else {
-                    return Err(NotATree::new(
-                        at,
-                        "this alias stands for a value that contains it; write the value out",
-                    ));
+                    let message = "this alias stands for a value that contains it; write the value out";
+                    return Err(NotATree::new(at, message));
                 };
                 let (content, extent) = (Content::Shared(Rc::clone(node)), *extent);
                 self.admit(extent, at)?;
@@ -139,10 +135,7 @@ impl<'t> Builder<'t> {
                 self.admit(SCALAR, at)?;
                 let content = match style {
                     ScalarStyle::Plain => scalar::plain(text),
-                    ScalarStyle::SingleQuoted
-                    | ScalarStyle::DoubleQuoted
-                    | ScalarStyle::Literal
-                    | ScalarStyle::Folded => Content::Text(text),
+                    _ => Content::Text(text),
                 };
                 self.complete(Node { at, content }, anchor, SCALAR)
             }
@@ -209,15 +202,11 @@ impl<'t> Builder<'t> {
                 None => {
                     let name = key_of(&node)?;
                     if let Some(first) = seen.insert(name.clone(), node.at) {
-                        return Err(NotATree::new(
-                            node.at,
-                            format!(
-                                "the key `{}` is given twice; it is already at line {}, column {}",
-                                shown(&name),
-                                first.line,
-                                first.column
-                            ),
-                        ));
+                        let (name, At { line, column }) = (shown(&name), first);
+                        let message = format!(
+                            "the key `{name}` is given twice; it is already at line {line}, column {column}"
+                        );
+                        return Err(NotATree::new(node.at, message));
                     }
                     *key = Some((name, node.at));
                 }
@@ -241,11 +230,7 @@ fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
             Ok(written.clone())
         }
         Content::Null => Err(NotATree::new(node.at, "a name is missing before `:`")),
-        Content::Boolean { .. }
-        | Content::Number { .. }
-        | Content::List(_)
-        | Content::Map(_)
-        | Content::Shared(_) => Err(NotATree::new(
+        _ => Err(NotATree::new(
             node.at,
             "a key must be a string, not a list or a map; a string that begins with [ or { needs quotes",
         )),
@@ -253,15 +238,10 @@ fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
 }
 
 fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<(), NotATree> {
-    match tag {
-        None => Ok(()),
-        Some(tag) => {
-            let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
-            let message = format!(
-                "the tag `{}` is not supported; remove it (quotes turn a number into a string)",
-                shown(&name)
-            );
-            Err(NotATree::new(at, message))
-        }
-    }
+    let Some(tag) = tag else { return Ok(()) };
+    let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
+    let name = shown(&name);
+    let message =
+        format!("the tag `{name}` is not supported; remove it (quotes turn a number into a string)");
+    Err(NotATree::new(at, message))
 }
