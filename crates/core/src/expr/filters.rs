@@ -23,12 +23,9 @@ pub(super) static MACHINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut machine = Environment::empty();
     machine.set_undefined_behavior(UndefinedBehavior::Strict);
     machine.set_fuel(Some(limits::EXPRESSION_FUEL));
-    machine.add_filter(
-        "default",
-        |value: Value, other: Value| {
-            if value.is_undefined() || value.is_none() { other } else { value }
-        },
-    );
+    let default =
+        |value: Value, other: Value| if value.is_undefined() || value.is_none() { other } else { value };
+    machine.add_filter("default", default);
     machine.add_filter("first", |value: Value| end_of("first", &value, |items| items.next()));
     machine.add_filter("last", |value: Value| end_of("last", &value, |items| items.next_back()));
     machine.add_filter("int", |value: Value| int(&value));
@@ -103,10 +100,8 @@ fn end_of(
 fn int(value: &Value) -> Result<i64, Error> {
     let value = defined(value)?;
     if let Some(text) = value.as_str() {
-        return text
-            .trim()
-            .parse()
-            .map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
+        let number = text.trim().parse();
+        return number.map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
     }
     if let Some(number) = value.as_i64() {
         return Ok(number);
@@ -123,9 +118,8 @@ fn length(value: &Value) -> Result<usize, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().count());
     }
-    value
-        .len()
-        .ok_or_else(|| wrong(format!("`length` expects a string, a list or a map, not {}", kind(value))))
+    let other = || wrong(format!("`length` expects a string, a list or a map, not {}", kind(value)));
+    value.len().ok_or_else(other)
 }
 
 fn join(value: &Value, by: Option<&Value>) -> Result<String, Error> {

@@ -109,11 +109,7 @@ impl Template {
         }
         let mut template = Self { params: forms, late: BTreeSet::new() };
         let mut late = BTreeSet::new();
-        template.each(|name, _, formula| {
-            if formula.is_late() {
-                late.insert(name.to_owned());
-            }
-        });
+        template.each(|name, _, formula| late.extend(formula.is_late().then(|| name.to_owned())));
         template.late = late;
         Ok(Some(template))
     }
@@ -298,10 +294,8 @@ fn form(value: &serde_json::Value, count: &mut usize) -> Result<Form, Wrong> {
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(Form::Plain(value.clone())),
         Value::String(text) => form_of_text(text, count),
         Value::Array(items) => {
-            let items = items
-                .iter()
-                .enumerate()
-                .map(|(index, item)| form(item, count).map_err(|wrong| wrong.within(Element::Index(index))));
+            let within = |index| move |wrong: Wrong| wrong.within(Element::Index(index));
+            let items = items.iter().zip(0..).map(|(item, index)| form(item, count).map_err(within(index)));
             Ok(Form::List(items.collect::<Result<_, _>>()?))
         }
         Value::Object(map) => {
@@ -322,11 +316,9 @@ fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
             text::Part::Plain(plain) => Piece::Plain(plain.to_owned()),
             text::Part::Expression(source) => {
                 *count += 1;
-                if *count > limits::EXPRESSIONS_PER_TASK {
-                    return Err(Wrong::new(format!(
-                        "the params of a task hold at most {} expressions",
-                        limits::EXPRESSIONS_PER_TASK
-                    )));
+                let most = limits::EXPRESSIONS_PER_TASK;
+                if *count > most {
+                    return Err(Wrong::new(format!("the params of a task hold at most {most} expressions")));
                 }
                 Piece::Formula(Formula::of(source)?)
             }
@@ -398,19 +390,17 @@ impl<'s> Rendering<'s> {
                 Ok(serde_json::Value::String(out))
             }
             Form::List(items) => {
-                let mut values = Vec::with_capacity(items.len());
-                for (index, item) in items.iter().enumerate() {
-                    values.push(self.form(item).map_err(|wrong| wrong.within(Element::Index(index)))?);
-                }
-                Ok(serde_json::Value::Array(values))
+                let values = items.iter().enumerate().map(|(index, item)| {
+                    self.form(item).map_err(|wrong| wrong.within(Element::Index(index)))
+                });
+                Ok(serde_json::Value::Array(values.collect::<Result<_, _>>()?))
             }
             Form::Map(entries) => {
-                let mut map = serde_json::Map::new();
-                for (key, value) in entries {
+                let values = entries.iter().map(|(key, value)| {
                     let value = self.form(value).map_err(|wrong| wrong.within(Element::Key(key.clone())))?;
-                    map.insert(key.clone(), value);
-                }
-                Ok(serde_json::Value::Object(map))
+                    Ok((key.clone(), value))
+                });
+                Ok(serde_json::Value::Object(values.collect::<Result<_, Wrong>>()?))
             }
         }
     }

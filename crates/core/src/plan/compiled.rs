@@ -205,15 +205,8 @@ impl Plan {
         self.task(step).placement.as_ref().or(self.definition.placement.as_ref())
     }
 
-    /// Returns the number of instances of the whole plan. Items that are not known yet count as one.
     pub fn instances(&self) -> usize {
-        let items = |entry: &PlanEntry| match entry.each.as_ref().map(|each| &each.items) {
-            Some(Items::Known(items)) => items.len(),
-            Some(Items::Expected(_)) | None => 1,
-        };
-        let width =
-            |entry: &PlanEntry| entry.set.map_or_else(|| items(entry), |set| self.resolved.sets[set].len());
-        self.entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
+        count_instances(&self.entries, &self.resolved)
     }
 
     /// Returns all edges between steps, to show them to users.
@@ -230,4 +223,14 @@ impl Plan {
         }
         edges
     }
+}
+
+/// Returns the number of instances of all entries. Items that are not known yet count as one.
+pub(super) fn count_instances(entries: &[PlanEntry], resolved: &Resolved) -> usize {
+    let width = |entry: &PlanEntry| match (entry.set, &entry.each) {
+        (Some(set), _) => resolved.sets[set].len(),
+        (None, Some(Each { items: Items::Known(items), .. })) => items.len(),
+        (None, _) => 1,
+    };
+    entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
 }

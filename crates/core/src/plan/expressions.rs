@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::index::StepIx;
-use super::resolve::{Declared, Unfit, joined, refused, refused_by, refused_on};
+use super::resolve::{Declared, NOTHING_STARTED, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
 use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, facts, in_path};
 use crate::limits;
@@ -79,24 +79,18 @@ impl<'r> Expressions<'r> {
     /// Refuses an entry whose items cannot be rendered.
     pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
         let problems = self.context().known.check_items(entry, template);
-        let entries = &self.definition.tasks;
-        let name = entries[entry].name().map_or_else(|| format!("tasks[{entry}]"), str::to_owned);
+        let name = self.definition.tasks[entry].name_or(entry);
+        let whose = format!("`for_each` of `{}` is", shown(&name));
         self.check_names(ExprSite { entry, leaf: 0 }, template, &problems, |problems| {
-            let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
-            let message = format!("`for_each` of `{}` is refused: {why}; nothing was started", shown(&name));
-            Unfit { message, nodes: Vec::new() }
+            refused_field(&whose, problems)
         })
     }
 
     /// Refuses a task whose limit keys cannot be rendered.
     pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<(), Unfit> {
         let problems = self.context().known.check(at, template);
-        self.check_names(at, template, &problems, |problems| {
-            let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
-            let message =
-                format!("the limits of `{}` are refused: {why}; nothing was started", shown(&task.label()));
-            Unfit { message, nodes: Vec::new() }
-        })
+        let whose = format!("the limits of `{}` are", shown(&task.label()));
+        self.check_names(at, template, &problems, |problems| refused_field(&whose, problems))
     }
 
     /// Refuses names that cannot exist, and names of outputs that could belong to more than one node.
@@ -112,9 +106,8 @@ impl<'r> Expressions<'r> {
         }
         for used in template.step_uses() {
             self.is_clear(at, &used).map_err(|(message, nodes)| {
-                let problem =
-                    ParamProblem { param: used.param.to_owned(), element: used.element.clone(), message };
-                Unfit { nodes, ..refuse(&[problem]) }
+                let (param, element) = (used.param.to_owned(), used.element.clone());
+                Unfit { nodes, ..refuse(&[ParamProblem { param, element, message }]) }
             })?;
         }
         Ok(())
@@ -127,16 +120,10 @@ impl<'r> Expressions<'r> {
             let instances: usize = tasks.map(|(index, entry)| entry.leaves().len() * width(index)).sum();
             // The run has no id yet, so the nil id stands for it.
             let run = serde_json::json!({"id": uuid::Uuid::nil(), "job": self.definition.name});
-            let scope = Scope {
-                run: Data::from(&run),
-                params: Data::from(self.params),
-                node: None,
-                steps: BTreeMap::new(),
-                item: None,
-            };
+            let (run, params) = (Data::from(&run), Data::from(self.params));
             Context {
                 known: Known::of(self.definition),
-                scope,
+                scope: Scope { run, params, node: None, steps: BTreeMap::new(), item: None },
                 facts: vec![None; self.nodes.len()],
                 looks_at_each: instances <= limits::INSTANCES_PER_RUN,
             }
@@ -160,16 +147,12 @@ impl<'r> Expressions<'r> {
         if let [_] = theirs {
             return Ok(());
         }
-        let remedy = format!(
-            "choose a node: steps{}.nodes[\"{}\"].outputs",
-            in_path(used.step),
-            theirs.first().map_or("HOSTNAME", hostname)
-        );
+        let (step, node) = (in_path(used.step), theirs.first().map_or("HOSTNAME", hostname));
+        let remedy = format!("choose a node: steps{step}.nodes[\"{node}\"].outputs");
         let Some(own) = (self.members)(at.entry) else {
-            let message = format!(
-                "`{written}`: `{name}` runs on {} nodes, and this task on one; {remedy}",
-                theirs.len()
-            );
+            let count = theirs.len();
+            let message =
+                format!("`{written}`: `{name}` runs on {count} nodes, and this task on one; {remedy}");
             return Err((message, Vec::new()));
         };
         if std::ptr::eq(own, theirs) {
@@ -218,13 +201,17 @@ impl<'r> Expressions<'r> {
             return Err(refused_on(task, step, hostname, why.clone()));
         }
         let at_least = if wrong.len() == limits::PROBLEMS_LISTED { "at least " } else { "" };
-        let message = format!(
-            "step {step} ({}) is refused on {at_least}{} of its nodes; nothing was started",
-            task.label(),
-            wrong.len()
-        );
+        let (label, count) = (task.label(), wrong.len());
+        let message =
+            format!("step {step} ({label}) is refused on {at_least}{count} of its nodes{NOTHING_STARTED}");
         Err(Unfit { message, nodes: wrong })
     }
+}
+
+/// Refuses a field whose expressions are invalid.
+fn refused_field(whose: &str, problems: &[ParamProblem]) -> Unfit {
+    let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
+    Unfit { message: format!("{whose} refused: {why}{NOTHING_STARTED}"), nodes: Vec::new() }
 }
 
 impl Context<'_> {

@@ -52,13 +52,12 @@ pub fn resolve_again(
     let today: HashMap<NodeId, usize> = nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
     let mut refused = Vec::new();
     for node in &former.nodes {
-        match today.get(&node.id) {
-            None => refused.push((node.hostname.clone(), "is gone".to_owned())),
-            Some(&index) if nodes[index].draining => {
-                refused.push((node.hostname.clone(), "is drained".to_owned()));
-            }
-            Some(_) => {}
-        }
+        let why = match today.get(&node.id) {
+            None => "is gone",
+            Some(&index) if nodes[index].draining => "is drained",
+            Some(_) => continue,
+        };
+        refused.push((node.hostname.clone(), why.to_owned()));
     }
     if !refused.is_empty() {
         let count = refused.len();
@@ -94,10 +93,10 @@ fn fitting(
             refusals.extend(expressions.check_items(index, &template).err());
         }
         for (leaf, task) in entry.leaves().iter().enumerate() {
+            let at = ExprSite { entry: index, leaf };
             let keys = definition.limits_of(task).map(|(key, _)| key.as_str());
             if let Ok(Some(template)) = Template::of_keys(keys) {
-                refusals
-                    .extend(expressions.check_keys(ExprSite { entry: index, leaf }, task, &template).err());
+                refusals.extend(expressions.check_keys(at, task, &template).err());
             }
             let offer = entries[index].map(|set| {
                 known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
@@ -112,7 +111,7 @@ fn fitting(
                 (None, None) => Ok(()),
                 (Some(template), offer) => {
                     let schemas = offer.as_ref().map_or(&[][..], |offer| &offer.schemas);
-                    expressions.check(ExprSite { entry: index, leaf }, task, step, template, schemas)
+                    expressions.check(at, task, step, template, schemas)
                 }
             });
             refusals.extend(fits.err().filter(|_| refusals.len() < limits::PROBLEMS_LISTED));
@@ -141,7 +140,7 @@ fn fitting(
 }
 
 /// The end of every refusal.
-const NOTHING_STARTED: &str = "; nothing was started";
+pub(super) const NOTHING_STARTED: &str = "; nothing was started";
 
 /// Joins all refusals into one, so that the user can fix them all at once.
 fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
@@ -300,13 +299,13 @@ impl<'a> Sets<'a> {
         if let Some(set) = self.by_selector.get(selector.as_str()) {
             return Ok(*set);
         }
-        let matching = || nodes.iter().enumerate().filter(|(_, node)| selector.matches(node));
-        let mut members: Vec<usize> =
-            matching().filter(|(_, node)| !node.draining).map(|(index, _)| index).collect();
+        let matching = nodes.iter().enumerate().filter(|(_, node)| selector.matches(node));
+        let (drained, mut members): (Vec<usize>, Vec<usize>) =
+            matching.map(|(index, _)| index).partition(|&index| nodes[index].draining);
         if members.is_empty() {
-            let drained =
-                matching().map(|(_, node)| (node.description.hostname.clone(), "is drained".to_owned()));
-            let drained: Vec<(String, String)> = drained.collect();
+            let hostname = |&index: &usize| nodes[index].description.hostname.clone();
+            let drained: Vec<(String, String)> =
+                drained.iter().map(|index| (hostname(index), "is drained".to_owned())).collect();
             let why = match drained.len() {
                 0 => selector.why_unmatched(nodes.iter().map(AsRef::as_ref)),
                 _ => format!(
@@ -317,7 +316,7 @@ impl<'a> Sets<'a> {
             let whose = whose().map(|whose| format!("{whose}: ")).unwrap_or_default();
             return Err(Unfit { message: format!("{whose}{why}{NOTHING_STARTED}"), nodes: drained });
         }
-        self.left_out.extend(matching().filter(|(_, node)| node.draining).map(|(index, _)| index));
+        self.left_out.extend(drained);
         members.sort_by(|&a, &b| nodes[a].description.hostname.cmp(&nodes[b].description.hostname));
         let set = SetIx::new(self.members.len());
         self.members.push(members);

@@ -9,7 +9,7 @@ use crate::execution::{Execution, Status};
 use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry};
 use crate::run::{Instance, Resolved, RunRecord, RunState};
-use crate::spec::{Condition, Definition, Entry};
+use crate::spec::{Condition, Definition, Entry, Task};
 use crate::work::Origin;
 
 /// Which part of the first run the retry repeats.
@@ -190,12 +190,11 @@ pub fn entry_named(definition: &Definition, name: &str) -> Option<EntryIx> {
 
 /// Returns the steps that only run after failures.
 pub fn on_failure_steps(definition: &Definition) -> BTreeSet<u32> {
-    let answers = |condition| condition == Some(Condition::OnFailure);
     let leaves = definition.tasks.iter().flat_map(|entry| {
-        let all = answers(entry.condition());
-        entry.leaves().iter().map(move |task| all || answers(task.condition))
+        let conditions = move |task: &Task| [entry.condition(), task.condition];
+        entry.leaves().iter().map(move |task| conditions(task).contains(&Some(Condition::OnFailure)))
     });
-    (0..).zip(leaves).filter(|(_, answers)| *answers).map(|(step, _)| step).collect()
+    (0..).zip(leaves).filter(|(_, on_failure)| *on_failure).map(|(step, _)| step).collect()
 }
 
 /// Returns an entry and all entries that depend on it, directly or indirectly.

@@ -214,6 +214,11 @@ impl Entry {
         }
     }
 
+    /// Returns the entry's name, or its position in the job file.
+    pub fn name_or(&self, index: usize) -> String {
+        self.name().map_or_else(|| format!("tasks[{index}]"), str::to_owned)
+    }
+
     pub fn condition(&self) -> Option<Condition> {
         match self {
             Entry::Leaf(task) => task.condition,

@@ -96,7 +96,7 @@ impl Progress {
     }
 
     fn entry_name(&self, pass: PassIx) -> String {
-        let name = self.plan.entry_of(pass).name.clone();
-        name.unwrap_or_else(|| format!("tasks[{}]", self.plan.passes[pass].entry))
+        let entry = self.plan.passes[pass].entry;
+        self.plan.definition.tasks[entry].name_or(entry.get())
     }
 }

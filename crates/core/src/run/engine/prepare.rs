@@ -34,21 +34,18 @@ impl Progress {
     pub(super) fn prepare(&mut self, at: At, number: u32, turn: &Turn<'_>) -> Result<Prepared, String> {
         let plan = Arc::clone(&self.plan);
         let (place, task) = (&plan.steps[at.step], plan.task(at.step));
-        let params = match &place.params {
-            None => None,
-            Some(template) => Some(Arc::new(self.render(template, at, turn)?)),
-        };
+        let params = place.params.as_ref().map(|template| self.render(template, at, turn)).transpose()?;
+        let params = params.map(Arc::new);
         let limits = match &place.keys {
             None => place.limits.clone(),
             Some(template) => {
                 let keys = self.render(template, at, turn)?;
                 let limits = plan.definition.limits_of(task).map(|(written, limit)| {
                     let key = keys.get(written).and_then(Value::as_str).unwrap_or(written);
-                    if key.trim().is_empty() || key.len() > limits::NAME_BYTES {
-                        let most = limits::NAME_BYTES;
+                    let (bytes, most) = (key.len(), limits::NAME_BYTES);
+                    if key.trim().is_empty() || bytes > most {
                         return Err(format!(
-                            "limit `{written}`: its key has {} bytes; 1 to {most} are possible",
-                            key.len()
+                            "limit `{written}`: its key has {bytes} bytes; 1 to {most} are possible"
                         ));
                     }
                     Ok((key.to_owned(), *limit))
