@@ -8,12 +8,11 @@ use serde_json::Value;
 
 use crate::backend::Params;
 use crate::expr::has_expression;
-use crate::level;
-use crate::limits;
 use crate::select::Selector;
 use crate::span::Span;
 use crate::spec::Rollout;
 use crate::words::words;
+use crate::{level, limits};
 
 /// A whole job. `fields` describes each field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -12,6 +12,15 @@ use crate::span::Span;
 /// The error message for an invalid limit.
 pub(super) const WANTED: &str = "a number of executions at the same time (4), or a rate (100/1m)";
 
+impl Limit {
+    /// Returns the maximum number, at once or within the time.
+    pub fn most(&self) -> u32 {
+        match self {
+            Limit::AtOnce(most) | Limit::Rate(most, _) => *most,
+        }
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

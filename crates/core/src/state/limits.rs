@@ -48,12 +48,6 @@ impl Counted {
     }
 }
 
-fn most(limit: Limit) -> u32 {
-    match limit {
-        Limit::AtOnce(most) | Limit::Rate(most, _) => most,
-    }
-}
-
 /// Returns when a use of a rate ends, in whole microseconds as it is stored.
 fn until(limit: Limit, granted_at: Timestamp) -> Option<Timestamp> {
     let Limit::Rate(_, per) = limit else { return None };
@@ -85,7 +79,7 @@ impl LimitUses {
     ) -> Applied {
         for (key, limit) in limits {
             let question = Question { cluster, key: key.clone(), counted: Counted::of(*limit, at) };
-            if self.count(&question) >= most(*limit) {
+            if self.count(&question) >= limit.most() {
                 return Err(Refusal::LimitReached(key.clone()));
             }
         }
