@@ -292,7 +292,6 @@ impl Change {
         }
     }
 
-    /// Returns the run that the change concerns.
     pub fn run(&self) -> Option<&RunId> {
         match self.subject() {
             Subject::Node(_) => None,
@@ -362,25 +361,17 @@ impl Change {
 
     /// Returns the change without the guards that check data outside of events (heartbeats) or counts: for applying a
     /// change again that was applied before. A copy may get a later heartbeat before it gets the event of a silence.
-    pub fn without_volatile_guards(&self) -> std::borrow::Cow<'_, Change> {
-        let mut change = std::borrow::Cow::Borrowed(self);
-        if matches!(
-            self,
-            Change::ExecutionLost { silence: Some(_), .. }
-                | Change::NodeMoved { silent_since: Some(_), .. }
-                | Change::NodeDeleted { silent_since: Some(_), .. }
-                | Change::RunCreated { max_pending: Some(_), .. }
-                | Change::RunAdmitted { limit: Some(_), .. }
-        ) {
-            match change.to_mut() {
-                Change::ExecutionLost { silence, .. } => *silence = None,
-                Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
-                    *silent_since = None;
-                }
-                Change::RunCreated { max_pending, .. } => *max_pending = None,
-                Change::RunAdmitted { limit, .. } => *limit = None,
-                _ => {}
+    #[must_use]
+    pub fn without_volatile_guards(&self) -> Change {
+        let mut change = self.clone();
+        match &mut change {
+            Change::ExecutionLost { silence, .. } => *silence = None,
+            Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
+                *silent_since = None;
             }
+            Change::RunCreated { max_pending, .. } => *max_pending = None,
+            Change::RunAdmitted { limit, .. } => *limit = None,
+            _ => {}
         }
         change
     }

@@ -1,4 +1,4 @@
-//! Owns the shape of an execution. `machine` decides how it moves.
+//! Owns the shape of an execution and of its output. `machine` decides how an execution moves.
 
 use std::sync::Arc;
 
@@ -185,7 +185,6 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Returns the run of the execution.
     pub fn run(&self) -> &RunId {
         self.of.run()
     }
@@ -214,4 +213,24 @@ impl Execution {
     pub fn node(&self) -> Option<NodeId> {
         self.pinned.or_else(|| self.state.lease().map(|lease| lease.node))
     }
+}
+
+/// Which of its streams a process wrote to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputChunk {
+    pub execution: ExecutionId,
+    /// The offset of its first byte in the execution's whole output. A chunk with an offset below the stored end was
+    /// sent before, and is dropped.
+    pub offset: u64,
+    pub stream: Stream,
+    pub text: String,
+    pub at: Timestamp,
 }

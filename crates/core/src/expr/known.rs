@@ -17,9 +17,9 @@ pub(crate) struct ExprSite {
     pub(crate) leaf: usize,
 }
 
-/// The field that contains the expressions.
+/// The field that contains the expressions: `params` or a limit's key, or `for_each`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+pub(crate) enum Use {
     Params,
     Items,
 }
@@ -56,17 +56,8 @@ impl<'d> Known<'d> {
         self.steps.get(name).copied()
     }
 
-    /// Reports all names in the expressions of a leaf's params that cannot exist.
-    pub(crate) fn check(&mut self, at: ExprSite, template: &Template) -> Vec<ParamProblem> {
-        self.check_all(at, template, Use::Params)
-    }
-
-    /// Reports all names in an entry's `for_each` that cannot exist.
-    pub(crate) fn check_items(&mut self, entry: usize, template: &Template) -> Vec<ParamProblem> {
-        self.check_all(ExprSite { entry, leaf: 0 }, template, Use::Items)
-    }
-
-    fn check_all(&mut self, at: ExprSite, template: &Template, used: Use) -> Vec<ParamProblem> {
+    /// Reports all names in the expressions of a leaf, or of its entry's `for_each`, that cannot exist.
+    pub(crate) fn check(&mut self, at: ExprSite, template: &Template, used: Use) -> Vec<ParamProblem> {
         let mut problems = Vec::new();
         // Caches the result for each name: one name may be used in many params, and finding the nearest name takes
         // time.

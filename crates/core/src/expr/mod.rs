@@ -20,7 +20,7 @@ mod text;
 mod token;
 
 pub use data::{Data, Scope, facts};
-pub(crate) use known::{ExprSite, Known};
+pub(crate) use known::{ExprSite, Known, Use};
 pub(crate) use params::is_storable;
 pub use params::resolve_params;
 pub(crate) use reference::in_path;

@@ -156,7 +156,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the task of a step.
     pub fn task(&self, step: StepIx) -> &Task {
         let Step { entry, position, .. } = self.steps[step];
         &self.definition.tasks[entry].leaves()[position as usize]

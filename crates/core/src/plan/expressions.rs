@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::index::StepIx;
-use super::resolve::{Declared, NOTHING_STARTED, Unfit, joined, refused, refused_by, refused_on};
+use super::resolve::{NOTHING_STARTED, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
-use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, facts, in_path};
+use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, Use, facts, in_path};
 use crate::limits;
 use crate::node::NodeRecord;
 use crate::shown::shown;
@@ -55,7 +55,7 @@ impl<'r> Expressions<'r> {
         schemas: &[(&ActionSchema, &str)],
     ) -> Result<(), Unfit> {
         let refuse = |problems: &[ParamProblem]| refused(task, step, problems);
-        let problems = self.context().known.check(at, template);
+        let problems = self.context().known.check(at, template, Use::Params);
         self.check_names(at, template, &problems, refuse)?;
         let Some(members) = (self.members)(at.entry) else {
             let builtin = Catalogue::builtin();
@@ -65,11 +65,10 @@ impl<'r> Expressions<'r> {
         if !template.is_by_node() {
             let context = self.context();
             context.refuse_params(task, template, None, None).map_err(|p| refuse(&p))?;
-            let declared = Declared::of(schemas.len(), members.len());
             for (schema, hostname) in schemas {
-                context
-                    .refuse_params(task, template, None, Some(schema))
-                    .map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
+                let refused = context.refuse_params(task, template, None, Some(schema));
+                let declared = (schemas.len(), members.len());
+                refused.map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
             }
             return Ok(());
         }
@@ -78,17 +77,15 @@ impl<'r> Expressions<'r> {
 
     /// Refuses an entry whose items cannot be rendered.
     pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
-        let problems = self.context().known.check_items(entry, template);
-        let name = self.definition.tasks[entry].name_or(entry);
-        let whose = format!("`for_each` of `{}` is", shown(&name));
-        self.check_names(ExprSite { entry, leaf: 0 }, template, &problems, |problems| {
-            refused_field(&whose, problems)
-        })
+        let at = ExprSite { entry, leaf: 0 };
+        let problems = self.context().known.check(at, template, Use::Items);
+        let whose = format!("`for_each` of `{}` is", shown(&self.definition.tasks[entry].name_or(entry)));
+        self.check_names(at, template, &problems, |problems| refused_field(&whose, problems))
     }
 
     /// Refuses a task whose limit keys cannot be rendered.
     pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<(), Unfit> {
-        let problems = self.context().known.check(at, template);
+        let problems = self.context().known.check(at, template, Use::Params);
         let whose = format!("the limits of `{}` are", shown(&task.label()));
         self.check_names(at, template, &problems, |problems| refused_field(&whose, problems))
     }

@@ -172,34 +172,21 @@ pub(super) fn refused_on(task: &Task, step: StepIx, hostname: &str, why: String)
     Unfit { message, nodes: vec![(hostname.to_owned(), why)] }
 }
 
-/// Refuses a step whose params do not match the schema of its action that its nodes declare. `hostname` is one of these
-/// nodes. `All` means that they all declare the same schema.
+/// Refuses a step whose params do not match the schema of its action that `hostname` declares. `declared` is the number of
+/// schemas that the step's nodes declare, and of these nodes.
 pub(super) fn refused_by(
     task: &Task,
     step: StepIx,
     hostname: &str,
-    declared: Declared,
+    declared: (usize, usize),
     problems: &[ParamProblem],
 ) -> Unfit {
     match declared {
-        Declared::All => {
+        // A single node is named, which is clearer.
+        (1, nodes) if nodes > 1 => {
             Unfit { nodes: vec![(hostname.to_owned(), joined(problems))], ..refused(task, step, problems) }
         }
-        Declared::Some => refused_on(task, step, hostname, joined(problems)),
-    }
-}
-
-/// How many of a step's nodes declare its action in the same way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Declared {
-    All,
-    Some,
-}
-
-impl Declared {
-    /// Counts a single node as `Some`, because naming it is clearer.
-    pub(super) fn of(schemas: usize, nodes: usize) -> Self {
-        if schemas == 1 && nodes > 1 { Declared::All } else { Declared::Some }
+        _ => refused_on(task, step, hostname, joined(problems)),
     }
 }
 
@@ -269,10 +256,9 @@ impl<'a> Offer<'a> {
 
     fn refuse_params(&self, task: &Task, step: StepIx) -> Result<(), Unfit> {
         for (action, hostname) in &self.schemas {
-            if let Err(problems) = check_params(action, &task.params) {
-                let declared = Declared::of(self.schemas.len(), self.nodes);
-                return Err(refused_by(task, step, hostname, declared, &problems));
-            }
+            let declared = (self.schemas.len(), self.nodes);
+            check_params(action, &task.params)
+                .map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
         }
         Ok(())
     }

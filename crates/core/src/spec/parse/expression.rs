@@ -3,7 +3,7 @@
 use super::field::Checker;
 use super::path::Path;
 use super::tree::Node;
-use crate::expr::{ExprSite, Known, Template};
+use crate::expr::{ExprSite, Known, Template, Use};
 use crate::spec::{Definition, Entry};
 
 impl Checker<'_> {
@@ -22,7 +22,7 @@ impl Checker<'_> {
             {
                 let known = known.get_or_insert_with(|| Known::of(definition));
                 let at = item.field("for_each").map_or(item.at, |node| node.at);
-                for problem in known.check_items(entry, &template) {
+                for problem in known.check(ExprSite { entry, leaf: 0 }, &template, Use::Items) {
                     self.problem(entry_path.field("for_each"), at, problem.message);
                 }
             }
@@ -33,7 +33,7 @@ impl Checker<'_> {
                 if let Ok(Some(template)) = Template::of_keys(keys) {
                     let known = known.get_or_insert_with(|| Known::of(definition));
                     let at = node.field("limits").map_or(node.at, |node| node.at);
-                    for problem in known.check(ExprSite { entry, leaf }, &template) {
+                    for problem in known.check(ExprSite { entry, leaf }, &template, Use::Params) {
                         self.problem(holder.field("limits"), at, problem.message);
                     }
                 }
@@ -43,7 +43,7 @@ impl Checker<'_> {
                 };
                 let Some(params) = node.field("params") else { continue };
                 let known = known.get_or_insert_with(|| Known::of(definition));
-                for problem in known.check(ExprSite { entry, leaf }, &template) {
+                for problem in known.check(ExprSite { entry, leaf }, &template, Use::Params) {
                     self.param_problem(holder.field("params"), params, problem);
                 }
             }

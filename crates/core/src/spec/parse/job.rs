@@ -81,7 +81,6 @@ impl Checker<'_> {
         Some(definition)
     }
 
-    /// Returns the fields of the file.
     fn job_entries<'n, 't>(&mut self, tree: &'n Node<'t>) -> Option<&'n [Entry<'t>]> {
         let message = match tree.content() {
             Content::Map(entries) => return Some(entries),
