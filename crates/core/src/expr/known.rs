@@ -125,39 +125,39 @@ impl<'d> Known<'d> {
     fn of_step(&mut self, at: ExprSite, reference: &Reference) -> Result<(), String> {
         let name = reference.name();
         let Some(step) = self.step(name) else { return Err(self.unknown_step(name)) };
-        let shown_name = shown(name);
+        let refused = self.use_of_step(at, step, reference);
+        refused.map_or(Ok(()), |why| Err(format!("`{reference}`: {why}")))
+    }
+
+    /// Returns why a leaf cannot use a step as the reference does.
+    fn use_of_step(&mut self, at: ExprSite, step: ExprSite, reference: &Reference) -> Option<String> {
+        let name = shown(reference.name());
         if step == at {
-            return Err(format!("`{reference}`: a task cannot use its own outputs"));
+            return Some("a task cannot use its own outputs".to_owned());
         }
         if !self.is_before(step, at) {
             let remedy = if self.before.is_some() { "add it to `depends_on`" } else { "move it up" };
-            return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));
+            return Some(format!("`{name}` does not come before this task; {remedy}"));
         }
         if reference.is_of_nodes() && step.entry == at.entry {
-            return Err(format!(
-                "`{reference}`: other nodes need not have come to `{shown_name}` yet; move it into an entry before"
+            return Some(format!(
+                "other nodes need not have come to `{name}` yet; move it into an entry before"
             ));
         }
         if reference.is_of_nodes() && self.definition.is_placed(&self.definition.tasks[step.entry]) {
-            let step = in_path(name);
-            return Err(format!(
-                "`{reference}`: `{shown_name}` is placed and runs once; write steps{step}.outputs"
-            ));
+            let step = in_path(reference.name());
+            return Some(format!("`{name}` is placed and runs once; write steps{step}.outputs"));
         }
-        let task = self.task(step);
-        let Some(output) = reference.output() else { return Ok(()) };
-        if task.outputs.is_empty() {
-            let output = shown(output);
-            return Err(format!(
-                "`{reference}`: `{shown_name}` declares no outputs; give it `outputs: [{output}]`"
-            ));
+        let outputs = &self.task(step).outputs;
+        let output = reference.output()?;
+        if outputs.is_empty() {
+            return Some(format!("`{name}` declares no outputs; give it `outputs: [{}]`", shown(output)));
         }
-        if task.outputs.iter().any(|known| known == output) {
-            return Ok(());
+        if outputs.iter().any(|known| known == output) {
+            return None;
         }
-        let names: Vec<&str> = task.outputs.iter().map(String::as_str).collect();
-        let (advice, output) = (advice(output, &names, "outputs"), shown(output));
-        Err(format!("`{reference}`: `{shown_name}` has no output `{output}`; {advice}"))
+        let names: Vec<&str> = outputs.iter().map(String::as_str).collect();
+        Some(format!("`{name}` has no output `{}`; {}", shown(output), advice(output, &names, "outputs")))
     }
 
     fn task(&self, place: ExprSite) -> &'d Task {

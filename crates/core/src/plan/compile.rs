@@ -11,7 +11,7 @@ use super::index::{EntryIx, PassIx, StepIx};
 use crate::expr::Template;
 use crate::limits;
 use crate::run::Resolved;
-use crate::spec::{Definition, Delivery, Entry, ForEach, Task};
+use crate::spec::{Definition, Delivery, Entry, ForEach, Task, cycles};
 
 /// The reason why a definition cannot be compiled. The checks of the job file find every reason except the size
 /// earlier.
@@ -94,39 +94,20 @@ impl Plan {
             None => once(&entries, &resolved),
         };
         let plan = Self { definition, resolved, shape, steps, entries, passes };
-        plan.refuse_cycles()?;
+        if shape == Shape::Graph {
+            plan.refuse_cycles()?;
+        }
         Ok(plan)
     }
 
-    /// Refuses cycles with Kahn's algorithm: entries that it cannot reach contain a cycle, and following unfinished
-    /// entries finds it.
     fn refuse_cycles(&self) -> Result<(), Error> {
-        let mut missing: Vec<usize> = self.entries.iter().map(|entry| entry.after.len()).collect();
-        let mut ready: Vec<EntryIx> =
-            EntryIx::first(number(self.entries.len())).filter(|entry| missing[entry.get()] == 0).collect();
-        while let Some(entry) = ready.pop() {
-            for &next in &self.entries[entry].before {
-                missing[next.get()] -= 1;
-                if missing[next.get()] == 0 {
-                    ready.push(next);
-                }
-            }
-        }
-        let Some(start) = missing.iter().position(|&count| count > 0) else { return Ok(()) };
-        let mut path: Vec<usize> = vec![start];
-        loop {
-            let mut after = self.entries[path[path.len() - 1]].after.iter().map(|entry| entry.get());
-            let next = after.find(|&entry| missing[entry] > 0);
-            let next = next.expect("an entry that was not reached waits for another one");
-            if let Some(begin) = path.iter().position(|&seen| seen == next) {
-                let name = |&index: &usize| self.definition.tasks[index].name_or(index);
-                let mut cycle: Vec<String> = path[begin..].iter().map(name).collect();
-                cycle.reverse();
-                cycle.push(cycle[0].clone());
-                return Err(Error::Cycle { cycle });
-            }
-            path.push(next);
-        }
+        let waits = |entry: &PlanEntry| entry.after.iter().map(|after| (after.get(), ())).collect();
+        let found = cycles(&self.entries.iter().map(waits).collect::<Vec<_>>());
+        let Some(cycle) = found.first() else { return Ok(()) };
+        // In the order of execution, back to the first.
+        let names = cycle.iter().chain(&cycle[..1]).rev();
+        let name = |&(index, ()): &(usize, ())| self.definition.tasks[index].name_or(index);
+        Err(Error::Cycle { cycle: names.map(name).collect() })
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::index::StepIx;
-use super::resolve::{NOTHING_STARTED, Unfit, joined, refused, refused_by, refused_on};
+use super::resolve::{NOTHING_STARTED, Result, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
 use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, Use, facts, in_path};
 use crate::limits;
@@ -53,7 +53,7 @@ impl<'r> Expressions<'r> {
         step: StepIx,
         template: &Template,
         schemas: &[(&ActionSchema, &str)],
-    ) -> Result<(), Unfit> {
+    ) -> Result<()> {
         let refuse = |problems: &[ParamProblem]| refused(task, step, problems);
         let problems = self.context().known.check(at, template, Use::Params);
         self.check_names(at, template, &problems, refuse)?;
@@ -76,7 +76,7 @@ impl<'r> Expressions<'r> {
     }
 
     /// Refuses an entry whose items cannot be rendered.
-    pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
+    pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<()> {
         let at = ExprSite { entry, leaf: 0 };
         let problems = self.context().known.check(at, template, Use::Items);
         let whose = format!("`for_each` of `{}` is", shown(&self.definition.tasks[entry].name_or(entry)));
@@ -84,7 +84,7 @@ impl<'r> Expressions<'r> {
     }
 
     /// Refuses a task whose limit keys cannot be rendered.
-    pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<(), Unfit> {
+    pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<()> {
         let problems = self.context().known.check(at, template, Use::Params);
         let whose = format!("the limits of `{}` are", shown(&task.label()));
         self.check_names(at, template, &problems, |problems| refused_field(&whose, problems))
@@ -97,7 +97,7 @@ impl<'r> Expressions<'r> {
         template: &Template,
         problems: &[ParamProblem],
         refuse: impl Fn(&[ParamProblem]) -> Unfit,
-    ) -> Result<(), Unfit> {
+    ) -> Result<()> {
         if !problems.is_empty() {
             return Err(refuse(problems));
         }
@@ -128,7 +128,11 @@ impl<'r> Expressions<'r> {
     }
 
     /// Checks, on every node of the reading step, that it is clear which node's outputs are meant.
-    fn is_clear(&mut self, at: ExprSite, used: &StepUse<'_>) -> Result<(), (String, Vec<(String, String)>)> {
+    fn is_clear(
+        &mut self,
+        at: ExprSite,
+        used: &StepUse<'_>,
+    ) -> std::result::Result<(), (String, Vec<(String, String)>)> {
         let Some(step) = self.context().known.step(used.step) else { return Ok(()) };
         let Some(theirs) = (self.members)(step.entry) else { return Ok(()) };
         let (name, written) = (shown(used.step), &used.written);
@@ -172,7 +176,7 @@ impl<'r> Expressions<'r> {
         task: &Task,
         step: StepIx,
         template: &Template,
-    ) -> Result<(), Unfit> {
+    ) -> Result<()> {
         let nodes = self.nodes;
         let context = self.context();
         if !context.looks_at_each {
@@ -219,7 +223,7 @@ impl Context<'_> {
         template: &Template,
         node: Option<Data>,
         schema: Option<&ActionSchema>,
-    ) -> Result<(), Vec<ParamProblem>> {
+    ) -> std::result::Result<(), Vec<ParamProblem>> {
         self.scope.node = node;
         let mut params = template.render_early(&self.scope).map_err(|problem| vec![problem])?;
         let Some(schema) = schema else { return Ok(()) };

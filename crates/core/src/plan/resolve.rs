@@ -24,13 +24,11 @@ pub struct Unfit {
     pub nodes: Vec<(String, String)>,
 }
 
+pub(super) type Result<T> = std::result::Result<T, Unfit>;
+
 /// Resolves each entry's target to nodes. Drained nodes accept no new work: they are left out and named. Offline nodes
 /// are kept, because a target that silently shrinks would hide which hosts were not changed. `params` are the run's.
-pub fn resolve(
-    definition: &Definition,
-    params: &Params,
-    nodes: &[Arc<NodeRecord>],
-) -> Result<Resolved, Unfit> {
+pub fn resolve(definition: &Definition, params: &Params, nodes: &[Arc<NodeRecord>]) -> Result<Resolved> {
     let mut sets = Sets::default();
     let mut entries = Vec::with_capacity(definition.tasks.len());
     for (index, entry) in definition.tasks.iter().enumerate() {
@@ -48,7 +46,7 @@ pub fn resolve_again(
     params: &Params,
     former: &Resolved,
     nodes: &[Arc<NodeRecord>],
-) -> Result<Resolved, Unfit> {
+) -> Result<Resolved> {
     let today: HashMap<NodeId, usize> = nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
     let mut refused = Vec::new();
     for node in &former.nodes {
@@ -78,7 +76,7 @@ fn fitting(
     nodes: &[Arc<NodeRecord>],
     sets: Sets<'_>,
     entries: Vec<Option<SetIx>>,
-) -> Result<Resolved, Unfit> {
+) -> Result<Resolved> {
     let members = |entry: usize| entries[entry].map(|set| sets.members[set.get()].as_slice());
     let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -254,7 +252,7 @@ impl<'a> Offer<'a> {
         offer
     }
 
-    fn refuse_params(&self, task: &Task, step: StepIx) -> Result<(), Unfit> {
+    fn refuse_params(&self, task: &Task, step: StepIx) -> Result<()> {
         for (action, hostname) in &self.schemas {
             let declared = (self.schemas.len(), self.nodes);
             check_params(action, &task.params)
@@ -281,7 +279,7 @@ impl<'a> Sets<'a> {
         selector: &'a Selector,
         whose: impl Fn() -> Option<String>,
         nodes: &[Arc<NodeRecord>],
-    ) -> Result<SetIx, Unfit> {
+    ) -> Result<SetIx> {
         if let Some(set) = self.by_selector.get(selector.as_str()) {
             return Ok(*set);
         }

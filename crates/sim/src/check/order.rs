@@ -257,30 +257,25 @@ fn end(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> End {
 
 fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
     let entry = &plan.entries[number];
-    let ends = |entries: &[EntryIx]| -> Vec<End> {
-        entries.iter().map(|before| end(plan, *before, attempts)).collect()
-    };
     match plan.shape {
         Shape::Graph => {
-            let ends = ends(&entry.after);
+            let mut ends = entry.after.iter().map(|before| end(plan, *before, attempts));
             match entry.condition {
                 Some(Condition::Always) => true,
-                Some(Condition::OnFailure) => ends.contains(&End::Failed),
-                Some(Condition::OnSuccess) | None => ends.iter().all(|end| *end == End::Succeeded),
+                Some(Condition::OnFailure) => ends.any(|end| end == End::Failed),
+                Some(Condition::OnSuccess) | None => ends.all(|end| end == End::Succeeded),
             }
         }
         Shape::List => {
-            let earlier: Vec<EntryIx> = EntryIx::first(number.0).collect();
-            let failed = ends(&earlier).contains(&End::Failed);
+            let any_failed = |first: usize| {
+                let mut entries = (0..).map(EntryIx).zip(&plan.entries).take(first);
+                entries.any(|(entry, _)| end(plan, entry, attempts) == End::Failed)
+            };
             match entry.condition {
                 // In a rollout, the earlier waves have run all entries.
-                Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => {
-                    let all: Vec<EntryIx> =
-                        (0..).map(EntryIx).zip(&plan.entries).map(|(entry, _)| entry).collect();
-                    !ends(&all).contains(&End::Failed)
-                }
-                Some(Condition::OnSuccess) => !failed,
-                Some(Condition::OnFailure) => failed,
+                Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => !any_failed(usize::MAX),
+                Some(Condition::OnSuccess) => !any_failed(number.get()),
+                Some(Condition::OnFailure) => any_failed(number.get()),
                 Some(Condition::Always) | None => true,
             }
         }

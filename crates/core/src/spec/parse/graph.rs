@@ -97,10 +97,10 @@ impl Checker<'_> {
 
 fn unknown(name: &str, names: &[&str], branch: Option<&Node<'_>>) -> String {
     if let Some(branch) = branch {
-        let of = name_of(branch).map_or_else(
-            || "give the branch a name and depend on that".to_owned(),
-            |name| format!("depend on the branch: `{}`", shown(name)),
-        );
+        let of = match name_of(branch) {
+            Some(name) => format!("depend on the branch: `{}`", shown(name)),
+            None => "give the branch a name and depend on that".to_owned(),
+        };
         return format!("`{}` is a leaf inside a branch; {of}", shown(name));
     }
     if names.is_empty() {
@@ -116,9 +116,9 @@ fn unknown(name: &str, names: &[&str], branch: Option<&Node<'_>>) -> String {
     }
 }
 
-/// Returns cycles that share no entry. Each is the list of its entries in waiting order, with the position of each
-/// reference.
-fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
+/// Returns cycles that share no entry. `waits` are the entries that each entry waits for, with the position of each
+/// reference. A cycle is the list of its entries in waiting order, with these positions.
+pub(crate) fn cycles<T: Copy>(waits: &[Vec<(usize, T)>]) -> Vec<Vec<(usize, T)>> {
     let mut waiters: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
     let mut open: Vec<usize> = waits.iter().map(Vec::len).collect();
     for (entry, on) in waits.iter().enumerate() {
@@ -145,7 +145,7 @@ fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
         // Every remaining entry waits for a remaining entry, so following them always ends in a cycle.
         let Some(start) = (from..waits.len()).find(|entry| !removed[*entry]) else { return found };
         from = start;
-        let mut walked: Vec<(usize, At)> = Vec::new();
+        let mut walked: Vec<(usize, T)> = Vec::new();
         let mut seen: HashMap<usize, usize> = HashMap::new();
         let mut entry = start;
         let mut cycle = loop {

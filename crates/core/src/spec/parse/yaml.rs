@@ -22,6 +22,8 @@ pub(super) struct NotATree {
     pub(super) cause: Cause,
 }
 
+type Result<T> = std::result::Result<T, NotATree>;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The text does not follow YAML's grammar.
@@ -37,7 +39,7 @@ impl NotATree {
 }
 
 /// Parses the tree; `None` when the text contains no value.
-pub(super) fn tree(text: &str) -> Result<Option<Node<'_>>, NotATree> {
+pub(super) fn tree(text: &str) -> Result<Option<Node<'_>>> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| syntax(&error))?;
@@ -110,7 +112,7 @@ struct Builder<'t> {
 }
 
 impl<'t> Builder<'t> {
-    fn take(&mut self, event: Event<'t>, at: At) -> Result<(), NotATree> {
+    fn take(&mut self, event: Event<'t>, at: At) -> Result<()> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
             Event::DocumentStart(_) => {
@@ -157,13 +159,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn begin(
-        &mut self,
-        at: At,
-        anchor: usize,
-        tag: Option<&Tag>,
-        inside: Inside<'t>,
-    ) -> Result<(), NotATree> {
+    fn begin(&mut self, at: At, anchor: usize, tag: Option<&Tag>, inside: Inside<'t>) -> Result<()> {
         refuse_tag(tag, at)?;
         let extent = Extent { values: 1, levels: 1 };
         self.admit(extent, at)?;
@@ -172,7 +168,7 @@ impl<'t> Builder<'t> {
     }
 
     /// Checks the expanded size, because a small text with aliases can stand for a very large value.
-    fn admit(&mut self, extent: Extent, at: At) -> Result<(), NotATree> {
+    fn admit(&mut self, extent: Extent, at: At) -> Result<()> {
         if self.open.len() + extent.levels > limits::NESTING_DEPTH {
             return Err(NotATree::new(at, Beyond::Depth.to_string()));
         }
@@ -183,7 +179,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn complete(&mut self, mut node: Node<'t>, anchor: usize, extent: Extent) -> Result<(), NotATree> {
+    fn complete(&mut self, mut node: Node<'t>, anchor: usize, extent: Extent) -> Result<()> {
         if anchor > 0 {
             let at = node.at;
             let shared = Rc::new(node);
@@ -223,7 +219,7 @@ impl<'t> Builder<'t> {
     }
 }
 
-fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
+fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>> {
     match node.content() {
         Content::Text(text) => Ok(text.clone()),
         Content::Boolean { written: Some(written), .. } | Content::Number { written: Some(written), .. } => {
@@ -237,7 +233,7 @@ fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
     }
 }
 
-fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<(), NotATree> {
+fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<()> {
     let Some(tag) = tag else { return Ok(()) };
     let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
     let name = shown(&name);
