@@ -20,11 +20,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls a random server. Returns nothing if the server does not respond in time or crashes.
 async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Service) -> F) -> Option<T> {
     let (service, gate) = cluster.service(cluster.world.index(cluster.shape.servers))?;
-    tokio::select! {
-        biased;
-        () = gate.closed() => None,
-        answer = tokio::time::timeout(RESPONSE_TIMEOUT, what(service)) => answer.ok(),
-    }
+    gate.run(tokio::time::timeout(RESPONSE_TIMEOUT, what(service))).await?.ok()
 }
 
 /// Submits one run after a random delay, and may cancel it.

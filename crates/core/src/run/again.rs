@@ -130,9 +130,7 @@ impl RetryStart<'_> {
         let own = |former: &Execution| Execution {
             id: ExecutionId(dice.uuid_at(now)),
             of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
-            pinned: former.pinned,
             attempt: 1,
-            params: former.params.clone(),
             // The execution that really ran: it has the output.
             reused: Some(former.reused.unwrap_or(former.id)),
             // This copy does not run, so it uses no limits.
@@ -140,7 +138,7 @@ impl RetryStart<'_> {
             cache_key: None,
             failed_for_good: None,
             created_at: now,
-            state: former.state.clone(),
+            ..former.clone()
         };
         self.carried.iter().copied().map(own).collect()
     }
