@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::NodeRecord;
-use downbeat_core::plan::{Plan, resolve, silent_nodes};
+use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::{Resolved, RunRecord};
 use downbeat_core::spec::Definition;
 use downbeat_core::{expr, limits};
@@ -60,7 +60,7 @@ impl Service {
     /// consequence for its steps.
     pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
         let board = self.parts.dispatcher.board();
-        silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
+        resolved.silent_nodes(|id| board.node(id).map(|node| node.status))
     }
 
     pub(super) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {

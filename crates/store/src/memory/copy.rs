@@ -199,7 +199,7 @@ impl Replica for MemoryStore {
             return Ok(Replicated::Diverged(gap));
         }
         let changes: Vec<Change> =
-            events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
+            events.iter().map(|event| event.change.without_volatile_guards()).collect();
         if let Err((index, refusal)) = state.apply(&changes) {
             let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
             return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));

@@ -162,8 +162,7 @@ fn replicate(
     if let Err(gap) = follows(count(last)?, events) {
         return Ok(Replicated::Diverged(gap));
     }
-    let changes: Vec<Change> =
-        events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
+    let changes: Vec<Change> = events.iter().map(|event| event.change.without_volatile_guards()).collect();
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let held = tables.holds.clone();
     if let Err((index, refusal)) = tables.apply_in_order(&changes) {
