@@ -5,10 +5,11 @@ use std::sync::Arc;
 use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::Fault;
 use downbeat_store::{Hint, OutputChunk, Store};
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
+
+use crate::signal::heard;
 
 /// Messages that may wait for the next write; each is bounded by the size of a gRPC message.
 const QUEUE: usize = 256;
@@ -84,15 +85,11 @@ impl Outputs {
 /// Announces output that other servers received.
 async fn announce_others(mut hints: broadcast::Receiver<Hint>, announce: broadcast::Sender<ExecutionId>) {
     loop {
-        match hints.recv().await {
-            Ok(Hint::Output(executions)) => {
-                for execution in executions.iter() {
-                    let _ = announce.send(*execution);
-                }
+        // Followers also check without announcements, so missed hints do no harm.
+        if let Some(Hint::Output(executions)) = heard(&mut hints).await {
+            for execution in executions.iter() {
+                let _ = announce.send(*execution);
             }
-            // Followers also check without announcements.
-            Ok(_) | Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => return,
         }
     }
 }

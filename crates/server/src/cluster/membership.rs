@@ -10,7 +10,6 @@ use downbeat_core::servers::{Look, Sign, Silence, look};
 use downbeat_store::{self as store, Hint, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -18,6 +17,7 @@ use tracing::{error, info, warn};
 use crate::dispatch::Share;
 use crate::parts::Parts;
 use crate::runs::take_over;
+use crate::signal::heard;
 
 /// `server_stale_after` is divided into this many parts. A server sends two heartbeats in each, and counts
 /// as gone after all but one have passed in silence, so that its runs continue elsewhere within that time.
@@ -226,11 +226,5 @@ fn sign_of(server: &ServerRecord) -> Sign<'_> {
 
 /// Waits until a server announces that it stops: its runs need not wait until it counts as gone.
 async fn another_left(hints: &mut broadcast::Receiver<Hint>) {
-    loop {
-        match hints.recv().await {
-            Ok(Hint::Servers) => return,
-            Ok(_) | Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
-    }
+    while !matches!(heard(hints).await, Some(Hint::Servers)) {}
 }

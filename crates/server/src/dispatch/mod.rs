@@ -24,4 +24,3 @@ mod uses;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::Dispatcher;
 pub(crate) use pile::Share;
-pub(crate) use reasons::Obstacle;

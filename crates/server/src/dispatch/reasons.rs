@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use downbeat_api::Waiting;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, NodeId};
@@ -13,24 +14,10 @@ use super::board::Board;
 use super::post::Post;
 use super::uses::Bound;
 
-/// Why a node, or `-` for all nodes, does not run an execution.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Obstacle {
-    pub(crate) node: String,
-    pub(crate) reason: String,
-    /// One word for reasons that are normal under load; `None` for all others.
-    pub(crate) cause: Option<&'static str>,
-}
-
-impl Obstacle {
-    fn of_all(reason: String) -> Self {
-        Self { node: "-".to_owned(), reason, cause: None }
-    }
-}
-
 impl Board {
-    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per node.
-    pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Obstacle> {
+    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per
+    /// node. Only reasons that are normal under load have a cause.
+    pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Waiting> {
         let full = self.full(work.cluster, execution, now);
         let mut reasons = Vec::new();
         for post in self.posts.values() {
@@ -42,13 +29,14 @@ impl Board {
                 Some(misfit) => (misfit, None),
                 // A full limit is the reason, on every node.
                 None if !full.is_empty() => continue,
-                None if post.has_slots() => ("other jobs come first".to_owned(), Some("busy")),
-                None => ("all slots are in use".to_owned(), Some("busy")),
+                None if post.has_slots() => ("other jobs come first".to_owned(), Some("busy".to_owned())),
+                None => ("all slots are in use".to_owned(), Some("busy".to_owned())),
             };
-            reasons.push(Obstacle { node: node.description.hostname.clone(), reason, cause });
+            reasons.push(Waiting { node: node.description.hostname.clone(), reason, cause });
         }
         reasons.sort_by(|a, b| a.node.cmp(&b.node));
-        full.into_iter().map(Obstacle::of_all).chain(reasons).collect()
+        let of_all = |reason| Waiting { node: "-".to_owned(), reason, cause: None };
+        full.into_iter().map(of_all).chain(reasons).collect()
     }
 
     /// Returns the facts that explain why a pinned execution waits, with the node's hostname. The caller

@@ -70,7 +70,7 @@ impl Body {
         };
         let catalogue = service.catalogue(ClusterId::DEFAULT);
         let parsed = if self.bytes.len() > LARGE_BYTES {
-            service.parts().heavy.run(move || self.parse(&catalogue)).await?
+            service.parts.heavy.run(move || self.parse(&catalogue)).await?
         } else {
             self.parse(&catalogue)
         };

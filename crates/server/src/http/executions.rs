@@ -4,9 +4,9 @@ use axum::Json;
 use downbeat_api::Execution;
 use downbeat_core::execution::Status;
 
-use super::extract::{Api, Id, Nothing};
+use super::extract::{Api, Id, Nothing, Query};
 use super::problem::Reply;
-use super::{lookup, runs, waits};
+use super::{lookup, runs};
 
 /// Shows an execution; while it is pending, with the reason for each node
 #[utoipa::path(
@@ -14,13 +14,13 @@ use super::{lookup, runs, waits};
     params(("id" = String, Path, description = "The execution's id")),
     responses((status = 200, description = "The execution", body = Execution))
 )]
-pub(super) async fn show(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Execution> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Execution> {
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
     let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;
     let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step()), &names);
     if execution.state.status() == Status::Pending {
-        shown.waiting = waits::reasons(&service, &execution).await?;
+        shown.waiting = service.obstacles(&execution).await?;
     }
     Ok(Json(shown))
 }

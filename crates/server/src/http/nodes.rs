@@ -76,7 +76,7 @@ impl Sort {
     get, operation_id = "listNodes", path = "/nodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
-pub(super) async fn list(api: Api, Query(query): Query<NodesQuery>) -> Reply<List<NodeSummary>> {
+pub(super) async fn list(api: Api, query: Query<NodesQuery>) -> Reply<List<NodeSummary>> {
     listed(&api, None, &query).await
 }
 
@@ -86,11 +86,7 @@ pub(super) async fn list(api: Api, Query(query): Query<NodesQuery>) -> Reply<Lis
     params(("id" = String, Path, description = "The cluster's name or id"), NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
-pub(super) async fn list_of_cluster(
-    api: Api,
-    Id(id): Id,
-    Query(query): Query<NodesQuery>,
-) -> Reply<List<NodeSummary>> {
+pub(super) async fn list_of_cluster(api: Api, id: Id, query: Query<NodesQuery>) -> Reply<List<NodeSummary>> {
     let Api(service, caller) = &api;
     let cluster = service.cluster(caller, Some(&id)).await?;
     listed(&api, Some(cluster), &query).await
@@ -131,11 +127,7 @@ pub(super) struct NodeQuery {
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> Reply<Node> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
 }
@@ -162,8 +154,8 @@ pub(super) struct NodeExecutionsQuery {
 )]
 pub(super) async fn executions(
     Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeExecutionsQuery>,
+    id: Id,
+    query: Query<NodeExecutionsQuery>,
 ) -> Reply<List<Execution>> {
     let page = page(query.limit, query.offset)?;
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
@@ -193,7 +185,7 @@ pub(super) async fn executions(
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn drain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+pub(super) async fn drain(api: Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     set_drain(&api, &id, &query, Drain::On).await
 }
 
@@ -203,7 +195,7 @@ pub(super) async fn drain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) 
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn undrain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+pub(super) async fn undrain(api: Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     set_drain(&api, &id, &query, Drain::Off).await
 }
 
@@ -228,14 +220,14 @@ pub(super) struct DeleteQuery {
 )]
 pub(super) async fn delete(
     Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<DeleteQuery>,
+    id: Id,
+    query: Query<DeleteQuery>,
 ) -> Reply<DeletedNode> {
     let node = service.node_id(&caller, &id, query.cluster.as_deref()).await?;
     let force = if query.force.is_on() { Force::On } else { Force::Off };
     match service.delete_node(&caller, node, force).await {
         // Names the node as the request did.
-        Err(Error::NoSuch(Noun::Node(..))) => Err(Error::NoSuch(Noun::Node(id, Vec::new())).into()),
+        Err(Error::NoSuch(Noun::Node(..))) => Err(Error::NoSuch(Noun::Node(id.0, Vec::new())).into()),
         deleted => Ok(Json(deleted?.into())),
     }
 }
@@ -247,7 +239,7 @@ pub(super) async fn delete(
 )]
 pub(super) async fn list_deleted(
     Api(service, caller): Api,
-    Query(query): Query<PageQuery>,
+    query: Query<PageQuery>,
 ) -> Reply<List<DeletedNode>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
@@ -267,10 +259,7 @@ async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drai
     get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(PageQuery),
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
-pub(super) async fn clusters(
-    Api(service, caller): Api,
-    Query(query): Query<PageQuery>,
-) -> Reply<List<Cluster>> {
+pub(super) async fn clusters(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
     let page = page(query.limit, query.offset)?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
     Ok(Json(List::cut(all, page.limit, page.offset)))
@@ -282,7 +271,7 @@ pub(super) async fn clusters(
     params(("id" = String, Path, description = "The cluster's name or id")),
     responses((status = 200, description = "The cluster", body = Cluster))
 )]
-pub(super) async fn cluster(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Cluster> {
+pub(super) async fn cluster(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Cluster> {
     let id = service.cluster(&caller, Some(&id)).await?;
     Ok(Json(shown_cluster(&service, &caller, id).await?))
 }

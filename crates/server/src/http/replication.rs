@@ -42,15 +42,15 @@ pub(super) struct ReplicationQuery {
 )]
 pub(super) async fn replicate(
     State(service): State<Service>,
-    Query(query): Query<ReplicationQuery>,
+    query: Query<ReplicationQuery>,
 ) -> HttpResult<Response> {
     if let Some(replica) = service.replica() {
         // A copy may be replaced at any moment, so it must not be copied.
         return Err(Failure::read_only(replica.primary()));
     }
     let until = if query.follow.unwrap_or(Flag::On).is_on() { Until::Stopped } else { Until::CaughtUp };
-    let since = Since { seq: query.since, fingerprint: query.last };
-    let lines = ReceiverStream::new(stream(service.parts(), since, until));
+    let since = Since { seq: query.since, fingerprint: query.0.last };
+    let lines = ReceiverStream::new(stream(&service.parts, since, until));
     let body = Body::from_stream(lines.map(Ok::<_, Infallible>));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }

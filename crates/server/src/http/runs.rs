@@ -3,9 +3,8 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
+use downbeat_api::{EndRules, Execution, List, Names, Plan, Run, RunProgress, RunSummary, code};
 use downbeat_core::execution::{Execution as Record, Status};
-use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_core::spec::Definition;
 use downbeat_store::{ExecutionFilter, Listed, RunFilter};
@@ -51,7 +50,7 @@ const KEY_BYTES: usize = 255;
 )]
 pub(super) async fn submit(
     Api(service, caller): Api,
-    Query(query): Query<TargetQuery>,
+    query: Query<TargetQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> HttpResult<Response> {
@@ -63,8 +62,7 @@ pub(super) async fn submit(
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
         // Also for a run that has already failed because they are silent.
-        shown.silent =
-            service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
+        shown.silent = service.silent_nodes(&submitted.run.resolved);
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -98,7 +96,9 @@ async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
     waits::add_last_stderr(service, &mut shown).await?;
-    shown.silent = silent(service, run);
+    if !run.state().is_terminal() {
+        shown.silent = service.silent_nodes(&run.resolved);
+    }
     Ok(shown)
 }
 
@@ -117,14 +117,6 @@ async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProg
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
     Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
-}
-
-/// Returns the silent nodes of a run, or none if the run has ended.
-fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
-    if run.state().is_terminal() {
-        return Vec::new();
-    }
-    service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
 }
 
 /// Returns the display name of a step.
@@ -154,10 +146,7 @@ pub(super) struct ListQuery {
     get, operation_id = "listRuns", path = "/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
-pub(super) async fn list(
-    Api(service, caller): Api,
-    Query(query): Query<ListQuery>,
-) -> Reply<List<RunSummary>> {
+pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
     let page = page(query.limit, query.offset)?;
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
@@ -168,7 +157,7 @@ pub(super) async fn list(
         Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
     };
-    let filter = RunFilter { cluster, states: states.concat(), job: query.job };
+    let filter = RunFilter { cluster, states: states.concat(), job: query.0.job };
     let listed = service.runs(&caller, &filter, page).await?;
     let mut reasons = service.pending_reasons(&listed.rows);
     let row = |run: &RunRecord| {
@@ -207,12 +196,8 @@ pub(super) enum Shown {
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
     responses((status = 200, description = "The run", body = Shown))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<ShowQuery>,
-) -> Reply<Shown> {
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQuery>) -> Reply<Shown> {
+    let run = service.run(&caller, &id.run()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
             return Err(Failure::bad_query(
@@ -239,11 +224,11 @@ pub(super) async fn show(
 )]
 pub(super) async fn cancel(
     Api(service, caller): Api,
-    Id(id): Id,
-    _: Nothing,
+    id: Id,
+    _: Query<Nothing>,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
-    service.cancel(&caller, &id.as_str().into()).await?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+    service.cancel(&caller, &id.run()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
 }
 
@@ -254,9 +239,9 @@ pub(super) async fn cancel(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
 )]
-pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
-    service.pause(&caller, &id.as_str().into()).await?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn pause(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Run> {
+    service.pause(&caller, &id.run()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
@@ -265,9 +250,9 @@ pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> 
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which continues", body = Run))
 )]
-pub(super) async fn resume(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
-    service.resume(&caller, &id.as_str().into()).await?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn resume(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Run> {
+    service.resume(&caller, &id.run()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
@@ -303,8 +288,8 @@ pub(super) struct RetryRequest {
 )]
 pub(super) async fn retry(
     Api(service, caller): Api,
-    Id(id): Id,
-    _: Nothing,
+    id: Id,
+    _: Query<Nothing>,
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
@@ -328,7 +313,7 @@ pub(super) async fn retry(
             return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
         }
     };
-    let run = RunId::from(id.as_str());
+    let run = id.run();
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
@@ -360,11 +345,11 @@ pub(super) struct ExecutionsQuery {
 )]
 pub(super) async fn executions(
     Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<ExecutionsQuery>,
+    id: Id,
+    query: Query<ExecutionsQuery>,
 ) -> Reply<List<Execution>> {
     let page = page(query.limit, query.offset)?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     let node = match &query.node {
         Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
         None => None,
@@ -411,7 +396,7 @@ pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
-pub(super) async fn plan(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Response> {
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn plan(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> HttpResult<Response> {
+    let run = service.run(&caller, &id.run()).await?;
     Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{List, Replica, Role, Server, Status, code};
+use downbeat_api::{List, Role, Server, Status, code};
 use downbeat_core::Span;
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
@@ -18,7 +18,7 @@ use downbeat_store::{ServerRecord, Tally};
 use super::extract::{Api, Nothing, PageQuery, Query, page};
 use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
-use crate::replica::{Following, Lag};
+use crate::replica::Following;
 use crate::service::Service;
 
 /// Shows the whole system at a glance
@@ -26,16 +26,16 @@ use crate::service::Service;
     get, operation_id = "showStatus", path = "/status", tag = "system",
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
-pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> Reply<Status> {
+pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Reply<Status> {
     let (runs, executions, nodes) = counts(service.tally(&caller).await?);
     let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        server: service.server_name().to_owned(),
+        server: service.parts.name.to_string(),
         role: if lag.is_some() { Role::Replica } else { Role::Primary },
-        replica: lag.map(Replica::from),
+        replica: lag,
         store: service.store().name().to_owned(),
         store_problem: service.store_problem().await,
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
@@ -52,10 +52,7 @@ pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> Reply<Statu
     get, operation_id = "listServers", path = "/servers", tag = "system", params(PageQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
-pub(super) async fn servers(
-    Api(service, caller): Api,
-    Query(query): Query<PageQuery>,
-) -> Reply<List<Server>> {
+pub(super) async fn servers(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Server>> {
     let page = page(query.limit, query.offset)?;
     Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
 }
@@ -68,7 +65,7 @@ async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Serve
     }
     // A replica knows which servers were alive when it last received data from its primary.
     let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
-    let stale_after = service.settings().server_stale_after.0;
+    let stale_after = service.parts.settings.server_stale_after.0;
     let servers = service.servers(caller).await?.into_iter().map(|server| {
         let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
@@ -94,20 +91,6 @@ fn server_view(server: ServerRecord, alive: bool, runs: u64) -> Server {
         version: server.version,
         started_at: server.started_at,
         seen_at: server.seen_at,
-    }
-}
-
-impl From<Lag> for Replica {
-    fn from(lag: Lag) -> Self {
-        Self {
-            primary: lag.primary,
-            connected: lag.connected,
-            seq: lag.seq,
-            lag_events: lag.events,
-            lag: lag.time,
-            copies: lag.copies,
-            error: lag.error,
-        }
     }
 }
 

@@ -22,14 +22,10 @@ use super::problem::Reply;
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node's work", body = NodeWork))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> Reply<NodeWork> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<NodeWork> {
     let store = service.store().as_ref();
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
-    let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());
+    let (lease_ttl, now) = (service.parts.settings.lease_ttl.0, service.now());
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut held = Vec::new();
     for execution in store.held_by(node.id).await? {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Applied, Change, Event, Refusal};
 use downbeat_store::{self as store, EventFilter, Hint, Store};
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +15,7 @@ use tracing::{Instrument, error, info, warn};
 use super::Feed;
 use crate::cluster::CommonLevel;
 use crate::metrics::Metrics;
+use crate::signal::heard;
 
 /// Submissions that may wait for the next batch. Beyond this, submitters wait (back-pressure).
 const QUEUE: usize = 4_096;
@@ -134,13 +134,7 @@ impl Journal {
 async fn others_committed(hints: &mut Option<broadcast::Receiver<Hint>>) {
     let Some(hints) = hints else { return std::future::pending().await };
     let heard = async {
-        loop {
-            match hints.recv().await {
-                Ok(Hint::Events | Hint::Anything) | Err(RecvError::Lagged(_)) => break,
-                Ok(Hint::Servers | Hint::Output(_)) => {}
-                Err(RecvError::Closed) => std::future::pending().await,
-            }
-        }
+        while matches!(heard(hints).await, Some(Hint::Servers | Hint::Output(_))) {}
         // One read covers all hints that have arrived.
         while hints.try_recv().is_ok() {}
     };
@@ -269,7 +263,7 @@ impl Writer {
             let limit = u32::try_from(missing).unwrap_or(u32::MAX).min(CATCH_UP);
             let events = self.store.events(&filter, limit).await?;
             if events.is_empty() {
-                // They were removed by retention: nothing can act on them any more.
+                // The store has no more. Missing ones were removed by retention: nothing can act on them any more.
                 return Ok(());
             }
             self.perform_all(events);
@@ -290,14 +284,7 @@ impl Writer {
 
     /// Publishes all events of the store that were not published yet.
     async fn publish_new(&self) -> Result<(), store::Error> {
-        loop {
-            let filter = EventFilter { since: self.feed.last_seq(), run: None };
-            let events = self.store.events(&filter, CATCH_UP).await?;
-            if events.is_empty() {
-                return Ok(());
-            }
-            self.perform_all(events);
-        }
+        self.read_up_to(u64::MAX).await
     }
 
     /// Reads the store until it responds: after a failed commit only the store knows whether it took

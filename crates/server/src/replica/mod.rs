@@ -20,5 +20,5 @@ mod send;
 pub(crate) use apply::Applier;
 pub(crate) use door::Door;
 pub(crate) use follow::Follower;
-pub(crate) use following::{Following, Lag};
+pub(crate) use following::Following;
 pub(crate) use send::{Since, Until, stream};

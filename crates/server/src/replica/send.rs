@@ -12,7 +12,6 @@ use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::{Change, Event};
 use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
@@ -24,6 +23,7 @@ use super::outputs::{Check, Cursors};
 use crate::journal::Batches;
 use crate::pace::Pace;
 use crate::parts::Parts;
+use crate::signal::heard;
 
 /// The interval of beats, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);
@@ -171,14 +171,8 @@ impl Sender {
         tokio::select! {
             biased;
             () = sleep_until(self.next_beat) => Wake::Beat,
-            batch = self.feed.recv() => match batch {
-                Ok(batch) => Wake::Batch(batch),
-                Err(RecvError::Lagged(_) | RecvError::Closed) => Wake::Lagged,
-            },
-            grown = self.grown.recv() => match grown {
-                Ok(id) => Wake::Grown(id),
-                Err(RecvError::Lagged(_) | RecvError::Closed) => Wake::Lagged,
-            },
+            batch = self.feed.next() => batch.map_or(Wake::Lagged, Wake::Batch),
+            grown = heard(&mut self.grown) => grown.map_or(Wake::Lagged, Wake::Grown),
         }
     }
 

@@ -9,4 +9,4 @@ mod report;
 mod serve;
 
 pub(crate) use host::Host;
-pub(crate) use serve::serve;
+pub(crate) use serve::{LIMITS, serve};

@@ -65,7 +65,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     if let Some(doors) = doors {
         let host = Arc::clone(&server.host);
         server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
-        server.listeners.push(spawn(rpc::serve(doors.grpc, host, parts.closing.clone())));
+        server.listeners.push(spawn(rpc::serve(doors.grpc, host, rpc::LIMITS, parts.closing.clone())));
         let (http, grpc) = (server.http_addr, server.grpc_addr);
         info!(id = %parts.server, store = parts.store.name(), %http, %grpc, "listening");
     }
@@ -85,7 +85,7 @@ pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Serv
         if let Some(doors) = doors {
             let door = Arc::new(Door::new(parts.clone(), following));
             server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
-            server.listeners.push(spawn(rpc::serve(doors.grpc, door, parts.closing.clone())));
+            server.listeners.push(spawn(rpc::serve(doors.grpc, door, rpc::LIMITS, parts.closing.clone())));
         }
     }
     let primary = parts.settings.replica_of.first().cloned().unwrap_or_default();
@@ -199,7 +199,8 @@ fn address(listener: Option<&TcpListener>, configured: SocketAddr) -> SocketAddr
 }
 
 async fn serve_http(listener: TcpListener, service: Service) {
-    let hosts = http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.settings().allowed_hosts);
-    let closing = service.parts().closing.clone();
-    http::serve(listener, http::router(service, hosts), http::PortLimits::default(), closing).await;
+    let hosts =
+        http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.parts.settings.allowed_hosts);
+    let closing = service.parts.closing.clone();
+    http::serve(listener, http::router(service, hosts), http::LIMITS, closing).await;
 }
