@@ -1,7 +1,6 @@
 //! Owns the server's metrics for Prometheus. They only count; nothing decides by them.
 
 mod nodes;
-mod stock;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,10 +8,8 @@ use std::time::Duration;
 
 use downbeat_api::Replica;
 use downbeat_core::execution::Status;
-use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
-use downbeat_core::{Change, Refusal};
 use downbeat_store::Tally;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -23,7 +20,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
 use self::nodes::PerNode;
-pub(crate) use self::stock::update;
+use crate::parts::Parts;
 
 /// The metrics of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked
 /// up once, at the start.
@@ -172,19 +169,8 @@ impl Metrics {
         }
     }
 
-    /// Counts leases that this server committed.
-    pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
-        self.0.per_node.committed(changes);
-    }
-
-    /// Counts a refused claim of this server; ignores other changes.
-    pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
-        self.0.per_node.refused(change, refusal);
-    }
-
-    /// Sets the existing nodes: a node that no longer exists leaves the metrics.
-    pub(crate) fn name_nodes(&self, names: Vec<(NodeId, String)>) {
-        self.0.per_node.name(names);
+    pub(crate) fn per_node(&self) -> &PerNode {
+        &self.0.per_node
     }
 
     pub(crate) fn execution_ended(&self, status: Status) {
@@ -226,6 +212,29 @@ impl Metrics {
         let mut text = String::new();
         encode(&mut text, &self.0.registry).expect("writing to a string does not fail");
         text
+    }
+}
+
+/// Updates the metrics that are read from the server's state on request.
+pub(crate) async fn update(parts: &Parts) {
+    let metrics = &parts.metrics;
+    {
+        let board = parts.dispatcher.board();
+        metrics.set(Figure::QueueDepth, board.waiting() as u64);
+        metrics.set(Figure::PollsParked, board.parked() as u64);
+        metrics.set_nodes(board.nodes().map(|node| node.status));
+        let named = board.nodes().map(|node| (node.id, node.description.hostname.clone()));
+        metrics.per_node().name(named.collect());
+        metrics.set(Figure::NodesHeld, board.held_nodes() as u64);
+    }
+    metrics.set(Figure::RunsWaiting, parts.admission.waiting() as u64);
+    if let Some(replica) = &parts.replica {
+        metrics.set_replica(&replica.lag(parts.clock.now()));
+    }
+    // Read first: events that are published in between must not look like a negative lag.
+    let published = parts.feed.last_seq();
+    if let Ok(committed) = parts.store.last_seq().await {
+        metrics.set(Figure::FeedLag, committed.saturating_sub(published));
     }
 }
 

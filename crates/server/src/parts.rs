@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
+use downbeat_core::Timestamp;
 use downbeat_core::ids::ServerId;
-use downbeat_core::{Applied, Change, Timestamp};
-use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -51,11 +50,4 @@ pub(crate) struct Parts {
     pub closing: CancellationToken,
     /// Names this server in its log lines.
     pub span: Span,
-}
-
-impl Parts {
-    /// Commits changes of an agent.
-    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
-        self.journal.commit(changes).await.map_err(|error| Fault::Unavailable(error.to_string()))
-    }
 }

@@ -87,44 +87,26 @@ impl Queue {
                 self.add(run);
                 Affects::Runs
             }
-            Change::RunCancelRequested { .. } => {
-                self.alter(change);
-                Affects::Nothing
-            }
-            Change::RunMoved { path, .. } if path.is_empty() => Affects::Nothing,
-            Change::RunTaken { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
-            | Change::RunMoved { .. } => self.alter(change),
             Change::ExecutionFinished { .. }
             | Change::ExecutionLost { .. }
             | Change::NodeDrainSet { .. }
             | Change::NodeDeleted { .. } => Affects::Nodes,
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::ExecutionsAdded { .. }
-            | Change::ExecutionLeased { .. }
-            | Change::ExecutionStarted { .. }
-            | Change::ExecutionCancelRequested { .. }
-            | Change::ExecutionGivenUp { .. }
-            | Change::ExecutionSkipped { .. }
-            | Change::InstanceFailed { .. }
-            | Change::Unknown { .. } => Affects::Nothing,
+            Change::RunMoved { path, .. } if path.is_empty() => Affects::Nothing,
+            _ => RunEvent::of(change).map_or(Affects::Nothing, |(run, event)| self.alter(run, &event)),
         }
     }
 
-    fn alter(&mut self, change: &Change) -> Affects {
-        let Some((id, event)) = RunEvent::of(change) else { return Affects::Nothing };
+    fn alter(&mut self, id: &RunId, event: &RunEvent<'_>) -> Affects {
         let Some(run) = self.runs.get_mut(id) else { return Affects::Nothing };
         // An event without an effect was part of the loaded state.
-        let Ok(next) = step(&run.live, &event) else { return Affects::Nothing };
+        let Ok(next) = step(&run.live, event) else { return Affects::Nothing };
         self.waiting = self.waiting + usize::from(next.is_waiting()) - usize::from(run.live.is_waiting());
         run.live = next;
         if run.live.is_ended() {
             self.runs.remove(id);
         }
-        Affects::Runs
+        // A requested end admits no run; the end itself may.
+        if matches!(event, RunEvent::CancelRequested { .. }) { Affects::Nothing } else { Affects::Runs }
     }
 
     pub(super) fn decide(&self, board: &Board, limit: Option<u32>) -> Decision {

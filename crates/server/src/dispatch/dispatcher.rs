@@ -17,7 +17,7 @@ use super::Board;
 use crate::clock::Clock;
 use crate::cluster::CommonLevel;
 use crate::journal::{Journal, Perform};
-use crate::metrics::{Figure, Metrics};
+use crate::metrics::Metrics;
 use crate::works::Works;
 
 /// The pause after a failed commit, so that the store can recover.
@@ -38,7 +38,7 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration, level: CommonLevel) -> Self {
         let mut board = Board::default();
-        board.set_lease_ttl(lease_ttl);
+        board.stray.lease_ttl = lease_ttl;
         Self {
             board: Arc::new(Mutex::new(board)),
             works: Works::default(),
@@ -51,7 +51,7 @@ impl Dispatcher {
 
     /// Counts a refused change that may have held claims.
     pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
-        self.metrics.refused(change, refusal);
+        self.metrics.per_node().refused(change, refusal);
     }
 
     /// Lets the engine decide: calls `act` with the time, the dice and the board's knowledge of nodes.
@@ -112,7 +112,7 @@ impl Dispatcher {
                     let (mut board, now) = (self.board(), clock.now());
                     for (claim, outcome) in claims.iter().zip(&outcomes) {
                         let Err(refusal) = outcome else { continue };
-                        self.metrics.refused(claim, refusal);
+                        self.refused(claim, refusal);
                         board.unclaim(claim);
                         if let Refusal::LimitReached(key) = refusal {
                             board.rest(claim, key, now);
@@ -139,17 +139,14 @@ impl Perform for Dispatcher {
             let mut board = self.board();
             board.apply(events, &self.works);
             // Under the board's lock: a node that has just registered is known when it is counted.
-            self.metrics.committed(
-                events.iter().filter(|event| event.server == self.server).map(|event| &event.change),
-            );
+            let own = events.iter().filter(|event| event.server == self.server);
+            self.metrics.per_node().committed(own.map(|event| &event.change));
             for waited in board.take_waits() {
                 self.metrics.observe_pending_to_leased(waited);
             }
-            for _ in 0..board.take_cancelled() {
+            for _ in 0..std::mem::take(&mut board.cancelled) {
                 self.metrics.execution_ended(Status::Cancelled);
             }
-            self.metrics.set(Figure::QueueDepth, board.waiting() as u64);
-            self.metrics.set(Figure::PollsParked, board.parked() as u64);
             board.has_work()
         };
         self.works.forget(events);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Applied, Change, Event, Refusal};
+use downbeat_proto::message::Fault;
 use downbeat_store::{self as store, EventFilter, Hint, Store};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
@@ -68,6 +69,18 @@ struct Submission {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot commit: {0}")]
 pub(crate) struct CommitError(pub String);
+
+impl From<CommitError> for store::Error {
+    fn from(error: CommitError) -> Self {
+        store::Error::Unavailable(error.to_string())
+    }
+}
+
+impl From<CommitError> for Fault {
+    fn from(error: CommitError) -> Self {
+        Fault::Unavailable(error.to_string())
+    }
+}
 
 impl Journal {
     /// Starts the journal's task. It ends when `stop` is cancelled and all submitted changes have an outcome.

@@ -36,7 +36,7 @@ impl Table {
 
 /// The counts of all nodes; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PerNode(Arc<Mutex<Table>>);
+pub(crate) struct PerNode(Arc<Mutex<Table>>);
 
 /// A metric: its name, its help text, and its value.
 type Figure = (&'static str, &'static str, fn(&Counts) -> u64);
@@ -61,7 +61,7 @@ impl PerNode {
     }
 
     /// Counts changes that this server committed.
-    pub(super) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
+    pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
         let mut table = self.table();
         for change in changes {
             match change {
@@ -76,7 +76,7 @@ impl PerNode {
     }
 
     /// Counts a refused change of this server.
-    pub(super) fn refused(&self, change: &Change, refusal: &Refusal) {
+    pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
         let mut table = self.table();
         match (change, refusal) {
             // No other server was faster: an older server does not know the change.
@@ -94,7 +94,7 @@ impl PerNode {
     }
 
     /// Sets the existing nodes, and drops the counts of others.
-    pub(super) fn name(&self, names: Vec<(NodeId, String)>) {
+    pub(crate) fn name(&self, names: Vec<(NodeId, String)>) {
         let mut table = self.table();
         let known: HashSet<NodeId> = names.iter().map(|(node, _)| *node).collect();
         table.counts.retain(|node, _| known.contains(node));

@@ -98,13 +98,13 @@ impl Applier {
 
     async fn load(&mut self, part: Part) -> Result<(), Failure> {
         let end = matches!(part, Part::End { .. });
-        let loading = self.loading.as_mut().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
+        let loading = self.loading.take().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
         let taken = loading.parts.send(part).await.is_ok();
         if taken && !end {
+            self.loading = Some(loading);
             return Ok(());
         }
         // At the end, or if a write failed: then the writer returns the error.
-        let loading = self.loading.take().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
         drop(loading.parts);
         let written = loading.written.await;
         let seq = written

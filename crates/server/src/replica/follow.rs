@@ -116,7 +116,7 @@ impl Follower {
             while let Some(end) = more.iter().position(|byte| *byte == b'\n') {
                 buffer.extend_from_slice(&more[..end]);
                 more = &more[end + 1..];
-                let frame = Frame::read(&buffer)?;
+                let frame: Frame = serde_json::from_slice(&buffer)?;
                 buffer.clear();
                 self.applier.apply(primary, frame).await?;
                 *frames += 1;

@@ -13,7 +13,6 @@ mod door;
 mod follow;
 mod following;
 mod frame;
-mod mask;
 mod outputs;
 mod send;
 

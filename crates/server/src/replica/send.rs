@@ -17,8 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::cut::{cut, fitting};
-use super::frame::{Frame, VERSION, fingerprint};
-use super::mask::{mask_event, mask_execution};
+use super::frame::{Frame, VERSION, fingerprint, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
 use crate::journal::Batches;
 use crate::pace::Pace;
@@ -157,11 +156,7 @@ impl Sender {
     }
 
     async fn send(&self, frame: &Frame) -> Result<(), Ended> {
-        self.send_line(frame.line()).await
-    }
-
-    async fn send_line(&self, line: Vec<u8>) -> Result<(), Ended> {
-        match timeout(PATIENCE, self.lines.send(line.into())).await {
+        match timeout(PATIENCE, self.lines.send(frame.line().into())).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Ended::Gone),
         }

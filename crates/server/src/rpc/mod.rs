@@ -10,3 +10,5 @@ mod serve;
 
 pub(crate) use host::Host;
 pub(crate) use serve::{LIMITS, serve};
+
+type Result<T> = std::result::Result<T, downbeat_proto::message::Fault>;

@@ -12,14 +12,14 @@ use downbeat_core::{Change, Timestamp};
 use downbeat_proto::message::{Fault, LeaseRef, Register};
 use tracing::info;
 
-use super::Host;
 use super::host::{deleted, superseded, unavailable};
+use super::{Host, Result};
 
 /// How often a registration is decided again because its node changed in between.
 const TRIES: u32 = 5;
 
 impl Host {
-    pub(super) async fn register_node(&self, register: Register) -> Result<(), Fault> {
+    pub(super) async fn register_node(&self, register: Register) -> Result<()> {
         let Register { cluster, node, session, description, instance, undelivered, life } = register;
         let derived = NodeId::derive(cluster, &description.hostname);
         if node != derived {
@@ -68,7 +68,7 @@ impl Host {
                 former,
                 at,
             };
-            if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
+            if self.parts.journal.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
                 break former.displaced().is_some();
             }
             // The node changed between the read and the commit: decide again.
@@ -100,7 +100,7 @@ impl Host {
         node: NodeId,
         session: SessionId,
         announced: &[LeaseRef],
-    ) -> Result<BTreeSet<ExecutionId>, Fault> {
+    ) -> Result<BTreeSet<ExecutionId>> {
         if announced.is_empty() {
             return Ok(BTreeSet::new());
         }
@@ -122,7 +122,7 @@ impl Host {
         session: SessionId,
         kept: &BTreeSet<ExecutionId>,
         is_another: bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let reason = if is_another { "another agent replaced this one" } else { "the agent restarted" };
         let former =
             |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
@@ -135,7 +135,7 @@ impl Host {
         node: NodeId,
         reason: &str,
         selects: impl Fn(&Execution, &Lease) -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let now = self.parts.clock.now();
         let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
         let lost = held.into_iter().filter_map(|execution| {
@@ -151,7 +151,7 @@ impl Host {
         });
         let lost: Vec<Change> = lost.collect();
         if !lost.is_empty() {
-            self.parts.commit(lost).await?;
+            self.parts.journal.commit(lost).await?;
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving, Sweeper};
+use crate::nodes::{Heartbeats, Serving, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following};
@@ -57,7 +57,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
     spawn(parts.dispatcher.clone().run(journal, clock, seed, stopping.clone()));
     spawn(parts.admission.clone().run(parts.clone(), stopping.clone()));
-    spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
+    spawn(sweep(parts.clone(), stopping.clone()));
     spawn(member.watch(stopping.clone()));
     spawn(prune(parts.clone(), stopping));
     parts.dispatcher.wake();
@@ -117,7 +117,7 @@ async fn base(
     let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone());
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
-    let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
+    let runs = Runs::new(metrics.clone(), stopping.clone());
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
         performers = vec![Arc::new(dispatcher.clone()), Arc::new(admission.clone()), Arc::new(runs.clone())];
