@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use downbeat_core::Timestamp;
 use downbeat_core::ids::ServerId;
-use downbeat_store::Store;
+use downbeat_store::{ServerRecord, Store};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -37,8 +36,8 @@ pub(crate) struct Parts {
     pub metrics: Metrics,
     pub settings: Arc<Settings>,
     pub server: ServerId,
-    pub name: Arc<str>,
-    pub started_at: Timestamp,
+    /// This server as an entry in the list of servers, as of its start.
+    pub itself: Arc<ServerRecord>,
     pub clock: Clock,
     pub chance: Chance,
     pub last_sign: LastSign,

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
-use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::work::{Attempt, Parent, Work};
+use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
 use tokio::sync::oneshot;
 

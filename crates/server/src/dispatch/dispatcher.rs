@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::Turn;
-use downbeat_core::{Change, Dice, Event, Refusal, Timestamp};
+use downbeat_core::{Change, Dice, Event, Refusal, Timestamp, expr};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;

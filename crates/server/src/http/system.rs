@@ -33,7 +33,7 @@ pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Repl
     let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        server: service.parts.name.to_string(),
+        server: service.parts.itself.name.clone(),
         role: if lag.is_some() { Role::Replica } else { Role::Primary },
         replica: lag,
         store: service.store().name().to_owned(),
@@ -72,8 +72,9 @@ async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Serve
         server_view(server, silent < stale_after, runs)
     });
     let mut servers: Vec<Server> = servers.collect();
-    if let Some(replica) = service.replica() {
-        servers.push(Server { role: Role::Replica, ..server_view(replica.itself(service.now()), true, 0) });
+    if service.replica().is_some() {
+        let itself = ServerRecord { seen_at: service.now(), ..(*service.parts.itself).clone() };
+        servers.push(Server { role: Role::Replica, ..server_view(itself, true, 0) });
         servers.sort_by(|a, b| a.name.cmp(&b.name));
     }
     Ok(servers)

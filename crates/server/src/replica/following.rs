@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use downbeat_api::Replica;
 use downbeat_core::{Span, Timestamp};
-use downbeat_store::ServerRecord;
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 
@@ -65,30 +64,18 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Following {
     state: Arc<Mutex<State>>,
-    itself: Arc<ServerRecord>,
     closing: CancellationToken,
 }
 
 impl Following {
     /// `copied`: a complete copy up to `seq` exists from an earlier start.
-    pub(crate) fn new(
-        itself: ServerRecord,
-        primary: String,
-        copied: bool,
-        seq: u64,
-        closing: CancellationToken,
-    ) -> Self {
+    pub(crate) fn new(primary: String, copied: bool, seq: u64, closing: CancellationToken) -> Self {
         let state = State { primary, copied, seq, streams: closing.child_token(), ..State::default() };
-        Self { state: Arc::new(Mutex::new(state)), itself: Arc::new(itself), closing }
+        Self { state: Arc::new(Mutex::new(state)), closing }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it holds this")
-    }
-
-    /// Returns this replica as an entry in the list of servers.
-    pub(crate) fn itself(&self, now: Timestamp) -> ServerRecord {
-        ServerRecord { seen_at: now, ..(*self.itself).clone() }
     }
 
     pub(crate) fn primary(&self) -> String {
@@ -182,8 +169,6 @@ fn whole_milliseconds(age: SignedDuration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use downbeat_core::ids::ServerId;
-
     use super::*;
 
     fn at(ms: i64) -> Timestamp {
@@ -191,17 +176,7 @@ mod tests {
     }
 
     fn following(copied: bool) -> Following {
-        let itself = ServerRecord {
-            id: ServerId(uuid::Uuid::nil()),
-            name: "two".to_owned(),
-            http: String::new(),
-            grpc: String::new(),
-            version: String::new(),
-            started_at: at(0),
-            seen_at: at(0),
-            level: 1,
-        };
-        Following::new(itself, "http://a".to_owned(), copied, 10, CancellationToken::new())
+        Following::new("http://a".to_owned(), copied, 10, CancellationToken::new())
     }
 
     fn ms(following: &Following, now: i64) -> Option<u128> {

@@ -125,7 +125,7 @@ impl Sender {
     async fn run(mut self, since: Since, until: Until) -> Result<(), Ended> {
         let hello = Frame::Hello {
             version: VERSION,
-            server: self.parts.name.to_string(),
+            server: self.parts.itself.name.clone(),
             output_max_bytes: self.parts.settings.output_max_bytes,
             at: self.parts.clock.now(),
         };

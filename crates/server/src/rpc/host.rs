@@ -3,11 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
-use downbeat_core::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
-use downbeat_core::level;
 use downbeat_core::node::{NodeStatus, bounded_problems};
+use downbeat_core::{Change, level};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Fault, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
@@ -181,7 +180,7 @@ impl Link for Host {
         let settings = &self.parts.settings;
         Ok(Welcome {
             cluster,
-            server_name: self.parts.name.to_string(),
+            server_name: self.parts.itself.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             heartbeat_interval: settings.heartbeat_interval.0,
             lease_ttl: settings.lease_ttl.0,

@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease};
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
-use downbeat_core::limits;
 use downbeat_core::node::{Decision, Installation, Newcomer, Registration, Rule};
-use downbeat_core::{Change, Timestamp};
+use downbeat_core::{Change, Timestamp, limits};
 use downbeat_proto::message::{Fault, LeaseRef, Register};
 use tracing::info;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use downbeat_core::limits;
 use downbeat_proto::{Link, grpc};
 use hyper::server::conn::http2;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpListener;
@@ -68,8 +69,9 @@ pub(crate) async fn serve(
             if protocol == Protocol::Http1 {
                 return refuse(stream, WRONG_PORT.as_bytes(), port.first_bytes).await;
             }
-            let calls = connected.calls();
-            let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), connected));
+            let calls = connected.calls.clone();
+            let service = service_fn(move |request| connected.call(request));
+            let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 biased;
                 ended = connection => if let Err(error) = ended {

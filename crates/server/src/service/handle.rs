@@ -41,7 +41,7 @@ impl Service {
     }
 
     pub fn started_at(&self) -> Timestamp {
-        self.parts.started_at
+        self.parts.itself.started_at
     }
 
     /// Cancelled when open streams have to end: the server stops, or a replica replaces the copy that they read.

@@ -49,8 +49,7 @@ pub(super) struct Doors {
 pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Server, StartError> {
     let (mut server, doors) = base(order, store, None).await?;
     let (parts, stopping) = (server.parts.clone(), server.stopping.clone());
-    let (http, grpc) = (server.http_addr.to_string(), server.grpc_addr.to_string());
-    let member = Arc::new(Membership::join(parts.clone(), http, grpc).await?);
+    let member = Arc::new(Membership::join(parts.clone()).await?);
     server.signing = Some(spawn(Arc::clone(&member).send_heartbeats(stopping.clone())));
     member.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
@@ -136,19 +135,19 @@ async fn base(
     );
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
+    let itself = ServerRecord {
+        id: server,
+        name,
+        http: http_addr.to_string(),
+        grpc: grpc_addr.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: clock.now(),
+        seen_at: clock.now(),
+        level: level::LEVEL,
+    };
     let following = is_copied.map(|is_copied| {
-        let itself = ServerRecord {
-            id: server,
-            name: name.clone(),
-            http: http_addr.to_string(),
-            grpc: grpc_addr.to_string(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: clock.now(),
-            seen_at: clock.now(),
-            level: level::LEVEL,
-        };
         let primary = settings.replica_of.first().cloned().unwrap_or_default();
-        Following::new(itself, primary, is_copied, last_seq, closing.clone())
+        Following::new(primary, is_copied, last_seq, closing.clone())
     });
     let parts = Parts {
         heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
@@ -162,8 +161,7 @@ async fn base(
         metrics,
         settings: Arc::new(settings),
         server,
-        name: name.into(),
-        started_at: clock.now(),
+        itself: Arc::new(itself),
         clock,
         chance,
         last_sign: LastSign::default(),
