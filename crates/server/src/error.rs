@@ -14,24 +14,19 @@ use crate::journal::CommitError;
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The definition is not valid.
     #[error("the job definition has {} problem(s)", .0.len())]
     Invalid(Vec<spec::Problem>),
-    /// The params of the run are not valid.
     #[error("the run's params have {} problem(s)", .0.len())]
     Params(Vec<ParamProblem>),
     /// The definition is valid but cannot run in the current state.
     #[error(transparent)]
     Refused(#[from] Unfit),
-    /// The request names something that does not exist.
     #[error(transparent)]
     NoSuch(#[from] Noun),
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// There is no room for more runs now.
     #[error("{pending} runs are pending, and at most {most} may be (max_pending_runs); try again later")]
     TooManyRuns { most: u32, pending: u32 },
     #[error("{0}")]

@@ -17,7 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct HeavyWork {
     /// One permit for each running or waiting work.
     room: Arc<Semaphore>,
-    /// One permit for each running work.
     threads: Arc<Semaphore>,
 }
 

@@ -71,7 +71,6 @@ impl Outputs {
         answered.await.map_err(|_| stopping())?
     }
 
-    /// Announces output that was not appended here.
     pub(crate) fn announce(&self, execution: ExecutionId) {
         // An error means that there is no follower.
         let _ = self.grown.send(execution);
@@ -82,7 +81,6 @@ impl Outputs {
     }
 }
 
-/// Announces output that other servers received.
 async fn announce_others(mut hints: broadcast::Receiver<Hint>, announce: broadcast::Sender<ExecutionId>) {
     loop {
         // Followers also check without announcements, so missed hints do no harm.

@@ -26,7 +26,6 @@ impl Pace {
         self.at_once
     }
 
-    /// Adapts the pace to the events that were read.
     pub(crate) fn note(&mut self, events: &[Event]) {
         self.set_by(events.iter().map(size).sum());
     }

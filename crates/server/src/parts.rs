@@ -21,7 +21,6 @@ use crate::runs::Runs;
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
-/// The parts of one server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub store: Arc<dyn Store>,

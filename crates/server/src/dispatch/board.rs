@@ -76,7 +76,6 @@ pub(crate) struct Board {
     schemas: Schemas,
     catalogues: Catalogues,
     pub(super) parked: usize,
-    /// Leases that no agent has any more.
     pub(super) stray: Strays,
     /// Counts pending executions that were just cancelled, for the metrics: only the board knows that they
     /// were pending.

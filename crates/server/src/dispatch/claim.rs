@@ -23,21 +23,12 @@ const LINES_LOOKED_AT: usize = 64;
 
 /// The result for the first pile of a line.
 enum ClaimTurn {
-    Claim {
-        execution: ExecutionId,
-        node: NodeId,
-    },
-    /// Left to other servers until this time.
+    Claim { execution: ExecutionId, node: NodeId },
     Deferred(Timestamp),
-    /// This limit is full.
-    LimitFull {
-        bound: Bound,
-        until: Option<Timestamp>,
-    },
+    LimitFull { bound: Bound, until: Option<Timestamp> },
     NoNode,
 }
 
-/// One round of claims.
 struct Round<'a> {
     candidates: Candidates,
     now: Timestamp,
@@ -295,7 +286,6 @@ impl Board {
         self.take_back(*execution, lease);
     }
 
-    /// Puts all claims of a failed commit back.
     pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
         for claim in claims {
             match claim {

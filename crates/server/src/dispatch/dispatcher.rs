@@ -71,12 +71,10 @@ impl Dispatcher {
         act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits, level: self.level.get() })
     }
 
-    /// Returns the work of all open executions.
     pub(crate) fn works(&self) -> &Works {
         &self.works
     }
 
-    /// See [`Board::reserve`].
     pub(crate) fn reserve(&self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
         self.board().reserve(executions, &self.works, now, dice);
     }
@@ -90,7 +88,6 @@ impl Dispatcher {
         self.wake.notify_one();
     }
 
-    /// Claims until `stop` is cancelled.
     pub(crate) async fn run(self, journal: Journal, clock: Clock, seed: u64, stop: CancellationToken) {
         let mut dice = Dice::new(seed);
         loop {

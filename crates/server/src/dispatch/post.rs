@@ -33,7 +33,6 @@ pub(super) struct Post {
     pub held: HashMap<ExecutionId, Holding>,
 }
 
-/// A lease that a node holds.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub token: LeaseToken,
@@ -101,7 +100,6 @@ impl Post {
         }
     }
 
-    /// Ends the parked poll, because a new one is coming.
     pub(super) fn unpark_any(&mut self) {
         self.parked = None;
         self.asks_here = true;

@@ -25,7 +25,6 @@ pub(super) struct Strays {
     /// Stray leases of work that must never overlap and may still run. Each ends when its agent has stopped
     /// the work because the lease was not renewed.
     resting: Vec<(Timestamp, Stray)>,
-    /// How long a lease lasts without a renewal.
     pub(super) lease_ttl: Duration,
 }
 

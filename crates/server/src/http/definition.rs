@@ -21,7 +21,6 @@ use crate::service::{Service, Submit};
 /// Larger bodies are parsed on a thread that blocks no other request; for smaller ones, the hand-over would cost more.
 const LARGE_BYTES: usize = 32 * 1024;
 
-/// A body that holds a job file.
 #[derive(Debug)]
 pub(super) struct Body {
     bytes: Bytes,

@@ -113,7 +113,6 @@ pub(super) async fn of_run(
     Ok(Json(listed(&service, &caller, Some(run), since, limit).await?).into_response())
 }
 
-/// Refuses the limit of a stream.
 fn no_limit(limit: Option<u32>) -> HttpResult<u32> {
     match limit {
         None => Ok(0),

@@ -6,7 +6,7 @@ use downbeat_core::execution::Status;
 
 use super::extract::{Api, Id, Nothing, Query};
 use super::problem::Reply;
-use super::{lookup, runs};
+use super::runs;
 
 /// Shows an execution; while it is pending, with the reason for each node
 #[utoipa::path(
@@ -17,7 +17,7 @@ use super::{lookup, runs};
 pub(super) async fn show(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Execution> {
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
-    let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;
+    let names = service.names(&run, [&execution]).await?;
     let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step()), &names);
     if execution.state.status() == Status::Pending {
         shown.waiting = service.obstacles(&execution).await?;

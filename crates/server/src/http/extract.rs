@@ -78,7 +78,6 @@ fn not_a_number(name: &str, why: &str) -> Option<String> {
 const LIMITS: &str = "a number from 1 to 1000";
 const _: () = assert!(limits::PAGE_MOST == 1_000);
 
-/// A query without parameters.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
@@ -164,7 +163,6 @@ impl TryFrom<String> for Flag {
     }
 }
 
-/// Returns the page that `limit` and `offset` select.
 pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> HttpResult<Page> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if limit == 0 || limit > limits::PAGE_MOST {

@@ -12,7 +12,6 @@ mod extract;
 mod follow;
 mod hosts;
 mod live;
-mod lookup;
 mod media;
 mod nodes;
 mod observe;

@@ -18,10 +18,8 @@ const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
 
 pub(super) type HttpResult<T> = Result<T, Failure>;
-/// A response with a view as JSON.
 pub(super) type Reply<T> = HttpResult<Json<T>>;
 
-/// A request that failed.
 #[derive(Debug)]
 pub(super) struct Failure(Box<Problem>);
 
@@ -51,7 +49,6 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, code::BAD_QUERY, detail)
     }
 
-    /// A definition with errors.
     pub(super) fn invalid(problems: Vec<spec::Problem>) -> Self {
         let (what, errors) = ("the definition is not valid", problems.into_iter().map(FieldError::from));
         Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors.collect())

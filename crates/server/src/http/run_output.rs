@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::response::Response;
@@ -10,7 +9,6 @@ use downbeat_api::{End, RunChunk};
 use downbeat_core::execution::Execution as Record;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::{RunRecord, RunStatus};
-use downbeat_store::Store;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -18,8 +16,9 @@ use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, live, sse};
 use super::output::{READ_AT_ONCE, chunk_view};
 use super::problem::HttpResult;
+use super::runs;
 use super::wake::{Look, Wake};
-use super::{lookup, runs};
+use crate::service::Service;
 
 /// The minimum time between two listings of a run's executions: a large run has many.
 const RELIST_AFTER: Duration = Duration::from_millis(200);
@@ -61,7 +60,7 @@ pub(super) async fn show(
     };
     let part = Part { node, step: query.step, item: query.item };
     let merged = Merged {
-        store: service.store().clone(),
+        service: service.clone(),
         run: run.id.clone(),
         part,
         cursors: BTreeMap::new(),
@@ -80,9 +79,8 @@ struct Part {
     item: Option<u32>,
 }
 
-/// A reader of the output of a run's executions.
 struct Merged {
-    store: Arc<dyn Store>,
+    service: Service,
     run: RunId,
     part: Part,
     cursors: BTreeMap<ExecutionId, Cursor>,
@@ -93,7 +91,6 @@ struct Merged {
     over: bool,
 }
 
-/// The position in the output of one execution.
 struct Cursor {
     step: u32,
     task: String,
@@ -109,9 +106,9 @@ struct Cursor {
 impl Merged {
     /// Notes new and ended executions. `run` was read before they are listed.
     async fn list(&mut self, run: RunRecord) -> HttpResult<()> {
-        let mut executions = self.store.executions_of(&self.run).await?;
+        let mut executions = self.service.store().executions_of(&self.run).await?;
         executions.retain(|execution| self.wants(execution));
-        let names = lookup::names(self.store.as_ref(), &run, &executions).await?;
+        let names = self.service.names(&run, &executions).await?;
         for execution in executions {
             let closed = !execution.state.status().is_open();
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
@@ -147,7 +144,7 @@ impl Merged {
         let Some(cursor) = self.cursors.get_mut(&id).filter(|cursor| !cursor.drained) else {
             return Ok(Vec::new());
         };
-        let read = self.store.output(id, cursor.next, READ_AT_ONCE).await?;
+        let read = self.service.store().output(id, cursor.next, READ_AT_ONCE).await?;
         let more = read.len() == READ_AT_ONCE as usize;
         if more {
             self.todo.push_front(id);
@@ -204,7 +201,7 @@ impl Stream {
         }
         self.relist = false;
         self.listed_at = Some(Instant::now());
-        let Some(run) = self.merged.store.run(&self.merged.run).await? else {
+        let Some(run) = self.merged.service.store().run(&self.merged.run).await? else {
             return Ok(ControlFlow::Break(()));
         };
         self.merged.list(run).await?;

@@ -16,7 +16,7 @@ use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
-use super::{lookup, plans, waits};
+use super::{plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
@@ -92,7 +92,7 @@ fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
 
 async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
     let executions = service.store().executions_of(&run.id).await?;
-    let names = lookup::names(service.store().as_ref(), run, &executions).await?;
+    let names = service.names(run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
     waits::add_last_stderr(service, &mut shown).await?;
@@ -102,14 +102,13 @@ async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
     Ok(shown)
 }
 
-/// Loads a run without results.
 async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProgress> {
     let executions = service.store().executions_of(&run.id).await?;
     // Hostnames are needed only for the first failed executions, which texts name; the others are only counted.
     let failed = executions
         .iter()
         .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
-    let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
+    let names = service.names(run, failed.take(NAMED_FAILURES)).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
     let plan = match service.open_plan(&run.id) {
@@ -370,7 +369,7 @@ pub(super) async fn executions(
             Listed { rows: rows.take(page.limit as usize).collect(), total }
         }
     };
-    let names = lookup::names(service.store().as_ref(), &run, &listed.rows).await?;
+    let names = service.names(&run, &listed.rows).await?;
     let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
     let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
     let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();

@@ -13,7 +13,6 @@ use crate::service::Service;
 
 /// For how many pending steps to show reasons: each placed step needs a check of every node.
 const STEPS_SHOWN: usize = 5;
-/// For how many nodes of a pending step to show reasons.
 const NODES_SHOWN: usize = 5;
 
 /// Sets why the run and its steps are pending.

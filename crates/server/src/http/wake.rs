@@ -21,10 +21,8 @@ pub(super) struct Wake {
     feed: Batches,
 }
 
-/// The objects to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// These executions.
     At(BTreeSet<ExecutionId>),
     /// The run's executions, and whether it has ended.
     AtRun,

@@ -65,7 +65,6 @@ impl Feed {
         Batches(self.sender.subscribe())
     }
 
-    /// Returns the sequence number of the last published event.
     pub(crate) fn last_seq(&self) -> u64 {
         self.last.load(Ordering::Acquire)
     }

@@ -97,17 +97,9 @@ impl Journal {
         let condition = Arc::new(Condition { available: AtomicBool::new(true), failed: Mutex::default() });
         let is_shared = store.is_shared();
         let hints = is_shared.then(|| store.hints());
-        let writer = Writer {
-            store,
-            server,
-            feed,
-            performers,
-            metrics,
-            condition: Arc::clone(&condition),
-            is_shared,
-            hints,
-        };
-        let task = tokio::spawn(writer.run(queue, stop).in_current_span());
+        let writer =
+            Writer { store, server, feed, performers, metrics, condition: Arc::clone(&condition), is_shared };
+        let task = tokio::spawn(writer.run(queue, hints, stop).in_current_span());
         (Self { submissions, condition, level }, task)
     }
 
@@ -144,7 +136,7 @@ impl Journal {
 }
 
 /// Waits until another server may have committed something.
-async fn others_committed(hints: &mut Option<broadcast::Receiver<Hint>>) {
+async fn others_committed(hints: &mut Hints) {
     let Some(hints) = hints else { return std::future::pending().await };
     let heard = async {
         while matches!(heard(hints).await, Some(Hint::Servers | Hint::Output(_))) {}
@@ -163,14 +155,14 @@ struct Writer {
     metrics: Metrics,
     condition: Arc<Condition>,
     is_shared: bool,
-    /// Hints of other servers; `None` if the store is not shared.
-    hints: Option<broadcast::Receiver<Hint>>,
 }
 
+/// Hints of other servers; `None` if the store is not shared.
+type Hints = Option<broadcast::Receiver<Hint>>;
+
 impl Writer {
-    async fn run(mut self, mut queue: mpsc::Receiver<Submission>, stop: CancellationToken) {
+    async fn run(self, mut queue: mpsc::Receiver<Submission>, mut hints: Hints, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
-        let mut hints = self.hints.take();
         loop {
             tokio::select! {
                 biased;

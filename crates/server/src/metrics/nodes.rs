@@ -13,7 +13,6 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// The counts of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     claims: u64,
@@ -60,7 +59,6 @@ impl PerNode {
         self.0.lock().expect("nothing panics while it counts")
     }
 
-    /// Counts changes that this server committed.
     pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
         let mut table = self.table();
         for change in changes {
@@ -75,7 +73,6 @@ impl PerNode {
         }
     }
 
-    /// Counts a refused change of this server.
     pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
         let mut table = self.table();
         match (change, refusal) {

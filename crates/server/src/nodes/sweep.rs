@@ -25,7 +25,6 @@ impl Serving {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Restarts the time after a break.
     pub(crate) fn begin(&self, since: Timestamp) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }

@@ -18,7 +18,6 @@ use crate::runs::load_board;
 /// Parts of a snapshot that may wait to be written.
 const PARTS: usize = 2;
 
-/// Why the replica stops following its primary.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("the copy differs from its primary: {0}; it is replaced by a new snapshot")]

@@ -20,7 +20,6 @@ const SILENCE: Duration = Duration::from_secs(15);
 const FIRST_PAUSE_MS: u64 = 100;
 const MOST_PAUSE_MS: u64 = 5_000;
 
-/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("{0}")]
@@ -41,7 +40,6 @@ enum Ended {
     Store(#[from] store::Error),
 }
 
-/// Follows a primary until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Follower {
     applier: Applier,

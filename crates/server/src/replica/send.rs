@@ -49,14 +49,12 @@ pub(crate) struct Since {
     pub(crate) fingerprint: Option<String>,
 }
 
-/// When a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     CaughtUp,
     Stopped,
 }
 
-/// Why a stream ended early.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("it disconnected, or read nothing for {}s", PATIENCE.as_secs())]

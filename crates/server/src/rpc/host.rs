@@ -20,9 +20,7 @@ use crate::parts::Parts;
 /// The leases that an agent lists, compared with this server's knowledge.
 #[derive(Debug, Default)]
 pub(super) struct CheckedLeases {
-    /// Executions whose lease is current.
     pub(super) current: HashSet<ExecutionId>,
-    /// Leases that are not current (any more).
     refused: Vec<LeaseRef>,
     /// Leases that this store does not know and that another store may have granted.
     unheard: Vec<LeaseRef>,
@@ -110,7 +108,6 @@ impl Host {
         Ok(())
     }
 
-    /// Checks leases that the board does not know.
     async fn check_in_store(&self, node: NodeId, unknown: Vec<LeaseRef>) -> Result<CheckedLeases> {
         let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
         let stored = self.stored(&executions).await?;
@@ -156,7 +153,6 @@ pub(super) fn unavailable(error: store::Error) -> Fault {
     Fault::Unavailable(error.to_string())
 }
 
-/// The fault for a session of a deleted node.
 pub(super) fn deleted(node: NodeId) -> Fault {
     Fault::NotFound(format!("node `{node}` was deleted"))
 }

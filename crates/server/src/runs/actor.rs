@@ -28,7 +28,6 @@ pub(super) struct Actor {
     pub(super) again: Vec<Change>,
 }
 
-/// The parts of the server that an actor uses.
 #[derive(Debug)]
 pub(crate) struct ActorParts {
     pub journal: Journal,

@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::parts::Parts;
 use crate::works::RunWork;
 
-/// A run to commit and start.
 pub(crate) struct Launch {
     pub made: RunMade,
     pub plan: Arc<Plan>,

@@ -17,7 +17,6 @@ use super::actor::{Actor, ActorParts};
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 
-/// A message to an actor.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Committed events that concern its run: a batch, and the indexes into it.
@@ -92,7 +91,6 @@ impl Runs {
         self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
 
-    /// Waits until all actors have ended.
     pub(crate) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;

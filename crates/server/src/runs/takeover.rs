@@ -31,7 +31,6 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
     Ok(())
 }
 
-/// A run that is about to be taken.
 struct Taking {
     run: RunRecord,
     work: Arc<RunWork>,

@@ -1,8 +1,10 @@
 //! Finds the run, execution, node or cluster that a request names, and lists them. Data of a found object is
 //! read from the store.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use downbeat_api::Names;
 use downbeat_core::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
@@ -15,12 +17,14 @@ use super::Service;
 use crate::caller::Caller;
 use crate::error::{Conflict, Noun, Result};
 
+/// Up to this many missing hostnames are read one by one; for more, one query reads the whole cluster.
+const ONE_BY_ONE: usize = 8;
+
 impl Service {
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
         Ok(self.parts.store.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
-    /// Returns the run, if it has not ended.
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord> {
         let run = self.run(caller, id).await?;
         if run.live.is_ended() {
@@ -92,5 +96,33 @@ impl Service {
 
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>> {
         Ok(self.parts.store.servers().await?)
+    }
+    /// Returns the hostnames of a run's nodes: its targets, and the nodes of its placed executions.
+    pub(crate) async fn names<'a>(
+        &self,
+        run: &RunRecord,
+        executions: impl IntoIterator<Item = &'a Execution>,
+    ) -> Result<Names> {
+        let store = &self.parts.store;
+        let mut names = Names::of_run(run);
+        let nodes = executions.into_iter().filter_map(Execution::node);
+        let missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();
+        if missing.len() <= ONE_BY_ONE {
+            for id in missing {
+                if let Some(node) = store.node(id).await? {
+                    names.insert(id, node.description.hostname);
+                } else if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
+                    names.insert(id, deleted.hostname);
+                }
+            }
+        } else {
+            for deleted in store.tombstones(None).await? {
+                names.insert(deleted.node, deleted.hostname);
+            }
+            for node in store.nodes(Some(run.cluster)).await? {
+                names.insert(node.id, node.description.hostname);
+            }
+        }
+        Ok(names)
     }
 }

@@ -28,7 +28,6 @@ pub enum Redo {
     From(String),
 }
 
-/// A request to retry a run.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub run: RunId,

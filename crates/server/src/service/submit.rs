@@ -16,7 +16,6 @@ use crate::caller::Caller;
 use crate::error::{Conflict, Error, Result};
 use crate::runs::{Launch, launch};
 
-/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct Submit {
     pub definition: Definition,

@@ -31,7 +31,6 @@ use crate::service::Service;
 use crate::settings::Settings;
 use crate::surroundings::{Chance, Surroundings};
 
-/// The input for starting a server.
 pub(super) struct Order {
     pub(super) settings: Settings,
     pub(super) name: String,

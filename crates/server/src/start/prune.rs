@@ -13,7 +13,6 @@ use crate::parts::Parts;
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 const PRUNE_MOST: u32 = 200;
 
-/// Removes old runs until `stop` is cancelled.
 pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);
     loop {
