@@ -31,7 +31,7 @@ impl Outputs {
     pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> Self {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
-        let announce = grown.clone();
+        let sender = grown.clone();
         let others = announce_others(store.hints(), grown.clone());
         tokio::spawn(async move { stop.run_until_cancelled(others).await });
         let gatherer = async move {
@@ -47,12 +47,7 @@ impl Outputs {
                 for answer in answers {
                     let _ = answer.send(result.clone());
                 }
-                let mut executions: Vec<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
-                executions.dedup();
-                for execution in executions {
-                    // An error means that there is no follower.
-                    let _ = announce.send(execution);
-                }
+                announce(&sender, &chunks);
             }
         };
         tokio::spawn(gatherer.in_current_span());
@@ -71,13 +66,22 @@ impl Outputs {
         answered.await.map_err(|_| stopping())?
     }
 
-    pub(crate) fn announce(&self, execution: ExecutionId) {
-        // An error means that there is no follower.
-        let _ = self.grown.send(execution);
+    /// Announces output that was not appended here.
+    pub(crate) fn announce(&self, chunks: &[OutputChunk]) {
+        announce(&self.grown, chunks);
     }
 
     pub(crate) fn grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.grown.subscribe()
+    }
+}
+
+fn announce(grown: &broadcast::Sender<ExecutionId>, chunks: &[OutputChunk]) {
+    let mut executions: Vec<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
+    executions.dedup();
+    for execution in executions {
+        // An error means that there is no follower.
+        let _ = grown.send(execution);
     }
 }
 

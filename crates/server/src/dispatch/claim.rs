@@ -110,10 +110,11 @@ impl Board {
     }
 
     /// Takes back the leases of executions whose commit did not happen.
-    pub(crate) fn release<'a>(&mut self, executions: impl Iterator<Item = &'a Execution>) {
+    pub(crate) fn release(&mut self, executions: &mut [Execution]) {
         for execution in executions {
             if let State::Leased { lease, .. } = execution.state {
                 self.take_back(execution.id, &lease);
+                execution.state = State::Pending { not_before: None };
             }
         }
     }

@@ -75,8 +75,18 @@ impl Dispatcher {
         &self.works
     }
 
-    pub(crate) fn reserve(&self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
-        self.board().reserve(executions, &self.works, now, dice);
+    /// Leases new executions to nodes that wait for work.
+    pub(crate) fn reserve(&self, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
+        for executions in added(changes) {
+            self.board().reserve(executions, &self.works, now, dice);
+        }
+    }
+
+    /// Takes such leases back if their commit failed.
+    pub(crate) fn release(&self, changes: &mut [Change]) {
+        for executions in added(changes) {
+            self.board().release(executions);
+        }
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
@@ -126,6 +136,14 @@ impl Dispatcher {
             }
         }
     }
+}
+
+/// Returns the executions that changes add.
+pub(crate) fn added(changes: &mut [Change]) -> impl Iterator<Item = &mut Vec<Execution>> {
+    changes.iter_mut().filter_map(|change| match change {
+        Change::ExecutionsAdded { executions, .. } => Some(executions),
+        _ => None,
+    })
 }
 
 impl Perform for Dispatcher {

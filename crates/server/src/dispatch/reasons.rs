@@ -5,7 +5,7 @@ use std::time::Duration;
 use downbeat_api::Waiting;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, NodeId};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::node::WaitFacts;
 use downbeat_core::place::{self, Misfit};
 use downbeat_core::work::{Origin, Parent, Work};
@@ -42,32 +42,24 @@ impl Board {
     /// Returns the facts that explain why a pinned execution waits, with the node's hostname. The caller
     /// adds how long the node has been silent.
     pub(crate) fn wait_facts(&self, execution: &Execution, now: Timestamp) -> Option<(String, WaitFacts)> {
-        let (hostname, mut facts) = self.node_facts(&execution.of, execution.pinned?)?;
-        facts.retry_in = match execution.state {
+        let (of, node) = (&execution.of, execution.pinned?);
+        let (post, Origin::Step { run, .. }) = (self.posts.get(&node)?, of);
+        let retry_in = match execution.state {
             State::Pending { not_before: Some(at) } if at > now => {
                 Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
             }
             _ => None,
         };
-        let cluster = self.work(execution.id).map(|work| work.cluster);
-        let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
-        facts.full = full.into_iter().next();
-        Some((hostname, facts))
-    }
-
-    /// Returns the facts that concern the node alone.
-    fn node_facts(&self, of: &Origin, node: NodeId) -> Option<(String, WaitFacts)> {
-        let post = self.posts.get(&node)?;
-        let Origin::Step { run, .. } = of;
+        let work = self.work(execution.id);
         let facts = WaitFacts {
             run: run.clone(),
-            retry_in: None,
+            retry_in,
             run_is_paused: self.is_paused(of),
             kept: (!self.may_take(node, Some(&of.parent()))).then(|| self.why_not(node)),
             status: post.record.status,
             is_draining: post.record.draining,
             silent_for: None,
-            full: None,
+            full: work.and_then(|work| self.full(work.cluster, execution, now).into_iter().next()),
             busy_with: post.held.values().find(|held| !held.placed).map(|held| {
                 let Parent::Run(run) = &held.of;
                 run.clone()

@@ -16,7 +16,6 @@ use super::extract::{Api, Flag, Id, Query, page};
 use super::follow::{Follower, Scope};
 use super::live::{Ready, Source, last_event_id, live, sse};
 use super::problem::{Failure, HttpResult};
-use crate::caller::Caller;
 use crate::service::Service;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -48,17 +47,14 @@ pub(super) struct EventsQuery {
         (Event = "text/event-stream"), (EventList = "application/json"),
     )))
 )]
-pub(super) async fn all(
-    Api(service, caller): Api,
-    query: Query<EventsQuery>,
-    headers: HeaderMap,
-) -> HttpResult<Response> {
+pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap) -> HttpResult<Response> {
+    let Api(service, caller) = &api;
     let follow = query.follow.unwrap_or(Flag::On).is_on();
     let run = query.run.as_deref().map(RunId::from);
     if let Some(run) = &run {
-        service.run(&caller, run).await?;
+        service.run(caller, run).await?;
     }
-    let since = since(&service, query.since, &headers).await?;
+    let since = since(service, query.since, &headers).await?;
     let limit = if follow { no_limit(query.limit)? } else { page(query.limit, None)?.limit };
     let since = match (since, &run) {
         (Some(since), _) => since,
@@ -66,9 +62,9 @@ pub(super) async fn all(
         (None, None) => service.store().last_seq().await?.saturating_sub(u64::from(limit)),
     };
     if follow {
-        return Ok(streamed(&service, run.map_or(Scope::All, Scope::Run), since));
+        return Ok(streamed(service, run.map_or(Scope::All, Scope::Run), since));
     }
-    Ok(Json(listed(&service, &caller, run, since, limit).await?).into_response())
+    listed(&api, EventFilter { since, run }, limit).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -98,19 +94,20 @@ pub(super) struct RunEventsQuery {
     )))
 )]
 pub(super) async fn of_run(
-    Api(service, caller): Api,
+    api: Api,
     id: Id,
     query: Query<RunEventsQuery>,
     headers: HeaderMap,
 ) -> HttpResult<Response> {
-    let run = service.run(&caller, &id.run()).await?.id.clone();
-    let since = since(&service, query.since, &headers).await?.unwrap_or(0);
+    let Api(service, caller) = &api;
+    let run = service.run(caller, &id.run()).await?.id.clone();
+    let since = since(service, query.since, &headers).await?.unwrap_or(0);
     if query.follow.is_on() {
         no_limit(query.limit)?;
-        return Ok(streamed(&service, Scope::UntilEnd(run), since));
+        return Ok(streamed(service, Scope::UntilEnd(run), since));
     }
     let limit = page(query.limit, None)?.limit;
-    Ok(Json(listed(&service, &caller, Some(run), since, limit).await?).into_response())
+    listed(&api, EventFilter { since, run: Some(run) }, limit).await
 }
 
 fn no_limit(limit: Option<u32>) -> HttpResult<u32> {
@@ -136,21 +133,16 @@ async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> Ht
     Ok(since)
 }
 
-async fn listed(
-    service: &Service,
-    caller: &Caller,
-    run: Option<RunId>,
-    since: u64,
-    limit: u32,
-) -> HttpResult<EventList> {
-    let one_more = limit.min(limits::PAGE_MOST) + 1;
-    let mut records = service.events(caller, &EventFilter { since, run }, one_more).await?;
+async fn listed(Api(service, caller): &Api, filter: EventFilter, limit: u32) -> HttpResult<Response> {
+    let (since, one_more) = (filter.since, limit.min(limits::PAGE_MOST) + 1);
+    let mut records = service.events(caller, &filter, one_more).await?;
     let has_more = records.len() > limit as usize;
     records.truncate(limit as usize);
     let data: Vec<Event> = records.iter().map(Event::of).collect();
     let next = data.last().map_or(since, |event| event.seq);
     let total = (!has_more).then_some(data.len() as u64);
-    Ok(EventList { data, pagination: EventPagination { limit, offset: since, total, has_more, next } })
+    let pagination = EventPagination { limit, offset: since, total, has_more, next };
+    Ok(Json(EventList { data, pagination }).into_response())
 }
 
 fn streamed(service: &Service, scope: Scope, since: u64) -> Response {

@@ -114,12 +114,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(id)) => Ok(Self(id)),
-            Err(rejection) => {
-                Err(Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
-            }
-        }
+        let id = Path::<String>::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id))
+            .map_err(|rejection| Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
     }
 }
 

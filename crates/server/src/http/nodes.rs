@@ -1,20 +1,17 @@
 //! Owns nodes and clusters.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use axum::Json;
-use downbeat_api::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
-use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_api::{Cluster, DeletedNode, List, Node, NodeSummary};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::run::RunRecord;
-use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
 use super::problem::{HttpResult, Reply};
-use super::runs;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
 use crate::nodes::Force;
@@ -130,53 +127,6 @@ pub(super) struct NodeQuery {
 pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct NodeExecutionsQuery {
-    /// The cluster in which to look up a hostname; default `default`.
-    cluster: Option<String>,
-    /// Only executions of these statuses, comma-separated.
-    status: Option<String>,
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
-/// Lists a node's executions, past, current and pending, in the order of creation
-#[utoipa::path(
-    get, operation_id = "listNodeExecutions", path = "/nodes/{id}/executions", tag = "nodes",
-    params(("id" = String, Path, description = "The node's hostname or id"), NodeExecutionsQuery),
-    responses((status = 200, description = "One page of executions", body = List<Execution>))
-)]
-pub(super) async fn executions(
-    Api(service, caller): Api,
-    id: Id,
-    query: Query<NodeExecutionsQuery>,
-) -> Reply<List<Execution>> {
-    let page = page(query.limit, query.offset)?;
-    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
-    let statuses = runs::statuses(query.status.as_deref())?;
-    let filter = ExecutionFilter { node: Some(node.id), statuses, ..ExecutionFilter::default() };
-    let listed = service.executions(&caller, &filter, page).await?;
-    let mut names = Names::default();
-    names.insert(node.id, node.description.hostname);
-    let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
-    let mut rows = Vec::with_capacity(listed.rows.len());
-    for record in &listed.rows {
-        if !known.contains_key(record.run()) {
-            known.insert(record.run().clone(), service.store().run(record.run()).await?);
-        }
-        let task = match &known[record.run()] {
-            Some(run) => runs::label(&run.definition, record.step()),
-            None => format!("step {}", record.step()),
-        };
-        rows.push(Execution::of(record, task, &names));
-    }
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
 /// Drains a node: it finishes its work and gets no new work

@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use downbeat_api::{End, RunChunk};
-use downbeat_core::execution::Execution as Record;
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::{RunRecord, RunStatus};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::executions::{Part, label};
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, live, sse};
 use super::output::{READ_AT_ONCE, chunk_view};
 use super::problem::HttpResult;
-use super::runs;
 use super::wake::{Look, Wake};
 use crate::service::Service;
 
@@ -48,17 +47,10 @@ pub(super) struct RunOutputQuery {
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
     responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    id: Id,
-    query: Query<RunOutputQuery>,
-) -> HttpResult<Response> {
-    let run = service.run(&caller, &id.run()).await?;
-    let node = match &query.node {
-        Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
-        None => None,
-    };
-    let part = Part { node, step: query.step, item: query.item };
+pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> HttpResult<Response> {
+    let Api(service, caller) = &api;
+    let run = service.run(caller, &id.run()).await?;
+    let part = Part::of(&api, &run, query.node.as_deref(), query.step, query.item).await?;
     let merged = Merged {
         service: service.clone(),
         run: run.id.clone(),
@@ -68,15 +60,8 @@ pub(super) async fn show(
         status: RunStatus::Pending,
         over: false,
     };
-    let (wake, follow) = (Wake::new(&service), query.follow);
-    Ok(live(&service, Stream { merged, wake, listed_at: None, relist: true, follow }))
-}
-
-/// Selects executions of a run; a missing field selects all.
-struct Part {
-    node: Option<NodeId>,
-    step: Option<u32>,
-    item: Option<u32>,
+    let (wake, follow) = (Wake::new(service), query.follow);
+    Ok(live(service, Stream { merged, wake, listed_at: None, relist: true, follow }))
 }
 
 struct Merged {
@@ -107,13 +92,14 @@ impl Merged {
     /// Notes new and ended executions. `run` was read before they are listed.
     async fn list(&mut self, run: RunRecord) -> HttpResult<()> {
         let mut executions = self.service.store().executions_of(&self.run).await?;
-        executions.retain(|execution| self.wants(execution));
+        // Only executions that were leased can have output.
+        executions.retain(|execution| execution.state.lease().is_some() && self.part.selects(execution));
         let names = self.service.names(&run, &executions).await?;
         for execution in executions {
             let closed = !execution.state.status().is_open();
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
                 step: execution.step(),
-                task: runs::label(&run.definition, execution.step()),
+                task: label(&run.definition, execution.step()),
                 item: execution.item(),
                 node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
                 attempt: execution.attempt,
@@ -129,14 +115,6 @@ impl Merged {
         self.status = run.state().status();
         self.over = run.state().is_terminal();
         Ok(())
-    }
-
-    /// Selects executions that were leased: only those can have output.
-    fn wants(&self, execution: &Record) -> bool {
-        execution.state.lease().is_some()
-            && self.part.step.is_none_or(|step| execution.step() == step)
-            && self.part.item.is_none_or(|item| execution.item() == Some(item))
-            && self.part.node.is_none_or(|node| execution.node() == Some(node))
     }
 
     /// Reads more output of one execution, and queues it again if there is more.

@@ -3,11 +3,10 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{EndRules, Execution, List, Names, Plan, Run, RunProgress, RunSummary, code};
-use downbeat_core::execution::{Execution as Record, Status};
+use downbeat_api::{EndRules, List, Names, Plan, Run, RunProgress, RunSummary, code};
+use downbeat_core::execution::Status;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
-use downbeat_core::spec::Definition;
-use downbeat_store::{ExecutionFilter, Listed, RunFilter};
+use downbeat_store::RunFilter;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -116,12 +115,6 @@ async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProg
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
     Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
-}
-
-/// Returns the display name of a step.
-pub(super) fn label(definition: &Definition, step: u32) -> String {
-    let mut leaves = definition.steps();
-    leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -316,75 +309,6 @@ pub(super) async fn retry(
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ExecutionsQuery {
-    /// Only executions of these statuses, comma-separated.
-    status: Option<String>,
-    /// Only executions of this node, by hostname or id.
-    node: Option<String>,
-    /// Only executions of this step.
-    step: Option<u32>,
-    /// Only executions of this item of `for_each`, from 0.
-    item: Option<u32>,
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
-/// Lists a run's executions, every attempt of every step, in the order of creation
-#[utoipa::path(
-    get, operation_id = "listRunExecutions", path = "/runs/{id}/executions", tag = "runs",
-    params(("id" = String, Path, description = "The run's id"), ExecutionsQuery),
-    responses((status = 200, description = "One page of executions", body = List<Execution>))
-)]
-pub(super) async fn executions(
-    Api(service, caller): Api,
-    id: Id,
-    query: Query<ExecutionsQuery>,
-) -> Reply<List<Execution>> {
-    let page = page(query.limit, query.offset)?;
-    let run = service.run(&caller, &id.run()).await?;
-    let node = match &query.node {
-        Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
-        None => None,
-    };
-    let filter = ExecutionFilter {
-        run: Some(run.id.clone()),
-        node,
-        step: query.step,
-        statuses: statuses(query.status.as_deref())?,
-    };
-    let listed = match query.item {
-        None => service.executions(&caller, &filter, page).await?,
-        Some(item) => {
-            let mut all = service.store().executions_of(&run.id).await?;
-            all.retain(|execution| execution.item() == Some(item) && is_wanted(execution, &filter));
-            let total = all.len() as u64;
-            let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
-            Listed { rows: rows.take(page.limit as usize).collect(), total }
-        }
-    };
-    let names = service.names(&run, &listed.rows).await?;
-    let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
-    let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
-    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
-}
-
-/// Filters like the store, which cannot filter by item.
-fn is_wanted(execution: &Record, filter: &ExecutionFilter) -> bool {
-    filter.node.is_none_or(|node| execution.node() == Some(node))
-        && filter.step.is_none_or(|step| execution.step() == step)
-        && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
-}
-
-pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
-    words("status", text, &Status::ALL.map(Status::as_str).join(", "), Status::parse)
 }
 
 /// Shows the plan of a run

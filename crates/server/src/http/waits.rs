@@ -7,8 +7,8 @@ use downbeat_core::execution::{Execution as Record, Status, Stream};
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
 
+use super::executions::label;
 use super::problem::HttpResult;
-use super::runs::label;
 use crate::service::Service;
 
 /// For how many pending steps to show reasons: each placed step needs a check of every node.

@@ -143,11 +143,7 @@ impl Applier {
             self.parts.runs.perform(&events);
             self.parts.feed.publish(events);
         }
-        let mut grown: Vec<_> = output.iter().map(|chunk| chunk.execution).collect();
-        grown.dedup();
-        for execution in grown {
-            self.parts.outputs.announce(execution);
-        }
+        self.parts.outputs.announce(&output);
         Ok(())
     }
 }

@@ -78,7 +78,11 @@ impl Host {
                 )));
             }
         };
-        self.end_former_sessions(node, session, &kept, is_another).await?;
+        let reason = if is_another { "another agent replaced this one" } else { "the agent restarted" };
+        // After the commit nothing more is leased to former sessions.
+        let former =
+            |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
+        self.end_leases(node, reason, former).await?;
         self.parts.dispatcher.wake();
         let (hostname, results) = (&description.hostname, kept.len());
         info!(%node, hostname, %session, results, "node registered");
@@ -112,20 +116,6 @@ impl Host {
             })
         };
         Ok(held.iter().filter(|execution| counts(execution)).map(|execution| execution.id).collect())
-    }
-
-    /// Ends the leases of former sessions. Called after the registration is committed: nothing more is leased to them.
-    async fn end_former_sessions(
-        &self,
-        node: NodeId,
-        session: SessionId,
-        kept: &BTreeSet<ExecutionId>,
-        is_another: bool,
-    ) -> Result<()> {
-        let reason = if is_another { "another agent replaced this one" } else { "the agent restarted" };
-        let former =
-            |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
-        self.end_leases(node, reason, former).await
     }
 
     /// Ends the leases of a node that `selects` returns true for.

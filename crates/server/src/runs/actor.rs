@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use downbeat_core::run::Course;
 use downbeat_core::run::engine::Turn;
-use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Dice, Refusal};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -119,7 +119,7 @@ impl Actor {
     ) -> Result<(), Disowned> {
         loop {
             if reserving == Reserving::On {
-                reserve(&self.parts.dispatcher, &mut changes, self.parts.clock.now(), &mut self.dice);
+                self.parts.dispatcher.reserve(&mut changes, self.parts.clock.now(), &mut self.dice);
             }
             let committed = tokio::select! {
                 biased;
@@ -136,7 +136,7 @@ impl Actor {
                 }
                 Err(error) => {
                     warn!(%error, "cannot commit; trying again");
-                    release(&self.parts.dispatcher, &mut changes);
+                    self.parts.dispatcher.release(&mut changes);
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(RETRY) => {}
@@ -153,7 +153,7 @@ impl Actor {
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
             self.parts.dispatcher.refused(&change, &refusal);
-            release(&self.parts.dispatcher, std::slice::from_mut(&mut change));
+            self.parts.dispatcher.release(std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
                 // An older server has just joined, and the whole submission was refused: the rest is committed again.
@@ -192,28 +192,6 @@ pub(super) fn refused_for_nodes(
             again.push(change);
         }
     }
-    release(dispatcher, &mut again);
+    dispatcher.release(&mut again);
     again
-}
-
-/// Leases new executions to nodes that wait for work.
-pub(super) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
-    for change in changes {
-        if let Change::ExecutionsAdded { executions, .. } = change {
-            dispatcher.reserve(executions, now, dice);
-        }
-    }
-}
-
-/// Takes such leases back if their commit failed.
-pub(super) fn release(dispatcher: &Dispatcher, changes: &mut [Change]) {
-    use downbeat_core::execution::State;
-    for change in changes {
-        if let Change::ExecutionsAdded { executions, .. } = change {
-            dispatcher.board().release(executions.iter());
-            for execution in executions.iter_mut().filter(|e| matches!(e.state, State::Leased { .. })) {
-                execution.state = State::Pending { not_before: None };
-            }
-        }
-    }
 }

@@ -8,7 +8,7 @@ use downbeat_core::run::{Course, Gate, New, RunMade, RunRecord};
 use downbeat_core::{Refusal, level};
 use tracing::info;
 
-use super::actor::{ActorParts, refused_for_nodes, release, reserve};
+use super::actor::{ActorParts, refused_for_nodes};
 use super::cache::Cache;
 use crate::error::Error;
 use crate::parts::Parts;
@@ -51,12 +51,12 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     }
     let works = parts.dispatcher.works();
     works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
-    reserve(&parts.dispatcher, &mut changes, now, &mut dice);
+    parts.dispatcher.reserve(&mut changes, now, &mut dice);
     let committed = parts.journal.commit(changes.clone()).await;
     let outcomes = match committed {
         Ok(outcomes) if outcomes[0].is_ok() => outcomes,
         failed => {
-            release(&parts.dispatcher, &mut changes);
+            parts.dispatcher.release(&mut changes);
             works.remove(&id);
             return Ok(failed?.swap_remove(0).map(|()| run));
         }

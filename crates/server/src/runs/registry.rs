@@ -96,13 +96,6 @@ impl Runs {
         self.tasks.wait().await;
     }
 
-    fn send_to_all(&self, node: NodeId) {
-        for mailbox in self.mailboxes().values() {
-            // An actor that has ended needs no messages.
-            let _ = mailbox.send(Input::NodeGone(node));
-        }
-    }
-
     /// Counts the executions that a change ends.
     fn count(&self, change: &Change) {
         match change {
@@ -140,7 +133,10 @@ impl Perform for Runs {
             if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
             | Change::NodeDeleted { node, .. } = event.change
             {
-                self.send_to_all(node);
+                for mailbox in self.mailboxes().values() {
+                    // An actor that has ended needs no messages.
+                    let _ = mailbox.send(Input::NodeGone(node));
+                }
             }
         }
         let mailboxes = self.mailboxes();

@@ -47,7 +47,7 @@ pub(super) struct Doors {
 /// Starts a server on a store of its own. Everything that it spawns logs in the current span.
 pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Server, StartError> {
     let (mut server, doors) = base(order, store, None).await?;
-    let (parts, stopping) = (server.parts.clone(), server.stopping.clone());
+    let (parts, stopping) = (server.service.parts.clone(), server.stopping.clone());
     let member = Arc::new(Membership::join(parts.clone()).await?);
     server.signing = Some(spawn(Arc::clone(&member).send_heartbeats(stopping.clone())));
     member.take_over_ownerless().await;
@@ -61,7 +61,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
-        let host = Arc::clone(&server.host);
+        let host = Arc::new(Host::new(parts.clone()));
         server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
         server.listeners.push(spawn(rpc::serve(doors.grpc, host, rpc::LIMITS, parts.closing.clone())));
         let (http, grpc) = (server.http_addr, server.grpc_addr);
@@ -74,7 +74,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
 pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Server, StartError> {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(&copy);
     let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
-    let parts = server.parts.clone();
+    let parts = server.service.parts.clone();
     parts.metrics.start_from(&parts.store.tally().await?);
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
@@ -172,9 +172,7 @@ async fn base(
         span: Span::current(),
     };
     let server = Server {
-        service: Service::new(parts.clone()),
-        host: Arc::new(Host::new(parts.clone())),
-        parts,
+        service: Service::new(parts),
         http_addr,
         grpc_addr,
         found_nothing: last_seq == 0,
