@@ -1,7 +1,6 @@
 //! Owns nodes and clusters.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use axum::Json;
 use downbeat_api::{Cluster, DeletedNode, List, Node, NodeSummary};
@@ -12,6 +11,7 @@ use utoipa::IntoParams;
 
 use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
 use super::problem::{HttpResult, Reply};
+use super::system::zeros;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
 use crate::nodes::Force;
@@ -227,7 +227,7 @@ pub(super) async fn cluster(Api(service, caller): Api, id: Id, _: Query<Nothing>
 }
 
 async fn shown_cluster(service: &Service, caller: &Caller, id: ClusterId) -> HttpResult<Cluster> {
-    let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+    let mut nodes = zeros(NodeStatus::ALL);
     for node in service.nodes(caller, Some(id)).await? {
         *nodes.entry(node.status).or_default() += 1;
     }

@@ -13,7 +13,7 @@ use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
-use downbeat_store::{ServerRecord, Tally};
+use downbeat_store::ServerRecord;
 
 use super::extract::{Api, Nothing, PageQuery, Query, page};
 use super::problem::{Failure, HttpResult, Reply};
@@ -27,7 +27,14 @@ use crate::service::Service;
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
 pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Reply<Status> {
-    let (runs, executions, nodes) = counts(service.tally(&caller).await?);
+    let tally = service.tally(&caller).await?;
+    let mut runs = zeros(RunStatus::ALL);
+    for (state, count) in tally.runs {
+        *runs.entry(state.status()).or_default() += count;
+    }
+    let (mut executions, mut nodes) = (zeros(ExecutionStatus::ALL), zeros(NodeStatus::ALL));
+    executions.extend(tally.executions);
+    nodes.extend(tally.nodes);
     let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
@@ -95,19 +102,9 @@ fn server_view(server: ServerRecord, alive: bool, runs: u64) -> Server {
     }
 }
 
-/// Counts by run status, execution status and node status, including zeros.
-type Counts = (BTreeMap<RunStatus, u64>, BTreeMap<ExecutionStatus, u64>, BTreeMap<NodeStatus, u64>);
-
-fn counts(tally: Tally) -> Counts {
-    let mut runs: BTreeMap<_, _> = RunStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    for (state, count) in tally.runs {
-        *runs.entry(state.status()).or_default() += count;
-    }
-    let mut executions: BTreeMap<_, _> = ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    executions.extend(tally.executions);
-    let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    nodes.extend(tally.nodes);
-    (runs, executions, nodes)
+/// Counts by status: a status that does not occur has a count, too.
+pub(super) fn zeros<S: Ord>(all: impl IntoIterator<Item = S>) -> BTreeMap<S, u64> {
+    all.into_iter().map(|status| (status, 0)).collect()
 }
 
 /// Returns `ok` if the process runs

@@ -301,10 +301,8 @@ impl Writer {
             while let Ok(submission) = queue.try_recv() {
                 let _ = submission.reply.send(Err(CommitError(error.to_string())));
             }
-            tokio::select! {
-                biased;
-                () = tokio::time::sleep(STORE_RETRY) => {}
-                () = stop.cancelled() => return,
+            if stop.run_until_cancelled(tokio::time::sleep(STORE_RETRY)).await.is_none() {
+                return;
             }
         }
         self.condition.available.store(true, Ordering::Release);

@@ -55,10 +55,7 @@ impl Follower {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.follow_forever() => {}
-        }
+        stop.run_until_cancelled(self.follow_forever()).await;
         // A half-received snapshot must not keep the store open.
         self.applier.forget_loading();
     }

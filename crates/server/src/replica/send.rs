@@ -83,11 +83,8 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
     };
     let closing = parts.closing.clone();
     let send = async move {
-        tokio::select! {
-            ended = sender.run(since, until) => if let Err(why) = ended {
-                info!(%why, "stopped sending to a replica");
-            },
-            () = closing.cancelled() => {}
+        if let Some(Err(why)) = closing.run_until_cancelled(sender.run(since, until)).await {
+            info!(%why, "stopped sending to a replica");
         }
     };
     tokio::spawn(tracing::Instrument::instrument(send, parts.span.clone()));

@@ -137,10 +137,8 @@ impl Actor {
                 Err(error) => {
                     warn!(%error, "cannot commit; trying again");
                     self.parts.dispatcher.release(&mut changes);
-                    tokio::select! {
-                        biased;
-                        () = tokio::time::sleep(RETRY) => {}
-                        () = stop.cancelled() => return Err(Disowned),
+                    if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+                        return Err(Disowned);
                     }
                 }
             }

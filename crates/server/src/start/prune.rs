@@ -15,12 +15,7 @@ const PRUNE_MOST: u32 = 200;
 
 pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);
-    loop {
-        tokio::select! {
-            biased;
-            () = tokio::time::sleep(PRUNE_EVERY) => {}
-            () = stop.cancelled() => return,
-        }
+    while stop.run_until_cancelled(tokio::time::sleep(PRUNE_EVERY)).await.is_some() {
         // Without retention, or with one longer than the calendar, no run is removed; the other cleanup still runs.
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
