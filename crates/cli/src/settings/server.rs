@@ -85,14 +85,6 @@ impl HasSection for ServerKeys {
     const SECTION: Section = SERVER;
 }
 
-/// Returns this machine's name.
-pub(crate) fn hostname() -> String {
-    nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok())
-        .unwrap_or_else(|| "localhost".to_owned())
-}
-
 impl ServerKeys {
     pub(crate) fn node_stale_after(&self) -> Span {
         self.node_stale_after.unwrap_or(Span(self.heartbeat_interval.0 * 3))

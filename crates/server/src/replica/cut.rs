@@ -3,7 +3,7 @@
 use downbeat_store::Part;
 use serde::Serialize;
 
-use crate::size::size;
+use crate::pace::size;
 
 /// Far below a replica's limit. A single row may be larger, but not larger than a job file and its plan.
 const BYTES: usize = 4 * 1024 * 1024;

@@ -1,8 +1,11 @@
 //! Owns frames: what a primary sends to a replica, one JSON document per line.
 
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::LeaseToken;
 use downbeat_core::{Event, Timestamp};
 use downbeat_store::{Kept, OutputChunk, Part, Seen, ServerRecord};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// The version of the frames and their meaning. A replica follows only a primary of the same version.
 pub(super) const VERSION: u32 = 1;
@@ -45,10 +48,22 @@ impl Frame {
         line.push(b'\n');
         line
     }
+}
 
-    pub(super) fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(line)
+/// Masks a lease token. Tokens never leave the server: the holder of a token may act for the execution. Equal
+/// tokens have equal masks, so the guards of a copy work; a mask does not reveal its token.
+fn mask(token: &mut LeaseToken) {
+    *token = LeaseToken(Uuid::new_v5(&Uuid::NAMESPACE_OID, token.0.as_bytes()));
+}
+
+pub(super) fn mask_execution(execution: &mut Execution) {
+    if let Some(lease) = execution.state.lease_mut() {
+        mask(&mut lease.token);
     }
+}
+
+pub(super) fn mask_event(event: &mut Event) {
+    event.change.tokens_mut().for_each(mask);
 }
 
 /// Distinguishes two events of the same number, in case the store was reset or replaced.
@@ -93,7 +108,7 @@ mod tests {
         for frame in frames {
             let line = frame.line();
             assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-            assert_eq!(Frame::read(&line).unwrap(), frame);
+            assert_eq!(serde_json::from_slice::<Frame>(&line).unwrap(), frame);
         }
         let other = Event { server: ServerId(uuid::Uuid::max()), ..event.clone() };
         assert_ne!(fingerprint(&event), fingerprint(&other));
