@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::memory::MemoryStore;
-use crate::port::{Error, OutputChunk, ServerRecord, Store};
+use crate::port::{Error, OutputChunk, Result, ServerRecord, Store};
 use crate::sqlite::SqliteStore;
 
 /// Rows per part of a snapshot: few enough for a few megabytes at most. Definitions are the large ones.
@@ -84,10 +84,10 @@ pub enum Diverged {
 #[async_trait]
 pub trait Replica: Store {
     /// Returns true if the store contains a complete copy.
-    async fn is_copied(&self) -> Result<bool, Error>;
+    async fn is_copied(&self) -> Result<bool>;
     /// Replaces everything with a snapshot. Readers see the old state until the snapshot is complete; without its end
     /// nothing changes. Returns the snapshot's sequence number.
-    async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64, Error>;
+    async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64>;
     /// Applies events of another store with their numbers, in their order, all or none. Output comes with them, so that
     /// a reader who sees an execution's end also finds its output; it is appended as by
     /// [`DirectWrites::append_output`](crate::DirectWrites::append_output).
@@ -96,17 +96,17 @@ pub trait Replica: Store {
         events: &[Event],
         output: &[OutputChunk],
         keep_bytes: u64,
-    ) -> Result<Replicated, Error>;
+    ) -> Result<Replicated>;
     /// Removes everything that the other store has removed.
-    async fn forget(&self, kept: &Kept) -> Result<(), Error>;
+    async fn forget(&self, kept: &Kept) -> Result<()>;
     /// Records heartbeats of the other store; those of other sessions are ignored.
-    async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error>;
+    async fn see_nodes(&self, seen: &[Seen]) -> Result<()>;
     /// Replaces the list of servers.
-    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error>;
+    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<()>;
 }
 
 /// Opens a store for a copy: `sqlite:PATH`, new or already a replica's, or `memory:`.
-pub async fn open_replica(location: &str) -> Result<Arc<dyn Replica>, Error> {
+pub async fn open_replica(location: &str) -> Result<Arc<dyn Replica>> {
     if location == "memory:" {
         return Ok(Arc::new(MemoryStore::new()));
     }

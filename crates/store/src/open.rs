@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::memory::MemoryStore;
-use crate::port::{Error, Store};
+use crate::port::{Error, Result, Store};
 use crate::postgres::PostgresStore;
 use crate::sqlite::SqliteStore;
 
 /// Opens `sqlite:PATH`, `postgres://USER@HOST:PORT/DATABASE` or `memory:`, and brings its schema up to date.
-pub async fn open(location: &str) -> Result<Arc<dyn Store>, Error> {
+pub async fn open(location: &str) -> Result<Arc<dyn Store>> {
     if location == "memory:" {
         return Ok(Arc::new(MemoryStore::new()));
     }

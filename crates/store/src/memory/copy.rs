@@ -19,7 +19,7 @@ use crate::copy::{
     CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
     Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, registration,
 };
-use crate::port::{Error, OutputChunk, ServerRecord, Source};
+use crate::port::{OutputChunk, Result, ServerRecord, Source};
 
 impl State {
     fn parts(&self) -> Vec<Part> {
@@ -136,7 +136,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
 
 #[async_trait]
 impl Source for MemoryStore {
-    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         let parts = self.lock().parts();
         for part in parts {
             to.send(part).await.map_err(|_| interrupted())?;
@@ -144,7 +144,7 @@ impl Source for MemoryStore {
         Ok(())
     }
 
-    async fn kept(&self) -> Result<Kept, Error> {
+    async fn kept(&self) -> Result<Kept> {
         let state = self.lock();
         let ended = state.runs(|run| run.live.is_ended());
         let ends = ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone())));
@@ -155,12 +155,12 @@ impl Source for MemoryStore {
         })
     }
 
-    async fn presence(&self) -> Result<Vec<Seen>, Error> {
+    async fn presence(&self) -> Result<Vec<Seen>> {
         let state = self.lock();
         Ok(state.tables.nodes.iter().map(|(id, node)| (*id, node.session, node.seen_at)).collect())
     }
 
-    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>> {
         let state = self.lock();
         let from: BTreeMap<_, _> = from.iter().copied().collect();
         let kept = from.iter().filter_map(|(id, from)| Some((state.output.get(id)?, *from)));
@@ -171,11 +171,11 @@ impl Source for MemoryStore {
 
 #[async_trait]
 impl Replica for MemoryStore {
-    async fn is_copied(&self) -> Result<bool, Error> {
+    async fn is_copied(&self) -> Result<bool> {
         Ok(self.lock().copied)
     }
 
-    async fn replace(&self, mut parts: mpsc::Receiver<Part>) -> Result<u64, Error> {
+    async fn replace(&self, mut parts: mpsc::Receiver<Part>) -> Result<u64> {
         let mut copy = State { copied: true, ..State::empty() };
         while let Some(part) = parts.recv().await {
             if let Some(seq) = copy.put(part) {
@@ -193,7 +193,7 @@ impl Replica for MemoryStore {
         events: &[Event],
         output: &[OutputChunk],
         keep_bytes: u64,
-    ) -> Result<Replicated, Error> {
+    ) -> Result<Replicated> {
         let mut state = self.lock();
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
@@ -211,7 +211,7 @@ impl Replica for MemoryStore {
         Ok(Replicated::Applied)
     }
 
-    async fn forget(&self, kept: &Kept) -> Result<(), Error> {
+    async fn forget(&self, kept: &Kept) -> Result<()> {
         let mut state = self.lock();
         let gone = state.runs(|run| {
             run.live.finished_at().is_some_and(|at| {
@@ -232,7 +232,7 @@ impl Replica for MemoryStore {
         Ok(())
     }
 
-    async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
+    async fn see_nodes(&self, seen: &[Seen]) -> Result<()> {
         let mut state = self.lock();
         for (id, session, at) in seen {
             if let Some(node) = state.tables.nodes.get_mut(id).filter(|node| node.session == *session) {
@@ -242,7 +242,7 @@ impl Replica for MemoryStore {
         Ok(())
     }
 
-    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {
+    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<()> {
         self.lock().servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         Ok(())
     }

@@ -6,6 +6,7 @@ mod record;
 mod store;
 
 pub use error::Error;
+pub(crate) use error::Result;
 pub use reads::{
     Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped, Wrapper,
 };

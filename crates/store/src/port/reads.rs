@@ -16,7 +16,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::store::{DirectWrites, Store};
 use super::{
-    Committed, Error, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, RunFilter,
+    Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, Result, RunFilter,
     ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
@@ -33,12 +33,12 @@ macro_rules! reads {
             $(#[$doc])*
             #[async_trait]
             pub trait $noun: Send + Sync {
-                $($(#[$note])* async fn $read(&$self $(, $arg: $type)*) -> Result<$answer, Error>;)+
+                $($(#[$note])* async fn $read(&$self $(, $arg: $type)*) -> Result<$answer>;)+
             }
 
             #[async_trait]
             impl<W: Wrapper> $noun for Wrapped<W> {
-                $(async fn $read(&$self $(, $arg: $type)*) -> Result<$answer, Error> {
+                $(async fn $read(&$self $(, $arg: $type)*) -> Result<$answer> {
                     $self.0.$read($($arg),*).await
                 })+
             }
@@ -50,15 +50,15 @@ macro_rules! reads {
         pub trait Wrapper: Debug + Send + Sync + 'static {
             fn store(&self) -> &dyn Store;
 
-            async fn read<T, R>(&self, read: R) -> Result<T, Error>
+            async fn read<T, R>(&self, read: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T, Error>> + Send;
+                R: Future<Output = Result<T>> + Send;
 
-            async fn write<T, R>(&self, write: R) -> Result<T, Error>
+            async fn write<T, R>(&self, write: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T, Error>> + Send;
+                R: Future<Output = Result<T>> + Send;
 
             fn is_shared(&self) -> bool {
                 self.store().is_shared()
@@ -68,11 +68,11 @@ macro_rules! reads {
                 self.store().hints()
             }
 
-            async fn now(&self) -> Result<Option<Timestamp>, Error> {
+            async fn now(&self) -> Result<Option<Timestamp>> {
                 self.read(self.store().now()).await
             }
 
-            async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+            async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
                 self.write(self.store().commit(server, changes)).await
             }
 
@@ -80,15 +80,15 @@ macro_rules! reads {
                 &self,
                 seen: &[(NodeId, SessionId)],
                 at: Timestamp,
-            ) -> Result<Vec<bool>, Error> {
+            ) -> Result<Vec<bool>> {
                 self.write(self.store().touch_nodes(seen, at)).await
             }
 
-            async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+            async fn remove_server(&self, id: ServerId) -> Result<()> {
                 self.write(self.store().remove_server(id)).await
             }
 
-            $($(async fn $read(&$self $(, $arg: $type)*) -> Result<$answer, Error> {
+            $($(async fn $read(&$self $(, $arg: $type)*) -> Result<$answer> {
                 $self.read($self.store().$read($($arg),*)).await
             })+)+
         }
@@ -191,23 +191,23 @@ pub struct Wrapped<W>(pub W);
 
 #[async_trait]
 impl<W: Wrapper> DirectWrites for Wrapped<W> {
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>> {
         self.0.touch_nodes(seen, at).await
     }
 
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {
         self.0.write(self.0.store().append_output(chunks, keep_bytes)).await
     }
 
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+    async fn put_server(&self, server: &ServerRecord) -> Result<()> {
         self.0.write(self.0.store().put_server(server)).await
     }
 
-    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+    async fn remove_server(&self, id: ServerId) -> Result<()> {
         self.0.remove_server(id).await
     }
 
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         self.0.write(self.0.store().prune(before, most)).await
     }
 }
@@ -226,15 +226,15 @@ impl<W: Wrapper> Store for Wrapped<W> {
         self.0.hints()
     }
 
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+    async fn now(&self) -> Result<Option<Timestamp>> {
         self.0.now().await
     }
 
-    async fn health(&self) -> Result<(), Error> {
+    async fn health(&self) -> Result<()> {
         self.0.read(self.0.store().health()).await
     }
 
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
         self.0.commit(server, changes).await
     }
 

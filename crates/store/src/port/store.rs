@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use super::reads::{Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals};
-use super::{Committed, Error, Hint, OutputChunk, ServerRecord};
+use super::{Committed, Hint, OutputChunk, Result, ServerRecord};
 
 /// Stores all state. Implementations do not differ in anything that the conformance suite can observe.
 #[async_trait]
@@ -37,18 +37,18 @@ pub trait Store:
     fn hints(&self) -> broadcast::Receiver<Hint>;
 
     /// Returns the time of the store's own clock, which decides between servers that share it.
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+    async fn now(&self) -> Result<Option<Timestamp>> {
         Ok(None)
     }
 
     /// Checks, without writing, that the store can be written: its files exist and are not damaged, and their disk has
     /// room.
-    async fn health(&self) -> Result<(), Error>;
+    async fn health(&self) -> Result<()>;
 
     /// Applies a batch in one durable transaction: kinds in the order of [`Change::phase`], within a kind as given.
     /// Every guard is checked; a refused change has no effect on anything. Each applied change becomes an event,
     /// numbered without gaps in the order of commits, also among several servers.
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error>;
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed>;
 
     /// Waits for active calls, and closes files and connections.
     async fn close(&self);
@@ -59,17 +59,17 @@ pub trait Store:
 pub trait DirectWrites: Send + Sync {
     /// Records heartbeats in one write. Returns, for each, whether that session is the node's current one; only those
     /// are recorded.
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error>;
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>>;
 
     /// Appends output and keeps about `keep_bytes` of each execution by dropping its oldest chunks. Chunks of unknown
     /// executions are dropped.
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error>;
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()>;
 
     /// Writes a server's heartbeat, and removes any other server of the same name.
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error>;
-    async fn remove_server(&self, id: ServerId) -> Result<(), Error>;
+    async fn put_server(&self, server: &ServerRecord) -> Result<()>;
+    async fn remove_server(&self, id: ServerId) -> Result<()>;
 
     /// Removes runs that ended before `before`, with their executions and output, and older events; at most `most` runs
     /// per call. Returns how many runs were removed.
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error>;
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64>;
 }

@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::connect::{run_work, within, within_for};
-use super::failure::Failure;
+use super::failure::{Failure, Result};
 use super::save;
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
@@ -90,7 +90,7 @@ async fn attempt(
     changes: &[Change],
     new_ids: NewIds,
     hints: &str,
-) -> Result<Committed, Failure> {
+) -> Result<Committed> {
     let client = pool.get().await?;
     let begun = within(async {
         let (mut tables, transaction) = begin(&client, &Needs::of(changes, new_ids)).await?;
@@ -150,7 +150,7 @@ async fn find_outcome(
     last: &str,
     verdicts: Verdicts,
     failure: Failure,
-) -> Result<Committed, Failure> {
+) -> Result<Committed> {
     let give_up_at = tokio::time::Instant::now() + OUTCOME_TIMEOUT;
     loop {
         match ask_outcome(pool, server, transaction, last).await {
@@ -178,17 +178,12 @@ enum Outcome {
 
 /// Queries the outcome once; `last` is the batch's last event. The transaction's id alone is not enough: after a crash
 /// PostgreSQL may reuse the id of a transaction that left no trace.
-async fn ask_outcome(
-    pool: &Pool,
-    server: ServerId,
-    transaction: &str,
-    last: &str,
-) -> Result<Outcome, Failure> {
+async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
     let client = pool.get().await?;
     run_work(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
-async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {
+async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
     let row = match client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await {
         // The id is in the future: a crash undid the transaction.
         Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => {
@@ -236,7 +231,7 @@ fn lock_statements(needs: &Needs<'_>) -> String {
 
 /// Begins a transaction, and locks and loads the rows that the guards read, in one flight. Also returns the
 /// transaction's id.
-async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
+async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
     let deleted_nodes: Vec<Uuid> = needs.deleted.iter().map(|(node, _)| node.0).collect();
@@ -327,7 +322,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
 /// Counts the uses of the limits that the batch needs, under a lock, so that no other server adds uses at the same
 /// time. The lock comes after those of rows, and its owner never waits for a row of another. Freeing a slot needs no
 /// lock: a slot that is not visible as free yet may be requested again.
-async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
+async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<()> {
     let checks: Vec<LimitCheck<'_>> = LimitCheck::of(changes, tables).into_iter().collect();
     if checks.is_empty() {
         return Ok(());

@@ -12,7 +12,7 @@ use futures_util::join;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::failure::Failure;
+use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
@@ -96,7 +96,7 @@ pub(super) async fn save(
     holds: &Holds<'_>,
     limits: &LimitChanges,
     hints: &str,
-) -> Result<i64, Failure> {
+) -> Result<i64> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);

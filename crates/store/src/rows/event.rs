@@ -10,7 +10,7 @@ use super::column::{Cells, Columns, columns};
 use super::record::Record;
 use super::scalar::{count, int, parse, time};
 use super::text::Text;
-use crate::port::Error;
+use crate::port::Result;
 
 columns! {
     /// The number of an event, and the server that committed it.
@@ -58,7 +58,7 @@ impl Record for Event {
     }
 
     /// An unknown kind comes from a newer program; a known kind that cannot be decoded is damaged.
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let (number, row) = EventRow::read(row, 0)?;
         let change = if Change::KINDS.contains(&&*row.kind.0) {
             parse("event", &row.data.0)?

@@ -12,7 +12,7 @@ use super::record::Record;
 use super::scalar::{json, parse, small, small_count, time};
 use super::state::StateColumns;
 use super::text::Text;
-use crate::port::Error;
+use crate::port::Result;
 
 columns! {
     /// The columns of `executions` that do not belong to its state.
@@ -48,7 +48,7 @@ impl<'a> FailedRow<'a> {
 /// A whole row of `executions`.
 pub(crate) type ExecutionRow<'a> = (StateColumns<'a>, MadeColumns<'a>);
 
-pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>, Error> {
+pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>> {
     let made = MadeColumns {
         run: execution.run().as_str().into(),
         step: small(execution.step()),
@@ -72,7 +72,7 @@ impl Record for Execution {
         &SELECT
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let (state, made) = ExecutionRow::read(row, 0)?;
         Ok(Execution {
             id: ExecutionId(state.id),

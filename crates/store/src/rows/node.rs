@@ -15,7 +15,7 @@ use super::record::Record;
 use super::scalar::{json, parse, time};
 use super::text::Text;
 use crate::batch::Deleted;
-use crate::port::Error;
+use crate::port::Result;
 
 columns! {
     /// The live part of a node: a row of `presence`.
@@ -41,7 +41,7 @@ impl NodeLiveRow {
         }
     }
 
-    fn live(&self) -> Result<(NodeId, NodeLive), Error> {
+    fn live(&self) -> Result<(NodeId, NodeLive)> {
         let live = NodeLive {
             session: SessionId(self.session),
             status: NodeStatus::decode(self.status)?,
@@ -60,7 +60,7 @@ impl Record for (NodeId, NodeLive) {
         &SELECT
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         NodeLiveRow::read(row, 0)?.live()
     }
 }
@@ -87,7 +87,7 @@ columns! {
 pub(crate) type DescribedRow<'a> = (NodeKey<'a>, DescriptionRow<'a>);
 
 /// Returns the row that a registration writes. A new session has not reported any problems.
-pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>, Error> {
+pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>> {
     let key =
         NodeKey { id: registration.node.0, hostname: registration.description.hostname.as_str().into() };
     let description = DescriptionRow {
@@ -108,7 +108,7 @@ columns! {
 }
 
 impl ProblemsRow<'_> {
-    pub(crate) fn of(node: NodeId, problems: &[String]) -> Result<Self, Error> {
+    pub(crate) fn of(node: NodeId, problems: &[String]) -> Result<Self> {
         let problems = (!problems.is_empty()).then(|| json(&problems)).transpose()?.map(Text::from);
         Ok(Self { id: node.0, problems })
     }
@@ -127,7 +127,7 @@ struct StoredRegistration<'a> {
 }
 
 /// Returns the column `registration`; none if it would be empty.
-fn registration_column(registration: &Registration) -> Result<Option<String>, Error> {
+fn registration_column(registration: &Registration) -> Result<Option<String>> {
     let Registration { session, installation, undelivered, former, .. } = registration;
     if installation.is_none() && undelivered.is_empty() && former.displaced().is_none() {
         return Ok(None);
@@ -171,7 +171,7 @@ impl Record for Tombstone {
         &SELECT
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let row = TombstoneRow::read(row, 0)?;
         Ok(Tombstone {
             node: NodeId(row.node),
@@ -216,7 +216,7 @@ impl Record for NodeRecord {
         &SELECT
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
         let kept: Option<StoredRegistration<'static>> =

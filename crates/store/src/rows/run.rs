@@ -11,7 +11,7 @@ use super::column::{Cells, Columns, columns};
 use super::record::Record;
 use super::scalar::{count, int, json, micros, params_column, parse, time, time_opt};
 use super::text::Text;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 columns! {
     /// The columns of `runs` that change.
@@ -82,7 +82,7 @@ impl<'a> RunLiveRow<'a> {
         }
     }
 
-    fn live(self) -> Result<(RunId, RunLive), Error> {
+    fn live(self) -> Result<(RunId, RunLive)> {
         let state = RunState::decode(self.state)?;
         let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error.map(String::from) };
         let end = time_opt(self.finished_at)?.map(|at| (at, end));
@@ -113,7 +113,7 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
     (RunLiveRow::of(&run.id, live), made)
 }
 
-pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>, Error> {
+pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>> {
     let definition = DefinitionRow {
         definition: json(&run.definition)?.into(),
         resolved: json(&run.resolved)?.into(),
@@ -129,7 +129,7 @@ impl Record for (RunId, RunLive) {
         &SELECT
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         RunLiveRow::read(row, 0)?.live()
     }
 }
@@ -143,7 +143,7 @@ impl Record for RunRecord {
         &SELECT
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let ((live, made), definition) = <(RunRow<'_>, DefinitionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
         let params = definition.params.map(|params| parse("params", &params.0)).transpose()?;

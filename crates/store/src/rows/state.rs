@@ -9,7 +9,7 @@ use super::codes::Code;
 use super::column::columns;
 use super::scalar::{micros, params_column, parse, time, time_opt};
 use super::text::Text;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 columns! {
     /// The columns of `executions` for an execution's state, after its id.
@@ -105,7 +105,7 @@ impl<'a> StateColumns<'a> {
         self.ended_at = Some(at.as_microsecond());
     }
 
-    pub(crate) fn state(self) -> Result<State, Error> {
+    pub(crate) fn state(self) -> Result<State> {
         let status = Status::decode(self.status)?;
         let missing =
             |column: &str| Error::Corrupt(format!("an execution with status {status} has no {column}"));

@@ -11,7 +11,7 @@ use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::failure::Failure;
+use super::failure::Result;
 use super::write::{Write, fetch, fetch_each};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
@@ -76,11 +76,7 @@ pub(super) static COUNT_ENDED: LazyLock<Write> = LazyLock::new(|| {
 });
 pub(super) static INSERT_EVENTS: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
 
-pub(crate) fn commit(
-    connection: &mut Connection,
-    server: ServerId,
-    changes: &[Change],
-) -> Result<Committed, Failure> {
+pub(crate) fn commit(connection: &mut Connection, server: ServerId, changes: &[Change]) -> Result<Committed> {
     match attempt(connection, server, changes, NewIds::Trusted) {
         // An execution exists already: check the ids before the second try.
         Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
@@ -93,7 +89,7 @@ fn attempt(
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
-) -> Result<Committed, Failure> {
+) -> Result<Committed> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
     count_uses(&transaction, changes, &mut tables)?;
@@ -114,7 +110,7 @@ fn attempt(
     Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
 }
 
-pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
+pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables> {
     let mut tables = Tables::default();
     if needs.clusters {
         tables.clusters.extend(fetch::<ClusterId>(transaction, ClusterId::select(), [])?);
@@ -154,12 +150,12 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
 }
 
 /// Usually there are none, which saves a lookup for each node.
-fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
+fn any_holds(transaction: &Transaction<'_>) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM holds)";
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
 }
 
-fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<(), Failure> {
+fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<()> {
     tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, needs.held.iter().map(|node| [node.0]))?);
     tables.holds.extend(fetch_each(
         transaction,
@@ -170,7 +166,7 @@ fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tab
 }
 
 /// Counts the runs that were not loaded.
-fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), Failure> {
+fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> {
     let sql = concat!(
         "SELECT id, ",
         condition!(run waits),
@@ -192,7 +188,7 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
 }
 
 /// Counts the uses of the limits that the batch needs.
-fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
+fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<()> {
     for check in LimitCheck::of(changes, tables) {
         let home: Option<_> = transaction
             .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
@@ -219,7 +215,7 @@ fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Ta
     Ok(())
 }
 
-fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(), Failure> {
+fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<()> {
     for execution in &limits.removed {
         transaction
             .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
@@ -233,7 +229,7 @@ fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(
 }
 
 /// Removes at most `most` expired uses of rates. Returns how many it removed.
-pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize, Failure> {
+pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize> {
     let mut remove = connection.prepare_cached(
         "DELETE FROM limit_uses WHERE (execution, key) IN \
          (SELECT execution, key FROM limit_uses WHERE until <= ?1 ORDER BY until LIMIT ?2)",
@@ -241,18 +237,14 @@ pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> 
     Ok(remove.execute(params![at.as_microsecond(), most])?)
 }
 
-pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<(), Failure> {
+pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<()> {
     for node in &holds.removed {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
     PUT_HOLDS.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
 }
 
-pub(super) fn save_nodes(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    dirty: &Dirty<'_>,
-) -> Result<(), Failure> {
+pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
     INSERT_TOMBSTONES.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
     for deleted in &dirty.nodes_deleted {
         // The node's presence is removed with it.
@@ -266,11 +258,7 @@ pub(super) fn save_nodes(
     SET_PROBLEMS.try_each(transaction, problems)
 }
 
-pub(super) fn save_runs(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    dirty: &Dirty<'_>,
-) -> Result<(), Failure> {
+pub(super) fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
     let created = dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id]));
     CREATE_RUN.each(transaction, created)?;
     DEFINE_RUN.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
@@ -281,7 +269,7 @@ pub(super) fn save_executions(
     transaction: &Transaction<'_>,
     tables: &Tables,
     dirty: &Dirty<'_>,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let executions = &tables.executions;
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
     INSERT_EXECUTION.try_each(transaction, added)?;
@@ -300,7 +288,7 @@ fn save_events(
     server: ServerId,
     changes: &[Change],
     verdicts: &Verdicts,
-) -> Result<u64, Failure> {
+) -> Result<u64> {
     let added = int(verdicts.applied.len() as u64);
     let last: i64 = transaction
         .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
-use super::failure::Failure;
+use super::failure::Result;
 use super::file;
 use crate::migrate::{self, Ran};
 use crate::port::Error;
@@ -60,7 +60,7 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
-pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
+pub(crate) fn writer(path: &Path) -> Result<Connection> {
     file::make_file(path)
         .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", path.display())))?;
     let mut connection = Connection::open(path)?;
@@ -78,7 +78,7 @@ pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
 }
 
 /// Refuses a database of another program. Databases of earlier releases have no mark, but a table of migrations.
-fn recognise(connection: &Connection, path: &Path) -> Result<(), Failure> {
+fn recognise(connection: &Connection, path: &Path) -> Result<()> {
     let id: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let is_ours =
@@ -93,14 +93,14 @@ fn recognise(connection: &Connection, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn reader(path: &Path) -> Result<Connection, Failure> {
+pub(crate) fn reader(path: &Path) -> Result<Connection> {
     let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     settings(&mut connection, READER_CACHE_KIB)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
-fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> {
+fn settings(connection: &mut Connection, cache_kib: i64) -> Result<()> {
     #[cfg(feature = "conformance")]
     trace(connection)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -112,7 +112,7 @@ fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> 
 }
 
 #[cfg(feature = "conformance")]
-fn trace(connection: &mut Connection) -> Result<(), Failure> {
+fn trace(connection: &mut Connection) -> Result<()> {
     use rusqlite::trace::{TraceEvent, TraceEventCodes};
     if let Some(listener) = LISTENER.get() {
         let log = |event: TraceEvent<'_>| {
@@ -125,7 +125,7 @@ fn trace(connection: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), Failure> {
+fn migrate(connection: &mut Connection) -> Result<()> {
     connection.execute_batch(
         "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL, \
          works_since INTEGER, program TEXT) STRICT",

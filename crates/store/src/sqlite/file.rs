@@ -12,7 +12,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 
 use super::failure::Failure;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// Only the server's own user may read a store: params and output may contain secrets.
 const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -79,7 +79,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// Must be called after SQLite has opened the database and written to its log.
-    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn of(path: &Path) -> Result<Self> {
         let known = |file: &Path| {
             identity(file)
                 .map_err(|error| Error::Unavailable(format!("cannot access `{}`: {error}", file.display())))
@@ -114,7 +114,7 @@ impl Files {
     }
 
     /// Fails if one of the files is no longer at its path.
-    pub(crate) fn check_exist(&self) -> Result<(), Error> {
+    pub(crate) fn check_exist(&self) -> Result<()> {
         let log = sibling(&self.path, "-wal");
         for (file, known) in [(&self.path, self.database), (&log, self.log)] {
             match identity(file) {
@@ -135,7 +135,7 @@ impl Files {
     }
 
     /// Fails if the files are damaged or missing, or if their disk is full or read-only.
-    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(damage) = self.damage().clone() {
             return Err(Error::Damaged(damage));
         }

@@ -16,7 +16,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{COUNT_ENDED, INSERT_EVENTS, load, save_executions, save_holds, save_nodes, save_runs};
-use super::failure::Failure;
+use super::failure::Result;
 use super::output::APPEND;
 use super::store::ADD_SERVER;
 use super::write::Write;
@@ -40,12 +40,12 @@ pub(super) enum Owner {
 
 const OWNER: &str = "user_version";
 
-fn owner(connection: &Connection) -> Result<i64, Failure> {
+fn owner(connection: &Connection) -> Result<i64> {
     Ok(connection.pragma_query_value(None, OWNER, |row| row.get(0))?)
 }
 
 /// Checks the owner: a server must not write to a copy, and a copy must not replace a server's state.
-pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<(), Failure> {
+pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<()> {
     let found = owner(connection)?;
     let path = path.display();
     if wanted == Owner::Server {
@@ -70,7 +70,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
     Ok(connection.pragma_update(None, OWNER, Owner::Replica as i64)?)
 }
 
-fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
+fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Definitions and presence are removed with their rows.
     let tables = [
@@ -111,7 +111,7 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
     Err(interrupted().into())
 }
 
-fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<(), Failure> {
+fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<()> {
     let mut tables = Tables::default();
     tables.nodes.extend(nodes.iter().map(|node| (node.id, NodeLive::of(node))));
     let problems: Vec<(NodeId, Vec<String>)> =
@@ -123,7 +123,7 @@ fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Resul
     save_nodes(transaction, &tables, &Dirty { nodes_registered, node_problems, ..Dirty::default() })
 }
 
-fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Failure> {
+fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<()> {
     let mut tables = Tables::default();
     tables.runs.extend(runs.iter().map(|run| (run.id.clone(), run.live.clone())));
     let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
@@ -131,12 +131,12 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Fai
     COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
-fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<(), Failure> {
+fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<()> {
     let taken = holds.iter().map(|(node, run)| (*node, run)).collect();
     save_holds(transaction, &Holds { added: taken, ..Holds::default() })
 }
 
-fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<(), Failure> {
+fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<()> {
     let mut tables = Tables::default();
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
@@ -144,7 +144,7 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
-fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Failure> {
+fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
     let rows = events.iter().map(|Event { seq, server, change }| {
         Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
     });
@@ -156,7 +156,7 @@ fn replicate(
     events: &[Event],
     chunks: &[OutputChunk],
     keep_bytes: u64,
-) -> Result<Replicated, Failure> {
+) -> Result<Replicated> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let last: i64 = transaction.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
     if let Err(gap) = follows(count(last)?, events) {
@@ -186,7 +186,7 @@ fn replicate(
 }
 
 /// Returns the ended runs before the first one that is kept.
-fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
+fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>> {
     let ended =
         concat!("SELECT id FROM runs WHERE finished_at IS NOT NULL AND state ", condition!(ended runs));
     let runs = match &kept.first_ended {
@@ -201,7 +201,7 @@ fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
     Ok(runs)
 }
 
-fn see(connection: &mut Connection, seen: &[Seen]) -> Result<(), Failure> {
+fn see(connection: &mut Connection, seen: &[Seen]) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut update = transaction.prepare_cached(
@@ -214,7 +214,7 @@ fn see(connection: &mut Connection, seen: &[Seen]) -> Result<(), Failure> {
     Ok(transaction.commit()?)
 }
 
-fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<(), Failure> {
+fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute("DELETE FROM servers", [])?;
     ADD_SERVER.each(&transaction, servers.iter().map(ServerRow::of))?;
