@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::process;
 use super::server::cannot;
 use super::site::Site;
-use crate::failure::Failure;
+use crate::failure::Result;
 
 const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
 
@@ -28,7 +28,7 @@ pub(super) struct Agents {
 
 impl Agents {
     /// Starts the agents and waits until the server sees all of them.
-    pub(super) async fn join(site: &Site, fleet: Fleet) -> Result<Self, Failure> {
+    pub(super) async fn join(site: &Site, fleet: Fleet) -> Result<Self> {
         let mut agents = Self { children: Vec::new() };
         for number in 0..fleet.nodes {
             agents.children.push(start(site, number, fleet.slots)?);
@@ -60,7 +60,7 @@ impl Drop for Agents {
     }
 }
 
-fn start(site: &Site, number: u32, slots: u32) -> Result<Child, Failure> {
+fn start(site: &Site, number: u32, slots: u32) -> Result<Child> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     let (name, directory) = (format!("agent-{number}"), site.directory());
     let log = OpenOptions::new().create(true).append(true).open(directory.join(format!("{name}.log")));

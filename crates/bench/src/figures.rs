@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::shares::{self, Share};
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::page::Part;
 
 /// The result of one load.
@@ -87,7 +87,7 @@ impl Figures {
 pub(super) struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    pub(super) fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self> {
         let histogram = Histogram::new_with_bounds(1, 600_000_000, 3);
         histogram.map(Self).map_err(|error| Failure::bug(format!("cannot count latencies: {error}")))
     }
@@ -100,7 +100,7 @@ impl Latencies {
         self.0.saturating_record_n(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), count);
     }
 
-    pub(super) fn add_all(&mut self, others: &Self) -> Result<(), Failure> {
+    pub(super) fn add_all(&mut self, others: &Self) -> Result<()> {
         let added = self.0.add(&others.0);
         added.map_err(|error| Failure::bug(format!("cannot add up latencies: {error}")))
     }

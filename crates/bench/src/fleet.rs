@@ -15,7 +15,7 @@ use super::server::Server;
 use super::shares::Meter;
 use super::site::{Site, Wanted, within};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::page::Part;
 
 /// The sizes of `--scale`: nodes, and steps of the list.
@@ -64,7 +64,7 @@ impl Fleet {
     }
 }
 
-pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet, Failure> {
+pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet> {
     if args.nodes == 0 || args.steps == 0 || args.rounds == 0 {
         return Err(Failure::bad_input("--nodes, --steps and --rounds must be more than 0"));
     }
@@ -91,7 +91,7 @@ struct Size {
 }
 
 impl Size {
-    async fn load(&self, site: &Site, note: Note) -> Result<Figures, Failure> {
+    async fn load(&self, site: &Site, note: Note) -> Result<Figures> {
         let server = site.first();
         note(&format!("{} nodes join", self.nodes));
         let begun = Instant::now();
@@ -106,13 +106,7 @@ impl Size {
         }
     }
 
-    async fn rounds(
-        &self,
-        site: &Site,
-        nodes: u32,
-        joined: Duration,
-        note: Note,
-    ) -> Result<Figures, Failure> {
+    async fn rounds(&self, site: &Site, nodes: u32, joined: Duration, note: Note) -> Result<Figures> {
         let (server, meter) = (site.first(), Meter::begin(site).await?);
         let (cpu_before, nodes_before) = (site.cpu_seconds(), process::cpu_seconds(nodes));
         let (mut latencies, mut total) = (Latencies::new()?, Duration::ZERO);
@@ -148,7 +142,7 @@ impl Size {
     }
 
     /// Submits, waits for the end, then waits until every node polls again.
-    async fn round(&self, server: &Server) -> Result<Duration, Failure> {
+    async fn round(&self, server: &Server) -> Result<Duration> {
         // A request costs the server time per node: the pause between requests limits the precision.
         let every = Duration::from_micros(u64::from(self.nodes)).clamp(LOOK_LEAST, LOOK_MOST);
         let before = server.metrics().await?.get(ENDED);

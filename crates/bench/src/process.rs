@@ -2,7 +2,7 @@
 
 use downbeat_agent::raise_open_files;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
@@ -34,7 +34,7 @@ pub(super) fn rss_bytes(process: u32) -> u64 {
 }
 
 /// Raises the limit of open files of this process and its children; fails if this many connections exceed it.
-pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
+pub(super) fn make_room_for(connections: u32) -> Result<()> {
     let needed = u64::from(connections) + OTHER_FILES;
     let hard = raise_open_files()
         .map_err(|error| Failure::bug(format!("cannot raise the limit of open files: {error}")))?;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::process;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Result};
 
 /// A server starts within this time, or something is wrong.
 const START: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) async fn start(launch: Launch) -> Result<Self, Failure> {
+    pub(super) async fn start(launch: Launch) -> Result<Self> {
         let child = launch.spawn("127.0.0.1:0", "127.0.0.1:0")?;
         let (client, nowhere) = (Client::new(&[], None)?, String::new());
         let mut server = Self { launch, child, http: nowhere.clone(), grpc: nowhere, client, spent: 0.0 };
@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// Restarts it at the same addresses.
-    pub(super) async fn start_again(&mut self) -> Result<(), Failure> {
+    pub(super) async fn start_again(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
             self.child = self.launch.spawn(&self.http, &self.grpc)?;
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    async fn until_ready(&mut self) -> Result<Ready, Failure> {
+    async fn until_ready(&mut self) -> Result<Ready> {
         let begun = Instant::now();
         loop {
             if let Ok(text) = std::fs::read_to_string(self.launch.ready_file()) {
@@ -105,7 +105,7 @@ impl Server {
     }
 
     /// Submits a definition and returns the run's id.
-    pub(super) async fn submit(&self, definition: &Value) -> Result<String, Failure> {
+    pub(super) async fn submit(&self, definition: &Value) -> Result<String> {
         #[derive(Deserialize)]
         struct Created {
             id: String,
@@ -115,27 +115,27 @@ impl Server {
     }
 
     /// Returns all executions of a run, in the order of creation.
-    pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>, Failure> {
+    pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>> {
         Ok(self.client.all_pages(request::run_executions(run)).await?)
     }
 
     /// Returns the number of the last event.
-    pub(super) async fn last_seq(&self) -> Result<u64, Failure> {
+    pub(super) async fn last_seq(&self) -> Result<u64> {
         Ok(self.client.last_seq().await?)
     }
 
     /// Opens the live stream of all events from now on.
-    pub(super) async fn events(&self) -> Result<Feed, Failure> {
+    pub(super) async fn events(&self) -> Result<Feed> {
         Ok(self.client.feed(&request::events(), None).await?)
     }
 
     /// Returns all figures of `/metrics`.
-    pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
+    pub(super) async fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics(self.client.text("/metrics").await?))
     }
 
     /// Waits until a figure has reached a value.
-    pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<(), Failure> {
+    pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<()> {
         let (mut last, mut since) = (-1.0, Instant::now());
         loop {
             let now = self.metrics().await?.get(name);
@@ -175,7 +175,7 @@ impl Drop for Server {
 }
 
 impl Launch {
-    fn spawn(&self, http: &str, grpc: &str) -> Result<Child, Failure> {
+    fn spawn(&self, http: &str, grpc: &str) -> Result<Child> {
         let _ = std::fs::remove_file(self.ready_file());
         let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
         let log = OpenOptions::new().create(true).append(true).open(self.log_file());

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::figures::Latencies;
 use super::shares::{Share, changes_per_commit, ms_per_commit};
 use super::tables::Tables;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::page::Part;
 
 /// One window of time.
@@ -109,7 +109,7 @@ impl Side {
         waits: &[Latencies],
         micros: i64,
         remains: Remains,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         let seconds = micros as f64 / 1e6;
         let mut all = Latencies::new()?;
         for (window, waits_of_it) in windows.iter_mut().zip(waits) {
@@ -145,7 +145,7 @@ impl Soak {
         preloaded: Duration,
         agents_and_bench_cpu_seconds: f64,
         sides: Vec<Side>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         let mut waits = Latencies::new()?;
         for side in &sides {
             waits.add_all(&side.waits)?;

@@ -12,7 +12,7 @@ use super::server::{STUCK, Server};
 use super::shares::{Meter, changes_per_commit, ms_per_commit};
 use super::site::{Site, Wanted, within};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 #[derive(Debug, Args)]
 pub(crate) struct TasksArgs {
@@ -47,12 +47,12 @@ pub(super) const DONE: &str = r#"downbeat_executions_total{outcome="succeeded"}"
 /// The first tasks of a server warm up connections and caches.
 const WARM_UP: u32 = 20;
 
-pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures, Failure> {
+pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures> {
     let wanted = Wanted::new(&args.store, args.servers);
     within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, note).await).await
 }
 
-async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Failure> {
+async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures> {
     let agents = site.join(args.nodes, args.slots).await?;
 
     note(&format!("{} single tasks, one after the other", args.singles));
@@ -112,7 +112,7 @@ pub(super) fn job(size: u64) -> Value {
 }
 
 /// Submits one task after the other, and waits for each result as a client does: on the live stream.
-async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<(), Failure> {
+async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<()> {
     if count == 0 {
         return Ok(());
     }

@@ -27,7 +27,7 @@ use super::super::process;
 use super::super::server::cannot;
 use super::jobs::{self, Work};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 type Make = fn(Work, usize) -> Value;
 /// The planned graphs.
@@ -53,7 +53,7 @@ struct Planned {
 
 impl Planned {
     /// Plans as a server does with a submitted definition.
-    fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self, Failure> {
+    fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self> {
         let begun = Instant::now();
         let value: Value = serde_json::from_slice(bytes).map_err(|error| cannot("read JSON", &error))?;
         let definition = spec::from_json(&value, catalogue).map_err(|problems| refused(&problems))?;
@@ -101,7 +101,7 @@ impl Planned {
     }
 }
 
-fn compile(definition: Definition) -> Result<Plan, Failure> {
+fn compile(definition: Definition) -> Result<Plan> {
     let resolved = resolve(&definition, &Params::new(), &[]).map_err(|error| cannot("resolve", &error))?;
     Plan::compile(Arc::new(definition), Arc::new(resolved)).map_err(|error| cannot("compile", &error))
 }
@@ -129,7 +129,7 @@ pub(super) async fn measure(
     steps: usize,
     rounds: u32,
     note: Note,
-) -> Result<Figures, Failure> {
+) -> Result<Figures> {
     let bytes = make(Work::Noop, steps).to_string().into_bytes();
     let catalogue = Catalogue::builtin();
     let mut parts = BTreeMap::new();
@@ -170,7 +170,7 @@ pub(super) async fn measure(
 }
 
 /// Reads with lines and columns, which is slower: `job run -f` does this before it sends a file.
-fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration, Failure> {
+fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration> {
     let begun = Instant::now();
     spec::parse_bytes(bytes, "graph.yaml", catalogue).map_err(|problems| refused(&problems))?;
     Ok(begun.elapsed())
@@ -184,7 +184,7 @@ pub(crate) struct PlansArgs {
 }
 
 /// Returns the memory per step, measured in this process.
-pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
+pub(in super::super) fn hold(args: &PlansArgs) -> Result<String> {
     let make = SHAPES.iter().find(|(name, _)| *name == args.name);
     let (_, make) = make.ok_or_else(|| Failure::bad_input(format!("there is no graph `{}`", args.name)))?;
     let bytes = make(Work::Noop, args.steps).to_string().into_bytes();
@@ -204,7 +204,7 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
 }
 
 /// Measures in a new process, which has no free memory from earlier work.
-async fn bytes_per_step(name: &str, steps: usize) -> Result<f64, Failure> {
+async fn bytes_per_step(name: &str, steps: usize) -> Result<f64> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     let ended = Command::new(program)
         .args(["bench", "plans", name, &steps.to_string()])

@@ -16,7 +16,7 @@ use super::super::site::{Site, Wanted, within};
 use super::forks::{self, Rate};
 use super::jobs::{self, Work};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// One agent that always has a free slot while a result is being sent.
 pub(super) const ONE: Fleet = Fleet { nodes: 1, slots: 32 };
@@ -44,13 +44,13 @@ pub(super) struct Load {
 
 impl Load {
     /// Measures a chain: each task after the previous one.
-    pub(super) async fn sequential(self, store: &str, note: Note) -> Result<Figures, Failure> {
+    pub(super) async fn sequential(self, store: &str, note: Note) -> Result<Figures> {
         let load = async |site: &Site, agents: &Agents| self.chain(site, agents, note).await;
         self.within(store, load).await
     }
 
     /// Measures all tasks at once.
-    pub(super) async fn parallel(self, store: &str, note: Note) -> Result<Figures, Failure> {
+    pub(super) async fn parallel(self, store: &str, note: Note) -> Result<Figures> {
         let load = async |site: &Site, agents: &Agents| self.wide(site, agents, note).await;
         self.within(store, load).await
     }
@@ -58,8 +58,8 @@ impl Load {
     async fn within(
         self,
         store: &str,
-        load: impl AsyncFnOnce(&Site, &Agents) -> Result<Figures, Failure>,
-    ) -> Result<Figures, Failure> {
+        load: impl AsyncFnOnce(&Site, &Agents) -> Result<Figures>,
+    ) -> Result<Figures> {
         within(&[Wanted::new(store, 1)], async |sites: &mut [Site]| {
             let agents = Agents::join(&sites[0], self.fleet).await?;
             load(&sites[0], &agents).await
@@ -67,7 +67,7 @@ impl Load {
         .await
     }
 
-    async fn chain(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+    async fn chain(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures> {
         let server = site.first();
         let definition = jobs::chain(self.work, self.steps);
         let mut feed = server.events().await?;
@@ -102,7 +102,7 @@ impl Load {
         Ok(figures)
     }
 
-    async fn wide(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+    async fn wide(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures> {
         let server = site.first();
         for _ in 0..WARM_UP {
             self.round(server, &jobs::wide(self.work, self.steps.min(100))).await?;
@@ -130,7 +130,7 @@ impl Load {
     }
 
     /// Returns how long submitting took, and the time until the run had ended. Then waits until every agent polls again.
-    async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration), Failure> {
+    async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration)> {
         let before = server.metrics().await?.get(ENDED);
         let begun = Instant::now();
         server.submit(definition).await?;
@@ -143,7 +143,7 @@ impl Load {
 }
 
 /// Runs the load between two measurements of the machine's own rate, which other machines on the same host may change.
-pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result<Figures, Failure> {
+pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result<Figures> {
     let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
         let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
@@ -173,11 +173,7 @@ pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result
 }
 
 /// Submits, and waits for the end as a client does: on the live stream.
-async fn until_ended(
-    server: &Server,
-    feed: &mut Feed,
-    definition: &Value,
-) -> Result<(String, Duration), Failure> {
+async fn until_ended(server: &Server, feed: &mut Feed, definition: &Value) -> Result<(String, Duration)> {
     let begun = Instant::now();
     let run = server.submit(definition).await?;
     loop {
@@ -210,7 +206,7 @@ struct Chain {
 }
 
 impl Chain {
-    async fn of(server: &Server, run: &str, steps: usize) -> Result<Self, Failure> {
+    async fn of(server: &Server, run: &str, steps: usize) -> Result<Self> {
         let ran = |execution: Execution| Some((execution.started_at?, execution.finished_at?));
         let spans: Vec<_> = server.executions(run).await?.into_iter().filter_map(ran).collect();
         if spans.len() != steps {
@@ -241,7 +237,7 @@ struct Spent {
 }
 
 impl Spent {
-    async fn begin(site: &Site, agents: &Agents) -> Result<Self, Failure> {
+    async fn begin(site: &Site, agents: &Agents) -> Result<Self> {
         let meter = Meter::begin(site).await?;
         Ok(Self { meter, agents: agents.cpu_seconds(), work: agents.work_cpu_seconds() })
     }
@@ -254,7 +250,7 @@ impl Spent {
         fleet: Fleet,
         total: Duration,
         latencies: &Latencies,
-    ) -> Result<Figures, Failure> {
+    ) -> Result<Figures> {
         let servers: Vec<Share> = self.meter.end(site).await?;
         let server_cpu_seconds: f64 = servers.iter().map(|share| share.cpu_seconds).sum();
         let (agents_cpu, work_cpu) =
