@@ -9,18 +9,18 @@ use downbeat_agent::Handle;
 use futures_util::future::try_join_all;
 use tokio_postgres::Client;
 
-use super::server::{STUCK, cannot};
+use super::process::own_cpu_seconds;
+use super::server::{COMPLETED, STUCK, SUCCEEDED, cannot};
 use super::shares::Meter;
 use super::site::{Site, Wanted, within};
-use super::soak::{Remains, Side, Soak, Window};
+use super::soak::{Side, Soak, Window};
 use super::tables::{self, Tables};
-use super::tasks::{DONE, job, own_cpu_seconds};
+use super::tasks::job;
 use crate::Note;
 use crate::failure::{Failure, Result};
 
 /// How often to check for ended runs and submit the next ones.
 const LOOK: Duration = Duration::from_millis(20);
-const COMPLETED: &str = r#"downbeat_runs{state="completed"}"#;
 const LEASED: &str = "downbeat_pending_to_leased_seconds_count";
 
 #[derive(Debug, Args)]
@@ -82,7 +82,7 @@ pub(super) async fn measure(args: ClaimsArgs, note: Note) -> Result<Soak> {
         let own_before = own_cpu_seconds();
         let sides = try_join_all(loads.iter_mut().map(Load::run)).await?;
         let own_cpu_seconds = own_cpu_seconds() - own_before;
-        Soak::of(sites[0].store.clone(), args.nodes, preloaded, own_cpu_seconds, sides)
+        Ok(Soak::of(sites[0].store.clone(), args.nodes, preloaded, own_cpu_seconds, sides))
     })
     .await
 }
@@ -123,7 +123,7 @@ impl<'a> Load<'a> {
         }
         self.until_all_ended().await?;
         // Counts the added rows: a lost or repeated execution would show.
-        let done = self.site.first().metrics().await?.get(DONE);
+        let done = self.site.first().metrics().await?.get(SUCCEEDED);
         if done < self.args.finished as f64 {
             return Err(Failure::bug(format!("{done} of {} executions succeeded", self.args.finished)));
         }
@@ -161,14 +161,16 @@ impl<'a> Load<'a> {
         self.until_all_ended().await?;
         self.still_held().await?;
         let waits = tables::waits(&self.client, from, until, args.windows).await?;
-        let remains = Remains {
+        let side = Side {
             held_transaction: self.held,
             finished: args.finished,
-            servers,
             server_rss_bytes: site.rss_bytes(),
+            windows,
+            servers,
             tables: Tables::read(&self.client).await?,
+            ..Side::default()
         };
-        Side::of(windows, &waits, until - from, remains)
+        Ok(side.with_claims(waits, until - from))
     }
 
     /// Keeps this many runs active, until enough have run.

@@ -11,7 +11,7 @@ use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::message::{
-    Assignment, Finished, Free, Heartbeat, Hello, InstanceId, LeaseRef, PROTOCOL, Poll, Register, Report,
+    Assignment, Finished, Free, Heartbeat, Hello, InstanceId, PROTOCOL, Poll, Register, Report,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -134,19 +134,19 @@ fn registration(
 }
 
 fn done(assignment: &Assignment) -> Finished {
-    let now = Timestamp::now();
-    Finished {
-        held: LeaseRef { execution: assignment.execution, token: assignment.token },
-        of: assignment.of.parent(),
-        outcome: Outcome {
-            verdict: Verdict::Succeeded,
-            exit_code: Some(0),
-            error: None,
-            started_at: now,
-            finished_at: now,
-            outputs: Default::default(),
-            received_at: None,
-        },
-        output: Vec::new(),
+    let (of, outcome) = (assignment.of.parent(), succeeded(Timestamp::now()));
+    Finished { held: assignment.lease(), of, outcome, output: Vec::new() }
+}
+
+/// Returns the outcome of an attempt without work.
+pub(super) fn succeeded(now: Timestamp) -> Outcome {
+    Outcome {
+        verdict: Verdict::Succeeded,
+        exit_code: Some(0),
+        error: None,
+        started_at: now,
+        finished_at: now,
+        outputs: Default::default(),
+        received_at: None,
     }
 }

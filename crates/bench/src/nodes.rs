@@ -56,8 +56,7 @@ pub(super) struct Nodes {
 
 impl Nodes {
     pub(super) fn start(address: &str, count: u32) -> Result<Self> {
-        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-        let mut child = Command::new(program)
+        let mut child = Command::from(process::this_program()?)
             .args(["bench", "nodes", address, &count.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

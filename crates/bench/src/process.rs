@@ -1,11 +1,32 @@
 //! Reads the kernel's figures of a process under test: CPU time, memory, open files.
 
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+use std::process::Command;
+
 use downbeat_agent::raise_open_files;
 
+use super::server::cannot;
 use crate::failure::{Failure, Result};
 
 /// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
+
+/// Returns a command that starts this program.
+pub(super) fn this_program() -> Result<Command> {
+    let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+    Ok(Command::new(program))
+}
+
+/// Opens a file for the errors of a process; they are appended.
+pub(super) fn log_file(path: PathBuf) -> Result<File> {
+    OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot("log", &error))
+}
+
+/// Returns the user and system time of this process, which contains the agents.
+pub(super) fn own_cpu_seconds() -> f64 {
+    cpu_seconds(std::process::id())
+}
 
 /// Returns the user and system time of a living process.
 pub(super) fn cpu_seconds(process: u32) -> f64 {

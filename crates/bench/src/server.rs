@@ -1,12 +1,11 @@
 //! Owns one server under test: a separate process that can be killed and restarted at the same addresses.
 
-use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use downbeat_api::{Execution, request};
-use downbeat_client::{Body, Client, Feed};
+use downbeat_client::{Body, Client, Feed, Message};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,6 +16,12 @@ use crate::failure::{Code, Failure, Result};
 const START: Duration = Duration::from_secs(30);
 /// A load without progress for this long fails.
 pub(super) const STUCK: Duration = Duration::from_secs(60);
+
+/// Figures of `/metrics`. Every server counts them for all servers, except for parked polls, which are its own.
+pub(super) const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
+pub(super) const PARKED: &str = "downbeat_polls_parked";
+pub(super) const COMPLETED: &str = r#"downbeat_runs{state="completed"}"#;
+pub(super) const SUCCEEDED: &str = r#"downbeat_executions_total{outcome="succeeded"}"#;
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -156,6 +161,24 @@ impl Server {
         }
     }
 
+    /// Submits, and waits until the run has completed and this many agents poll again. Returns how long submitting took,
+    /// and the time until the run had completed.
+    pub(super) async fn round(
+        &self,
+        definition: &Value,
+        agents: u32,
+        every: Duration,
+    ) -> Result<(Duration, Duration)> {
+        let before = self.metrics().await?.get(COMPLETED);
+        let begun = Instant::now();
+        self.submit(definition).await?;
+        let submitted = begun.elapsed();
+        self.reached(COMPLETED, before + 1.0, every).await?;
+        let took = begun.elapsed();
+        self.reached(PARKED, f64::from(agents), every).await?;
+        Ok((submitted, took))
+    }
+
     pub(super) fn rss_bytes(&self) -> u64 {
         process::rss_bytes(self.child.id())
     }
@@ -177,9 +200,7 @@ impl Drop for Server {
 impl Launch {
     fn spawn(&self, http: &str, grpc: &str) -> Result<Child> {
         let _ = std::fs::remove_file(self.ready_file());
-        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-        let log = OpenOptions::new().create(true).append(true).open(self.log_file());
-        Command::new(program)
+        process::this_program()?
             .args(["server", "--name", &self.name, "--http", http, "--grpc", grpc, "--log-level", "warn"])
             .args(["--store", &self.store])
             .args(&self.flags)
@@ -187,7 +208,7 @@ impl Launch {
             .arg(self.ready_file())
             .current_dir(&self.directory)
             .stdout(Stdio::null())
-            .stderr(log.map_err(|error| cannot("log", &error))?)
+            .stderr(process::log_file(self.log_file())?)
             .spawn()
             .map_err(|error| cannot("start a server", &error))
     }
@@ -199,6 +220,13 @@ impl Launch {
     fn log_file(&self) -> PathBuf {
         self.directory.join(format!("{}.log", self.name))
     }
+}
+
+/// Returns the next event of a live stream. If there is none for too long, the failure names the event that is missing.
+pub(super) async fn next_event(feed: &mut Feed, missing: impl Fn() -> String) -> Result<Message> {
+    let next = tokio::time::timeout(STUCK, feed.next()).await;
+    let stuck = |_| Failure::bug(format!("{} after {} s", missing(), STUCK.as_secs()));
+    next.map_err(stuck)??.ok_or_else(|| Failure::bug("the event stream ended"))
 }
 
 /// The text of `/metrics`.

@@ -65,6 +65,10 @@ impl Share {
     }
 }
 
+pub(super) fn cpu_seconds(shares: &[Share]) -> f64 {
+    shares.iter().map(|share| share.cpu_seconds).sum()
+}
+
 pub(super) fn changes_per_commit(shares: &[Share]) -> f64 {
     let commits: f64 = shares.iter().map(|share| share.commits).sum();
     shares.iter().map(|share| share.changes).sum::<f64>() / commits.max(1.0)

@@ -9,7 +9,7 @@ use downbeat_agent::{Agent, Grpc, Handle, Settings};
 use tempfile::TempDir;
 
 use super::database::Database;
-use super::server::{Launch, Server, cannot};
+use super::server::{Launch, ONLINE, Server, cannot};
 use crate::failure::{Code, Failure, Result};
 
 /// The system to start.
@@ -153,9 +153,8 @@ impl Site {
     /// see all agents.
     pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>> {
         let agents = (0..nodes).map(|index| self.agent(index, slots)).collect();
-        let online = r#"downbeat_nodes{status="online"}"#;
         for server in &self.servers {
-            server.reached(online, f64::from(nodes), Duration::from_millis(20)).await?;
+            server.reached(ONLINE, f64::from(nodes), Duration::from_millis(20)).await?;
         }
         Ok(agents)
     }

@@ -29,8 +29,8 @@ pub(super) struct TableState {
     pub autovacuums: i64,
 }
 
-/// Returns all tables, the largest first.
-#[derive(Clone, Debug, Serialize)]
+/// All tables, the largest first.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Tables {
     pub database_bytes: i64,
     pub tables: Vec<TableState>,
@@ -70,7 +70,7 @@ pub(super) async fn count_runs(client: &Client) -> Result<i64> {
 
 /// Returns the waits from pending to leased, for each of this many parts of the time.
 pub(super) async fn waits(client: &Client, from: i64, until: i64, windows: u32) -> Result<Vec<Latencies>> {
-    let mut waits = (0..windows).map(|_| Latencies::new()).collect::<Result<Vec<_>, _>>()?;
+    let mut waits: Vec<Latencies> = (0..windows).map(|_| Latencies::default()).collect();
     let rows = client.query(WAITS, &[&from, &until, &i64::from(windows)]).await;
     for row in rows.map_err(|error| cannot("read how long executions waited", &error))? {
         let (window, tenths, count): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));

@@ -10,10 +10,10 @@ use downbeat_core::{Dice, Span, limits};
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
+use super::process::own_cpu_seconds;
 use super::server::{STUCK, Server};
 use super::sightings::Sightings;
 use super::site::{Site, Wanted, within};
-use super::tasks::own_cpu_seconds;
 use crate::Note;
 use crate::failure::{Failure, Result};
 
@@ -59,6 +59,7 @@ pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures> {
 }
 
 /// The results of all rounds.
+#[derive(Default)]
 struct Findings {
     /// From the kill to the event that names the new owner.
     taken: Latencies,
@@ -77,14 +78,7 @@ async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figure
     // Every run has a running task; each needs a slot, even if only one node is left.
     let agents = site.join(args.nodes, args.servers * args.runs).await?;
     let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
-    let mut findings = Findings {
-        taken: Latencies::new()?,
-        moved_on: Latencies::new()?,
-        repeated: 0,
-        lost: 0,
-        taken_from_living: 0,
-        finished: 0,
-    };
+    let mut findings = Findings::default();
     let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
     for number in 1..=args.rounds {
         let summary = round(site, args, &mut dice, &mut findings).await?;

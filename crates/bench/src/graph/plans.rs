@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use downbeat_core::backend::{Catalogue, Params};
-use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{LeaseToken, RunId};
 use downbeat_core::level::LEVEL;
 use downbeat_core::node::Reach;
@@ -23,6 +22,7 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::super::figures::{Figures, Latencies};
+use super::super::node::succeeded;
 use super::super::process;
 use super::super::server::cannot;
 use super::jobs::{self, Work};
@@ -83,16 +83,7 @@ impl Planned {
         });
         let Some(execution) = added.map(|execution| execution.id) else { return Duration::ZERO };
         let now = Timestamp::now();
-        let outcome = Outcome {
-            verdict: Verdict::Succeeded,
-            exit_code: Some(0),
-            error: None,
-            outputs: Params::new(),
-            started_at: now,
-            finished_at: now,
-            received_at: None,
-        };
-        let (run, token) = (self.progress.run().clone(), LeaseToken(Uuid::nil()));
+        let (run, token, outcome) = (self.progress.run().clone(), LeaseToken(Uuid::nil()), succeeded(now));
         let finished = Change::ExecutionFinished { of: Parent::Run(run), execution, token, outcome };
         let begun = Instant::now();
         with_turn(now, |turn| self.progress.observe(&finished, turn));
@@ -133,7 +124,7 @@ pub(super) async fn measure(
     let bytes = make(Work::Noop, steps).to_string().into_bytes();
     let catalogue = Catalogue::builtin();
     let mut parts = BTreeMap::new();
-    let (mut all, mut total) = (Latencies::new()?, Duration::ZERO);
+    let (mut all, mut total) = (Latencies::default(), Duration::ZERO);
     for _ in 0..rounds * TIMES {
         let mut planned = Planned::from_json(&bytes, &catalogue)?;
         all.add(planned.all());
@@ -146,7 +137,7 @@ pub(super) async fn measure(
             ("second turn p50 ms", second_turn),
             ("read with places p50 ms", read_with_places(&bytes, &catalogue)?),
         ] {
-            parts.entry(part).or_insert(Latencies::new()?).add(took);
+            parts.entry(part).or_insert_with(Latencies::default).add(took);
         }
     }
     let mut more: BTreeMap<&'static str, f64> =
@@ -205,8 +196,7 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String> {
 
 /// Measures in a new process, which has no free memory from earlier work.
 async fn bytes_per_step(name: &str, steps: usize) -> Result<f64> {
-    let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-    let ended = Command::new(program)
+    let ended = Command::from(process::this_program()?)
         .args(["bench", "plans", name, &steps.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::super::agents::{Agents, Fleet};
 use super::super::figures::{Figures, Latencies};
-use super::super::server::{STUCK, Server};
-use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
+use super::super::server::{Server, next_event};
+use super::super::shares::{Meter, changes_per_commit, cpu_seconds, ms_per_commit};
 use super::super::site::{Site, Wanted, within};
 use super::forks::{self, Rate};
 use super::jobs::{self, Work};
@@ -24,8 +24,6 @@ pub(super) const ONE: Fleet = Fleet { nodes: 1, slots: 32 };
 pub(super) const CROWDED: Fleet = Fleet { nodes: 1, slots: 128 };
 /// As in `bench tasks`.
 pub(super) const EIGHT: Fleet = Fleet { nodes: 8, slots: 256 };
-const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
-const PARKED: &str = "downbeat_polls_parked";
 /// How often the server is asked whether a run has ended, which limits the precision. Each request costs server time.
 const LOOK: Duration = Duration::from_millis(10);
 /// Runs that do not count: they warm up connections and caches.
@@ -45,14 +43,12 @@ pub(super) struct Load {
 impl Load {
     /// Measures a chain: each task after the previous one.
     pub(super) async fn sequential(self, store: &str, note: Note) -> Result<Figures> {
-        let load = async |site: &Site, agents: &Agents| self.chain(site, agents, note).await;
-        self.within(store, load).await
+        self.within(store, async |site: &Site, agents: &Agents| self.chain(site, agents, note).await).await
     }
 
     /// Measures all tasks at once.
     pub(super) async fn parallel(self, store: &str, note: Note) -> Result<Figures> {
-        let load = async |site: &Site, agents: &Agents| self.wide(site, agents, note).await;
-        self.within(store, load).await
+        self.within(store, async |site: &Site, agents: &Agents| self.wide(site, agents, note).await).await
     }
 
     async fn within(
@@ -75,7 +71,7 @@ impl Load {
             until_ended(server, &mut feed, &definition).await?;
         }
         let spent = Spent::begin(site, agents).await?;
-        let (mut gaps, mut total, mut work) = (Latencies::new()?, Duration::ZERO, Duration::ZERO);
+        let (mut gaps, mut total, mut work) = (Latencies::default(), Duration::ZERO, Duration::ZERO);
         for round in 1..=self.rounds {
             let (run, took) = until_ended(server, &mut feed, &definition).await?;
             let chain = Chain::of(server, &run, self.steps).await?;
@@ -105,13 +101,14 @@ impl Load {
     async fn wide(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures> {
         let server = site.first();
         for _ in 0..WARM_UP {
-            self.round(server, &jobs::wide(self.work, self.steps.min(100))).await?;
+            server.round(&jobs::wide(self.work, self.steps.min(100)), self.fleet.nodes, LOOK).await?;
         }
         let definition = jobs::wide(self.work, self.steps);
         let spent = Spent::begin(site, agents).await?;
-        let (mut rounds, mut submits, mut total) = (Latencies::new()?, Latencies::new()?, Duration::ZERO);
+        let (mut rounds, mut submits, mut total) =
+            (Latencies::default(), Latencies::default(), Duration::ZERO);
         for round in 1..=self.rounds {
-            let (submitted, took) = self.round(server, &definition).await?;
+            let (submitted, took) = server.round(&definition, self.fleet.nodes, LOOK).await?;
             let (name, ms) = (self.work.name(), took.as_secs_f64() * 1e3);
             note(&format!("{} × {name} at once, round {round} of {}: {ms:.0} ms", self.steps, self.rounds));
             rounds.add(took);
@@ -127,18 +124,6 @@ impl Load {
             ("best per second", self.steps as f64 * 1e3 / rounds.least_ms()),
         ]);
         Ok(figures)
-    }
-
-    /// Returns how long submitting took, and the time until the run had ended. Then waits until every agent polls again.
-    async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration)> {
-        let before = server.metrics().await?.get(ENDED);
-        let begun = Instant::now();
-        server.submit(definition).await?;
-        let submitted = begun.elapsed();
-        server.reached(ENDED, before + 1.0, LOOK).await?;
-        let took = begun.elapsed();
-        server.reached(PARKED, f64::from(self.fleet.nodes), LOOK).await?;
-        Ok((submitted, took))
     }
 }
 
@@ -177,10 +162,7 @@ async fn until_ended(server: &Server, feed: &mut Feed, definition: &Value) -> Re
     let begun = Instant::now();
     let run = server.submit(definition).await?;
     loop {
-        let next = tokio::time::timeout(STUCK, feed.next()).await;
-        let next =
-            next.map_err(|_| Failure::bug(format!("run {run} has not ended after {} s", STUCK.as_secs())))?;
-        let message = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
+        let message = next_event(feed, || format!("run {run} has not ended")).await?;
         if message.name != "run_moved" || !message.data.contains(&run) {
             continue;
         }
@@ -251,27 +233,24 @@ impl Spent {
         total: Duration,
         latencies: &Latencies,
     ) -> Result<Figures> {
-        let servers: Vec<Share> = self.meter.end(site).await?;
-        let server_cpu_seconds: f64 = servers.iter().map(|share| share.cpu_seconds).sum();
+        let servers = self.meter.end(site).await?;
         let (agents_cpu, work_cpu) =
             (agents.cpu_seconds() - self.agents, agents.work_cpu_seconds() - self.work);
         let us_per = |seconds: f64| seconds * 1e6 / n as f64;
         let seconds = total.as_secs_f64();
+        let figures = Figures::new(("graph", "tasks"), &site.store, n, fleet.nodes, seconds, latencies);
         Ok(Figures {
-            server_rss_bytes: site.rss_bytes(),
-            server_cpu_seconds,
             more: BTreeMap::from([
                 ("ms per task", seconds * 1e3 / n as f64),
                 ("commits per task", servers.iter().map(|share| share.commits).sum::<f64>() / n as f64),
                 ("changes per commit", changes_per_commit(&servers)),
                 ("ms per commit", ms_per_commit(&servers)),
-                ("server cpu us per task", us_per(server_cpu_seconds)),
+                ("server cpu us per task", us_per(cpu_seconds(&servers))),
                 ("agents cpu us per task", us_per(agents_cpu)),
                 ("work cpu us per task", us_per(work_cpu)),
                 ("agents rss bytes", agents.rss_bytes() as f64),
             ]),
-            servers,
-            ..Figures::new(("graph", "tasks"), &site.store, n, fleet.nodes, seconds, latencies)
+            ..figures.of_servers(site, servers)
         })
     }
 }
