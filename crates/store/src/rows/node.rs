@@ -1,7 +1,6 @@
 //! Owns the rows of a node: the live part, and the whole.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
 
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Installation, NodeRecord, NodeStatus, Registration, Tombstone};
@@ -11,8 +10,8 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
-use super::record::Record;
-use super::scalar::{json, parse, time};
+use super::record::{Record, select};
+use super::scalar::{json, parse, parse_opt, time};
 use super::text::Text;
 use crate::batch::Deleted;
 use crate::port::Result;
@@ -54,11 +53,7 @@ impl NodeLiveRow {
 }
 
 impl Record for (NodeId, NodeLive) {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM presence", NodeLiveRow::names()));
-        &SELECT
-    }
+    select!(NodeLiveRow, "presence");
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         NodeLiveRow::read(row, 0)?.live()
@@ -165,11 +160,7 @@ impl<'a> TombstoneRow<'a> {
 }
 
 impl Record for Tombstone {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM tombstones", TombstoneRow::names()));
-        &SELECT
-    }
+    select!(TombstoneRow<'_>, "tombstones");
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let row = TombstoneRow::read(row, 0)?;
@@ -208,19 +199,15 @@ impl<'a> BuriedRow<'a> {
 }
 
 impl Record for NodeRecord {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> = LazyLock::new(|| {
-            let (live, rest) = (NodeLiveRow::names_in("p"), DescriptionRow::names_in("n"));
-            format!("SELECT {live}, {rest} FROM presence p JOIN nodes n ON n.id = p.node")
-        });
-        &SELECT
-    }
+    select!({
+        let (live, rest) = (NodeLiveRow::names_in("p"), DescriptionRow::names_in("n"));
+        format!("SELECT {live}, {rest} FROM presence p JOIN nodes n ON n.id = p.node")
+    });
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
-        let kept: Option<StoredRegistration<'static>> =
-            row.registration.map(|kept| parse("registration", &kept.0)).transpose()?;
+        let kept: Option<StoredRegistration<'static>> = parse_opt("registration", row.registration.as_ref())?;
         let kept = kept.filter(|kept| kept.session == live.session);
         let (installation, undelivered, displaced) = match kept {
             Some(kept) => (kept.installation, kept.undelivered, kept.displaced),
@@ -238,11 +225,7 @@ impl Record for NodeRecord {
             installation: installation.map(Cow::into_owned),
             undelivered: undelivered.into_owned(),
             displaced,
-            problems: row
-                .problems
-                .map(|problems| parse("problems", &problems.0))
-                .transpose()?
-                .unwrap_or_default(),
+            problems: parse_opt("problems", row.problems.as_ref())?.unwrap_or_default(),
         })
     }
 }

@@ -1,7 +1,5 @@
 //! Owns the records that are read: each has one SELECT and a conversion of its rows.
 
-use std::sync::LazyLock;
-
 use downbeat_core::execution::{Status, Stream};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::state::LimitUse;
@@ -24,16 +22,22 @@ pub(crate) trait Record: Sized + Send + 'static {
     fn from_row(row: &impl Cells) -> Result<Self>;
 }
 
-/// Declares the SELECT of a record: all columns of a row from a table with an alias.
+/// Declares the SELECT of a record: its text, or all columns of a row from a table, which may have an alias.
 macro_rules! select {
-    ($row:ty, $alias:literal, $from:literal) => {
+    ($row:ty, $table:literal) => {
+        select!(format!("SELECT {} FROM {}", <$row>::names(), $table));
+    };
+    ($row:ty, $alias:literal, $table:literal) => {
+        select!(format!("SELECT {} FROM {} {}", <$row>::names_in($alias), $table, $alias));
+    };
+    ($text:expr) => {
         fn select() -> &'static str {
-            static SELECT: LazyLock<String> =
-                LazyLock::new(|| format!("SELECT {} FROM {} {}", <$row>::names_in($alias), $from, $alias));
+            static SELECT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| $text);
             &SELECT
         }
     };
 }
+pub(super) use select;
 
 impl Record for Option<i64> {
     fn from_row(row: &impl Cells) -> Result<Self> {

@@ -1,6 +1,6 @@
 //! Owns the rows of a run: the live part, the fixed part, and the definition.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
-use super::record::Record;
-use super::scalar::{count, int, json, micros, params_column, parse, time, time_opt};
+use super::record::{Record, select};
+use super::scalar::{count, int, json, micros, params_column, parse, parse_opt, time, time_opt};
 use super::text::Text;
 use crate::port::{Error, Result};
 
@@ -123,11 +123,7 @@ pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>> {
 }
 
 impl Record for (RunId, RunLive) {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM runs", RunLiveRow::names()));
-        &SELECT
-    }
+    select!(RunLiveRow<'_>, "runs");
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         RunLiveRow::read(row, 0)?.live()
@@ -135,25 +131,21 @@ impl Record for (RunId, RunLive) {
 }
 
 impl Record for RunRecord {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> = LazyLock::new(|| {
-            let (run, definition) = (RunRow::names_in("r"), DefinitionRow::names_in("d"));
-            format!("SELECT {run}, {definition} FROM runs r JOIN definitions d ON d.run = r.id")
-        });
-        &SELECT
-    }
+    select!({
+        let (run, definition) = (RunRow::names_in("r"), DefinitionRow::names_in("d"));
+        format!("SELECT {run}, {definition} FROM runs r JOIN definitions d ON d.run = r.id")
+    });
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let ((live, made), definition) = <(RunRow<'_>, DefinitionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
-        let params = definition.params.map(|params| parse("params", &params.0)).transpose()?;
         let made = RunMade {
             id,
             cluster: ClusterId(made.cluster),
             job: made.job.map(String::from),
             definition: Arc::new(parse("definition", &definition.definition.0)?),
             resolved: Arc::new(parse("resolved targets", &definition.resolved.0)?),
-            params: params.unwrap_or_default(),
+            params: parse_opt("params", definition.params.as_ref())?.unwrap_or_default(),
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
             by: made.submitted_by.into(),

@@ -3,6 +3,7 @@
 use downbeat_core::backend::Params;
 use jiff::Timestamp;
 
+use super::text::Text;
 use crate::port::{Error, Result};
 
 pub(crate) fn time(micros: i64) -> Result<Timestamp> {
@@ -38,6 +39,13 @@ pub(crate) fn small_count(value: i32) -> Result<u32> {
 pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> Result<T> {
     serde_json::from_str(json)
         .map_err(|error| Error::Corrupt(format!("a stored {what} cannot be read: {error}")))
+}
+
+pub(crate) fn parse_opt<T: serde::de::DeserializeOwned>(
+    what: &str,
+    json: Option<&Text<'_>>,
+) -> Result<Option<T>> {
+    json.map(|json| parse(what, &json.0)).transpose()
 }
 
 pub(crate) fn json<T: serde::Serialize>(value: &T) -> Result<String> {

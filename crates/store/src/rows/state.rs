@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::columns;
-use super::scalar::{micros, params_column, parse, time, time_opt};
+use super::scalar::{micros, params_column, parse_opt, time, time_opt};
 use super::text::Text;
 use crate::port::{Error, Result};
 
@@ -130,11 +130,7 @@ impl<'a> StateColumns<'a> {
                 started_at: started_at.ok_or_else(|| missing("start"))?,
                 finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
                 received_at: time_opt(self.ended_at)?,
-                outputs: self
-                    .outputs
-                    .map(|outputs| parse("outputs", &outputs.0))
-                    .transpose()?
-                    .unwrap_or_default(),
+                outputs: parse_opt("outputs", self.outputs.as_ref())?.unwrap_or_default(),
             }),
             None => None,
         };
