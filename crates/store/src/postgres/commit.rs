@@ -1,7 +1,6 @@
 //! Owns a commit on PostgreSQL: locks and loads rows, lets `tables` decide, writes, and finds the outcome of a commit
 //! whose response was lost.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
@@ -20,7 +19,7 @@ use super::connect::{run_work, within, within_for};
 use super::failure::{Failure, Result};
 use super::save;
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
-use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
+use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
 use crate::rows::{Record, Text, condition, count, json};
 
@@ -49,21 +48,16 @@ const COUNT_RUNS: &str = concat!(
     " AND id <> ALL($1)"
 );
 
-static NODES: LazyLock<String> = LazyLock::new(|| {
-    format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select())
-});
-static RUNS: LazyLock<String> = LazyLock::new(|| {
-    format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select())
-});
-static EXECUTIONS: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select()));
-/// No lock: nobody grants a lease at the same time, and a refusal because of an end that is not visible yet may be
-/// retried.
-static EXECUTIONS_AT: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select()));
-static HELD_NODES: LazyLock<String> = LazyLock::new(|| {
-    format!("{}{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))", <(NodeId, RunId)>::select())
-});
+lazy! {
+    NODES: String = format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select());
+    RUNS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select());
+    EXECUTIONS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select());
+    /// No lock: nobody grants a lease at the same time, and a refusal because of an end that is not visible yet may be
+    /// retried.
+    EXECUTIONS_AT: String = format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select());
+    HELD_NODES: String =
+        format!("{}{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))", <(NodeId, RunId)>::select());
+}
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
