@@ -61,8 +61,6 @@ pub(crate) fn call_to_bytes(call: Call) -> Result<(Kind, Vec<u8>), Fault> {
         Call::Report(report) => (Kind::Report, report_to_wire(report).encode_to_vec()),
     })
 }
-
-/// Decodes the response to a call of this kind.
 pub(crate) fn answer_from_bytes(kind: Kind, bytes: &[u8]) -> Result<Answer, Fault> {
     Ok(match kind {
         Kind::Hello => Answer::Hello(welcome_from_wire(decode(bytes)?)?),

@@ -80,8 +80,6 @@ pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet> {
     }
     Ok(Fleet::Scale { largest: Box::new(all[largest].clone()), sizes: all })
 }
-
-/// One load.
 struct Size {
     nodes: u32,
     steps: u32,

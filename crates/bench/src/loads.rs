@@ -54,7 +54,6 @@ enum Measured {
 }
 
 impl Report {
-    /// Returns the report for people.
     pub fn page(&self) -> Vec<Part> {
         match &self.0 {
             Measured::Figures(figures) => figures.page(),

@@ -25,8 +25,6 @@ pub(crate) struct NodesArgs {
     /// Number of nodes, each with its own connection and session
     count: u32,
 }
-
-/// Runs the nodes.
 pub(super) async fn serve(args: NodesArgs) -> Result<()> {
     process::make_room_for(args.count)?;
     let nodes: Vec<Node> = stream::iter(0..args.count)

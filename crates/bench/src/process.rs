@@ -11,8 +11,6 @@ use crate::failure::{Failure, Result};
 
 /// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
-
-/// Returns a command that starts this program.
 pub(super) fn this_program() -> Result<Command> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     Ok(Command::new(program))

@@ -123,8 +123,6 @@ impl Server {
     pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>> {
         Ok(self.client.all_pages(request::run_executions(run)).await?)
     }
-
-    /// Returns the number of the last event.
     pub(super) async fn last_seq(&self) -> Result<u64> {
         Ok(self.client.last_seq().await?)
     }
@@ -133,8 +131,6 @@ impl Server {
     pub(super) async fn events(&self) -> Result<Feed> {
         Ok(self.client.feed(&request::events(), None).await?)
     }
-
-    /// Returns all figures of `/metrics`.
     pub(super) async fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics(self.client.text("/metrics").await?))
     }

@@ -188,8 +188,6 @@ impl Soak {
         }
         Part::Table { head, rows }
     }
-
-    /// Renders the tables at the end.
     fn ends(&self) -> Part {
         let head = vec!["load", "table", "rows", "dead rows", "size", "autovacuums"];
         let mut rows = Vec::new();

@@ -92,8 +92,6 @@ impl Client {
         let http = builder.build().map_err(|error| Error::Setup(error.to_string()))?;
         Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
     }
-
-    /// Returns the cluster that was set, if any.
     pub fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -240,8 +238,7 @@ impl Client {
 
     /// Returns the number of the last event; 0 if there is none.
     pub async fn last_seq(&self) -> Result<u64> {
-        let page = self.ask(request::events().with("follow", 0).with("limit", 1)).await?;
-        Ok(page.data.last().map_or(0, |event| event.seq))
+        Ok(last_seq(&self.ask(last_event()).await?))
     }
 
     /// Opens a stream of server-sent events that starts after `last`.
@@ -256,8 +253,6 @@ impl Client {
         let response = self.fetch(build).await?;
         Ok(Feed::new(response, self.base().to_owned()))
     }
-
-    /// Opens a stream of bytes.
     pub async fn bytes<T>(
         &self,
         request: &Request<T>,
@@ -313,6 +308,14 @@ impl Client {
         serde_json::from_slice(text)
             .map_err(|error| Error::Unreadable { base: self.base().to_owned(), why: error.to_string() })
     }
+}
+
+pub(crate) fn last_event() -> Request<EventList> {
+    request::events().with("follow", 0).with("limit", 1)
+}
+
+pub(crate) fn last_seq(last_event: &EventList) -> u64 {
+    last_event.data.last().map_or(0, |event| event.seq)
 }
 
 /// Returns whether the server runs but cannot work: it is stopping, or its store is unavailable.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Error, Result};
 use crate::fold::Projection;
-use crate::http::Client;
+use crate::http::{Client, last_event, last_seq};
 use crate::stream::{OnUnreachable, Stream};
 
 /// Up to this many nodes or executions are read one by one, more with one request for all.
@@ -50,7 +50,7 @@ impl Client {
         let run = self.ask_patiently(request::run(id), &unreachable).await?;
         let plan = self.ask_patiently(request::run_plan(id), &unreachable).await?;
         let unreachable: OnUnreachable = Arc::new(unreachable);
-        let seq = seq.data.last().map_or(0, |event| event.seq);
+        let seq = last_seq(&seq);
         let projection = Projection::new(run, &plan, seq);
         let stream = self.stream_reporting(events_after(id, seq), Arc::clone(&unreachable));
         Ok(Live {
@@ -63,10 +63,6 @@ impl Client {
             unreachable,
         })
     }
-}
-
-fn last_event() -> Request<EventList> {
-    request::events().with("follow", 0).with("limit", 1)
 }
 
 fn events_after(id: &RunId, seq: u64) -> Request<EventList> {
@@ -183,7 +179,7 @@ impl Live {
 
     /// Starts again with the current run.
     async fn restart(&mut self) -> Result<()> {
-        let seq = self.ask(last_event()).await?.data.last().map_or(0, |event| event.seq);
+        let seq = last_seq(&self.ask(last_event()).await?);
         let run = self.ask(request::run(&self.id)).await?;
         self.projection.replace(run, seq);
         self.stream =

@@ -21,7 +21,6 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads the data of the event.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(&self.data)
             .map_err(|error| Error::UnreadableEvent { name: self.name.clone(), why: error.to_string() })
@@ -83,8 +82,6 @@ impl Parser {
         }
         Ok(())
     }
-
-    /// Returns the next complete message.
     fn message(&mut self) -> Option<Message> {
         while let Some(end) = self.buffer[self.parsed..].iter().position(|byte| *byte == b'\n') {
             let line = String::from_utf8_lossy(&self.buffer[self.parsed..self.parsed + end]).into_owned();

@@ -68,8 +68,6 @@ impl<T> Stream<T> {
             sleep(RETRY_PAUSE).await;
         }
     }
-
-    /// Connects the stream if it is not connected.
     pub(crate) async fn connect(&mut self) -> Result<()> {
         while self.feed.is_none() {
             match self.client.feed(&self.request, self.last.as_deref()).await {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use downbeat_core::change::{Event, Refusal};
+use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId, SessionId};
 use downbeat_core::limits;
@@ -136,6 +136,16 @@ pub(crate) fn follows(last: u64, events: &[Event]) -> Result<(), Diverged> {
         last = event.seq;
     }
     Ok(())
+}
+
+/// Returns the changes to apply: without the guards that only the primary can check.
+pub(crate) fn replayed(events: &[Event]) -> Vec<Change> {
+    events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect()
+}
+
+pub(crate) fn refused(event: &Event, refusal: Refusal) -> Replicated {
+    let (seq, kind) = (event.seq, event.change.kind().to_owned());
+    Replicated::Diverged(Diverged::Refused { seq, kind, refusal })
 }
 
 /// Returns the time before which deletions of nodes are forgotten when runs are pruned before `before`.

@@ -16,8 +16,9 @@ use super::MemoryStore;
 use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
-    CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, registration,
+    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
+    RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, refused,
+    registration, replayed,
 };
 use crate::port::{OutputChunk, Result, ServerRecord, Source};
 
@@ -198,11 +199,9 @@ impl Replica for MemoryStore {
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
         }
-        let changes: Vec<Change> =
-            events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
+        let changes = replayed(events);
         if let Err((index, refusal)) = state.apply(&changes) {
-            let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
-            return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+            return Ok(refused(&events[index], refusal));
         }
         for event in events {
             state.record(event.clone());

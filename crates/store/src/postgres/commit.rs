@@ -173,8 +173,7 @@ enum Outcome {
 /// Queries the outcome once; `last` is the batch's last event. The transaction's id alone is not enough: after a crash
 /// PostgreSQL may reuse the id of a transaction that left no trace.
 async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
-    let client = pool.get().await?;
-    run_work(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
+    run_work(pool, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
 async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {

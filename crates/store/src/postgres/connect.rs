@@ -104,11 +104,8 @@ pub(crate) async fn within_for<T>(rows: usize, work: impl Future<Output = Result
 
 /// Runs a unit of work on a connection. After a timeout it drops the connection: a late response must not be taken for
 /// the response to the next statement.
-pub(crate) async fn run_work<T>(
-    client: Object,
-    work: impl AsyncFnOnce(&mut Object) -> Result<T>,
-) -> Result<T> {
-    let mut client = client;
+pub(crate) async fn run_work<T>(pool: &Pool, work: impl AsyncFnOnce(&mut Object) -> Result<T>) -> Result<T> {
+    let mut client = pool.get().await?;
     let result = within(work(&mut client)).await;
     if matches!(result, Err(Failure::Silent(_))) {
         drop(Object::take(client));
@@ -162,8 +159,6 @@ async fn run_next(client: &mut Client) -> Result<bool> {
     transaction.commit().await?;
     Ok(true)
 }
-
-/// Returns the store's migrations.
 async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>> {
     // Programs without the rule for schema changes created the table without the last two columns.
     let known = "SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() \

@@ -22,8 +22,7 @@ static APPEND: LazyLock<Write> = LazyLock::new(|| Write::insert::<OutputRow<'_>>
 const TRIM: &str = "DELETE FROM output o USING unnest($1::uuid[], $2::bigint[]) AS u (execution, keep_from) \
      WHERE o.execution = u.execution AND o.start_byte < u.keep_from";
 pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64, hints: &str) -> Result<()> {
-    let client = pool.get().await?;
-    run_work(client, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
+    run_work(pool, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
 }
 
 async fn write(client: &mut Object, chunks: &[OutputChunk], keep_bytes: u64, hints: &str) -> Result<()> {

@@ -62,8 +62,7 @@ impl PostgresStore {
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
-        let client = self.queries.get().await?;
-        connect::run_work(client, async |client: &mut Object| {
+        connect::run_work(&self.queries, async |client: &mut Object| {
             let statement = client.prepare_cached(sql).await?;
             Ok(client.query(&statement, args).await?)
         })
@@ -164,17 +163,13 @@ impl DirectWrites for PostgresStore {
 
     async fn put_server(&self, server: &ServerRecord) -> Result<()> {
         let rows = [ServerRow::of(server)];
-        let put = async {
-            let client = self.queries.get().await?;
-            connect::run_work(client, async |client: &mut Object| {
-                let transaction = client.transaction().await?;
-                let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
-                transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
-                transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
-                Ok(transaction.commit().await?)
-            })
-            .await
-        };
+        let put = connect::run_work(&self.queries, async |client: &mut Object| {
+            let transaction = client.transaction().await?;
+            let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
+            transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
+            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
+            Ok(transaction.commit().await?)
+        });
         Ok(put.await?)
     }
 
@@ -210,12 +205,8 @@ impl Store for PostgresStore {
     }
 
     async fn health(&self) -> Result<()> {
-        let rows = self.rows("SHOW transaction_read_only", &[]).await?;
-        let read_only = match rows.first() {
-            Some(row) => row.try_get::<_, String>(0).map_err(Failure::from)? == "on",
-            None => false,
-        };
-        if read_only {
+        let read_only: Vec<String> = self.fetch("SHOW transaction_read_only", vec![]).await?;
+        if read_only == ["on"] {
             return Err(Error::Unavailable("PostgreSQL is read-only: is it a standby?".to_owned()));
         }
         Ok(())

@@ -76,8 +76,6 @@ impl Write {
     pub(super) fn sql(&self) -> &str {
         &self.sql
     }
-
-    /// Returns the statement's arguments for these rows.
     pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
         arrays(rows, self.columns.iter().copied())
     }

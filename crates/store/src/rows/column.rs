@@ -109,7 +109,7 @@ macro_rules! columns {
         struct $row:ident $(<$life:lifetime>)? { $($(#[$note:meta])* $column:ident: $type:ty,)+ }
     ) => {
         $(#[$doc])*
-        #[derive(Debug)]
+        #[derive(Debug, Default)]
         pub(crate) struct $row $(<$life>)? { $($(#[$note])* pub(crate) $column: $type,)+ }
 
         impl $(<$life>)? $crate::rows::Columns for $row $(<$life>)? {

@@ -47,20 +47,11 @@ impl<'a> StateColumns<'a> {
         let mut row = StateColumns {
             id: execution.id.0,
             status: state.status().code(),
-            not_before: None,
             token: lease.map(|lease| lease.token.0),
             lease_node: lease.map(|lease| lease.node.0),
             session: lease.map(|lease| lease.session.0),
             granted_at: lease.map(|lease| lease.granted_at.as_microsecond()),
-            stop: false,
-            started_at: None,
-            verdict: None,
-            exit_code: None,
-            error: None,
-            finished_at: None,
-            reason: None,
-            ended_at: None,
-            outputs: None,
+            ..Self::default()
         };
         match state {
             State::Pending { not_before } => row.not_before = micros(*not_before),

@@ -116,7 +116,9 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         fetch_each(transaction, &EXECUTIONS_AT, needs.reserved.iter().map(|node| [node.0]))?;
     tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));
     if needs.holds() && any_holds(transaction)? {
-        load_holds(transaction, needs, &mut tables)?;
+        let (held, holders) = (needs.held.iter(), needs.holders.iter());
+        tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, held.map(|node| [node.0]))?);
+        tables.holds.extend(fetch_each(transaction, &HOLDS_OF_RUN, holders.map(|run| [run.as_str()]))?);
     }
     if needs.counts {
         count_runs(transaction, &mut tables)?;
@@ -128,16 +130,6 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
 fn any_holds(transaction: &Transaction<'_>) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM holds)";
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
-}
-
-fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<()> {
-    tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, needs.held.iter().map(|node| [node.0]))?);
-    tables.holds.extend(fetch_each(
-        transaction,
-        &HOLDS_OF_RUN,
-        needs.holders.iter().map(|run| [run.as_str()]),
-    )?);
-    Ok(())
 }
 
 /// Counts the runs that were not loaded.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use downbeat_core::change::{Change, Event};
+use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration};
@@ -18,11 +18,13 @@ use tokio::sync::mpsc;
 use super::commit::{COUNT_ENDED, INSERT_EVENTS, load, save_executions, save_holds, save_nodes, save_runs};
 use super::failure::Result;
 use super::output::APPEND;
-use super::store::ADD_SERVER;
+use super::store::{ADD_SERVER, touch};
 use super::write::Write;
 use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
-use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, follows, interrupted, registration};
+use crate::copy::{
+    Kept, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
+};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{
     ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
@@ -162,13 +164,11 @@ fn replicate(
     if let Err(gap) = follows(count(last)?, events) {
         return Ok(Replicated::Diverged(gap));
     }
-    let changes: Vec<Change> =
-        events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
+    let changes = replayed(events);
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let held = tables.holds.clone();
     if let Err((index, refusal)) = tables.apply_in_order(&changes) {
-        let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
-        return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+        return Ok(refused(&events[index], refusal));
     }
     let all: Vec<usize> = (0..changes.len()).collect();
     let dirty = Dirty::of(&changes, &all);
@@ -199,19 +199,6 @@ fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>> {
         }
     };
     Ok(runs)
-}
-
-fn see(connection: &mut Connection, seen: &[Seen]) -> Result<()> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    {
-        let mut update = transaction.prepare_cached(
-            "UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2",
-        )?;
-        for (node, session, at) in seen {
-            update.execute(params![node.0, session.0, at.as_microsecond()])?;
-        }
-    }
-    Ok(transaction.commit()?)
 }
 
 fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<()> {
@@ -265,7 +252,7 @@ impl Replica for SqliteStore {
 
     async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
         let seen = seen.to_vec();
-        self.writer.run(move |connection| see(connection, &seen)).await
+        self.writer.run(move |connection| touch(connection, seen).map(drop)).await
     }
 
     async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {

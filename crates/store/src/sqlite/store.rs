@@ -20,7 +20,7 @@ use super::replicate::Owner;
 use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate, snapshot};
-use crate::copy::Part;
+use crate::copy::{Part, Seen};
 use crate::filter::Arg;
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
@@ -138,14 +138,19 @@ impl Database for SqliteStore {
     }
 }
 
-fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> Result<Vec<bool>, Failure> {
+/// Records when sessions were seen. Returns, for each, whether it is its node's current one.
+pub(super) fn touch(
+    connection: &mut Connection,
+    seen: impl IntoIterator<Item = Seen>,
+) -> Result<Vec<bool>, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let touched = {
         let mut update = transaction.prepare_cached(
             "UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2",
         )?;
-        let touch = |(node, session): &(NodeId, SessionId)| update.execute(params![node.0, session.0, at]);
-        seen.iter().map(touch).map(|touched| touched.map(|rows| rows == 1)).collect::<Result<_, _>>()?
+        let mut touch =
+            |(node, session, at): Seen| update.execute(params![node.0, session.0, at.as_microsecond()]);
+        seen.into_iter().map(|seen| touch(seen).map(|rows| rows == 1)).collect::<Result<_, _>>()?
     };
     transaction.commit()?;
     Ok(touched)
@@ -154,8 +159,8 @@ fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> 
 #[async_trait]
 impl DirectWrites for SqliteStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>> {
-        let seen = seen.to_vec();
-        self.writer.run(move |connection| touch(connection, &seen, at.as_microsecond())).await
+        let seen: Vec<Seen> = seen.iter().map(|&(node, session)| (node, session, at)).collect();
+        self.writer.run(move |connection| touch(connection, seen)).await
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {

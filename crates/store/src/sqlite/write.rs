@@ -60,8 +60,6 @@ impl Write {
     pub(super) fn upsert<R: Columns>(table: &str) -> Self {
         Self::insert::<R>(table).then(&R::replace())
     }
-
-    /// Adds to the text of the statement.
     pub(super) fn then(mut self, rest: &str) -> Self {
         self.sql += rest;
         self
@@ -76,8 +74,6 @@ impl Write {
         let columns = [0].into_iter().chain(rest.into_iter().map(|(index, _)| index)).collect();
         Self { sql, columns }
     }
-
-    /// Runs the statement for each row.
     pub(super) fn each<R: Columns>(
         &self,
         connection: &Connection,
