@@ -170,7 +170,7 @@ impl<'a> Load<'a> {
             tables: Tables::read(&self.client).await?,
             ..Side::default()
         };
-        Ok(side.with_claims(waits, until - from))
+        Ok(side.with_claims(&waits, until - from))
     }
 
     /// Keeps this many runs active, until enough have run.

@@ -90,10 +90,10 @@ impl Window {
 
 impl Side {
     /// Counts the claims. `waits` has one entry for each window; together they took this many microseconds.
-    pub(super) fn with_claims(mut self, waits: Vec<Latencies>, micros: i64) -> Self {
+    pub(super) fn with_claims(mut self, waits: &[Latencies], micros: i64) -> Self {
         self.seconds = micros as f64 / 1e6;
         let seconds_per_window = self.seconds / waits.len() as f64;
-        for (window, waits) in self.windows.iter_mut().zip(&waits) {
+        for (window, waits) in self.windows.iter_mut().zip(waits) {
             window.count(waits, seconds_per_window);
             self.waits.add_all(waits);
         }
@@ -237,7 +237,7 @@ mod tests {
         let windows = vec![window(10), window(20), window(30)];
         let side =
             Side { held_transaction, finished: 5, server_rss_bytes: 7, windows, tables, ..Side::default() };
-        side.with_claims(vec![waits(1, 1_000), waits(2, 900), waits(4, 500)], 30_000_000)
+        side.with_claims(&[waits(1, 1_000), waits(2, 900), waits(4, 500)], 30_000_000)
     }
 
     #[test]

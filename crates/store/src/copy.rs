@@ -1,9 +1,6 @@
 //! Owns how a store becomes the copy of another: the data that every store sends (`Source`), and the writes of a
 //! replica's store (`Replica`). Nothing here decides: events are applied by the rules of `tables`, rows are copied.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::execution::Execution;
@@ -15,9 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::memory::MemoryStore;
 use crate::port::{Error, OutputChunk, Result, ServerRecord, Store};
-use crate::sqlite::SqliteStore;
 
 /// Rows per part of a snapshot: few enough for a few megabytes at most. Definitions are the large ones.
 pub(crate) const NODES_PER_PART: usize = 200;
@@ -103,22 +98,6 @@ pub trait Replica: Store {
     async fn see_nodes(&self, seen: &[Seen]) -> Result<()>;
     /// Replaces the list of servers.
     async fn set_servers(&self, servers: &[ServerRecord]) -> Result<()>;
-}
-
-/// Opens a store for a copy: `sqlite:PATH`, new or already a replica's, or `memory:`.
-pub async fn open_replica(location: &str) -> Result<Arc<dyn Replica>> {
-    if location == "memory:" {
-        return Ok(Arc::new(MemoryStore::new()));
-    }
-    if location.starts_with("postgres://") || location.starts_with("postgresql://") {
-        return Err(Error::Misused(
-            "a replica cannot use PostgreSQL; use --store sqlite:PATH or memory:".to_owned(),
-        ));
-    }
-    match location.strip_prefix("sqlite:") {
-        Some(path) if !path.is_empty() => Ok(Arc::new(SqliteStore::open_replica(Path::new(path)).await?)),
-        _ => Err(Error::BadLocation(location.to_owned())),
-    }
 }
 
 /// The error if a snapshot has no end.

@@ -9,10 +9,7 @@ use downbeat_core::run::{RunLive, RunStage, RunState};
 
 use super::Snapshot;
 use super::copies::copy;
-use super::make::{
-    SERVER, added, admitted, apply, at, commit, created, execution, execution_id, finished, granted, lease,
-    leased, living, moved, node, pending, read_run, refuse, run, run_id, server, started,
-};
+use super::make::*;
 use crate::port::Store;
 
 const START: [RunState; 2] = [RunState::Starting, RunState::Running];

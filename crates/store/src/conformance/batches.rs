@@ -7,10 +7,7 @@ use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{State, Verdict};
 use downbeat_core::run::RunState;
 
-use super::make::{
-    SERVER, added, apply, at, commit, created, execution, execution_id, finished, given_up, granted, lease,
-    leased, lost, moved, pending, registered, run_id, server, session, skipped, started, stop_requested,
-};
+use super::make::*;
 use super::snapshot::{Snapshot, fill};
 use crate::memory::MemoryStore;
 use crate::port::{Committed, EventFilter, Store};

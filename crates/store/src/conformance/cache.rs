@@ -8,10 +8,7 @@ use downbeat_core::run::{RunMade, RunState};
 
 use super::copies::copy;
 use super::executions::states;
-use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, created_as, execution, execution_id, finished, finished_with,
-    lease, leased, made, made_as, moved, outcome,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn key(text: &str) -> Option<Arc<str>> {

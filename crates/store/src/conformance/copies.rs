@@ -6,10 +6,7 @@ use downbeat_core::change::Change;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
-use super::make::{
-    added, apply, at, chunk, created, execution, execution_id, leased, moved, node, registered, run_id,
-    session,
-};
+use super::make::*;
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Kept, Part, Replica};
 use crate::memory::MemoryStore;

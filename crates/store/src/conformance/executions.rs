@@ -9,11 +9,7 @@ use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::work::Parent;
 use serde_json::json;
 
-use super::make::{
-    added, apply, at, commit, created, execution, execution_id, failed_for_good, finished, finished_with,
-    given_up, granted, lease, leased, lost, node, origin, outcome, outcome_with_outputs, pending, refuse,
-    run_id, skipped, stop_requested, token, try_one,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn both() -> [(String, Limit); 2] {

@@ -9,11 +9,7 @@ use downbeat_core::run::{RunMade, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
 
-use super::make::{
-    added, apply, at, commit, created, created_as, execution, execution_id, finished, given_up, granted,
-    lease, lost, made, made_as, moved, node, pending, refuse, session, skipped, started, stop_requested,
-    token, try_one,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn limits(limits: &[(&str, &str)]) -> Option<Arc<Limits>> {

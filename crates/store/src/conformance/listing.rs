@@ -9,10 +9,7 @@ use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunMade, RunRecord, RunState};
 
 use super::executions::states;
-use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, created_as, execution, execution_id, finished, lease, leased,
-    made, made_as, moved, node, origin, outcome, pending, registered, run_id, run_in, session,
-};
+use super::make::*;
 use super::snapshot::fill;
 use crate::port::{ExecutionFilter, NodeTotals, Page, RunFilter, Store, Tally};
 

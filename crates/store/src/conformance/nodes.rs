@@ -7,10 +7,7 @@ use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 
-use super::make::{
-    SERVER, UNKNOWN_CLUSTER, added, admitted, apply, at, created, deleted, execution, leased, lost, node,
-    problems, refuse, registered, registration, registration_of, run_id, session,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn moved(number: u32, by: u32, from: NodeStatus, to: NodeStatus) -> Change {

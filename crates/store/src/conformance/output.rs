@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::make::{added, apply, at, chunk, created, execution, execution_id, pending};
+use super::make::*;
 use crate::port::{OutputChunk, Store};
 use downbeat_core::execution::Stream;
 

@@ -7,10 +7,7 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
-use super::make::{
-    SERVER, added, apply, at, chunk, created, created_with_key, execution, finished, leased, moved, node,
-    registered, run_id, server, server_record, session,
-};
+use super::make::*;
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Diverged, Kept, Replica, Replicated};
 use crate::memory::MemoryStore;

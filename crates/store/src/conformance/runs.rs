@@ -10,10 +10,7 @@ use downbeat_core::run::{
 };
 use serde_json::json;
 
-use super::make::{
-    SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, created_as, created_with_key, living, made, made_as,
-    moved, read_run, refuse, run, run_id, run_in, server, try_one,
-};
+use super::make::*;
 use crate::port::Store;
 
 pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {

@@ -11,12 +11,7 @@ use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
 
 use super::limits::some_limits;
-use super::make::{
-    added, admitted, apply, at, chunk, created, created_as, deleted, execution, failed_for_good, finished,
-    finished_with, given_up, granted, lease, leased, lost, made, made_as, moved, node, origin,
-    outcome_with_outputs, pending, problems, registered, registration_of, run_id, server, server_record,
-    session, skipped, started, stop_requested,
-};
+use super::make::*;
 use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{State, Status, Verdict};
 use downbeat_core::run::RunState;
 
-use super::make::{
-    added, apply, at, chunk, created, created_with_key, execution, execution_id, lease, moved, outcome,
-    run_id, server, server_record,
-};
+use super::make::*;
 use crate::port::{Error, EventFilter, ServerRecord, Store};
 
 fn record(number: u32, name: &str, seen: u32) -> ServerRecord {
