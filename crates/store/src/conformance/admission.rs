@@ -79,8 +79,7 @@ pub async fn a_run_is_let_in_once_by_its_owner_while_it_waits(store: Arc<dyn Sto
     refuse(&store, admitted(2, None, &[1]), Refusal::WrongState).await;
     let by_owner =
         || Change::RunAdmitted { run: run_id(1), epoch: 2, limit: None, nodes: vec![], at: at(15) };
-    let outcomes = commit(&store, &[by_owner(), by_owner()]).await.outcomes;
-    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
+    assert_eq!(commit(&store, &[by_owner(), by_owner()]).await.outcomes, [Ok(()), Err(Refusal::WrongState)]);
     let expected =
         RunLive { stage: RunStage::Admitted, admitted_at: Some(at(15)), epoch: 2, ..RunLive::new(server(2)) };
     assert_eq!(read_run(&store, 1).await, living(1, expected));

@@ -57,8 +57,7 @@ pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
         moved(1, &[Running], 6),
         moved(1, &[Terminating], 7),
     ];
-    let outcomes = commit(&store, &batch).await.outcomes;
-    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
+    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
     let run = store.run(&run_id(1)).await.unwrap().unwrap();
     assert_eq!((run.state(), run.live.started_at), (Terminating, Some(at(6))));
 }

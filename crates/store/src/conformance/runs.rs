@@ -74,8 +74,7 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { epoch: 2, ..RunLive::new(server(9)) }));
     refuse(&store, taken(2), Refusal::StaleEpoch).await;
     // In one batch the first of two gets it.
-    let outcomes = commit(&store, &[taken(3), taken(3)]).await.outcomes;
-    assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
+    assert_eq!(commit(&store, &[taken(3), taken(3)]).await.outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
     let ended =
         Change::RunMoved { run: run_id(1), epoch: 3, path: vec![RunState::Cancelled], end: None, at: at(9) };
     apply(&store, &[ended]).await;

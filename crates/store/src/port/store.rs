@@ -1,13 +1,15 @@
-//! Owns the writes of the port, and the port as a whole.
+//! Owns the port as a whole: its commits, its clock, its health.
 
 use async_trait::async_trait;
 use downbeat_core::change::Change;
-use downbeat_core::ids::{NodeId, ServerId, SessionId};
+use downbeat_core::ids::ServerId;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use super::reads::{Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals};
-use super::{Committed, Hint, OutputChunk, Result, ServerRecord};
+use super::reads::{
+    Admission, DirectWrites, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals,
+};
+use super::{Committed, Hint, Result};
 
 /// Stores all state. Implementations do not differ in anything that the conformance suite can observe.
 #[async_trait]
@@ -52,24 +54,4 @@ pub trait Store:
 
     /// Waits for active calls, and closes files and connections.
     async fn close(&self);
-}
-
-/// The writes besides [`Store::commit`]. They change no state that a guard reads, and create no events.
-#[async_trait]
-pub trait DirectWrites: Send + Sync {
-    /// Records heartbeats in one write. Returns, for each, whether that session is the node's current one; only those
-    /// are recorded.
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>>;
-
-    /// Appends output and keeps about `keep_bytes` of each execution by dropping its oldest chunks. Chunks of unknown
-    /// executions are dropped.
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()>;
-
-    /// Writes a server's heartbeat, and removes any other server of the same name.
-    async fn put_server(&self, server: &ServerRecord) -> Result<()>;
-    async fn remove_server(&self, id: ServerId) -> Result<()>;
-
-    /// Removes runs that ended before `before`, with their executions and output, and older events; at most `most` runs
-    /// per call. Returns how many runs were removed.
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64>;
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
 use super::failure::Result;
-use super::file;
+use super::file::{self, cannot};
 use crate::migrate::{self, Ran};
 use crate::port::Error;
 
@@ -34,9 +34,7 @@ const APPLICATION_ID: i64 = 0x646f_776e;
 
 /// Creates the directory, and returns the path that all spellings of the file share.
 pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
-    let failed = |error: std::io::Error| {
-        Error::Unavailable(format!("cannot create the directory of `{}`: {error}", path.display()))
-    };
+    let failed = |error: std::io::Error| cannot("create the directory of", path, error);
     if let Ok(settled) = path.canonicalize() {
         return Ok(settled);
     }
@@ -49,25 +47,19 @@ pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
 /// Locks the file until the returned handle is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     let lock_path = file::sibling(path, ".lock");
-    let file = file::make_file(&lock_path)
-        .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
+    let file = file::make_file(&lock_path).map_err(|error| cannot("create", &lock_path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::InUse(path.display().to_string())),
-        Err(TryLockError::Error(error)) => {
-            Err(Error::Unavailable(format!("cannot lock `{}`: {error}", lock_path.display())))
-        }
+        Err(TryLockError::Error(error)) => Err(cannot("lock", &lock_path, error)),
     }
 }
 
 pub(crate) fn writer(path: &Path) -> Result<Connection> {
-    file::make_file(path)
-        .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", path.display())))?;
+    file::make_file(path).map_err(|error| cannot("create", path, error))?;
     let mut connection = Connection::open(path)?;
     recognise(&connection, path)?;
-    file::make_private(path).map_err(|error| {
-        Error::Unavailable(format!("cannot set the mode of `{}`: {error}", path.display()))
-    })?;
+    file::make_private(path).map_err(|error| cannot("set the mode of", path, error))?;
     settings(&mut connection, WRITER_CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
