@@ -1,10 +1,11 @@
 //! Owns an agent from start to end: start, session, drain, end. The loops of a session belong to `session`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
@@ -239,7 +240,7 @@ async fn serve(
     };
     loops.shutdown().await;
     // The node no longer belongs to this agent, nor do its leases.
-    shared.holdings().stop_all(Reason::Fenced);
+    shared.holdings.lock().stop_all(Reason::Fenced);
     let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
     Err(match over {
         Some(Ok(error)) => error,
@@ -251,7 +252,7 @@ async fn serve(
 async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Duration) {
     drain.cancelled().await;
     tracing::info!(node = %shared.node, "draining: refusing new work");
-    shared.holdings().drain();
+    shared.holdings.lock().drain();
     let _ = shared.outgoing.send(Outgoing::Offer);
     // Work that was just assigned to this node may still be on its way. Without this poll it would be lost before it
     // started.
@@ -261,7 +262,7 @@ async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Dura
     }
     if timeout(drain_timeout, shared.until(Holdings::is_idle)).await.is_err() {
         tracing::warn!(node = %shared.node, "work did not end in time; stopping it");
-        shared.holdings().stop_all(Reason::Shutdown);
+        shared.holdings.lock().stop_all(Reason::Shutdown);
         let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
     }
     if timeout(shared.tuning.farewell, shared.until(Holdings::is_empty)).await.is_err() {

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,10 +55,10 @@ pub(crate) struct Links {
     failures: AtomicU32,
     /// A server has responded before.
     known: AtomicBool,
-    complaints: std::sync::Mutex<Complaints<String>>,
+    complaints: parking_lot::Mutex<Complaints<String>>,
     /// Not part of `connecting`, which stays locked while no server responds: a call that ends must not wait
     /// for it.
-    current: std::sync::Mutex<Option<CallLink>>,
+    current: parking_lot::Mutex<Option<CallLink>>,
     connecting: Mutex<Connecting>,
     bulk: Mutex<Bulk>,
     /// The number of the last link that failed.
@@ -162,8 +162,8 @@ impl Links {
             tuning,
             failures: AtomicU32::new(0),
             known: AtomicBool::new(false),
-            complaints: std::sync::Mutex::default(),
-            current: std::sync::Mutex::default(),
+            complaints: parking_lot::Mutex::default(),
+            current: parking_lot::Mutex::default(),
             connecting: Mutex::new(Connecting { made: 0, dice }),
             bulk: Mutex::default(),
             given_up: watch::Sender::new(0),
@@ -172,13 +172,13 @@ impl Links {
 
     /// Returns the control link. Connects first, for as long as it takes, if there is none.
     pub(crate) async fn control_link(&self) -> CallLink {
-        if let Some(used) = &*self.current() {
+        if let Some(used) = &*self.current.lock() {
             return used.for_a_call();
         }
         let mut connecting = self.connecting.lock().await;
         loop {
             // Another task may have connected in the meantime.
-            if let Some(used) = &*self.current() {
+            if let Some(used) = &*self.current.lock() {
                 return used.for_a_call();
             }
             let failures = self.failures.load(Ordering::Relaxed);
@@ -191,7 +191,8 @@ impl Links {
             match self.connector.connect(address).await {
                 Ok(link) => {
                     tracing::debug!(hostname = %self.hostname, server = %address, "connected");
-                    *self.current() = Some(CallLink::new(connecting.made, Purpose::Control, address, link));
+                    *self.current.lock() =
+                        Some(CallLink::new(connecting.made, Purpose::Control, address, link));
                 }
                 Err(fault) => self.failed(address, &fault),
             }
@@ -283,7 +284,7 @@ impl Links {
     fn answered(&self, used: &CallLink) {
         self.known.store(true, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
-            self.complaints().0.clear();
+            self.complaints.lock().0.clear();
             tracing::info!(hostname = %self.hostname, server = %used.address, "a server responds again");
         }
     }
@@ -297,7 +298,7 @@ impl Links {
 
     /// Drops this link if calls still use it. Returns whether they did.
     fn give_up(&self, used: &CallLink) -> bool {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         let is_current = current.as_ref().is_some_and(|link| link.is(used));
         if is_current {
             *current = None;
@@ -306,24 +307,16 @@ impl Links {
         is_current
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<CallLink>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until another call found this link broken.
     pub(crate) async fn given_up(&self, used: &CallLink) {
         // The channel cannot close while `self` exists.
         let _ = self.given_up.subscribe().wait_for(|number| *number >= used.number).await;
     }
 
-    fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints<String>> {
-        self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn failed(&self, address: &str, fault: &Fault) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed);
         let (hostname, server) = (&self.hostname, address);
-        if !self.complaints().is_due(address.to_owned(), Instant::now()) {
+        if !self.complaints.lock().is_due(address.to_owned(), Instant::now()) {
             tracing::debug!(%hostname, server, %fault, "cannot reach the server");
         } else if failures == 0 && self.known.load(Ordering::Relaxed) {
             tracing::warn!(%hostname, server, %fault, "lost the server; retrying");

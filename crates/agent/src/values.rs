@@ -5,13 +5,14 @@ mod file;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_backends::{BlockingCalls, Finish, Identity, Piece, Receive, Stream};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -52,15 +53,14 @@ impl Listener {
     }
 
     fn object(&self) -> Option<Map<String, Value>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).ended()
+        self.heard.lock().ended()
     }
 }
 
 impl Receive for Listener {
     fn piece(&self, piece: Piece) {
         if piece.stream == Stream::Stdout {
-            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            heard.text(&piece.text);
+            self.heard.lock().text(&piece.text);
         }
         self.tap.piece(piece);
     }

@@ -2,11 +2,12 @@
 //! sends them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use downbeat_core::execution::Stream;
 use downbeat_core::limits::OUTPUT_CHUNK_BYTES;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::utf8::Decoder;
 
@@ -53,7 +54,7 @@ impl OutputSink {
     }
 
     pub fn write(&self, stream: Stream, bytes: &[u8]) {
-        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.shared.streams.lock();
         let text = match stream {
             Stream::Stdout => streams.stdout.decode(bytes),
             Stream::Stderr => streams.stderr.decode(bytes),
@@ -63,7 +64,7 @@ impl OutputSink {
 
     /// Writes incomplete characters at the end of the work.
     pub fn finish(&self) {
-        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.shared.streams.lock();
         let (stdout, stderr) = (streams.stdout.finish(), streams.stderr.finish());
         self.deliver(&mut streams, Stream::Stdout, &stdout);
         self.deliver(&mut streams, Stream::Stderr, &stderr);

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use downbeat_proto::message::{Finished, LeaseRef};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -118,7 +119,7 @@ impl Outbox {
             .damaged
             .iter()
             .map(|damaged| format!("a file of the outbox is damaged ({damaged}); results in it may be lost"));
-        let failing = problems.failing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failing = problems.failing.lock().clone();
         failing.into_iter().chain(damaged).collect()
     }
 
@@ -128,7 +129,7 @@ impl Outbox {
                 let _ = commands.send(command);
             }
             Self::Inline { writer, abandoned, .. } => {
-                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut writer = writer.lock();
                 match &mut *writer {
                     Some((writer, _)) if !abandoned.is_cancelled() => {
                         writer.carry_out(command);
@@ -153,14 +154,14 @@ impl Outbox {
         self.send(last);
         match self {
             Self::Thread { ended, .. } => {
-                let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let ended = ended.lock().take();
                 // Not joined: a caller that stops waiting for a disk that hangs must be able to end.
                 if let Some(ended) = ended {
                     let _ = ended.await;
                 }
             }
             Self::Inline { writer, .. } => {
-                writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+                writer.lock().take();
             }
         }
     }
@@ -272,11 +273,7 @@ impl Writer {
     }
 
     fn is_failing(&self) -> bool {
-        self.failing().is_some()
-    }
-
-    fn failing(&self) -> MutexGuard<'_, Option<String>> {
-        self.problems.failing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.problems.failing.lock().is_some()
     }
 
     /// Retries writing the unwritten results.
@@ -289,7 +286,7 @@ impl Writer {
         match retried {
             Ok(()) => {
                 self.unwritten = Vec::new();
-                *self.failing() = None;
+                *self.problems.failing.lock() = None;
                 tracing::info!(outbox = %self.dir.display(), "results are written to disk again");
             }
             Err(error) => self.failed(&error),
@@ -304,7 +301,7 @@ impl Writer {
             self.dir.display()
         );
         // Logged once, not per batch.
-        if self.failing().replace(problem).is_none() {
+        if self.problems.failing.lock().replace(problem).is_none() {
             tracing::error!(
                 outbox = %self.dir.display(), %error,
                 "results cannot be written to disk; keeping them in memory until a server has them"
@@ -364,13 +361,13 @@ mod tests {
             writer.carry_out(Command::Keep(result(number)));
             assert!(reported.try_recv().is_ok(), "it is reported anyway");
         }
-        let problem = writer.failing().clone().expect("the problem is reported");
+        let problem = writer.problems.failing.lock().clone().expect("the problem is reported");
         assert!(problem.starts_with("results cannot be written to disk: "), "{problem}");
         assert!(problem.contains(&dir.display().to_string()), "{problem}");
         writer.carry_out(Command::Forget(vec![result(2).held]));
         fs::remove_file(&dir).unwrap();
         writer.retry();
-        assert_eq!(*writer.failing(), None);
+        assert_eq!(*writer.problems.failing.lock(), None);
         assert_eq!(kept(&dir), [result(1), result(3)]);
     }
 

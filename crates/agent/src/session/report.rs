@@ -90,7 +90,7 @@ pub(crate) async fn report(
                 }
                 () = tokio::time::sleep(OFFER_AGAIN), if repeat => {
                     reporter.repeated = reporter.offered;
-                    if reporter.offered == Some(reporter.shared.holdings().offer().0) {
+                    if reporter.offered == Some(reporter.shared.holdings.lock().offer().0) {
                         reporter.queue.offer = true;
                     }
                 }
@@ -156,7 +156,7 @@ impl Reporter {
         let shared = self.shared.clone();
         let link = shared.links.control_link().await;
         let (poll, free) = {
-            let holdings = shared.holdings();
+            let holdings = shared.holdings.lock();
             // Facts whose lease was lost or whose work ended in the meantime are obsolete.
             self.queue.started.retain(|one| holdings.runs(one.held));
             self.queue.finished.retain(|one| holdings.holds(one.held));

@@ -53,7 +53,7 @@ impl Stuck {
         let Some(finished) = self.results.front().cloned() else { return };
         let held = finished.held;
         let link = shared.links.control_link().await;
-        let (poll, free) = shared.holdings().offer();
+        let (poll, free) = shared.holdings.lock().offer();
         let (node, session) = (shared.node, shared.session);
         let report = Report { node, session, started: Vec::new(), finished: vec![finished], free, poll };
         let answer = link.report(report).await;

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -47,20 +48,16 @@ impl Guard {
         Self(Arc::new(Inner { program, state: Mutex::new(state) }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Moves the deadlines after the lease was renewed.
     pub fn extend(&self, deadlines: Deadlines) {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         state.deadlines = Some(deadlines);
         state.write(&Line::Until(deadlines));
     }
 
     /// Notes that the work has ended. If some of it may still run, the guard ends it.
     pub fn done(&self) {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         if !state.is_left_over {
             state.write(&Line::Done);
         }
@@ -69,20 +66,20 @@ impl Guard {
 
     /// Notes that not all of the work could be ended.
     pub(crate) fn leave_over(&self) {
-        self.state().is_left_over = true;
+        self.0.state.lock().is_left_over = true;
     }
 
     /// Call it before the work starts. Work without a guard is not refused: the agent ends it, as long as it runs.
     pub(crate) async fn watch(&self, work: &Work) {
-        let running = self.state().pipe.is_some();
+        let running = self.0.state.lock().pipe.is_some();
         if !running {
             match tokio::time::timeout(START, start(&self.0)).await {
-                Ok(Ok(pipe)) => self.state().pipe = Some(pipe),
+                Ok(Ok(pipe)) => self.0.state.lock().pipe = Some(pipe),
                 Ok(Err(error)) => return self.missing(&error),
                 Err(_) => return self.missing(&"it does not start"),
             }
         }
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         state.write(&Line::Work(work.clone()));
         if let Some(deadlines) = state.deadlines {
             state.write(&Line::Until(deadlines));
@@ -95,7 +92,7 @@ impl Guard {
     }
 
     pub(crate) fn started(&self, leader: Leader) {
-        self.state().write(&Line::Started(leader));
+        self.0.state.lock().write(&Line::Started(leader));
     }
 }
 

@@ -6,10 +6,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::means::Means;
 use super::procfs;
@@ -99,7 +100,7 @@ impl Ledger {
 
     /// Called before the start: an unrecorded process could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
-        let mut ledger_file = self.ledger_file();
+        let mut ledger_file = self.ledger_file.lock();
         let written = ledger_file.write(Entry { identity, leader: None });
         ledger_file.failing = written.as_ref().err().map(ToString::to_string);
         written
@@ -107,30 +108,30 @@ impl Ledger {
 
     /// Returns why running work cannot be recorded, if the last attempt failed.
     pub fn problem(&self) -> Option<String> {
-        let error = self.ledger_file().failing.clone()?;
+        let error = self.ledger_file.lock().failing.clone()?;
         let dir = self.dir.display();
         Some(format!("running work cannot be recorded: {error} ({dir}); a restarted agent could not end it"))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
-        self.ledger_file().write(Entry { identity, leader: Some(leader) })
+        self.ledger_file.lock().write(Entry { identity, leader: Some(leader) })
     }
 
     /// Adds a running tree, for `kill_all`.
     pub(super) fn attend(&self, identity: Identity, tree: &Arc<Tree>) {
-        self.trees().insert(identity, tree.clone());
+        self.trees.lock().insert(identity, tree.clone());
     }
 
     pub(super) fn end(&self, identity: Identity) {
-        self.trees().remove(&identity);
-        self.ledger_file().erase(identity);
+        self.trees.lock().remove(&identity);
+        self.ledger_file.lock().erase(identity);
     }
 
     /// Kills all running processes without TERM, for an agent that has no time left.
     pub async fn kill_all(&self) {
         // Twice: a process may have been started during the first search.
         for _ in 0..2 {
-            let trees: Vec<(Identity, Arc<Tree>)> = self.trees().drain().collect();
+            let trees: Vec<(Identity, Arc<Tree>)> = self.trees.lock().drain().collect();
             let killed = trees.iter().map(async |(identity, tree)| {
                 let left = kill_all(tree, KILL_ALL_FOR).await;
                 if left > 0 {
@@ -155,7 +156,7 @@ impl Ledger {
         for entry in recorded {
             let _ = fs::remove_file(self.dir.join(entry.identity.to_string()));
         }
-        self.ledger_file().clear();
+        self.ledger_file.lock().clear();
         self.name_surroundings();
         if let Some(groups) = self.means.groups().cloned() {
             let _ = tokio::task::spawn_blocking(move || groups.tidy()).await;
@@ -213,14 +214,6 @@ impl Ledger {
             Some(Entry { identity, leader: parse_leader(&mut text.split_whitespace()) })
         });
         lines.into_iter().chain(former).collect()
-    }
-
-    fn trees(&self) -> MutexGuard<'_, HashMap<Identity, Arc<Tree>>> {
-        self.trees.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ledger_file(&self) -> MutexGuard<'_, LedgerFile> {
-        self.ledger_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::cgroup::{Cgroup, Groups};
 use super::procfs::Proc;
@@ -118,7 +119,7 @@ impl Means {
         if left == 0 {
             return;
         }
-        let mut tidied = self.tidied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tidied = self.tidied.lock();
         if is_tidy_due(left, tidied.elapsed())
             && let Some(groups) = self.groups.clone()
         {

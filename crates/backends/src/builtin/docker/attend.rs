@@ -52,7 +52,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
     };
     let name = spec::name(call.identity);
     let body = spec.container(call.identity, &mark, values.as_deref());
-    docker.active().insert(call.identity);
+    docker.active.lock().insert(call.identity);
     if let Some(guard) = &call.guard {
         guard.watch(&Work::Container { engine: docker.engine.clone(), name: name.clone() }).await;
     }
@@ -83,7 +83,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
             may_run_on(finish, &name)
         }
     };
-    docker.active().remove(&call.identity);
+    docker.active.lock().remove(&call.identity);
     finish
 }
 

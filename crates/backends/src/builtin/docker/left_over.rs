@@ -52,7 +52,7 @@ impl Docker {
         for container in client.list_containers(Some(options)).await? {
             let identity = identity(&container);
             // Checked after the list was created: containers that started since are not in it.
-            if identity.is_some_and(|identity| self.active().contains(&identity)) {
+            if identity.is_some_and(|identity| self.active.lock().contains(&identity)) {
                 continue;
             }
             let Some(id) = container.id else { continue };
