@@ -148,15 +148,15 @@ async fn run(
             .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
         let clock = LeaseClock::start(host.clone());
         let began = clock.now();
-        let joining = Arc::new(Joining::new(
-            settings.cluster.clone(),
-            offer.description().clone(),
+        let joining = Arc::new(Joining {
+            cluster: settings.cluster.clone(),
+            description: offer.description.clone(),
             session,
             installation,
-            former.iter().map(|finished| finished.held).collect(),
-            settings.tuning,
-            chance,
-        ));
+            undelivered: Mutex::new(former.iter().map(|finished| finished.held).collect()),
+            tuning: settings.tuning,
+            dice: Mutex::new(chance),
+        });
         let opening = session::open(&links, &outbox, former, &joining, &settings.data);
         let opened = tokio::select! {
             biased;
@@ -252,12 +252,12 @@ async fn serve(
 async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Duration) {
     drain.cancelled().await;
     tracing::info!(node = %shared.node, "draining: refusing new work");
-    shared.holdings.lock().drain();
+    shared.holdings.lock().draining = true;
     let _ = shared.outgoing.send(Outgoing::Offer);
     // Work that was just assigned to this node may still be on its way. Without this poll it would be lost before it
     // started.
     shared.poll_again.notify_one();
-    if timeout(shared.tuning.farewell, shared.until(Holdings::is_complete)).await.is_err() {
+    if timeout(shared.tuning.farewell, shared.until(|holdings| holdings.is_complete)).await.is_err() {
         tracing::debug!(node = %shared.node, "no server responded to the last poll");
     }
     if timeout(drain_timeout, shared.until(Holdings::is_idle)).await.is_err() {

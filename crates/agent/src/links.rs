@@ -183,7 +183,8 @@ impl Links {
             }
             let failures = self.failures.load(Ordering::Relaxed);
             if failures > 0 {
-                tokio::time::sleep(pause(failures, &self.tuning, &mut connecting.dice)).await;
+                let Tuning { backoff_least, backoff_most, .. } = self.tuning;
+                tokio::time::sleep(pause(failures, backoff_least, backoff_most, &mut connecting.dice)).await;
             }
             let turn = usize::try_from(connecting.made).unwrap_or(0) % self.addresses.len();
             let address = &self.addresses[turn];
@@ -326,10 +327,10 @@ impl Links {
     }
 }
 
-/// Half of the pause is random: thousands of agents that lost one server must not reconnect at the same time.
-fn pause(failures: u32, tuning: &Tuning, dice: &mut Dice) -> Duration {
-    let doubled = tuning.backoff_least.saturating_mul(1 << (failures - 1).min(16));
-    let half = doubled.min(tuning.backoff_most) / 2;
+/// Returns the pause before a retry; it doubles with each failure. Half of it is random: thousands of agents that lost
+/// one server must not reconnect at the same time.
+pub(crate) fn pause(failures: u32, least: Duration, most: Duration, dice: &mut Dice) -> Duration {
+    let half = least.saturating_mul(1 << (failures - 1).min(16)).min(most) / 2;
     half + dice.up_to(half)
 }
 

@@ -66,7 +66,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     buffer: Arc<Buffer>,
-    chunks: Vec<OutputChunk>,
+    pub(crate) chunks: Vec<OutputChunk>,
 }
 
 impl Outputs {
@@ -227,10 +227,6 @@ impl Buffer {
 impl InFlight {
     pub(crate) fn held(&self) -> LeaseRef {
         self.buffer.held
-    }
-
-    pub(crate) fn chunks(&self) -> &[OutputChunk] {
-        &self.chunks
     }
 
     /// The chunks arrived, or never will.

@@ -93,7 +93,7 @@ impl Shared {
 
     /// Notes that the last poll, after the agent was asked to stop, is done.
     pub(crate) fn last_poll_done(&self) {
-        self.holdings.lock().complete();
+        self.holdings.lock().is_complete = true;
         self.changed.notify_waiters();
     }
 
@@ -153,9 +153,8 @@ impl Shared {
     /// Keeps the result of work that ended. Returns the next work of its lane.
     pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
         let (fate, next) = self.end(&finished);
-        match fate {
-            Fate::Report => self.outbox.keep(finished),
-            Fate::Drop => {}
+        if fate == Fate::Report {
+            self.outbox.keep(finished);
         }
         self.changed.notify_waiters();
         next
@@ -183,14 +182,11 @@ impl Shared {
                  they are delivered: the connection to the servers is slow"
             )
         });
-        let unwritten = self.joining.installation.problem.clone();
-        self.outbox
-            .problems()
-            .into_iter()
-            .chain(self.host.problems())
-            .chain(unwritten)
-            .chain(clogged)
-            .collect()
+        let mut problems = self.outbox.problems();
+        problems.extend(self.host.problems());
+        problems.extend(self.joining.installation.problem.clone());
+        problems.extend(clogged);
+        problems
     }
 
     /// Drops work unreported that ended because the agent stops: it counts as lost and is retried.

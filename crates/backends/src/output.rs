@@ -101,7 +101,7 @@ mod tests {
 
     impl Receive for Kept {
         fn piece(&self, piece: Piece) {
-            self.0.lock().unwrap().push(piece);
+            self.0.lock().push(piece);
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
         sink.write(Stream::Stderr, b"e\xe2\x82");
         sink.write(Stream::Stdout, b"b");
         sink.finish();
-        let pieces = kept.0.lock().unwrap();
+        let pieces = kept.0.lock();
         let seen: Vec<(u64, Stream, &str)> =
             pieces.iter().map(|p| (p.offset, p.stream, p.text.as_str())).collect();
         assert_eq!(
@@ -133,7 +133,7 @@ mod tests {
         let sink = OutputSink::new(kept.clone(), Arc::new(Timestamp::now));
         let text = format!("x{}", "€".repeat(OUTPUT_CHUNK_BYTES));
         sink.write(Stream::Stdout, text.as_bytes());
-        let pieces = kept.0.lock().unwrap();
+        let pieces = kept.0.lock();
         assert!(pieces.iter().all(|piece| piece.text.len() <= OUTPUT_CHUNK_BYTES));
         assert_eq!(pieces.iter().map(|piece| piece.text.as_str()).collect::<String>(), text);
         let mut offset = 0;

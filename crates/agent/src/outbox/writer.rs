@@ -129,12 +129,10 @@ impl Outbox {
                 let _ = commands.send(command);
             }
             Self::Inline { writer, abandoned, .. } => {
-                let mut writer = writer.lock();
-                match &mut *writer {
-                    Some((writer, _)) if !abandoned.is_cancelled() => {
-                        writer.carry_out(command);
-                    }
-                    Some(_) | None => {}
+                if let Some((writer, _)) = &mut *writer.lock()
+                    && !abandoned.is_cancelled()
+                {
+                    writer.carry_out(command);
                 }
             }
         }
@@ -154,8 +152,8 @@ impl Outbox {
         self.send(last);
         match self {
             Self::Thread { ended, .. } => {
-                let ended = ended.lock().take();
                 // Not joined: a caller that stops waiting for a disk that hangs must be able to end.
+                let ended = ended.lock().take();
                 if let Some(ended) = ended {
                     let _ = ended.await;
                 }

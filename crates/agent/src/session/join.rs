@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::installation::Installation;
-use crate::links::{CallLink, Links};
+use crate::links::{CallLink, Links, pause};
 use crate::settings::Tuning;
 
 /// The data that an agent registers with; the same in one run of the agent.
@@ -24,9 +24,9 @@ pub(crate) struct Joining {
     pub(crate) session: SessionId,
     pub(crate) installation: Installation,
     /// Results of earlier sessions that are still to be delivered.
-    undelivered: Mutex<Vec<LeaseRef>>,
-    tuning: Tuning,
-    dice: Mutex<Dice>,
+    pub(crate) undelivered: Mutex<Vec<LeaseRef>>,
+    pub(crate) tuning: Tuning,
+    pub(crate) dice: Mutex<Dice>,
 }
 
 #[derive(Debug)]
@@ -49,19 +49,6 @@ fn may_pass(fault: &Fault) -> bool {
 }
 
 impl Joining {
-    pub(crate) fn new(
-        cluster: String,
-        description: Description,
-        session: SessionId,
-        installation: Installation,
-        undelivered: Vec<LeaseRef>,
-        tuning: Tuning,
-        dice: Dice,
-    ) -> Self {
-        let (undelivered, dice) = (Mutex::new(undelivered), Mutex::new(dice));
-        Self { cluster, description, session, installation, undelivered, tuning, dice }
-    }
-
     /// Removes results that a server has, or that no longer count.
     pub(crate) fn delivered(&self, done: &[LeaseRef]) {
         let mut undelivered = self.undelivered.lock();
@@ -173,10 +160,7 @@ impl Joining {
         answer
     }
 
-    /// Half of the pause is random.
     pub(crate) fn pause(&self, refusals: u32) -> Duration {
-        let doubled = self.tuning.refused_least.saturating_mul(1 << (refusals - 1).min(16));
-        let half = doubled.min(self.tuning.refused_most) / 2;
-        half + self.dice.lock().up_to(half)
+        pause(refusals, self.tuning.refused_least, self.tuning.refused_most, &mut self.dice.lock())
     }
 }

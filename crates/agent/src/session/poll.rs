@@ -27,7 +27,7 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         let request = {
             let mut holdings = shared.holdings.lock();
             let (poll, free) = holdings.begin_poll();
-            is_last_look = resync && holdings.is_draining();
+            is_last_look = resync && holdings.draining;
             Poll {
                 node: shared.node,
                 session: shared.session,

@@ -64,9 +64,8 @@ impl Apt {
         let dpkg = Program {
             name: self.program.with_file_name("dpkg").to_string_lossy().into_owned(),
             args: vec!["--set-selections".to_owned()],
-            env: Vec::new(),
-            working_dir: None,
             stdin: Some(String::new()),
+            ..Program::default()
         };
         if process::run(dpkg, call, &self.ledger).await.verdict == Verdict::Succeeded {
             call.output.write(Stream::Stderr, b"dpkg had been interrupted; it can continue\n");
@@ -105,8 +104,7 @@ impl Backend for Apt {
             name: self.program.to_string_lossy().into_owned(),
             args,
             env: ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-            working_dir: None,
-            stdin: None,
+            ..Program::default()
         };
         process::run(program, &call, &self.ledger).await
     }

@@ -42,7 +42,7 @@ impl Rke2 {
             }
         }
         let name = installer.to_string_lossy().into_owned();
-        Ok(Program { name, args: Vec::new(), env, working_dir: None, stdin: None })
+        Ok(Program { name, env, ..Program::default() })
     }
 }
 

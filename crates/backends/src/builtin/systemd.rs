@@ -48,10 +48,9 @@ impl Backend for Systemd {
             return Finish::failed(None, "param `unit` is missing");
         };
         if matches!(call.action.as_str(), "start" | "restart" | "reload") {
-            let is_stale = tokio::select! {
-                biased;
-                () = call.cancel.cancelled() => return Finish::cancelled(None),
-                is_stale = self.is_stale(unit, &call.environment) => is_stale,
+            let asked = self.is_stale(unit, &call.environment);
+            let Some(is_stale) = call.cancel.run_until_cancelled(asked).await else {
+                return Finish::cancelled(None);
             };
             if is_stale {
                 let reload = manager(&self.program, &["daemon-reload"]);
@@ -114,13 +113,8 @@ pub(super) fn systemctl(program: &Path, verb: &str, unit: &str) -> Program {
 
 fn manager(program: &Path, args: &[&str]) -> Program {
     let args = ["--no-pager", "--no-ask-password"].into_iter().chain(args.iter().copied());
-    Program {
-        name: program.to_string_lossy().into_owned(),
-        args: args.map(str::to_owned).collect(),
-        env: Vec::new(),
-        working_dir: None,
-        stdin: None,
-    }
+    let args = args.map(str::to_owned).collect();
+    Program { name: program.to_string_lossy().into_owned(), args, ..Program::default() }
 }
 
 #[cfg(test)]

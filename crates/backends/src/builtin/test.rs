@@ -41,10 +41,8 @@ async fn sleep(call: &Call) -> Finish {
         Ok(duration) => duration,
         Err(error) => return Finish::failed(None, format!("param `duration`: {error}")),
     };
-    tokio::select! {
-        () = call.cancel.cancelled() => Finish::cancelled(None),
-        () = tokio::time::sleep(duration.0) => Finish::succeeded(),
-    }
+    let slept = call.cancel.run_until_cancelled(tokio::time::sleep(duration.0)).await;
+    slept.map_or_else(|| Finish::cancelled(None), |()| Finish::succeeded())
 }
 
 fn fail(call: &Call) -> Finish {
@@ -54,10 +52,8 @@ fn fail(call: &Call) -> Finish {
     if !message.is_empty() {
         call.output.write(Stream::Stderr, format!("{message}\n").as_bytes());
     }
-    Finish::failed(
-        Some(exit_code.unwrap_or(1)),
-        if message.is_empty() { "failed as requested" } else { message },
-    )
+    let error = if message.is_empty() { "failed as requested" } else { message };
+    Finish::failed(Some(exit_code.unwrap_or(1)), error)
 }
 
 fn flaky(call: &Call) -> Finish {

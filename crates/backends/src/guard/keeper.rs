@@ -160,7 +160,7 @@ mod tests {
         let guard = Guard::new(program, DEADLINES);
         let identity = Identity { execution: ExecutionId(Uuid::from_u128(1)), attempt: 1 };
         guard.watch(&Work::Processes(identity)).await;
-        assert!(guard.state().pipe.is_some());
+        assert!(guard.0.state.lock().pipe.is_some());
         guard
     }
 
@@ -172,7 +172,7 @@ mod tests {
         for _ in 0..100_000 {
             guard.extend(DEADLINES);
         }
-        assert!(guard.state().pipe.is_some(), "it is still there");
+        assert!(guard.0.state.lock().pipe.is_some(), "it is still there");
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
-    means: Means,
+    pub(super) means: Means,
     ledger_file: Mutex<LedgerFile>,
     /// The trees that run now.
     trees: Mutex<HashMap<Identity, Arc<Tree>>>,
@@ -92,10 +92,6 @@ impl Ledger {
         let next = bytes.div_ceil(LINE_BYTES as u64);
         let ledger_file = LedgerFile { file, lines: HashMap::new(), free: Vec::new(), next, failing: None };
         Ok(Self { dir: dir.to_owned(), means, ledger_file: Mutex::new(ledger_file), trees: Mutex::default() })
-    }
-
-    pub(super) fn means(&self) -> &Means {
-        &self.means
     }
 
     /// Called before the start: an unrecorded process could not be found again.
@@ -158,7 +154,7 @@ impl Ledger {
         }
         self.ledger_file.lock().clear();
         self.name_surroundings();
-        if let Some(groups) = self.means.groups().cloned() {
+        if let Some(groups) = self.means.groups.clone() {
             let _ = tokio::task::spawn_blocking(move || groups.tidy()).await;
         }
         ended.into_iter().flatten().collect()
@@ -189,7 +185,7 @@ impl Ledger {
     }
 
     fn name_surroundings(&self) {
-        let groups = self.means.groups().and_then(|groups| groups.dir().to_str().map(str::to_owned));
+        let groups = self.means.groups.as_ref().and_then(|groups| groups.dir.to_str().map(str::to_owned));
         for (file, text) in [(BOOT_FILE, procfs::boot_id()), (GROUPS_FILE, groups)] {
             let (file, text) = (self.dir.join(file), text.unwrap_or_default());
             let is_named = fs::read_to_string(&file).is_ok_and(|recorded| recorded == text);
@@ -404,7 +400,7 @@ mod tests {
     async fn work_that_was_born_in_a_group_of_another_session_is_found_there() {
         let Some(groups) = Groups::found() else { return };
         let unique = identity(u128::from(std::process::id()) << 48);
-        let elsewhere = groups.dir().join(format!("session.{}", std::process::id()));
+        let elsewhere = groups.dir.join(format!("session.{}", std::process::id()));
         fs::create_dir(&elsewhere).unwrap();
         let group = Groups::at(&elsewhere).create(unique).unwrap();
         // Only the group identifies it.
@@ -416,7 +412,7 @@ mod tests {
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [unique]);
         assert!(!left.wait().unwrap().success());
         let noted = fs::read_to_string(dir.path().join(GROUPS_FILE)).unwrap();
-        assert_eq!(Path::new(&noted), groups.dir(), "from now on it is this one");
+        assert_eq!(Path::new(&noted), groups.dir, "from now on it is this one");
         let _ = group.remove();
         fs::remove_dir(&elsewhere).unwrap();
     }

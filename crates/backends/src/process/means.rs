@@ -17,13 +17,14 @@ const TIDY_EVERY: Duration = Duration::from_secs(3600);
 /// How processes are started on this host. Tests disable some of it.
 #[derive(Debug)]
 pub struct Means {
-    groups: Option<Groups>,
+    pub(super) groups: Option<Groups>,
     /// The groups of an earlier run of the agent.
     former: Option<Groups>,
     /// Processes can be started in a group. False once the kernel, or a filter, has refused.
     births: AtomicBool,
-    clone: bool,
-    proc: Proc,
+    /// Processes can be started by `downbeat_spawn`.
+    pub(super) clone: bool,
+    pub(super) proc: Proc,
     /// Groups that were not empty when their execution ended, since the last check.
     left: AtomicU32,
     tidied: Mutex<Instant>,
@@ -76,18 +77,6 @@ impl Means {
     #[cfg(test)]
     pub(super) fn with_proc(self, proc: Proc) -> Self {
         Self { proc, ..self }
-    }
-
-    pub(super) fn proc(&self) -> &Proc {
-        &self.proc
-    }
-
-    pub(super) fn groups(&self) -> Option<&Groups> {
-        self.groups.as_ref()
-    }
-
-    pub(super) fn can_clone(&self) -> bool {
-        self.clone
     }
 
     /// Creates a group to start a process in.

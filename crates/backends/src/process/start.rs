@@ -60,7 +60,7 @@ pub(super) fn start(program: &Program, call: &Call, means: &Means) -> Result<Pro
     let ends = Ends { input, output, errors };
     let env = environment(program, call);
     let _starting = orphans::starting();
-    let (child, cgroup) = if means.can_clone() {
+    let (child, cgroup) = if means.clone {
         let (started, cgroup) = cloned(program, &env, &ends, call.identity, means)?;
         (Child::cloned(started), cgroup)
     } else {

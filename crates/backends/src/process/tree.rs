@@ -49,8 +49,8 @@ pub(crate) struct Tree {
     groups: Option<Groups>,
     cgroup: OnceLock<Cgroup>,
     /// The first process was started in the group.
-    is_born_inside: bool,
-    leader: Option<Leader>,
+    pub(super) is_born_inside: bool,
+    pub(super) leader: Option<Leader>,
     /// Processes outside of the group, with their start times.
     known: Mutex<BTreeMap<i32, u64>>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Leader {
 impl Leader {
     /// Call it before a child of this process is reaped: until then its pid is not reused.
     pub(super) fn of(pid: i32, means: &Means) -> Option<Self> {
-        means.proc().one(pid).map(|process| Self { pid, started: process.started })
+        means.proc.one(pid).map(|process| Self { pid, started: process.started })
     }
 }
 
@@ -80,8 +80,8 @@ impl Tree {
         Self {
             identity,
             marker: format!("{EXECUTION}={identity}"),
-            proc: means.proc().clone(),
-            groups: means.groups().cloned(),
+            proc: means.proc.clone(),
+            groups: means.groups.clone(),
             is_born_inside: cgroup.is_some() && leader.is_none(),
             cgroup: cgroup.map(OnceLock::from).unwrap_or_default(),
             leader,
@@ -95,16 +95,8 @@ impl Tree {
         Self::new(identity, leader, means.find_group(identity), means)
     }
 
-    pub(super) fn is_born_inside(&self) -> bool {
-        self.is_born_inside
-    }
-
     pub(super) fn cgroup(&self) -> Option<&Cgroup> {
         self.cgroup.get()
-    }
-
-    pub(super) fn leader(&self) -> Option<Leader> {
-        self.leader
     }
 
     /// Moves all members into their own control group, if the host has groups: processes that they start from then on
@@ -397,7 +389,7 @@ mod tests {
         assert_eq!(terminate(&tree, Duration::from_secs(60)).await, 0);
         assert!(!child.wait().unwrap().success());
         means.release(tree.cgroup());
-        assert!(means.groups().unwrap().find(identity).is_none());
+        assert!(means.groups.as_ref().unwrap().find(identity).is_none());
     }
 
     #[test]
