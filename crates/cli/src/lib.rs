@@ -15,7 +15,6 @@ mod out;
 mod render;
 mod run;
 mod serve;
-mod server_list;
 mod settings;
 mod status;
 

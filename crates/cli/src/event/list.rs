@@ -29,11 +29,7 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
         return follow(request, lines, client, out).await;
     }
     let events = client.ask(request.with("follow", 0).with_any("limit", args.limit)).await?;
-    out.result(&events, || render_events(&events.data, lines))?;
-    if events.pagination.has_more && out.format() == Format::Table {
-        out.note(&format!("more events follow; use --since {}", events.pagination.next));
-    }
-    Ok(())
+    print_events(&events, lines, out)
 }
 
 /// Returns lines that show nodes by name; the other formats need no names.
@@ -50,12 +46,16 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     Ok(EventLines::new(names))
 }
 
-/// Renders one line per event.
-pub(crate) fn render_events(events: &[Event], mut lines: EventLines) -> String {
-    if events.is_empty() {
-        return "no events\n".to_owned();
+/// Prints one line per event.
+pub(crate) fn print_events(events: &EventList, mut lines: EventLines, out: Out) -> Result<(), Failure> {
+    out.result(events, || match events.data.as_slice() {
+        [] => "no events\n".to_owned(),
+        events => events.iter().map(|event| lines.line(event) + "\n").collect(),
+    })?;
+    if events.pagination.has_more && out.format() == Format::Table {
+        out.note(&format!("more events follow; use --since {}", events.pagination.next));
     }
-    events.iter().map(|event| lines.line(event) + "\n").collect()
+    Ok(())
 }
 
 /// Prints a stream of events until the server ends it.

@@ -25,4 +25,4 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Fai
     }
 }
 
-pub(crate) use list::{follow, render_events};
+pub(crate) use list::{follow, print_events};

@@ -85,10 +85,8 @@ pub(super) fn read(
     let schema = catalogue.action(&backend, &action).ok();
     let (given, late) = split(schema, words)?;
     if !late.is_empty() {
-        let matches = late_command()
-            .try_get_matches_from(late)
-            .map_err(|error| Failure::bad_input(first_line(&error.to_string())))?;
         let wrong = |error: clap::Error| Failure::bad_input(first_line(&error.to_string()));
+        let matches = late_command().try_get_matches_from(late).map_err(wrong)?;
         options.update_from_arg_matches(&matches).map_err(wrong)?;
         let output = global.output;
         global.update_from_arg_matches(&matches).map_err(wrong)?;
@@ -96,14 +94,12 @@ pub(super) fn read(
         if matches.value_source("output") != Some(clap::parser::ValueSource::CommandLine) {
             global.output = output;
         }
-        if options.wait && options.watch {
+        if options.following.wait && options.following.watch {
             return Err(Failure::bad_input("--wait and --watch cannot be used together"));
         }
     }
-    let params = match schema {
-        Some(schema) => coerce(schema, given.clone()),
-        None => coerce(&undeclared(&action), given.clone()),
-    };
+    let undeclared = ActionSchema { name: action.clone(), idempotent: false, params: Vec::new() };
+    let params = coerce(schema.unwrap_or(&undeclared), given.clone());
     let definition = definition(&backend, &action, &json!(params), &options, &global);
     let node_backend = schema.is_none().then_some(NodeBackend { backend, action, given });
     Ok(Inline { options, global, definition, node_backend })
@@ -126,10 +122,6 @@ fn definition(backend: &str, action: &str, params: &Value, options: &RunOptions,
         definition["cluster"] = json!(cluster);
     }
     definition
-}
-
-fn undeclared(action: &str) -> ActionSchema {
-    ActionSchema { name: action.to_owned(), idempotent: false, params: Vec::new() }
 }
 
 /// Explains a word without an action: a backend, a file, or a job of a later version.
@@ -290,7 +282,7 @@ mod tests {
             "2",
         ])
         .unwrap();
-        assert!(inline.options.wait);
+        assert!(inline.options.following.wait);
         assert_eq!(inline.global.output, Format::Json);
         assert_eq!(
             inline.definition,

@@ -5,7 +5,6 @@ mod inline;
 mod params;
 mod plan;
 mod run;
-mod schema;
 mod validate;
 
 use clap::Subcommand;
@@ -36,7 +35,7 @@ pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Fai
         Verb::Run(args) => run::run(args, global, out).await,
         Verb::Plan(args) => plan::run(args, &connect(global)?, out).await,
         Verb::Validate(args) => validate::run(&args, out),
-        Verb::Schema => schema::run(out),
+        Verb::Schema => validate::schema(out),
         Verb::Unknown(words) => Err(later::unknown(Some("job"), &words)),
     }
 }

@@ -1,8 +1,7 @@
 //! `node …`: nodes and their executions.
 
-mod change;
 mod list;
-mod show;
+mod one;
 
 use clap::Subcommand;
 use downbeat_client::Client;
@@ -50,11 +49,11 @@ pub(crate) struct Which {
 pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
-        Verb::Show(which) => show::show(&which.node, client, out).await,
-        Verb::Work(which) => show::work(&which.node, client, out).await,
-        Verb::Delete { which, force } => change::delete(&which.node, force, client, out).await,
-        Verb::Drain(which) => change::drain(&which.node, client, out).await,
-        Verb::Undrain(which) => change::undrain(&which.node, client, out).await,
+        Verb::Show(which) => one::show(&which.node, client, out).await,
+        Verb::Work(which) => one::work(&which.node, client, out).await,
+        Verb::Delete { which, force } => one::delete(&which.node, force, client, out).await,
+        Verb::Drain(which) => one::drain(&which.node, client, out).await,
+        Verb::Undrain(which) => one::undrain(&which.node, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("node"), &words)),
     }
 }

@@ -91,8 +91,8 @@ impl Out {
     ) -> Result<(), Failure> {
         match self.format {
             Format::Table => self.text(&table()),
-            Format::Json => self.text(&pretty(value)?),
-            Format::Yaml => self.text(&yaml::document(&tree(value)?)),
+            Format::Json => self.text(&printable(serde_json::to_string_pretty(value))?),
+            Format::Yaml => self.text(&yaml::document(&printable(serde_json::to_value(value))?)),
         }
     }
 
@@ -100,8 +100,11 @@ impl Out {
     pub(crate) fn item<T: Serialize>(self, value: &T, line: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.format {
             Format::Table => self.text(&line()),
-            Format::Json => self.text(&compact(value)?),
-            Format::Yaml => self.text(&format!("---\n{}", yaml::document(&tree(value)?))),
+            Format::Json => self.text(&printable(serde_json::to_string(value))?),
+            Format::Yaml => {
+                let document = yaml::document(&printable(serde_json::to_value(value))?);
+                self.text(&format!("---\n{document}"))
+            }
         }
     }
 
@@ -122,17 +125,8 @@ impl Out {
     }
 }
 
-fn tree<T: Serialize>(value: &T) -> Result<serde_json::Value, Failure> {
-    serde_json::to_value(value).map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
-}
-
-fn pretty<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
-}
-
-fn compact<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
+fn printable<T>(serialized: serde_json::Result<T>) -> Result<T, Failure> {
+    serialized.map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
 }
 
 /// Ends the program quietly if the reader has closed the pipe (`| head`).

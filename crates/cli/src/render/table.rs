@@ -3,6 +3,7 @@
 
 use downbeat_core::shown::is_unprintable;
 use owo_colors::OwoColorize;
+use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The meaning of a cell's colour.
@@ -263,6 +264,11 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
         line.push_str(word);
     }
     lines
+}
+
+/// Returns a value as it is written: strings without quotes.
+pub(crate) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Replaces line ends and control characters: texts from hosts must not break the table or the terminal.

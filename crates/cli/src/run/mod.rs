@@ -21,7 +21,7 @@ use crate::later;
 use crate::out::Out;
 use crate::render::Rows;
 
-pub(crate) use watch::{wait, watch};
+pub(crate) use watch::Following;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {

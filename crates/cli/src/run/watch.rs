@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::Args;
 use downbeat_api::{Run, RunSummary, request};
 use downbeat_client::Client;
 use downbeat_core::ids::RunId;
@@ -15,7 +16,7 @@ use super::bars::Bars;
 use super::follow::Follow;
 use crate::exit::Failure;
 use crate::out::{Format, Out};
-use crate::render::{Rows, Waits, WatchLines, run_line, run_page};
+use crate::render::{Rows, Waits, WatchLines, absences, run_line, run_page, started_line};
 
 pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
     let id = which.resolve(client).await?;
@@ -24,8 +25,44 @@ pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), 
     watch(id, client, out).await
 }
 
+/// Whether a command that creates a run follows it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Following {
+    /// Wait for the end, then show the run; the exit code is the run's result
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) wait: bool,
+
+    /// Show the progress until the end; the exit code is the run's result
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    /// A repeated request with the same key returns the first run
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+impl Following {
+    /// Returns the key of the request. With its own key the client can repeat the request after a broken connection.
+    pub(crate) fn key(&self) -> String {
+        self.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+    }
+
+    /// Prints the created run, or follows it to its end.
+    pub(crate) async fn follow(&self, run: &Run, client: &Client, out: Out) -> Result<(), Failure> {
+        absences(run).iter().for_each(|absence| out.note(absence));
+        let id = run.summary.id.clone();
+        if self.watch {
+            watch(id, client, out).await
+        } else if self.wait {
+            wait(id, client, out).await
+        } else {
+            out.result(run, || started_line(&run.summary))
+        }
+    }
+}
+
 /// Shows a run until it ends; the exit code is its result.
-pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let watching = async {
         if out.format() == Format::Table {
             show_progress(id.clone(), client, out).await
@@ -37,7 +74,7 @@ pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Fa
 }
 
 /// Waits for a run, then shows it; the exit code is its result. Prints to standard error what the run waits for.
-pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
     let waiting = async {
         let mut follow = Follow::new(client, &id, out).await?;
         let mut waits = Waits::patient();
@@ -93,15 +130,15 @@ async fn show_progress(id: RunId, client: &Client, out: Out) -> Result<(), Failu
     loop {
         let progress = follow.next_progress().await?;
         let now = Timestamp::now();
-        let tallies = lines.tallies(&progress);
+        let steps = progress.steps();
         let changes = lines.changes(&progress, now);
         match &mut bars {
             Some(bars) => {
                 changes.iter().for_each(|line| bars.print_above(line));
-                bars.show(&tallies, &progress.summary);
+                bars.show(steps, &progress.summary);
             }
             None => {
-                for line in changes.into_iter().chain(lines.ended(&tallies)) {
+                for line in changes.into_iter().chain(lines.ended(steps)) {
                     out.text(&line)?;
                 }
             }

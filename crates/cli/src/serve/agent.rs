@@ -7,14 +7,14 @@ use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, reap_orphans, slot
 
 use super::guard::GUARD;
 use super::logging;
+use super::ready::absolute;
 use super::server::Common;
 use super::start::agent_ended;
 use super::stop::Stop;
-use super::store::absolute;
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Derived, Flags, Given, Loaded, Sources, load, load_backends};
+use crate::settings::{AGENT, AgentKeys, Flags, Given, Loaded, Sources, load, load_backends};
 
 #[derive(Debug, Args)]
 #[command(
@@ -73,7 +73,7 @@ pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(),
     let sources = args.sources(&global);
     let Loaded { keys, mut shown } = load(AGENT, &sources, AgentKeys::check, |keys| {
         let slots = Settings::from(keys).slots;
-        vec![Derived { key: "slots", value: slots.into() }]
+        vec![("slots", slots.into())]
     })?;
     let (backends, tree) = load_backends(&sources)?;
     shown.tree = tree;

@@ -11,7 +11,7 @@ use super::stop::Stop;
 use super::{logging, started};
 use crate::exit::Failure;
 use crate::out::Out;
-use crate::settings::{Derived, Flags, Given, Loaded, SERVER, ServerKeys, Sources, load};
+use crate::settings::{Flags, Given, Loaded, SERVER, ServerKeys, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
@@ -62,13 +62,11 @@ fn environment() -> Vec<(String, String)> {
 
 /// Reads the server's settings.
 fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
-    let derived = |key, value| Derived { key, value };
-    let span = |span: Span| span.to_string().into();
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![
-            derived("name", "".into()),
-            derived("node_stale_after", span(keys.node_stale_after())),
-            derived("node_offline_after", span(keys.node_offline_after())),
+            ("name", "".into()),
+            ("node_stale_after", keys.node_stale_after().to_string().into()),
+            ("node_offline_after", keys.node_offline_after().to_string().into()),
         ]
     })
 }

@@ -31,31 +31,20 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
 
 /// Returns the failure of an agent that ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
-    let code = match error {
+    const NOT_STARTED: &str = "cannot start the agent";
+    const ENDED: &str = "the agent has ended";
+    let (what, code) = match error {
         AgentError::NoServer
         | AgentError::UnknownBackend { .. }
         | AgentError::NothingToOffer { .. }
-        | AgentError::Description(_) => Code::BadInput,
-        AgentError::Data { .. }
-        | AgentError::DataInUse(_)
-        | AgentError::Ledger(_)
-        | AgentError::OtherCluster { .. } => Code::TemporaryFailure,
-        AgentError::NotFound(_) => Code::NotFound,
-        AgentError::Superseded(_) => Code::Refused,
-        AgentError::Bug(_) => Code::Bug,
-    };
-    let what = match error {
-        AgentError::Data { .. }
-        | AgentError::DataInUse(_)
-        | AgentError::Ledger(_)
-        | AgentError::NoServer
-        | AgentError::UnknownBackend { .. }
-        | AgentError::NothingToOffer { .. }
-        | AgentError::Description(_) => "cannot start the agent",
-        AgentError::NotFound(_)
-        | AgentError::Superseded(_)
-        | AgentError::OtherCluster { .. }
-        | AgentError::Bug(_) => "the agent has ended",
+        | AgentError::Description(_) => (NOT_STARTED, Code::BadInput),
+        AgentError::Data { .. } | AgentError::DataInUse(_) | AgentError::Ledger(_) => {
+            (NOT_STARTED, Code::TemporaryFailure)
+        }
+        AgentError::OtherCluster { .. } => (ENDED, Code::TemporaryFailure),
+        AgentError::NotFound(_) => (ENDED, Code::NotFound),
+        AgentError::Superseded(_) => (ENDED, Code::Refused),
+        AgentError::Bug(_) => (ENDED, Code::Bug),
     };
     Failure::new(code, format!("{what}: {error}"))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use downbeat_agent::{BackendSettings, DeclarationRefused, Environment};
+use downbeat_agent::{BackendSettings, DeclarationRefused, Environment, Settings};
 use downbeat_core::Span;
 use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::dial::with_port;
 use super::kinds::{Labels, List, LogFormat, duration, some_number};
-use super::server::hostname;
 use super::table::Fallback::{Follows, Is, Unset};
 use super::table::Repeats::{Each, Joined};
 use super::table::{HasSection, Section, Setting};
@@ -57,7 +56,7 @@ const SETTINGS: &[Setting] = &[
 pub(crate) struct AgentKeys {
     pub(crate) server: List,
     pub(crate) cluster: String,
-    #[serde(default = "hostname")]
+    #[serde(default = "Settings::system_hostname")]
     pub(crate) hostname: String,
     pub(crate) groups: List,
     pub(crate) labels: Labels,

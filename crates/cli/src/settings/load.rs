@@ -13,10 +13,8 @@ use serde::de::DeserializeOwned;
 use super::agent::{self, AGENT};
 use super::server::SERVER;
 use super::show::{Row, Shown, Tree};
-use super::table::{Fallback, Section, Setting};
+use super::table::{Fallback, PREFIX, Section, Setting};
 use crate::exit::Failure;
-
-const PREFIX: &str = "DOWNBEAT_";
 
 /// Variables with our prefix that are not settings: the client's URL, and the path of the config file.
 const OTHER_VARIABLES: [&str; 2] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG"];
@@ -50,12 +48,8 @@ pub(crate) struct Loaded<T> {
     pub(crate) shown: Shown,
 }
 
-/// The value of an unset key that is derived from others.
-#[derive(Debug)]
-pub(crate) struct Derived {
-    pub(crate) key: &'static str,
-    pub(crate) value: serde_json::Value,
-}
+/// The key and value of an unset setting that is derived from others.
+pub(crate) type Derived = (&'static str, serde_json::Value);
 
 /// A single value with the name of its source.
 struct Single {
@@ -129,8 +123,8 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
         .map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
     let row = |setting: &Setting| {
         let key = setting.key;
-        let value = match derived.iter().find(|derived| derived.key == key) {
-            Some(derived) if tree[key].is_null() => derived.value.clone(),
+        let value = match derived.iter().find(|(derived, _)| *derived == key) {
+            Some((_, value)) if tree[key].is_null() => value.clone(),
             _ => tree[key].clone(),
         };
         let source = match (setting.default, figment.find_metadata(key)) {

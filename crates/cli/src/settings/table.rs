@@ -7,7 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 
 use super::load::Given;
 
-const PREFIX: &str = "DOWNBEAT_";
+/// The prefix of every environment variable.
+pub(super) const PREFIX: &str = "DOWNBEAT_";
 
 /// One setting.
 #[derive(Clone, Copy, Debug)]
