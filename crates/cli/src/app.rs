@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 
 use crate::args::{Cli, Command};
 use crate::connect::connect;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
 use crate::{bench, completions, event, job, later, node, run, serve, status};
 
@@ -86,7 +86,7 @@ fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
+fn dispatch(cli: Cli, out: Out) -> Result {
     let Cli { global, command } = cli;
     let client = || connect(&global);
     let on_all_cores = Builder::new_multi_thread;
@@ -112,11 +112,11 @@ fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
 }
 
 /// Runs a client command: one thread starts faster and is enough.
-fn on_one_thread(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn on_one_thread(work: impl Future<Output = Result>) -> Result {
     block_on(Builder::new_current_thread(), work)
 }
 
-fn block_on(mut runtime: Builder, work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+fn block_on(mut runtime: Builder, work: impl Future<Output = Result>) -> Result {
     let failed = |error| Failure::bug(format!("cannot start the runtime: {error}"));
     let runtime = runtime.enable_all().build().map_err(failed)?;
     let result = runtime.block_on(work);

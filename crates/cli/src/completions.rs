@@ -4,10 +4,10 @@ use clap::CommandFactory;
 use clap_complete::{Shell, generate};
 
 use crate::args::Cli;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 
-pub(crate) fn run(shell: Shell, out: Out) -> Result<(), Failure> {
+pub(crate) fn run(shell: Shell, out: Out) -> Result {
     let mut script = Vec::new();
     generate(shell, &mut Cli::command(), "downbeat", &mut script);
     out.text(&String::from_utf8_lossy(&script))

@@ -5,7 +5,7 @@ use downbeat_api::{FieldError, Problem, code};
 use downbeat_client::{Client, Error};
 
 use crate::args::Global;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 
 /// The prefix of the server's error about a query parameter; most parameters have the name of the flag that sets them.
 const QUERY_ERROR: &str = "the query is wrong: ";
@@ -14,7 +14,7 @@ const QUERY_ERROR: &str = "the query is wrong: ";
 const MOST_NODES: usize = 20;
 
 /// Returns a client of the servers that flags or the environment name.
-pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
+pub(crate) fn connect(global: &Global) -> Result<Client> {
     let Global { server, cluster, .. } = global.clone().or_environment();
     Ok(Client::new(&server, cluster)?)
 }

@@ -5,7 +5,7 @@ use downbeat_api::request::Request;
 use downbeat_api::{Event, EventList, request};
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::{Format, Out};
 use crate::render::EventLines;
 
@@ -22,7 +22,7 @@ pub(crate) struct ListArgs {
     limit: Option<u32>,
 }
 
-pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let request = request::events().with_any("since", args.since);
     let lines = lines(client, out).await?;
     if args.follow {
@@ -33,7 +33,7 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
 }
 
 /// Returns lines that show nodes by name; the other formats need no names.
-async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
+async fn lines(client: &Client, out: Out) -> Result<EventLines> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
@@ -47,7 +47,7 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
 }
 
 /// Prints one line per event.
-pub(crate) fn print_events(events: &EventList, mut lines: EventLines, out: Out) -> Result<(), Failure> {
+pub(crate) fn print_events(events: &EventList, mut lines: EventLines, out: Out) -> Result {
     out.result(events, || match events.data.as_slice() {
         [] => "no events\n".to_owned(),
         events => events.iter().map(|event| lines.line(event) + "\n").collect(),
@@ -64,7 +64,7 @@ pub(crate) async fn follow(
     mut lines: EventLines,
     client: &Client,
     out: Out,
-) -> Result<(), Failure> {
+) -> Result {
     let mut stream = client.stream(request);
     while let Some(message) = stream.next().await? {
         let event: Event = message.decode()?;

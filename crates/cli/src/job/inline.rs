@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::run::RunOptions;
 use crate::args::Global;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// The definition of one task, and the options, including those after ACTION.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct NodeBackend {
 
 impl Inline {
     /// Returns the definition. Params of a backend that only nodes have get the types that a node declares.
-    pub(super) async fn with_node_schema(self, client: &Client) -> Result<Value, Failure> {
+    pub(super) async fn with_node_schema(self, client: &Client) -> Result<Value> {
         let Self { mut definition, node_backend, .. } = self;
         if let Some(NodeBackend { backend, action, given }) = node_backend
             && let Some(schema) = node_schema(client, &backend, &action).await?
@@ -45,7 +45,7 @@ impl Inline {
 }
 
 /// Returns the first node that offers a backend.
-async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>, Failure> {
+async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>> {
     let nodes = request::cluster_nodes(client.cluster().unwrap_or("default"));
     let mut seen = 0;
     loop {
@@ -60,7 +60,7 @@ async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>,
 }
 
 /// Returns the schema of an action from a node that offers it, if one does.
-async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
+async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>> {
     let Some(node) = offering(client, backend).await? else { return Ok(None) };
     let node = client.ask(request::node(node.id)).await?;
     let offered = node.backends.into_iter().find(|offered| offered.name == backend);
@@ -72,11 +72,7 @@ async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Opt
     }))
 }
 
-pub(super) fn read(
-    mut options: RunOptions,
-    mut global: Global,
-    words: Vec<String>,
-) -> Result<Inline, Failure> {
+pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<String>) -> Result<Inline> {
     let mut words = words.into_iter();
     let backend = name(words.next(), "BACKEND")?;
     let Some(action) = words.next() else { return Err(no_action(&backend)) };
@@ -143,7 +139,7 @@ fn no_action(word: &str) -> Failure {
     }
 }
 
-fn name(word: Option<String>, what: &str) -> Result<String, Failure> {
+fn name(word: Option<String>, what: &str) -> Result<String> {
     match word {
         None => Err(Failure::bad_input(format!(
             "{what} is missing: downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]..."
@@ -171,10 +167,7 @@ fn late_command() -> Command {
 type Given = Vec<(String, String)>;
 
 /// Separates the params from the options of the run.
-fn split(
-    schema: Option<&ActionSchema>,
-    words: impl Iterator<Item = String>,
-) -> Result<(Given, Vec<String>), Failure> {
+fn split(schema: Option<&ActionSchema>, words: impl Iterator<Item = String>) -> Result<(Given, Vec<String>)> {
     let options = late_command();
     let mut words = words.peekable();
     let mut given = Vec::new();
@@ -236,7 +229,7 @@ mod tests {
     use crate::args::Cli;
     use crate::out::Format;
 
-    fn read_words(words: &[&str]) -> Result<Inline, Failure> {
+    fn read_words(words: &[&str]) -> Result<Inline> {
         let global = Cli::try_parse_from(["downbeat", "status"]).unwrap().global;
         let none: [&str; 0] = [];
         let matches = late_command().get_matches_from(none);

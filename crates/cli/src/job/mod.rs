@@ -11,7 +11,7 @@ use clap::Subcommand;
 
 use crate::args::Global;
 use crate::connect::connect;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
@@ -30,7 +30,7 @@ pub(crate) enum Verb {
     Unknown(Vec<String>),
 }
 
-pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result {
     match verb {
         Verb::Run(args) => run::run(args, global, out).await,
         Verb::Plan(args) => plan::run(args, &connect(global)?, out).await,

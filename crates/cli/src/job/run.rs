@@ -11,7 +11,7 @@ use super::inline::{self, Inline};
 use super::params;
 use crate::args::Global;
 use crate::connect::{connect, failure_in};
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::out::Out;
 use crate::run::Following;
 
@@ -85,7 +85,7 @@ fn print_notes(text: &str, file: &str, out: Out) {
     }
 }
 
-pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result {
     let (options, global, submission, target) = match args.file {
         Some(path) => {
             let (text, name) = JobFile::read(&path)?.text()?;

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::file::JobFile;
 use super::params;
 use crate::connect::params_failure;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
 use crate::render::plural;
 
@@ -24,7 +24,7 @@ pub(crate) struct ValidateArgs {
     param: Vec<String>,
 }
 
-pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
+pub(super) fn run(args: &ValidateArgs, out: Out) -> Result {
     let params = params::read(&args.param)?;
     let file = JobFile::read(&args.file)?;
     match spec::parse_bytes_noting(&file.bytes, &file.name, &Catalogue::builtin()) {
@@ -59,7 +59,7 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
 }
 
 /// Prints the schema of job files. It has no table form: it is JSON unless YAML is requested.
-pub(super) fn schema(out: Out) -> Result<(), Failure> {
+pub(super) fn schema(out: Out) -> Result {
     let out = if out.format() == Format::Table { out.with_format(Format::Json) } else { out };
     out.result(&spec::schema(), String::new)
 }

@@ -6,7 +6,7 @@ mod one;
 use clap::Subcommand;
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
@@ -46,7 +46,7 @@ pub(crate) struct Which {
     node: String,
 }
 
-pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show(which) => one::show(&which.node, client, out).await,

@@ -16,7 +16,7 @@ mod watch;
 use clap::Subcommand;
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 use crate::render::Rows;
@@ -62,7 +62,7 @@ pub(crate) struct Which {
     run: String,
 }
 
-pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show { run, all } => show::run(&run, Rows::of(all), client, out).await,

@@ -6,7 +6,7 @@ use downbeat_client::{Body, Client};
 use serde_json::json;
 
 use super::{Following, Which};
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct RetryArgs {
     following: Following,
 }
 
-pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result {
     let first = args.run.resolve(client).await?;
     let mut body = json!({"failed_only": args.failed_only});
     // An older server refuses the field.

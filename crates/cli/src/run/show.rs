@@ -5,11 +5,11 @@ use downbeat_client::Client;
 use jiff::Timestamp;
 
 use super::Which;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::{Format, Out};
 use crate::render::{Rows, run_page};
 
-pub(super) async fn run(which: &Which, rows: Rows, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(which: &Which, rows: Rows, client: &Client, out: Out) -> Result {
     let id = which.resolve(client).await?;
     let run = client.ask(request::run(&id)).await?;
     if out.format() != Format::Table {

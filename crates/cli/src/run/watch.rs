@@ -14,11 +14,11 @@ use jiff::Timestamp;
 use super::Which;
 use super::bars::Bars;
 use super::follow::Follow;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::out::{Format, Out};
 use crate::render::{Rows, Waits, WatchLines, absences, run_line, run_page, started_line};
 
-pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result {
     let id = which.resolve(client).await?;
     // Fails at once if no server responds: the stream below would wait for a server that went away.
     client.ask(request::runs().with("limit", 1)).await?;
@@ -48,7 +48,7 @@ impl Following {
     }
 
     /// Prints the created run, or follows it to its end.
-    pub(crate) async fn follow(&self, run: &Run, client: &Client, out: Out) -> Result<(), Failure> {
+    pub(crate) async fn follow(&self, run: &Run, client: &Client, out: Out) -> Result {
         absences(run).iter().for_each(|absence| out.note(absence));
         let id = run.summary.id.clone();
         if self.watch {
@@ -62,7 +62,7 @@ impl Following {
 }
 
 /// Shows a run until it ends; the exit code is its result.
-async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn watch(id: RunId, client: &Client, out: Out) -> Result {
     let watching = async {
         if out.format() == Format::Table {
             show_progress(id.clone(), client, out).await
@@ -74,7 +74,7 @@ async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
 }
 
 /// Waits for a run, then shows it; the exit code is its result. Prints to standard error what the run waits for.
-async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn wait(id: RunId, client: &Client, out: Out) -> Result {
     let waiting = async {
         let mut follow = Follow::new(client, &id, out).await?;
         let mut waits = Waits::patient();
@@ -95,7 +95,7 @@ async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
 }
 
 /// Returns the exit code for the status of an ended run.
-fn ended(run: &RunSummary) -> Result<(), Failure> {
+fn ended(run: &RunSummary) -> Result {
     match run.status {
         RunStatus::Completed => Ok(()),
         RunStatus::Pending | RunStatus::Running | RunStatus::Failed | RunStatus::Cancelled => {
@@ -106,11 +106,7 @@ fn ended(run: &RunSummary) -> Result<(), Failure> {
 
 /// Runs `work` until it is done or Ctrl-C. After Ctrl-C the run continues, and the exit code shows that its result is
 /// unknown.
-pub(super) async fn detachable(
-    id: &RunId,
-    out: Out,
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+pub(super) async fn detachable(id: &RunId, out: Out, work: impl Future<Output = Result>) -> Result {
     tokio::select! {
         result = work => result,
         _ = tokio::signal::ctrl_c() => {
@@ -123,7 +119,7 @@ pub(super) async fn detachable(
 }
 
 /// Shows the run to a user: bars on a terminal, otherwise a line per step, and the page at the end.
-async fn show_progress(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn show_progress(id: RunId, client: &Client, out: Out) -> Result {
     let mut follow = Follow::new(client, &id, out).await?;
     let mut lines = WatchLines::new(follow.plan().clone());
     let mut bars = Bars::on_terminal(out, lines.plan());
@@ -157,7 +153,7 @@ async fn show_progress(id: RunId, client: &Client, out: Out) -> Result<(), Failu
 }
 
 /// Prints the run as a document each time it changes, for programs.
-async fn print_documents(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn print_documents(id: RunId, client: &Client, out: Out) -> Result {
     let mut follow = Follow::new(client, &id, out).await?;
     let mut before: Option<Run> = None;
     loop {

@@ -12,7 +12,7 @@ use super::server::Common;
 use super::start::agent_ended;
 use super::stop::Stop;
 use crate::args::Global;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 use crate::settings::{AGENT, AgentKeys, Flags, Given, Loaded, Sources, load, load_backends};
 
@@ -68,7 +68,7 @@ impl From<&AgentKeys> for Settings {
     }
 }
 
-pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result {
     let print_config = args.print_config;
     let sources = args.sources(&global);
     let Loaded { keys, mut shown } = load(AGENT, &sources, AgentKeys::check, |keys| {
@@ -107,7 +107,7 @@ fn within_open_files(mut settings: Settings) -> Settings {
     settings
 }
 
-async fn serve(settings: Settings) -> Result<(), Failure> {
+async fn serve(settings: Settings) -> Result {
     let mut stop = Stop::listen()?;
     tokio::spawn(reap_orphans());
     // Logged because an agent with another directory is another agent: it neither delivers old results nor stops old

@@ -18,7 +18,7 @@ use super::ready::{Ready, announce};
 use super::start::agent_ended;
 use super::stop::Stop;
 use super::{logging, started};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::Out;
 use crate::settings::LogFormat;
 
@@ -57,7 +57,7 @@ pub(crate) struct DevArgs {
     ready_file: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: DevArgs, out: Out) -> Result {
     logging::start(&args.log_level, LogFormat::Text)?;
     let mut stop = Stop::listen()?;
     tokio::spawn(reap_orphans());
@@ -118,7 +118,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
 }
 
 /// Waits until all nodes are online.
-async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result<(), Failure> {
+async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result {
     let give_up_at = Instant::now() + REGISTER_TIMEOUT;
     let started_at = server.service().started_at();
     loop {
@@ -178,7 +178,7 @@ async fn first_failure(agents: &mut Vec<Handle>) -> Failure {
 }
 
 /// Stops gracefully; a second signal kills everything that runs.
-async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result<(), Failure> {
+async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result {
     match stop.unless_forced(drain_all(agents, server)).await {
         Ok(()) => Ok(()),
         Err(forced) => {

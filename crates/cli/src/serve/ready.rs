@@ -6,7 +6,7 @@ use std::path::Path;
 use downbeat_server::Server;
 use serde::Serialize;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::out::Out;
 use crate::settings::without_password;
 
@@ -55,7 +55,7 @@ pub(super) fn announce(
     file: Option<&Path>,
     out: Out,
     text: impl FnOnce() -> String,
-) -> Result<(), Failure> {
+) -> Result {
     if let Some(path) = file {
         let text = serde_json::to_string(ready)
             .map_err(|error| Failure::bug(format!("cannot write the addresses: {error}")))?;

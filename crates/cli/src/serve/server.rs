@@ -9,7 +9,7 @@ use downbeat_server::Settings;
 use super::ready::{Ready, announce};
 use super::stop::Stop;
 use super::{logging, started};
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 use crate::settings::{Flags, Given, Loaded, SERVER, ServerKeys, Sources, load};
 
@@ -61,7 +61,7 @@ fn environment() -> Vec<(String, String)> {
 }
 
 /// Reads the server's settings.
-fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
+fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>> {
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![
             ("name", "".into()),
@@ -94,7 +94,7 @@ impl From<&ServerKeys> for Settings {
     }
 }
 
-pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: ServerArgs, out: Out) -> Result {
     let Loaded { keys, shown } = settings(&args.common.sources(args.flags.given))?;
     if args.print_config {
         return out.result(&shown, || shown.toml());
@@ -107,7 +107,7 @@ pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
     logging::log_failure(serve(&keys, args.ready_file.as_deref(), out).await, keys.log_format)
 }
 
-async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result<(), Failure> {
+async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result {
     let mut stop = Stop::listen()?;
     let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());

@@ -6,10 +6,10 @@ use downbeat_agent::Error as AgentError;
 use downbeat_server::{Server, Settings, StartError};
 use downbeat_store::Error as StoreError;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 
 /// Starts a server.
-pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
+pub(super) async fn started(settings: Settings) -> Result<Server> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,

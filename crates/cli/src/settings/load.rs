@@ -14,7 +14,7 @@ use super::agent::{self, AGENT};
 use super::server::SERVER;
 use super::show::{Row, Shown, Tree};
 use super::table::{Fallback, PREFIX, Section, Setting};
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// Variables with our prefix that are not settings: the client's URL, and the path of the config file.
 const OTHER_VARIABLES: [&str; 2] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG"];
@@ -95,7 +95,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     sources: &Sources,
     check: impl FnOnce(&T) -> Result<(), (&'static str, String)>,
     derived: impl FnOnce(&T) -> Vec<Derived>,
-) -> Result<Loaded<T>, Failure> {
+) -> Result<Loaded<T>> {
     let mut figment = Figment::new();
     for setting in section.settings {
         if let Fallback::Is(default) = setting.default {
@@ -140,7 +140,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
 }
 
 /// Returns the config file: the given one, or the first default path that exists.
-fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>> {
     if let Some(path) = named {
         return match path.try_exists() {
             Ok(true) => Ok(Some(path.to_owned())),
@@ -156,7 +156,7 @@ fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
 
 /// Returns the values of a section. Checks the keys of all sections, so that a typo is found by the first component that
 /// reads the file.
-fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
+fn file_section(path: &Path, section: Section) -> Result<Dict> {
     let file: Dict = read_file(path)?;
     let mut wanted = Dict::new();
     for (name, value) in file {
@@ -190,14 +190,14 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
     Ok(wanted)
 }
 
-fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| not_toml(path, &text, &error))
 }
 
 /// Returns the backends that the file declares, and how they are shown.
-pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<Tree>), Failure> {
+pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<Tree>)> {
     let Some(path) = config_path(sources.config.as_deref())? else { return Ok((Vec::new(), None)) };
     let mut file: serde_json::Map<String, serde_json::Value> = read_file(&path)?;
     let Some(value) = file.remove(BACKENDS) else { return Ok((Vec::new(), None)) };
@@ -218,7 +218,7 @@ fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Failure {
 fn from_environment(
     section: Section,
     environment: &[(String, String)],
-) -> Result<Vec<(&'static str, String, String)>, Failure> {
+) -> Result<Vec<(&'static str, String, String)>> {
     let mut found = Vec::new();
     for (variable, value) in environment {
         if !variable.starts_with(PREFIX) || is_not_setting(variable) {
