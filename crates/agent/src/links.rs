@@ -30,7 +30,6 @@ pub trait Connector: Send + Sync + std::fmt::Debug + 'static {
     async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault>;
 }
 
-/// Connects by gRPC.
 #[derive(Clone, Copy, Debug)]
 pub struct Grpc;
 
@@ -83,7 +82,6 @@ struct Bulk {
 #[derive(Debug)]
 pub(crate) struct Complaints<K>(HashMap<K, Instant>);
 
-/// The purpose of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Control,
@@ -128,7 +126,6 @@ impl CallLink {
         Self { answered_before: self.answered.load(Ordering::Relaxed), ..self.clone() }
     }
 
-    /// Returns whether both are the same link.
     pub(crate) fn is(&self, other: &CallLink) -> bool {
         self.number == other.number
     }

@@ -53,7 +53,6 @@ pub(crate) struct Buffer {
 #[derive(Debug, Default)]
 struct State {
     chunks: VecDeque<OutputChunk>,
-    /// The cost of the chunks.
     bytes: usize,
     /// The number of chunks at the front that were sent once and may have arrived. They must be sent again unchanged,
     /// or a server could not recognize them.

@@ -8,7 +8,6 @@ use downbeat_backends::{BackendSettings, Declared};
 use downbeat_core::limits;
 use serde_json::Value;
 
-/// One agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Servers to connect to, `host:port` each. The agent uses the first that responds, and the others when
@@ -73,7 +72,6 @@ impl Settings {
         }
     }
 
-    /// Returns the hostname of the system.
     pub fn system_hostname() -> String {
         nix::unistd::gethostname()
             .ok()

@@ -29,7 +29,6 @@ use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
 use crate::surroundings::{Host, Wall};
 
-/// One session of an agent.
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
     pub(crate) session: SessionId,
@@ -40,7 +39,6 @@ pub(crate) struct Shared {
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
-    /// The clock by which leases expire.
     pub(crate) clock: LeaseClock,
     pub(crate) host: Arc<dyn Host>,
     /// The environment of programs that work starts.

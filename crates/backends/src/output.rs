@@ -21,7 +21,6 @@ pub struct Piece {
     pub at: Timestamp,
 }
 
-/// Returns the time of day.
 pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Receives pieces, in order and under a lock: must be quick.

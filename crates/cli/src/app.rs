@@ -16,7 +16,6 @@ use crate::{bench, completions, event, job, later, node, run, serve, status};
 /// The limit of an agent's threads that wait for files. Tokio ends each after ten seconds without work.
 const AGENT_BLOCKING_THREADS: usize = 32;
 
-/// Runs the program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -54,7 +54,6 @@ pub(crate) enum Outbox {
 pub(crate) struct Problems {
     /// Found when the outbox was opened.
     damaged: Vec<String>,
-    /// Why the last write failed.
     failing: Mutex<Option<String>>,
 }
 
@@ -112,7 +111,6 @@ impl Outbox {
         }
     }
 
-    /// Returns the current problems of the outbox, for users.
     pub(crate) fn problems(&self) -> Vec<String> {
         let (Self::Thread { problems, .. } | Self::Inline { problems, .. }) = self;
         let damaged = problems
@@ -172,7 +170,6 @@ pub(crate) struct Writer {
     dir: PathBuf,
     /// Results that could not be written, and that no server has yet.
     unwritten: Vec<Finished>,
-    /// When a write last failed.
     tried: Instant,
     problems: Arc<Problems>,
 }
@@ -221,7 +218,6 @@ impl Writer {
         }
     }
 
-    /// Executes one command.
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Keep(finished) => self.write(vec![finished]),
@@ -274,7 +270,6 @@ impl Writer {
         self.problems.failing.lock().is_some()
     }
 
-    /// Retries writing the unwritten results.
     fn retry(&mut self) {
         let retried = if self.unwritten.is_empty() {
             self.segments.probe()

@@ -16,7 +16,6 @@ use crate::links::Links;
 use crate::outbox::Outbox;
 use crate::private;
 
-/// The result of opening a session.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) node: NodeId,

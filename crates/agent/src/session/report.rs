@@ -21,13 +21,11 @@ pub(super) const BATCH: usize = 1024;
 const LARGE_BYTES: usize = 64 * 1024;
 /// The size of a result without its output, error, values and run.
 const RESULT_BYTES: usize = 128;
-/// The size of a start.
 const STARTED_BYTES: usize = 64;
 /// A report may overtake the poll that it names, and its offer of slots is then lost. This long after the last one the
 /// offer is repeated.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 
-/// A fact to report.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Started(Started),

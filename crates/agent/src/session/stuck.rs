@@ -48,7 +48,6 @@ impl Stuck {
         !self.is_empty() && self.due <= Instant::now()
     }
 
-    /// Sends the oldest result.
     pub(super) async fn send(&mut self, shared: &Shared) {
         let Some(finished) = self.results.front().cloned() else { return };
         let held = finished.held;

@@ -12,7 +12,6 @@ use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
 use crate::process::{self, Ledger, Program};
 
-/// No prompts.
 const ENVIRONMENT: [(&str, &str); 2] =
     [("DEBIAN_FRONTEND", "noninteractive"), ("APT_LISTCHANGES_FRONTEND", "none")];
 
@@ -41,16 +40,12 @@ const JOURNAL: &str = "/var/lib/dpkg/updates";
 
 #[derive(Debug)]
 pub struct Apt {
-    ledger: Arc<Ledger>,
-    program: PathBuf,
+    pub ledger: Arc<Ledger>,
+    /// apt-get.
+    pub program: PathBuf,
 }
 
 impl Apt {
-    /// `program` is apt-get.
-    pub fn new(ledger: Arc<Ledger>, program: PathBuf) -> Self {
-        Self { ledger, program }
-    }
-
     /// Applies the journal that a killed dpkg (a cancel, a timeout, an agent that crashed) left behind. `dpkg
     /// --configure -a`, which apt then asks for, would first configure the package that hung, so that not even its
     /// removal would be possible. Any other write of the status applies the journal too, so this sets an empty

@@ -13,13 +13,7 @@ use crate::process::{self, Ledger, Program};
 /// Can run any command, so an agent offers it only if allowed.
 #[derive(Debug)]
 pub struct Exec {
-    ledger: Arc<Ledger>,
-}
-
-impl Exec {
-    pub fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger }
-    }
+    pub ledger: Arc<Ledger>,
 }
 
 #[async_trait]

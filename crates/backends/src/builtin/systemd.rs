@@ -22,15 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Systemd {
-    ledger: Arc<Ledger>,
-    program: PathBuf,
-}
-
-impl Systemd {
-    /// `program` is systemctl.
-    pub fn new(ledger: Arc<Ledger>, program: PathBuf) -> Self {
-        Self { ledger, program }
-    }
+    pub ledger: Arc<Ledger>,
+    /// systemctl.
+    pub program: PathBuf,
 }
 
 #[async_trait]

@@ -12,14 +12,8 @@ use crate::process::{self, Ledger, Program};
 
 #[derive(Debug)]
 pub struct DeclaredBackend {
-    declared: Declared,
-    ledger: Arc<Ledger>,
-}
-
-impl DeclaredBackend {
-    pub fn new(declared: Declared, ledger: Arc<Ledger>) -> Self {
-        Self { declared, ledger }
-    }
+    pub declared: Declared,
+    pub ledger: Arc<Ledger>,
 }
 
 #[async_trait]

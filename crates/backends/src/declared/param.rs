@@ -10,7 +10,6 @@ const KEYS: [&str; 8] = ["type", "required", "help", "pattern", "choices", "min"
 /// For unprotected values: most programs read an argument that starts with a dash as an option.
 const NO_DASH: &str = r"(?:[^-][\s\S]*)?";
 
-/// How a param is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
     /// Its value starts an argument that a program may read as an option.

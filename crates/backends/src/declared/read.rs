@@ -12,7 +12,6 @@ use super::param::{self, Use};
 use super::program;
 use super::template::Template;
 
-/// A backend that the user declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
     pub(super) schema: BackendSchema,
@@ -37,7 +36,6 @@ pub struct Refused {
 
 type Result<T> = std::result::Result<T, Refused>;
 
-/// The longest name.
 const NAME_BYTES: usize = 64;
 /// The bytes of an argument that `ARGUMENT_BYTES` leaves for the text around a value.
 const LITERAL_BYTES: usize = 128 * 1024 - 1 - ARGUMENT_BYTES;

@@ -55,7 +55,6 @@ struct LedgerFile {
     failing: Option<String>,
 }
 
-/// One line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     identity: Identity,

@@ -31,7 +31,6 @@ const UMASK: u32 = 0o022;
 /// Another agent may remove an empty group before the process is started in it.
 const GROUP_ATTEMPTS: usize = 3;
 
-/// A running process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) child: Child,

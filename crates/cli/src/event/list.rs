@@ -46,7 +46,6 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines> {
     Ok(EventLines::new(names))
 }
 
-/// Prints one line per event.
 pub(crate) fn print_events(events: &EventList, mut lines: EventLines, out: Out) -> Result {
     out.result(events, || match events.data.as_slice() {
         [] => "no events\n".to_owned(),

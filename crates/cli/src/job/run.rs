@@ -70,7 +70,6 @@ pub(crate) struct RunOptions {
     pub(super) no_cache: bool,
 }
 
-/// The definition to submit.
 enum Submission {
     File { name: String, body: Body },
     Task(Box<Inline>),

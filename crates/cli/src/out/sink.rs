@@ -37,7 +37,6 @@ impl Out {
         Self { format, terminal: io::stdout().is_terminal() }
     }
 
-    /// Returns the same output with another format.
     pub(crate) fn with_format(self, format: Format) -> Self {
         Self { format, ..self }
     }
@@ -111,7 +110,6 @@ impl Out {
         let _ = writeln!(stderr, "{text}");
     }
 
-    /// Prints why the program ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if !failure.message.is_empty() {
             // The text may contain names that nodes have chosen.

@@ -44,7 +44,9 @@ fn of_several(reason: &str) -> String {
         Some(("was", rest)) => format!("were {rest}"),
         _ => reason.to_owned(),
     };
-    reason.replace("it is ", "they are ").replace("its ", "their ").replace("for it,", "for them,")
+    [("it is ", "they are "), ("it goes ", "they go "), ("its ", "their "), ("for it,", "for them,")]
+        .into_iter()
+        .fold(reason, |reason, (one, several)| reason.replace(one, several))
 }
 
 /// Groups nodes by reason, in the order of the first node of each.
@@ -72,7 +74,7 @@ mod tests {
         let quiet = [node("o1", stale), node("o2", "is offline: y"), node("o3", stale)];
         assert_eq!(
             silent(&quiet, Rows::Few),
-            "o1, o3 are stale: their steps wait for them, and fail when they are offline; o2 is offline: y"
+            "o1, o3 are stale: their steps wait for them, and fail when they go offline; o2 is offline: y"
         );
         let deleted = "was deleted: its steps fail";
         assert_eq!(

@@ -8,7 +8,6 @@ use super::hosts::plural;
 use super::table::{Cell, Table, Tone, facts_within, plain};
 use super::time::{age, second};
 
-/// Renders nodes in the order of the server.
 pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
     if nodes.is_empty() {
         return "no nodes; start `downbeat agent --server HOST:4681` on a machine to add it\n".to_owned();
@@ -32,7 +31,6 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
     table.draw(width)
 }
 
-/// Renders a node with everything that it has reported.
 pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> String {
     let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(", ");
     let capabilities = node

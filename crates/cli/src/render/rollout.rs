@@ -28,7 +28,6 @@ fn failures(rollout: &Rollout) -> String {
     }
 }
 
-/// Renders every wave with its nodes.
 pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "STATUS", "NODES", "WHICH"]);
     for wave in &rollout.waves {
@@ -48,7 +47,6 @@ pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> Stri
     table.draw(width)
 }
 
-/// Renders every wave of a roll-out that has not started.
 pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "NODES", "WHICH"]);
     for wave in &rollout.waves {

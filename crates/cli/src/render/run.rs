@@ -25,13 +25,11 @@ const MOST_STEPS: usize = 50;
 
 /// More instances than this are only counted, except failed ones.
 const MOST_INSTANCES: usize = 60;
-/// How many failed instances are shown.
 const MOST_FAILURES: usize = 40;
 /// A step with more items than this has one row for all, and a row for each of the first failed items.
 const MOST_ITEMS: usize = 12;
 const MOST_FAILED_ITEMS: usize = 10;
 
-/// Renders runs in the order of the server.
 pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no runs\n".to_owned();
@@ -74,7 +72,6 @@ fn ids(runs: &[RunSummary], width: Option<usize>) -> Vec<&str> {
     ids().map(|id| if is_short_of(id, length) { id } else { &id[..length] }).collect()
 }
 
-/// Renders the line about a created run.
 pub(crate) fn started_line(run: &RunSummary) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let id = &run.id;
@@ -87,7 +84,6 @@ pub(crate) fn started_line(run: &RunSummary) -> String {
     }
 }
 
-/// Renders the line about a run's status.
 pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let took = duration(run, now);
@@ -197,7 +193,6 @@ fn target(expected: &[String], rows: Rows) -> String {
     }
 }
 
-/// The results of one step.
 type Results = BTreeMap<String, InstanceResult>;
 
 /// Orders results by hostname, items by their number.
@@ -276,7 +271,6 @@ fn has_no_items(step: &Step, run: &Run) -> bool {
     })
 }
 
-/// Renders one row for all items of a step.
 fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
     let progress = progress(step, run);
     let (succeeded, skipped) = (progress.count(Status::Succeeded), progress.count(Status::Skipped));
@@ -369,7 +363,6 @@ fn urgency(step: &StepProgress) -> u8 {
     }
 }
 
-/// Renders the first failed instances.
 fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     let mut table = instances();
     let mut found = 0;

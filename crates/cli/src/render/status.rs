@@ -11,7 +11,6 @@ use super::run::status_tone;
 use super::table::{Cell, Table, Tone, facts, painted};
 use super::time::{age, short};
 
-/// Renders the whole system on one page.
 pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>) -> String {
     let nodes = counts(status.nodes.iter().map(|(node, count)| {
         let tone = match node {
@@ -55,7 +54,6 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
     format!("{text}\n{}", server_table(&status.servers, now, width))
 }
 
-/// Renders the servers that share the store.
 pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usize>) -> String {
     let mut table =
         Table::new(["SERVER", "ROLE", "STATUS", "RUNS", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);

@@ -16,7 +16,6 @@ pub(crate) enum Tone {
     Dim,
 }
 
-/// A cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -40,7 +39,6 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Rows under a header.
 #[derive(Debug)]
 pub(crate) struct Table {
     head: Vec<&'static str>,
@@ -91,7 +89,6 @@ impl Table {
         self
     }
 
-    /// Makes every row one line: the last cell is cut.
     pub(crate) fn one_line_each(mut self) -> Self {
         self.one_line_each = true;
         self

@@ -25,7 +25,6 @@ pub(crate) struct Waits {
     pending: Option<String>,
 }
 
-/// A step that waits.
 #[derive(Clone, Debug)]
 struct Wait {
     /// The reasons, without values that change all the time.

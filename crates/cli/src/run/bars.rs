@@ -14,7 +14,6 @@ use crate::render::counts;
 const MOST_BARS: usize = 12;
 const TICK: Duration = Duration::from_millis(100);
 
-/// The progress bars of a run.
 pub(super) struct Bars {
     all: MultiProgress,
     bars: Vec<Option<ProgressBar>>,
@@ -67,7 +66,6 @@ impl Bars {
         Some(Self { all: MultiProgress::new(), bars: vec![None; plan.steps.len()], layout, out })
     }
 
-    /// Prints a line above the bars.
     pub(super) fn print_above(&self, line: &str) {
         self.all.suspend(|| self.out.note(line));
     }

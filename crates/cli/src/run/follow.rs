@@ -27,7 +27,6 @@ const PAUSE_PER_READ: u32 = 10;
 const FIRST_GLANCE: Duration = Duration::from_secs(3);
 const LONGEST_GLANCE: Duration = Duration::from_secs(30);
 
-/// A run that a command follows.
 pub(super) struct Follow {
     live: Live,
     rules: EndRules,

@@ -17,7 +17,6 @@ const WHOLE_ID_CHARS: usize = 36;
 const MOST_NAMED: usize = 5;
 
 impl Which {
-    /// Returns the id of the run.
     pub(super) async fn resolve(&self, client: &Client) -> Result<RunId> {
         let text = self.run.as_str();
         if text.trim().is_empty() {

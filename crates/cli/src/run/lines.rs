@@ -29,7 +29,6 @@ pub(super) enum Colour {
 /// A longer line is printed before it ends.
 const LONGEST_LINE_BYTES: usize = 64 * 1024;
 
-/// The lines of several executions.
 #[derive(Debug)]
 pub(super) struct Lines {
     prefix: Prefix,

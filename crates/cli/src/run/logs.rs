@@ -87,7 +87,6 @@ fn prefix(args: &LogsArgs, run: &Run) -> Prefix {
     }
 }
 
-/// How chunks are printed.
 enum Printer {
     Lines,
     Items,

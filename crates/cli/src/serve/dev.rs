@@ -117,7 +117,6 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
     Agent::start(settings, Arc::new(Grpc))
 }
 
-/// Waits until all nodes are online.
 async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result {
     let give_up_at = Instant::now() + REGISTER_TIMEOUT;
     let started_at = server.service().started_at();

@@ -60,7 +60,6 @@ fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Reads the server's settings.
 fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>> {
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![

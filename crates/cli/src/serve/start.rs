@@ -8,7 +8,6 @@ use downbeat_store::Error as StoreError;
 
 use crate::exit::{Code, Failure, Result};
 
-/// Starts a server.
 pub(super) async fn started(settings: Settings) -> Result<Server> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {

@@ -41,7 +41,6 @@ impl Stop {
         })
     }
 
-    /// Waits for the next signal.
     pub(super) async fn requested(&mut self) {
         loop {
             let kind = tokio::select! {

@@ -50,7 +50,6 @@ const SETTINGS: &[Setting] = &[
     Setting::new("log_format", "", Is("text"), "Log format: text or json"),
 ];
 
-/// The values of the section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentKeys {

@@ -127,7 +127,6 @@ pub(crate) fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     duration(deserializer).map(Some)
 }
 
-/// Reads an address to listen on.
 pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let text = text.replace("localhost:", "127.0.0.1:");

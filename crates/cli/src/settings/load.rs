@@ -29,7 +29,6 @@ pub(crate) struct Sources {
     pub(crate) flags: Vec<(&'static str, Given, &'static str)>,
 }
 
-/// The value of a flag.
 #[derive(Clone, Debug)]
 pub(crate) enum Given {
     /// One text; commas separate the elements of a list.
@@ -51,7 +50,6 @@ pub(crate) struct Loaded<T> {
 /// The key and value of an unset setting that is derived from others.
 pub(crate) type Derived = (&'static str, serde_json::Value);
 
-/// A single value with the name of its source.
 struct Single {
     key: &'static str,
     value: Given,
@@ -73,7 +71,6 @@ impl Provider for Single {
     }
 }
 
-/// One section of a config file.
 struct FileSection {
     path: PathBuf,
     values: Dict,

@@ -132,7 +132,6 @@ fn may_run_on(finish: Finish, name: &str) -> Finish {
     Finish { error: Some(error), ..finish }
 }
 
-/// A created container.
 struct Container<'c> {
     client: &'c Client,
     engine: &'c Engine,

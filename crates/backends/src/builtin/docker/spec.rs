@@ -20,7 +20,6 @@ pub(super) const LABEL_EXECUTION: &str = "downbeat.execution";
 pub(super) const LABEL_ATTEMPT: &str = "downbeat.attempt";
 pub(super) const LABEL_NODE: &str = "downbeat.node";
 
-/// The parsed params.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) image: String,
@@ -113,7 +112,6 @@ impl Spec {
     }
 }
 
-/// Returns the name of an execution's container.
 pub(super) fn name(identity: Identity) -> String {
     format!("downbeat-{}-{}", identity.execution, identity.attempt)
 }

@@ -96,7 +96,6 @@ impl Wanted {
     }
 }
 
-/// Ids of a user and a group.
 #[derive(Default)]
 struct Owner {
     uid: Option<u32>,
