@@ -21,7 +21,7 @@ use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::{self, Joining, Outgoing};
+use crate::session::{self, Joined, Joining, Outgoing};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
@@ -158,16 +158,16 @@ async fn run(
             dice: Mutex::new(chance),
         });
         let opening = session::open(&links, &outbox, former, &joining, &settings.data);
-        let opened = tokio::select! {
+        let (Joined { node, welcome }, undelivered) = tokio::select! {
             biased;
             opened = opening => opened?,
             () = orders.drain.cancelled() => return Ok(()),
         };
         let shared = Arc::new(Shared {
-            node: opened.node,
+            node,
             session,
-            heartbeat_interval: opened.welcome.heartbeat_interval,
-            lease_ttl: opened.welcome.lease_ttl,
+            heartbeat_interval: welcome.heartbeat_interval,
+            lease_ttl: welcome.lease_ttl,
             grace: settings.grace,
             values,
             tuning: settings.tuning,
@@ -180,7 +180,7 @@ async fn run(
             links: links.clone(),
             joining,
             outbox: outbox.clone(),
-            outputs: Outputs::new(opened.welcome.output_max_bytes),
+            outputs: Outputs::new(welcome.output_max_bytes),
             outgoing,
             heard: Mutex::new(began),
             renewed: Notify::new(),
@@ -191,7 +191,7 @@ async fn run(
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
         });
-        shared.hold_former(opened.undelivered);
+        shared.hold_former(undelivered);
         serve(&shared, reports, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {

@@ -35,10 +35,8 @@ impl Offer {
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
         for schema in catalogue.backends().iter().filter(|schema| !names.contains(&schema.name.as_str())) {
             // The same settings may serve different hosts: a known backend without tools is not an error.
-            tracing::debug!(
-                backend = schema.name,
-                "not offered: this host does not have the tools that it needs"
-            );
+            let backend = &schema.name;
+            tracing::debug!(backend, "not offered: this host does not have the tools that it needs");
         }
         names.extend(catalogue.backends().iter().map(|schema| schema.name.as_str()));
         names.sort_unstable();
@@ -61,15 +59,8 @@ impl Offer {
         }
         let mut capabilities = host.capabilities();
         capabilities.extend(settings.capabilities.clone());
-        let description = Description {
-            hostname: settings.hostname.clone(),
-            groups: settings.groups.clone(),
-            labels: settings.labels.clone(),
-            capabilities,
-            backends: chosen.iter().map(|offered| offered.schema.clone()).collect(),
-            slots: settings.slots,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let backends = chosen.iter().map(|offered| offered.schema.clone()).collect();
+        let description = Description { capabilities, backends, ..settings.description() };
         description.check()?;
         check_json_bytes(serde_json::to_string(&description).map_or(0, |json| json.len()))?;
         let backends = chosen.into_iter().map(|offered| (offered.schema.name.clone(), offered)).collect();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use downbeat_backends::{BackendSettings, Declared};
 use downbeat_core::limits;
+use downbeat_core::node::Description;
 use serde_json::Value;
 
 #[derive(Clone, Debug)]
@@ -69,6 +70,19 @@ impl Settings {
             drain_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(5),
             tuning: Tuning::default(),
+        }
+    }
+
+    /// Returns the node as these settings describe it, without what the agent finds on its host.
+    pub fn description(&self) -> Description {
+        Description {
+            hostname: self.hostname.clone(),
+            groups: self.groups.clone(),
+            labels: self.labels.clone(),
+            capabilities: self.capabilities.clone(),
+            backends: Vec::new(),
+            slots: self.slots,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 

@@ -32,9 +32,9 @@ struct Inner {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    deadlines: Option<Deadlines>,
+    deadlines: Deadlines,
     /// To the process, while it runs.
     pipe: Option<File>,
     /// Some of the work may still run.
@@ -44,14 +44,14 @@ struct State {
 impl Guard {
     /// `program` is this program, or one that also has the command `guard`.
     pub fn new(program: PathBuf, deadlines: Deadlines) -> Self {
-        let state = State { deadlines: Some(deadlines), ..State::default() };
-        Self(Arc::new(Inner { program, state: Mutex::new(state) }))
+        let state = Mutex::new(State { deadlines, pipe: None, is_left_over: false });
+        Self(Arc::new(Inner { program, state }))
     }
 
     /// Moves the deadlines after the lease was renewed.
     pub fn extend(&self, deadlines: Deadlines) {
         let mut state = self.0.state.lock();
-        state.deadlines = Some(deadlines);
+        state.deadlines = deadlines;
         state.write(&Line::Until(deadlines));
     }
 
@@ -81,9 +81,8 @@ impl Guard {
         }
         let mut state = self.0.state.lock();
         state.write(&Line::Work(work.clone()));
-        if let Some(deadlines) = state.deadlines {
-            state.write(&Line::Until(deadlines));
-        }
+        let deadlines = state.deadlines;
+        state.write(&Line::Until(deadlines));
     }
 
     fn missing(&self, error: &dyn fmt::Display) {

@@ -2,9 +2,9 @@
 //! ends the processes of its previous run. Several agents may share a host, so only recorded processes are touched.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl Ledger {
     /// Opens it on a host that offers less.
     pub fn open_with(dir: &Path, means: Means) -> Result<Self, Error> {
         let failed = |error| Error { dir: dir.to_owned(), error };
-        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed)?;
+        private::create_dir(dir).map_err(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = options.open(dir.join(FILE)).map_err(failed)?;

@@ -85,11 +85,8 @@ impl Means {
             return None;
         }
         let created = self.groups.as_ref()?.create(identity);
-        created
-            .inspect_err(
-                |error| tracing::debug!(execution = %identity, %error, "cannot create a control group"),
-            )
-            .ok()
+        let log = |error: &_| tracing::debug!(execution = %identity, %error, "cannot create a control group");
+        created.inspect_err(log).ok()
     }
 
     /// Notes that the kernel cannot start processes in a group.

@@ -5,7 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Once, OnceLock};
@@ -149,11 +149,9 @@ fn cloned(
 }
 
 fn variable((name, value): (&OsString, &OsString)) -> OsString {
-    let mut variable = Vec::with_capacity(name.len() + value.len() + 1);
-    variable.extend_from_slice(name.as_bytes());
-    variable.push(b'=');
-    variable.extend_from_slice(value.as_bytes());
-    OsString::from_vec(variable)
+    let mut variable = OsString::with_capacity(name.len() + value.len() + 1);
+    [name.as_os_str(), OsStr::new("="), value].into_iter().for_each(|part| variable.push(part));
+    variable
 }
 
 /// Starts the process with the standard library, which cannot set the umask of a child: it becomes the agent's own. The

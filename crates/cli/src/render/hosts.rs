@@ -17,7 +17,7 @@ impl Rows {
 }
 
 /// `1 wave`, `3 waves`.
-pub(crate) fn plural<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+pub(crate) fn plural<N: Copy + Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     if count == N::from(1) { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 

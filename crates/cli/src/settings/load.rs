@@ -50,35 +50,21 @@ pub(crate) struct Loaded<T> {
 /// The key and value of an unset setting that is derived from others.
 pub(crate) type Derived = (&'static str, serde_json::Value);
 
-struct Single {
-    key: &'static str,
-    value: Given,
+/// Values of one source.
+struct Sourced {
     source: String,
-}
-
-impl Provider for Single {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.source.clone())
-    }
-
-    fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
-        let value = match &self.value {
-            Given::Text(text) => Value::from(text.as_str()),
-            Given::Each(texts) => Value::from(texts.clone()),
-        };
-        let dict = Dict::from([(self.key.to_owned(), value)]);
-        Ok(Map::from([(Profile::Default, dict)]))
-    }
-}
-
-struct FileSection {
-    path: PathBuf,
     values: Dict,
 }
 
-impl Provider for FileSection {
+impl Sourced {
+    fn one(source: &str, key: &str, value: impl Into<Value>) -> Self {
+        Self { source: source.to_owned(), values: Dict::from([(key.to_owned(), value.into())]) }
+    }
+}
+
+impl Provider for Sourced {
     fn metadata(&self) -> Metadata {
-        Metadata::named(self.path.display().to_string())
+        Metadata::named(self.source.clone())
     }
 
     fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
@@ -96,19 +82,21 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     let mut figment = Figment::new();
     for setting in section.settings {
         if let Fallback::Is(default) = setting.default {
-            let (key, value) = (setting.key, Given::Text(default.to_owned()));
-            figment = figment.merge(Single { key, value, source: "default".to_owned() });
+            figment = figment.merge(Sourced::one("default", setting.key, default));
         }
     }
     if let Some(path) = config_path(sources.config.as_deref())? {
-        let values = file_section(&path, section)?;
-        figment = figment.merge(FileSection { path, values });
+        let (source, values) = (path.display().to_string(), file_section(&path, section)?);
+        figment = figment.merge(Sourced { source, values });
     }
     for (key, value, variable) in from_environment(section, &sources.environment)? {
-        figment = figment.merge(Single { key, value: Given::Text(value), source: variable });
+        figment = figment.merge(Sourced::one(&variable, key, value));
     }
     for (key, value, flag) in &sources.flags {
-        figment = figment.merge(Single { key, value: value.clone(), source: (*flag).to_owned() });
+        figment = figment.merge(match value {
+            Given::Text(text) => Sourced::one(flag, key, text.as_str()),
+            Given::Each(texts) => Sourced::one(flag, key, texts.clone()),
+        });
     }
     let source_of =
         |key: &str| figment.find_metadata(key).map_or_else(|| "default".to_owned(), |m| m.name.to_string());
