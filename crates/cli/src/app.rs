@@ -11,7 +11,7 @@ use crate::args::{Cli, Command};
 use crate::connect::connect;
 use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
-use crate::{bench, completions, event, job, later, node, run, serve, status};
+use crate::{args, bench, event, job, later, node, run, serve, status};
 
 /// The limit of an agent's threads that wait for files. Tokio ends each after ten seconds without work.
 const AGENT_BLOCKING_THREADS: usize = 32;
@@ -105,7 +105,7 @@ fn dispatch(cli: Cli, out: Out) -> Result {
         Command::ServerList => on_one_thread(status::servers(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),
         Command::Guard => serve::guard::run(out),
-        Command::Completions { shell } => completions::run(shell, out),
+        Command::Completions { shell } => args::print_completions(shell, out),
         Command::Unknown(words) => Err(later::unknown(None, &words)),
     }
 }

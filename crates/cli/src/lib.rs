@@ -4,7 +4,6 @@
 mod app;
 mod args;
 mod bench;
-mod completions;
 mod connect;
 mod event;
 mod exit;

@@ -66,16 +66,9 @@ impl Backend for Systemd {
 impl Systemd {
     /// Returns whether the unit's file has changed since systemd read it.
     async fn is_stale(&self, unit: &str, environment: &Environment) -> bool {
+        let show = ["show", "--property=NeedDaemonReload", "--value", "--", unit];
         let asked = Command::new(&self.program)
-            .args([
-                "--no-pager",
-                "--no-ask-password",
-                "show",
-                "--property=NeedDaemonReload",
-                "--value",
-                "--",
-                unit,
-            ])
+            .args(manager(&self.program, &show).args)
             .env_clear()
             .envs(environment.iter())
             .stdin(Stdio::null())

@@ -23,8 +23,7 @@ use super::open_files::open_files_of_children;
 use super::orphans;
 use super::run::Program;
 use crate::backend::{Call, Identity};
-use crate::environment::DEFAULT_PATH;
-use crate::variables::{EXECUTION, OUTPUT};
+use crate::environment::{DEFAULT_PATH, EXECUTION, OUTPUT};
 
 /// The umask of work, independent of the agent's own, which a service may set stricter.
 const UMASK: u32 = 0o022;

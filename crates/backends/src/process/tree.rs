@@ -15,7 +15,7 @@ use super::cgroup::{Cgroup, Groups};
 use super::means::Means;
 use super::procfs::{Proc, Process};
 use crate::backend::Identity;
-use crate::variables::EXECUTION;
+use crate::environment::EXECUTION;
 
 /// How long KILL is repeated. Processes that survive it hang in the kernel, and no signal reaches them.
 const KILL_FOR: Duration = Duration::from_secs(10);

@@ -34,11 +34,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let nodes = client.ask(request).await?;
     out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
     if nodes.pagination.has_more {
-        out.note(&format!(
-            "{} of {} nodes shown; --offset and --limit show others",
-            nodes.data.len(),
-            nodes.pagination.total
-        ));
+        let (shown, all) = (nodes.data.len(), nodes.pagination.total);
+        out.note(&format!("{shown} of {all} nodes shown; --offset and --limit show others"));
     }
     Ok(())
 }

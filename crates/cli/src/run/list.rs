@@ -35,11 +35,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let runs = client.ask(request).await?;
     out.result(&runs, || run_table(&runs.data, Timestamp::now(), out.width()))?;
     if runs.pagination.has_more && out.is_terminal() {
-        out.note(&format!(
-            "{} of {} runs shown; --limit and --offset show others",
-            runs.data.len(),
-            runs.pagination.total
-        ));
+        let (shown, all) = (runs.data.len(), runs.pagination.total);
+        out.note(&format!("{shown} of {all} runs shown; --limit and --offset show others"));
     }
     Ok(())
 }

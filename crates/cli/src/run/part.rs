@@ -1,9 +1,9 @@
 //! Resolves a part of a run: a step, an item, a node. Parts that the run does not have are "not found".
 
+use std::collections::BTreeSet;
+
 use downbeat_api::{Plan, Run, Step, Where, request};
 use downbeat_client::Client;
-
-use std::collections::BTreeSet;
 
 use crate::exit::{Failure, Result};
 
@@ -12,9 +12,8 @@ const MOST_NAMED: usize = 3;
 
 /// Returns the step with this number, or the only step with this name.
 pub(super) fn step(text: &str, plan: &Plan) -> Result<u32> {
-    if let Some(step) =
-        text.parse().ok().and_then(|index: u32| plan.steps.iter().find(|step| step.index == index))
-    {
+    let number = text.parse::<u32>().ok();
+    if let Some(step) = plan.steps.iter().find(|step| Some(step.index) == number) {
         return Ok(step.index);
     }
     let named: Vec<u32> = plan.steps.iter().filter(|step| step.name == text).map(|step| step.index).collect();

@@ -71,11 +71,8 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result {
     })
     .await?;
     let hostnames: Vec<String> = (1..=args.nodes).map(|number| format!("node-{number}")).collect();
-    let mut agents: Vec<Handle> = hostnames
-        .iter()
-        .zip(1..)
-        .map(|(hostname, number)| start_agent(&args, &server, hostname, number))
-        .collect();
+    let started = hostnames.iter().zip(1..).map(|(name, number)| start_agent(&args, &server, name, number));
+    let mut agents: Vec<Handle> = started.collect();
 
     tokio::select! {
         registered = wait_until_registered(&server, &hostnames) => registered?,
@@ -98,15 +95,11 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result {
 }
 
 fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> Handle {
+    let groups = args.groups.iter().map(|group| group.trim()).filter(|group| !group.is_empty());
     let settings = AgentSettings {
         servers: vec![server.grpc_addr().to_string()],
         hostname: hostname.to_owned(),
-        groups: args
-            .groups
-            .iter()
-            .map(|group| group.trim().to_owned())
-            .filter(|group| !group.is_empty())
-            .collect(),
+        groups: groups.map(str::to_owned).collect(),
         labels: [(NUMBER.to_owned(), number.to_string())].into(),
         slots: SLOTS,
         allow: all_that_need_allow().map(str::to_owned).collect(),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::params::{is_on, map, text, texts};
 use crate::backend::Identity;
-use crate::variables::{EXECUTION, OUTPUT};
+use crate::environment::{EXECUTION, OUTPUT};
 
 /// The path in the container of the file in which a program sets outputs for later tasks.
 const VALUES_FILE: &str = "/run/downbeat/output";

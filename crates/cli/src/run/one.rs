@@ -1,11 +1,23 @@
-//! `run pause`, `run resume` and `run cancel`.
+//! The commands about one run that do not follow it: `run show`, `pause`, `resume` and `cancel`.
 
 use downbeat_api::{RunSummary, request};
 use downbeat_client::{Body, Client};
+use jiff::Timestamp;
 
 use super::Which;
 use crate::exit::Result;
-use crate::out::Out;
+use crate::out::{Format, Out};
+use crate::render::{Rows, run_page};
+
+pub(super) async fn show(which: &Which, rows: Rows, client: &Client, out: Out) -> Result {
+    let id = which.resolve(client).await?;
+    let run = client.ask(request::run(&id)).await?;
+    if out.format() != Format::Table {
+        return out.result(&run, String::new);
+    }
+    let plan = client.ask(request::run_plan(&id)).await?;
+    out.text(&run_page(&run, &plan, rows, Timestamp::now(), out.width()))
+}
 
 pub(super) async fn pause(which: &Which, client: &Client, out: Out) -> Result {
     let id = which.resolve(client).await?;
