@@ -74,9 +74,10 @@ async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Opt
 
 pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<String>) -> Result<Inline> {
     let mut words = words.into_iter();
-    let backend = name(words.next(), "BACKEND")?;
-    let Some(action) = words.next() else { return Err(no_action(&backend)) };
-    let action = name(Some(action), "ACTION")?;
+    let backend = backend(words.next())?;
+    let Some(action) = words.next().filter(|word| !word.starts_with('-')) else {
+        return Err(no_action(&backend));
+    };
     let catalogue = Catalogue::builtin();
     let schema = catalogue.action(&backend, &action).ok();
     let (given, late) = split(schema, words)?;
@@ -139,18 +140,18 @@ fn no_action(word: &str) -> Failure {
     }
 }
 
-fn name(word: Option<String>, what: &str) -> Result<String> {
+fn backend(word: Option<String>) -> Result<String, Failure> {
     match word {
-        None => Err(Failure::bad_input(format!(
-            "{what} is missing: downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]..."
-        ))),
+        None => Err(Failure::bad_input(
+            "BACKEND is missing: downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]...",
+        )),
         Some(word) if word.starts_with('-') => {
             let command = late_command();
             let known = command.get_arguments().filter_map(|arg| arg.get_long()).chain(["file"]);
             let bare = word.trim_start_matches('-').split('=').next().unwrap_or_default().to_owned();
             let hint =
                 nearest(&bare, known).map(|near| format!("; did you mean `--{near}`?")).unwrap_or_default();
-            Err(Failure::bad_input(format!("unexpected option `{word}` before {what}{hint}")))
+            Err(Failure::bad_input(format!("unexpected option `{word}` before BACKEND{hint}")))
         }
         Some(word) => Ok(word),
     }
@@ -288,6 +289,7 @@ mod tests {
         for (words, expected) in [
             (vec![], "BACKEND is missing"),
             (vec!["exec"], "ACTION is missing: backend `exec` has run, shell"),
+            (vec!["job.yaml", "--watch"], "`job.yaml` is a file; write `downbeat job run -f job.yaml`"),
             (vec!["etl"], "stored jobs are not available in this version, use `downbeat job run -f FILE`"),
             (vec!["etl.yaml"], "write `downbeat job run -f etl.yaml`"),
             (vec!["--wiat", "test", "noop"], "did you mean `--wait`?"),

@@ -44,9 +44,11 @@ fn of_several(reason: &str) -> String {
         Some(("was", rest)) => format!("were {rest}"),
         _ => reason.to_owned(),
     };
-    [("it is ", "they are "), ("it goes ", "they go "), ("its ", "their "), ("for it,", "for them,")]
-        .into_iter()
-        .fold(reason, |reason, (one, several)| reason.replace(one, several))
+    reason
+        .replace("it is ", "they are ")
+        .replace("it goes ", "they go ")
+        .replace("its ", "their ")
+        .replace("for it,", "for them,")
 }
 
 /// Groups nodes by reason, in the order of the first node of each.

@@ -54,7 +54,7 @@ const SETTINGS: &[Setting] = &[
 pub(crate) struct AgentKeys {
     pub(crate) server: List,
     pub(crate) cluster: String,
-    #[serde(default = "Settings::system_hostname")]
+    #[serde(default = "downbeat_agent::Settings::system_hostname")]
     pub(crate) hostname: String,
     pub(crate) groups: List,
     pub(crate) labels: Labels,

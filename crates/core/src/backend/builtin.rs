@@ -298,9 +298,7 @@ fn docker() -> BackendSchema {
         .with(optional("env", Map, "environment variables").names(VARIABLE))
         .with(optional("mounts", Texts, mounts).pattern(MOUNT).bytes(limits::PATH_BYTES))
         .with(optional("memory", Any, memory).pattern(BYTES).bytes(32))
-        .with(
-            optional("cpus", Any, "the limit of processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32),
-        )
+        .with(optional("cpus", Any, "the limit of processors, such as 2 or 0.5").pattern(PROCESSORS).bytes(32))
         .with(optional("pids", Integer, "the limit of processes").between(1, 4_194_304))
         .with(optional("working_dir", Text, working_dir).pattern(PATH_OR_ROOT).bytes(limits::PATH_BYTES))
         .with(optional("user", Text, user).pattern(CONTAINER_USER).bytes(128))

@@ -116,7 +116,11 @@ impl Checker<'_> {
             Content::Map(entries) => entries,
             Content::Boolean { value, .. } => return value.then(Cache::default),
             _ => {
-                return self.refuse_kind(path, node, "true, false, or a maximum age such as {max_age: 24h}");
+                return self.refuse_kind(
+                    path,
+                    node,
+                    "true, false, or a maximum age such as {max_age: 24h}",
+                );
             }
         };
         let mut cache = Cache::default();
