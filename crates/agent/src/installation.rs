@@ -17,7 +17,6 @@ pub(crate) struct Installation {
     /// The id in the data directory plus the machine's boot id: a machine that was cloned with its data
     /// directory has another boot id, and is another installation.
     pub(crate) id: InstanceId,
-    /// Increases with each start.
     pub(crate) life: u64,
     /// The file that could not be written, for users.
     pub(crate) problem: Option<String>,

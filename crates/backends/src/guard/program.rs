@@ -90,7 +90,7 @@ fn wait(input: &File, timer: &TimerFd, until: Option<Duration>) -> io::Result<bo
 fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
     let mut bytes = [0; READ_BYTES];
     match input.read(&mut bytes) {
-        Ok(0) => watch.closed(),
+        Ok(0) => watch.closed = true,
         Ok(count) => {
             unread.extend_from_slice(&bytes[..count]);
             while let Some(length) = unread.iter().position(|byte| *byte == b'\n') {
@@ -108,7 +108,7 @@ fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
         }
         // The pipe was empty after all.
         Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
-        Err(_) => watch.closed(),
+        Err(_) => watch.closed = true,
     }
 }
 

@@ -3,12 +3,11 @@
 use downbeat_api::{Node, NodeSummary};
 use downbeat_core::node::NodeStatus;
 use jiff::Timestamp;
-use serde_json::Value;
 
-use super::table::{Cell, Table, Tone, facts_within};
+use super::hosts::plural;
+use super::table::{Cell, Table, Tone, facts_within, plain};
 use super::time::{age, second};
 
-/// Renders nodes in the order of the server.
 pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
     if nodes.is_empty() {
         return "no nodes; start `downbeat agent --server HOST:4681` on a machine to add it\n".to_owned();
@@ -32,13 +31,12 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
     table.draw(width)
 }
 
-/// Renders a node with everything that it has reported.
 pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> String {
     let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(", ");
     let capabilities = node
         .capabilities
         .iter()
-        .map(|(name, value)| label(name, &bare(value)))
+        .map(|(name, value)| label(name, &plain(value)))
         .collect::<Vec<_>>()
         .join(", ");
     let at = |time: Timestamp| Cell::from(format!("{} ({} ago)", second(time), age(time, now)));
@@ -89,8 +87,7 @@ fn marked(status: NodeStatus, draining: bool, problems: &[String]) -> Cell {
     let text = status_text(status, draining);
     match problems.len() {
         0 => node_status(status, draining),
-        1 => Cell::new(format!("{text}, 1 problem"), Tone::Bad),
-        count => Cell::new(format!("{text}, {count} problems"), Tone::Bad),
+        count => Cell::new(format!("{text}, {}", plural(count, "problem")), Tone::Bad),
     }
 }
 
@@ -100,10 +97,6 @@ fn status_text(status: NodeStatus, draining: bool) -> String {
 
 fn label(name: &str, value: &str) -> String {
     if value.is_empty() { name.to_owned() } else { format!("{name}={value}") }
-}
-
-fn bare(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn or_dash(text: String) -> Cell {

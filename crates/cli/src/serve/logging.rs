@@ -9,7 +9,7 @@ use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::render::table::one_line;
 use crate::settings::LogFormat;
 
@@ -17,7 +17,7 @@ use crate::settings::LogFormat;
 const VERBOSE: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
 /// Starts the logs. `level` is a level, or a filter such as `info,downbeat_server=debug`.
-pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
+pub(super) fn start(level: &str, format: LogFormat) -> Result {
     let filter = filter(level)?;
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
@@ -42,7 +42,7 @@ pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
 }
 
 /// Also logs the failure that ends the process if the log is JSON: standard error then contains only JSON.
-pub(super) fn log_failure(result: Result<(), Failure>, format: LogFormat) -> Result<(), Failure> {
+pub(super) fn log_failure(result: Result, format: LogFormat) -> Result {
     result.map_err(|failure| {
         if format != LogFormat::Json || failure.message.is_empty() || !tracing::enabled!(Level::ERROR) {
             return failure;
@@ -53,7 +53,7 @@ pub(super) fn log_failure(result: Result<(), Failure>, format: LogFormat) -> Res
 }
 
 /// Returns the filter of a level. `EnvFilter` accepts any word as a target, so unknown levels are refused here.
-fn filter(level: &str) -> Result<EnvFilter, Failure> {
+fn filter(level: &str) -> Result<EnvFilter> {
     let wrong = |why: &str| {
         Failure::bad_input(format!(
             "bad value of `log_level`: {why}; write error, warn, info, debug, trace, or a filter such as info,downbeat_server=debug"

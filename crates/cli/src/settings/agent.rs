@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use downbeat_agent::{BackendSettings, DeclarationRefused, Environment};
+use downbeat_agent::{BackendSettings, DeclarationRefused, Environment, Settings};
 use downbeat_core::Span;
-use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -50,7 +49,6 @@ const SETTINGS: &[Setting] = &[
     Setting::new("log_format", "", Is("text"), "Log format: text or json"),
 ];
 
-/// The values of the section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentKeys {
@@ -95,7 +93,7 @@ impl AgentKeys {
         if self.slots == Some(0) {
             return Err(("slots", "must be at least 1".to_owned()));
         }
-        self.description().check().map_err(|bad| match bad.field {
+        Settings::from(self).description().check().map_err(|bad| match bad.field {
             "hostname" => ("hostname", format!("{}; name this node with --hostname NAME", bad.what)),
             field => (field, bad.what),
         })?;
@@ -103,19 +101,6 @@ impl AgentKeys {
             (Ok(_), _) => Ok(()),
             (Err(refused), Some(_)) if refused.key == DOCKER_SOCKET => Err(("docker_socket", refused.reason)),
             (Err(refused), _) => Err((BACKEND, format!("`{}`: {}", refused.key, refused.reason))),
-        }
-    }
-
-    /// Returns the node as these keys describe it.
-    fn description(&self) -> Description {
-        Description {
-            hostname: self.hostname.clone(),
-            groups: self.groups.0.clone(),
-            labels: self.labels.texts(),
-            capabilities: self.capabilities.values(),
-            backends: Vec::new(),
-            slots: self.slots.unwrap_or(1),
-            version: String::new(),
         }
     }
 

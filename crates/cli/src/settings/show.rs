@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The loaded values of a section.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) section: &'static str,

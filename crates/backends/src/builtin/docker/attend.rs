@@ -41,18 +41,14 @@ type Output = Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, Error>> 
 
 /// Runs a container to its end, or ends it early.
 pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
-    let prepared = tokio::select! {
-        biased;
-        () = call.cancel.cancelled() => return Finish::cancelled(None),
-        prepared = prepare(docker, call, spec) => prepared,
-    };
-    let (client, mark, values) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => return Finish::failed(None, error),
+    let (client, mark, values) = match call.cancel.run_until_cancelled(prepare(docker, call, spec)).await {
+        None => return Finish::cancelled(None),
+        Some(Ok(prepared)) => prepared,
+        Some(Err(error)) => return Finish::failed(None, error),
     };
     let name = spec::name(call.identity);
     let body = spec.container(call.identity, &mark, values.as_deref());
-    docker.active().insert(call.identity);
+    docker.active.lock().insert(call.identity);
     if let Some(guard) = &call.guard {
         guard.watch(&Work::Container { engine: docker.engine.clone(), name: name.clone() }).await;
     }
@@ -83,7 +79,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
             may_run_on(finish, &name)
         }
     };
-    docker.active().remove(&call.identity);
+    docker.active.lock().remove(&call.identity);
     finish
 }
 
@@ -136,7 +132,6 @@ fn may_run_on(finish: Finish, name: &str) -> Finish {
     Finish { error: Some(error), ..finish }
 }
 
-/// A created container.
 struct Container<'c> {
     client: &'c Client,
     engine: &'c Engine,

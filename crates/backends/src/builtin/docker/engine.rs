@@ -77,7 +77,6 @@ impl Engine {
         }
     }
 
-    /// Describes an error in one line.
     pub(super) fn describe(&self, error: &Error) -> String {
         match error {
             Error::DockerResponseServerError { message, .. } => one_line(message),
