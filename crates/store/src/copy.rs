@@ -119,7 +119,7 @@ pub(crate) fn follows(last: u64, events: &[Event]) -> Result<(), Diverged> {
 
 /// Returns the changes to apply: without the guards that only the primary can check.
 pub(crate) fn replayed(events: &[Event]) -> Vec<Change> {
-    events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect()
+    events.iter().map(|event| event.change.without_volatile_guards()).collect()
 }
 
 pub(crate) fn refused(event: &Event, refusal: Refusal) -> Replicated {
