@@ -53,7 +53,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
             .add(format!("after the replay the nodes are {:?}, expected {:?}", replayed.nodes, tables.nodes));
     }
     if (replayed.runs.len(), replayed.executions.len()) != (tables.runs.len(), tables.executions.len()) {
-        findings.add(format!("the replayed tables have extra rows"));
+        findings.add("the replayed tables have extra rows".to_owned());
     }
     findings
 }

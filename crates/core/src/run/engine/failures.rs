@@ -57,7 +57,7 @@ impl Failures {
 }
 
 /// An instance that failed for good, to be recorded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct FinalFailure {
     instance: Instance,
     execution: ExecutionId,
