@@ -72,8 +72,7 @@ mod tests {
 
     #[test]
     fn work_that_must_never_overlap_is_ended_when_its_agent_has_ended_it() {
-        let mut strays = Strays::default();
-        strays.lease_ttl = Duration::from_secs(30);
+        let mut strays = Strays { lease_ttl: Duration::from_secs(30), ..Strays::default() };
         strays.found.extend([stray(1, true), stray(2, true), stray(3, false)]);
         // 1 and 3 must never overlap. 3 does not run: its agent has ended.
         let never = |execution: ExecutionId| execution.0.as_u128() != 2;
