@@ -8,7 +8,6 @@
 //! primary applied is invalid and is replaced.
 
 mod apply;
-mod cut;
 mod door;
 mod follow;
 mod following;

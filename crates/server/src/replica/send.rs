@@ -16,8 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::cut::{cut, fitting};
-use super::frame::{Frame, VERSION, fingerprint, mask_event, mask_execution};
+use super::frame::{Frame, VERSION, cut, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
 use crate::journal::Batches;
 use crate::pace::Pace;
