@@ -1,9 +1,8 @@
 //! Owns the identity of an agent across restarts: a secret id of the installation and a counter of its
 //! starts. Servers refuse other installations for a node while its agent is alive.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use downbeat_proto::message::InstanceId;
 use jiff::Timestamp;

@@ -2,11 +2,10 @@
 //! a simulation.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;

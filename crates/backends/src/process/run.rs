@@ -1,13 +1,12 @@
 //! Owns one child process from start to end: its streams, its exit, and stopping its tree.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use nix::sys::signal::Signal;
 use tokio::io::AsyncWriteExt;

@@ -1,6 +1,5 @@
 //! Owns the end of a process tree: which processes belong to an execution, and how they are ended.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -218,12 +217,12 @@ impl Tree {
     /// Returns whether no other thread reads it.
     fn read_environment(&self, process: &Process) -> bool {
         let key = (process.pid, process.started);
-        match BEING_READ.lock().entry(key) {
-            Entry::Occupied(_) => return false,
-            Entry::Vacant(place) => {
-                place.insert(Instant::now());
-            }
+        let mut being_read = BEING_READ.lock();
+        if being_read.contains_key(&key) {
+            return false;
         }
+        being_read.insert(key, Instant::now());
+        drop(being_read);
         let carries = self.proc.carries(process.pid, &self.marker);
         BEING_READ.lock().remove(&key);
         if carries {

@@ -2,9 +2,8 @@
 //! a graph first.
 
 use downbeat_api::{EdgeKind, Plan, Shape, Step, Where};
-use downbeat_core::Span;
-use downbeat_core::limits;
 use downbeat_core::spec::{Condition, ForEach, Limit, Placement};
+use downbeat_core::{Span, limits};
 use serde_json::Value;
 
 use super::absent::{left_out, silent};

@@ -135,16 +135,12 @@ impl Follow {
     fn is_time_to_read(&mut self) -> bool {
         let now = Instant::now();
         let run = self.live.run();
-        let mut pending =
-            run.results.values().flatten().filter(|(_, result)| result.status == Status::Pending);
-        self.waits = match self.waits {
-            Some(waits) if pending.any(|(_, result)| result.execution == waits.0) => Some(waits),
-            _ => {
-                let mut results = run.results.values().flatten();
-                let first = results.find(|(_, result)| result.status == Status::Pending);
-                first.map(|(_, result)| (result.execution, now))
-            }
+        let pending = || {
+            let results = run.results.values().flatten().map(|(_, result)| result);
+            results.filter(|result| result.status == Status::Pending).map(|result| result.execution)
         };
+        let still = self.waits.filter(|(execution, _)| pending().any(|one| one == *execution));
+        self.waits = still.or_else(|| pending().next().map(|first| (first, now)));
         let waits = self.waits.is_some_and(|(_, since)| now - since >= REASONS_PAUSE);
         now >= self.read_at && (waits || run.summary.status == RunStatus::Pending)
     }

@@ -4,10 +4,9 @@ use std::io::IsTerminal;
 use std::panic;
 
 use tracing::Level;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
-use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::exit::{Failure, Result};
 use crate::render::table::one_line;
@@ -21,11 +20,10 @@ pub(super) fn start(level: &str, format: LogFormat) -> Result {
     let filter = filter(level)?;
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
-        LogFormat::Json => registry
-            .with(
-                fmt::layer().json().flatten_event(true).with_current_span(true).with_writer(std::io::stderr),
-            )
-            .try_init(),
+        LogFormat::Json => {
+            let json = fmt::layer().json().flatten_event(true).with_current_span(true);
+            registry.with(json.with_writer(std::io::stderr)).try_init()
+        }
         LogFormat::Text => {
             let colour =
                 std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());

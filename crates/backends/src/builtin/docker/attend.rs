@@ -1,11 +1,10 @@
 //! Owns one container from its creation to its removal: its output, its exit, its early end.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
+use std::{fs, io};
 
 use bollard::Docker as Client;
 use bollard::container::LogOutput;

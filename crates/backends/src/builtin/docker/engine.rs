@@ -1,10 +1,9 @@
 //! Owns the address of a container engine, and describes its errors in one line.
 
-use std::env;
-use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{env, fmt};
 
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error;

@@ -2,9 +2,8 @@
 //! share an engine, so containers without the mark are not touched.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::time::Duration;
+use std::{fs, io};
 
 use bollard::Docker as Client;
 use bollard::errors::Error;
