@@ -1,4 +1,4 @@
-//! Decides when a new kind of change may be written: when every living server can read it.
+//! Decides when a new kind of change may be written: when every live server can read it.
 //!
 //! A level is a number that rises with each release that adds a kind of change, or a value to a closed set within one
 //! (a run state, a verdict). Each server publishes the level of its program with its heartbeats. Code that decides
@@ -26,12 +26,12 @@ pub const NODES: u32 = 4;
 /// The level that knows [`Change::InstanceFailed`].
 pub const FINAL: u32 = 5;
 
-/// Returns the level that all living servers have in common, including this one.
-pub fn common(living: impl IntoIterator<Item = u32>) -> u32 {
-    living.into_iter().fold(LEVEL, u32::min)
+/// Returns the level that all live servers have in common, including this one.
+pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {
+    live.into_iter().fold(LEVEL, u32::min)
 }
 
-/// Returns whether a change may be written while all living servers have the level `common`.
+/// Returns whether a change may be written while all live servers have the level `common`.
 pub fn allows(common: u32, change: &Change) -> bool {
     change.level() <= common.min(LEVEL)
 }
@@ -55,8 +55,8 @@ mod tests {
     fn the_common_level_is_that_of_the_oldest_and_never_above_our_own() {
         let cases: [(&[u32], u32); 5] =
             [(&[], LEVEL), (&[LEVEL], LEVEL), (&[LEVEL + 1], LEVEL), (&[LEVEL, 0, 7], 0), (&[9, 8], LEVEL)];
-        for (living, expected) in cases {
-            assert_eq!(common(living.iter().copied()), expected, "{living:?}");
+        for (live, expected) in cases {
+            assert_eq!(common(live.iter().copied()), expected, "{live:?}");
         }
     }
 

@@ -170,7 +170,7 @@ pub struct Execution {
     /// The execution whose result this one reuses: this one is created as succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<ExecutionId>,
-    /// The limits in which the execution uses one place from its lease to its end.
+    /// The limits in which the execution uses one slot from its lease to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Arc<Limits>>,
     /// A hash of the inputs, if the task is cached: equal keys mean equal results.

@@ -417,8 +417,8 @@ impl<'s> Rendering<'s> {
     fn refused(&self, formula: &Formula, error: &minijinja::Error) -> Wrong {
         let why = match error.kind() {
             ErrorKind::UndefinedError => return self.missing(formula),
-            ErrorKind::OutOfFuel => "it is too much to evaluate".to_owned(),
-            ErrorKind::MissingArgument => "a filter needs one more value in its brackets".to_owned(),
+            ErrorKind::OutOfFuel => "its evaluation takes too many steps".to_owned(),
+            ErrorKind::MissingArgument => "an argument of a filter is missing".to_owned(),
             ErrorKind::TooManyArguments => "a filter is given too many values".to_owned(),
             kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
         };

@@ -85,7 +85,7 @@ impl Rule {
         let (hostname, short) = (&stored.description.hostname, installation.short());
         let seconds = self.now.duration_since(stored.seen_at).as_secs().max(0);
         format!(
-            "{hostname} is online as installation {short}, last heard of {seconds}s ago; stop that agent, or give this \
+            "{hostname} is online as installation {short}, last heartbeat {seconds}s ago; stop that agent, or give this \
              one another hostname"
         )
     }

@@ -112,7 +112,7 @@ impl PlanEntry {
     }
 }
 
-/// One walk of an entry over its nodes. Without a roll-out every entry has one pass. With one, each wave has a pass for
+/// One round of an entry over its nodes. Without a roll-out every entry has one pass. With one, each wave has a pass for
 /// every entry except those that run after failures; these have one pass after the last wave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pass {

@@ -68,7 +68,7 @@ indexes! {
     StepIx,
     /// A top-level task.
     EntryIx,
-    /// One walk of an entry over its nodes.
+    /// One round of an entry over its nodes.
     PassIx,
     /// The progress of one node, or one item, through the leaves of a pass.
     WalkIx,

@@ -207,7 +207,7 @@ impl Board {
                     post.forget(execution);
                     post.give_back(open.is_placed);
                 });
-                self.give_places_back(open.slot, execution, at);
+                self.release_slots(open.slot, execution, at);
             }
             DispatchState::Leased { node } => {
                 self.with_post(node, |post| post.forget(execution));

@@ -33,7 +33,7 @@ pub struct Turn<'a> {
     pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
     /// Returns `Ok` if some node fits a placed step, judged by its lasting properties; else the reason why none fits.
     pub fits: &'a dyn Fn(StepIx) -> Result<(), String>,
-    /// The level that all living servers have in common; see [`level`](crate::level).
+    /// The level that all live servers have in common; see [`level`](crate::level).
     pub level: u32,
 }
 
@@ -240,7 +240,7 @@ impl Progress {
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let mut over = self.pending_over(|active| {
-            active.patience.filter(|until| *until <= now).map(|_| "did not come back in time")
+            active.patience.filter(|until| *until <= now).map(|_| "was not online again in time")
         });
         over.extend(self.look_for_nodes(turn));
         self.give_up(over, turn);
