@@ -239,7 +239,7 @@ mod tests {
             panic!("the node is alive")
         };
         let digest = installation("a", 1).unwrap().digest;
-        let expected = format!("web-01 is online as installation {}, last heard of 3s ago", &digest[..8]);
+        let expected = format!("web-01 is online as installation {}, last heartbeat 3s ago", &digest[..8]);
         assert!(text.starts_with(&expected), "{text}");
     }
 }
