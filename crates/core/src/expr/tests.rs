@@ -203,9 +203,18 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
             "p: in `{{ params.x | first.y }}`: the result of `first` needs parentheses before a part of it is selected: (x | first).y",
         ),
         (json!("{{ params }}"), "p: in `{{ params }}`: the name of the param is missing; write params.NAME"),
-        (json!("{{ (params).x }}"), "p: in `{{ (params).x }}`: the name of the param is missing; write params.NAME"),
-        (json!("{{ params[run.id] }}"), "p: in `{{ params[run.id] }}`: the name of the param is missing; write params.NAME"),
-        (json!("{{ steps }}"), "p: in `{{ steps }}`: the name of the step is missing; write steps.NAME.outputs.OUTPUT"),
+        (
+            json!("{{ (params).x }}"),
+            "p: in `{{ (params).x }}`: the name of the param is missing; write params.NAME",
+        ),
+        (
+            json!("{{ params[run.id] }}"),
+            "p: in `{{ params[run.id] }}`: the name of the param is missing; write params.NAME",
+        ),
+        (
+            json!("{{ steps }}"),
+            "p: in `{{ steps }}`: the name of the step is missing; write steps.NAME.outputs.OUTPUT",
+        ),
         (
             json!("{{ steps['a\\u0062'].outputs.x }}"),
             "p: in `{{ steps['a\\u0062'].outputs.x }}`: the name of the step is missing; write steps.NAME.outputs.OUTPUT",
