@@ -3,8 +3,7 @@
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
-use downbeat_core::plan::{EdgeKind, NodeIx, Plan as Compiled, Shape, StepIx};
-use downbeat_core::run::Resolved;
+use downbeat_core::plan::{EdgeKind, NodeIx, Plan as Compiled, Resolved, Shape, StepIx};
 use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
