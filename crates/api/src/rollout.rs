@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_core::run::{Resolved, RunState};
+use downbeat_core::plan::Resolved;
+use downbeat_core::run::RunState;
 use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -183,8 +184,8 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-    use downbeat_core::plan::{NodeIx, SetIx};
-    use downbeat_core::run::{NodeRef, RunEnd, RunMade, RunRecord, RunStage};
+    use downbeat_core::plan::{NodeIx, NodeRef, SetIx};
+    use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunStage};
     use jiff::Timestamp;
     use serde_json::json;
     use uuid::Uuid;

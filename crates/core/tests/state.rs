@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-use downbeat_core::run::{Resolved, RunMade, RunRecord, RunState};
+use downbeat_core::plan::Resolved;
+use downbeat_core::run::{RunMade, RunRecord, RunState};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::state::{LimitUses, Tables};
 use downbeat_core::{Span, Timestamp};

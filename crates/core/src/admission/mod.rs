@@ -23,7 +23,7 @@ use jiff::Timestamp;
 
 use crate::collections::HashMap;
 use crate::ids::{NodeId, RunId};
-use crate::run::NodeRef;
+use crate::plan::NodeRef;
 
 /// An open run, as admission sees it.
 #[derive(Clone, Copy, Debug)]

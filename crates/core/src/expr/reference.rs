@@ -24,16 +24,16 @@ pub(super) enum Part {
 
 /// A name as it is used: `steps.build.outputs.version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reference {
-    pub(super) root: Root,
+pub(crate) struct Reference {
+    pub(crate) root: Root,
     /// The path after the root, as far as it is written literally.
     pub(super) path: Vec<Part>,
-    pub(super) written: String,
+    pub(crate) written: String,
 }
 
 words! {
     /// The valid first words of names. `item` is the item of `for_each`, and `index` its index.
-    pub(super) enum Root {
+    pub(crate) enum Root {
         Params = "params",
         Steps = "steps",
         Node = "node",
@@ -58,11 +58,11 @@ impl fmt::Display for Reference {
 
 impl Reference {
     /// Returns the name of the step, the param or the fact.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.named(0).expect("a reference without a name is refused when it is read")
     }
 
-    pub(super) fn named(&self, index: usize) -> Option<&str> {
+    pub(crate) fn named(&self, index: usize) -> Option<&str> {
         match self.path.get(index) {
             Some(Part::Name(name)) => Some(name),
             _ => None,
@@ -70,7 +70,7 @@ impl Reference {
     }
 
     /// For a step: returns whether its outputs are read by node name.
-    pub(super) fn is_of_nodes(&self) -> bool {
+    pub(crate) fn is_of_nodes(&self) -> bool {
         self.root == Root::Steps && self.named(1) == Some("nodes")
     }
 
@@ -80,7 +80,7 @@ impl Reference {
     }
 
     /// For a step: returns the output, if it is written literally.
-    pub(super) fn output(&self) -> Option<&str> {
+    pub(crate) fn output(&self) -> Option<&str> {
         self.named(if self.is_of_nodes() { 4 } else { 2 })
     }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::index::{EntryIx, NodeIx, PassIx, SetIx, StepIx};
+use super::resolved::{NodeRef, Resolved};
 use crate::backend::{ParamProblem, Params};
 use crate::expr::{Scope, Template};
-use crate::run::{NodeRef, Resolved};
 use crate::spec::{Condition, Definition, Delivery, Limits, Placement, Task};
 
 /// How the tasks are ordered: as a list, or by `depends_on`.

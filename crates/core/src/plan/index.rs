@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::compiled::{Pass, PlanEntry, Step};
-use crate::run::NodeRef;
+use super::resolved::NodeRef;
 use crate::spec::Entry;
 
 macro_rules! indexes {

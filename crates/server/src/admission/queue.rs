@@ -3,7 +3,8 @@
 use downbeat_core::admission::{Applicant, Decision, Nodes, decide};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
-use downbeat_core::run::{NodeRef, RunEvent, RunRecord, RunState, step};
+use downbeat_core::plan::NodeRef;
+use downbeat_core::run::{RunEvent, RunRecord, RunState, step};
 use downbeat_core::{Change, Timestamp};
 
 use crate::dispatch::Board;

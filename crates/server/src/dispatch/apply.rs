@@ -130,7 +130,7 @@ impl Board {
             _ => None,
         };
         let open = OpenExecution {
-            attempt: Attempt::of(execution),
+            attempt: Attempt::from(execution),
             parent: execution.of.parent(),
             work,
             is_placed: execution.pinned.is_none(),

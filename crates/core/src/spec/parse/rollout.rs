@@ -5,10 +5,10 @@ use super::field::{Checker, misspelt};
 use super::path::Path;
 use super::tree::{Content, Node};
 use crate::backend::{Params, params_bytes};
-use crate::expr::is_storable;
 use crate::limits;
 use crate::shown::shown;
 use crate::span::Span;
+use crate::spec::params::is_storable;
 use crate::spec::{Amount, At, Batch, Condition, Definition, Entry, On, Rollout};
 
 const AMOUNT: &str = "a number of nodes such as 10, or a part of them such as 25%";

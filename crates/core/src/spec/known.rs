@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::reference::{Reference, Root, in_path};
-use super::template::Template;
+use super::{Branch, Definition, Entry, Task};
 use crate::backend::{Element, ParamProblem};
+use crate::expr::{Reference, Root, Template, in_path};
 use crate::limits;
 use crate::nearest::advice;
 use crate::shown::shown;
-use crate::spec::{Branch, Definition, Entry, Task};
 
 /// The leaf whose expressions are checked: its entry, and its index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
