@@ -21,7 +21,7 @@ use crate::execution::{Execution, State, Verdict};
 use crate::ids::{NodeId, RunId};
 use crate::node::Reach;
 use crate::plan::{Plan, StepIx};
-use crate::run::{Instance, RunEnd, RunState};
+use crate::run::{Instance, RunEnd, RunState, successors};
 
 /// The facts that decisions use beyond the run: the time, dice, and the state of nodes.
 #[allow(missing_debug_implementations)]
@@ -147,7 +147,8 @@ impl Progress {
         self.run_to_fixpoint(turn);
     }
 
-    fn take_in(&mut self, change: &Change, turn: &mut Turn<'_>) {
+    /// Takes in a change, and decides nothing that follows from it.
+    pub(in crate::run) fn take_in(&mut self, change: &Change, turn: &mut Turn<'_>) {
         match change {
             Change::ExecutionsAdded { executions, .. } => {
                 for Execution { id, state, .. } in executions {
@@ -271,7 +272,8 @@ impl Progress {
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
-        if self.state != RunState::Terminating {
+        // Before its plan, a run ends at once: the table of transitions decides.
+        if successors(self.state).contains(&RunState::Terminating) {
             self.move_to(&[RunState::Terminating]);
         }
         self.move_to(&[last]);
