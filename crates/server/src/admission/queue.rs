@@ -141,7 +141,8 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::ClusterId;
-    use downbeat_core::run::{Resolved, RunMade, RunStage};
+    use downbeat_core::plan::Resolved;
+    use downbeat_core::run::{RunMade, RunStage};
     use serde_json::json;
     use uuid::Uuid;
 
