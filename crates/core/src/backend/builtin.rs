@@ -195,13 +195,7 @@ pub(super) fn form(pattern: &str) -> Option<&'static str> {
 const FILE_MODE: &str = "[0-7]{3,4}";
 
 pub(super) fn schemas() -> impl Iterator<Item = BackendSchema> {
-    BUILTIN.iter().map(|Builtin { name, needs_allow, declare }| {
-        let mut schema = declare(name);
-        if *needs_allow {
-            schema.help.push_str(&format!("; only with the agent's `--allow {name}`"));
-        }
-        schema
-    })
+    BUILTIN.iter().map(|Builtin { name, declare, .. }| declare(name))
 }
 
 fn ping(name: &str) -> BackendSchema {
@@ -225,7 +219,7 @@ fn test(name: &str) -> BackendSchema {
 fn exec(name: &str) -> BackendSchema {
     let env = || optional("env", Map, "environment variables");
     let working_dir = || optional("working_dir", Text, "the directory to run in").bytes(limits::PATH_BYTES);
-    BackendSchema::new(name, "Programs and scripts")
+    BackendSchema::new(name, "Programs and scripts; only with the agent's `--allow exec`")
         .once("run")
         .with(required("command", Argv, "the program and its arguments; no shell reads them"))
         .with(optional("args", Texts, "more arguments, passed unchanged"))
@@ -293,7 +287,7 @@ fn rke2(name: &str) -> BackendSchema {
 fn file(name: &str) -> BackendSchema {
     let path = "an absolute path without . and ..";
     let path = || required("path", Text, path).pattern(PATH).bytes(limits::PATH_BYTES);
-    BackendSchema::new(name, "Files on the host")
+    BackendSchema::new(name, "Files on the host; only with the agent's `--allow file`")
         .same_twice("write")
         .with(path())
         .with(required("content", Text, "the whole content of the file").bytes(limits::PARAMS_BYTES))
@@ -306,6 +300,7 @@ fn file(name: &str) -> BackendSchema {
 }
 
 fn docker(name: &str) -> BackendSchema {
+    let help = "Containers of Docker or Podman, by its socket; only with the agent's `--allow docker`";
     let image = "an image such as alpine:3 or registry.example/tools/build@sha256:…";
     let command = "the program and its arguments; default: the image's own";
     let mounts =
@@ -315,7 +310,7 @@ fn docker(name: &str) -> BackendSchema {
     let user = "USER or USER:GROUP, names of the image or numbers";
     let network = "none, host, bridge or a network's name; default: the engine's";
     let pull = "when to ask the registry; default: missing";
-    BackendSchema::new(name, "Containers of Docker or Podman, by its socket")
+    BackendSchema::new(name, help)
         .once("run")
         .with(required("image", Text, image).pattern(IMAGE).bytes(512))
         .with(optional("command", Argv, command))
@@ -344,7 +339,7 @@ fn http(name: &str) -> BackendSchema {
     let expect = "the conditions of success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, \
                   json: {NAME: VALUE}}; default: 2xx";
     let line = 8 * 1024;
-    BackendSchema::new(name, "HTTP requests")
+    BackendSchema::new(name, "HTTP requests; only with the agent's `--allow http`")
         .once("request")
         .with(required("url", Text, "http://… or https://…, blanks escaped").pattern(URL).bytes(line))
         .with(optional("method", Text, "default: GET").choices(&methods))
