@@ -1,4 +1,4 @@
-//! Owns one assignment from its start to its result: backend, timeout, output. Lanes and leases belong to
+//! Owns one assignment from its start to its result: backend, timeout, output. Slots and leases belong to
 //! `holdings`.
 
 use std::io;
@@ -22,7 +22,7 @@ use crate::shared::{Shared, identity};
 use crate::stop::Reason;
 use crate::values::Expected;
 
-/// Executes this assignment, then each one that its lane hands on.
+/// Executes this assignment, then each one that its slot gets.
 pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
     let shared = shared.clone();
     tokio::spawn(async move {

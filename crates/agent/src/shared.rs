@@ -148,7 +148,7 @@ impl Shared {
         }
     }
 
-    /// Keeps the result of work that ended. Returns the next work of its lane.
+    /// Keeps the result of work that ended. Returns the next work for its slot.
     pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
         let (fate, next) = self.end(&finished);
         if fate == Fate::Report {
@@ -227,7 +227,7 @@ impl Shared {
     }
 
     /// Waits until work that must never overlap certainly has its lease. An assignment that arrived late, or
-    /// waited for its lane, may have been leased to another node.
+    /// waited for its slot, may have been leased to another node.
     pub(crate) async fn begin(&self, held: LeaseRef) {
         let mut is_asked = false;
         loop {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::output::Tap;
 
-/// How long reading the file of outputs may take. The attempt keeps its lane until then.
+/// How long reading the file of outputs may take. The attempt keeps its slot until then.
 const GATHER_FOR: Duration = Duration::from_secs(30);
 /// Few, because each reader may hang with the disk.
 static READERS: BlockingCalls = BlockingCalls::new(2, GATHER_FOR);

@@ -55,7 +55,7 @@ pub enum EventBody {
         nodes: usize,
         #[schema(value_type = Uuid)]
         owner: ServerId,
-        /// The cache is not used.
+        /// Results are not read from the cache. They are still written to it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         no_cache: bool,
         /// The run that this one retries.

@@ -40,7 +40,7 @@ pub struct Execution {
     pub error: Option<String>,
     /// Why it was skipped or cancelled.
     pub reason: Option<String>,
-    /// Why no further attempt follows, if it failed for good. Servers before level 5 did not record it.
+    /// Why no further attempt follows, if it failed for good. Absent if an older server ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_for_good: Option<String>,
     pub created_at: Timestamp,

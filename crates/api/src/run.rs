@@ -102,7 +102,7 @@ pub struct RunSummary {
     /// The run that this one retries.
     #[schema(value_type = Option<String>)]
     pub retry_of: Option<RunId>,
-    /// The cache is not used.
+    /// Results are not read from the cache. They are still written to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,
     /// Why it has not started, while it waits for admission.
@@ -153,7 +153,7 @@ pub struct InstanceResult {
     /// Why it was skipped or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why no further attempt follows, if it failed for good. Servers before level 5 did not record it.
+    /// Why no further attempt follows, if it failed for good. Absent if an older server ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_for_good: Option<String>,
     /// The last line of its standard error, if it failed; only for the first failures.

@@ -80,6 +80,7 @@ pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet> {
     }
     Ok(Fleet::Scale { largest: Box::new(all[largest].clone()), sizes: all })
 }
+
 struct Size {
     nodes: u32,
     steps: u32,

@@ -123,6 +123,7 @@ impl Server {
     pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>> {
         Ok(self.client.all_pages(request::run_executions(run)).await?)
     }
+
     pub(super) async fn last_seq(&self) -> Result<u64> {
         Ok(self.client.last_seq().await?)
     }
@@ -131,6 +132,7 @@ impl Server {
     pub(super) async fn events(&self) -> Result<Feed> {
         Ok(self.client.feed(&request::events(), None).await?)
     }
+
     pub(super) async fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics(self.client.text("/metrics").await?))
     }

@@ -92,6 +92,7 @@ impl Client {
         let http = builder.build().map_err(|error| Error::Setup(error.to_string()))?;
         Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
     }
+
     pub fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -253,6 +254,7 @@ impl Client {
         let response = self.fetch(build).await?;
         Ok(Feed::new(response, self.base().to_owned()))
     }
+
     pub async fn bytes<T>(
         &self,
         request: &Request<T>,

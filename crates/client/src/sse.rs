@@ -82,6 +82,7 @@ impl Parser {
         }
         Ok(())
     }
+
     fn message(&mut self) -> Option<Message> {
         while let Some(end) = self.buffer[self.parsed..].iter().position(|byte| *byte == b'\n') {
             let line = String::from_utf8_lossy(&self.buffer[self.parsed..self.parsed + end]).into_owned();

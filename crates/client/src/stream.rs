@@ -68,6 +68,7 @@ impl<T> Stream<T> {
             sleep(RETRY_PAUSE).await;
         }
     }
+
     pub(crate) async fn connect(&mut self) -> Result<()> {
         while self.feed.is_none() {
             match self.client.feed(&self.request, self.last.as_deref()).await {

@@ -174,7 +174,7 @@ pub const HTTP_BODIES_BYTES: usize = 64 * 1024 * 1024;
 /// seconds and up to hundreds of megabytes.
 pub const PLANS_AT_ONCE: usize = 2;
 pub const PLANS_WAITING: usize = 32;
-/// Plans of up to this many instances are compiled at once, without waiting for a slot.
+/// Plans of up to this many instances are compiled immediately, without waiting for a slot.
 pub const PLAN_SMALL_INSTANCES: usize = 10_000;
 /// Committed events that are kept for slow readers, as JSON; in memory they take a few times as much. A reader that is
 /// further behind reads from the store.

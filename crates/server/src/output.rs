@@ -27,7 +27,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// The task ends with the last handle.
+    /// The gatherer ends with the last handle; listening to other servers ends with `stop`.
     pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> Self {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;

@@ -175,7 +175,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
     if pumping {
         let _ = tokio::time::timeout(DRAIN, &mut pumps).await;
     }
-    // After a kill without effect, waiting without a limit would block the lane forever.
+    // After a kill without effect, waiting without a limit would block the slot forever.
     let status = tokio::time::timeout(DRAIN, child.wait()).await;
     match status {
         Ok(Ok(status)) if cancelled => Finish::cancelled(exit_code(status)),

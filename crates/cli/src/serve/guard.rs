@@ -1,4 +1,4 @@
-//! `guard`: the process next to an agent that stops `on_disconnect: stop` tasks if the agent dies.
+//! `guard`: the process next to an agent that stops `on_disconnect: stop` tasks when the agent cannot.
 
 use downbeat_agent::watch_over;
 

@@ -1,6 +1,6 @@
-//! Decides which descriptions of a node are valid, and bounds the problems that an agent reports. The server keeps, lists and prints thousands of them, and anybody who
-//! reaches the agents' port can send one. So their size is bounded, and names contain nothing that a shell, a selector or a
-//! terminal would interpret.
+//! Decides which descriptions of a node are valid, and bounds the problems that an agent reports. The server keeps,
+//! lists and prints thousands of descriptions, and anybody who reaches the agents' port can send one. So their size is
+//! bounded, and names contain nothing that a shell, a selector or a terminal would interpret.
 
 use serde_json::Value;
 

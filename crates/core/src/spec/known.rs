@@ -135,7 +135,8 @@ impl<'d> Known<'d> {
             return Some("a task cannot use its own outputs".to_owned());
         }
         if !self.is_before(step, at) {
-            let remedy = if self.before.is_some() { "add it to `depends_on`" } else { "move it up" };
+            let is_edge = self.before.is_some() && step.entry != at.entry;
+            let remedy = if is_edge { "add it to `depends_on`" } else { "move it up" };
             return Some(format!("`{name}` does not come before this task; {remedy}"));
         }
         if reference.is_of_nodes() && step.entry == at.entry {

@@ -154,6 +154,7 @@ mod tests {
         let other = Event { server: ServerId(uuid::Uuid::max()), ..event.clone() };
         assert_ne!(fingerprint(&event), fingerprint(&other));
     }
+
     #[test]
     fn a_line_holds_what_fits_and_at_least_one() {
         let small = vec!["x".repeat(100); 10];

@@ -64,6 +64,7 @@ impl Service {
             Err(_) => Ok(NodeId::derive(self.cluster(caller, cluster).await?, name_or_id)),
         }
     }
+
     pub async fn runs(&self, _caller: &Caller, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
         Ok(self.parts.store.runs(filter, page).await?)
     }
@@ -97,6 +98,7 @@ impl Service {
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>> {
         Ok(self.parts.store.servers().await?)
     }
+
     /// Returns the hostnames of a run's nodes: its targets, and the nodes of its placed executions.
     pub(crate) async fn names<'a>(
         &self,

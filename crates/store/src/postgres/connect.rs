@@ -159,6 +159,7 @@ async fn run_next(client: &mut Client) -> Result<bool> {
     transaction.commit().await?;
     Ok(true)
 }
+
 async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>> {
     // Programs without the rule for schema changes created the table without the last two columns.
     let known = "SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() \

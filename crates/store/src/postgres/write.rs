@@ -76,6 +76,7 @@ impl Write {
     pub(super) fn sql(&self) -> &str {
         &self.sql
     }
+
     pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
         arrays(rows, self.columns.iter().copied())
     }

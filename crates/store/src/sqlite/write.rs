@@ -60,6 +60,7 @@ impl Write {
     pub(super) fn upsert<R: Columns>(table: &str) -> Self {
         Self::insert::<R>(table).then(&R::replace())
     }
+
     pub(super) fn then(mut self, rest: &str) -> Self {
         self.sql += rest;
         self
@@ -74,6 +75,7 @@ impl Write {
         let columns = [0].into_iter().chain(rest.into_iter().map(|(index, _)| index)).collect();
         Self { sql, columns }
     }
+
     pub(super) fn each<R: Columns>(
         &self,
         connection: &Connection,

@@ -272,7 +272,7 @@ impl Progress {
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
-        // Before its plan, a run ends at once: the table of transitions decides.
+        // Some states before the plan lead to the end without Terminating: the table of transitions decides.
         if successors(self.state).contains(&RunState::Terminating) {
             self.move_to(&[RunState::Terminating]);
         }
