@@ -60,7 +60,7 @@ impl Course {
             executions: executions.to_vec(),
             at: run.created_at,
         };
-        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(take_over));
+        changes.extend(taken.chunks(limits::EXECUTIONS_PER_COMMIT).map(take_over));
         let mut course = if waits || !taken.is_empty() {
             Self::new(Progress::restore(Arc::clone(plan), run, epoch, taken, None))
         } else {
@@ -123,8 +123,19 @@ impl Course {
         self.progress.state()
     }
 
+    /// Returns true if the run has ended and nothing is left to commit.
     pub fn is_ended(&self) -> bool {
-        self.progress.is_ended()
+        self.progress.is_ended() && !self.has_more()
+    }
+
+    /// Returns whether decisions of the last turn are left to make or to commit.
+    pub fn has_more(&self) -> bool {
+        self.progress.has_more()
+    }
+
+    /// Makes the decisions that the last turn left for later.
+    pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
+        self.progress.finish_turn(turn);
     }
 
     /// Returns true if the run waits for admission.

@@ -89,6 +89,10 @@ impl Actor {
                 info!(state = %self.course.state(), "run ended");
                 return;
             }
+            if self.course.has_more() {
+                self.decide(Course::finish_turn);
+                continue;
+            }
             let pause = self.course.next_tick().map(|next| self.clock.until(next));
             tokio::select! {
                 biased;

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::passes::{At, Walk};
 use super::progress::{Progress, Turn};
-use crate::backend::Params;
+use crate::backend::{Params, params_bytes};
 use crate::expr::Data;
 use crate::ids::NodeId;
 use crate::limits;
@@ -38,7 +38,11 @@ impl Progress {
         let (place, task) = (&plan.steps[at.step], plan.task(at.step));
         let params = match &place.params {
             None => None,
-            Some(template) => Some(Arc::new(self.render(template, at, turn)?)),
+            Some(template) => {
+                let params = self.render(template, at, turn)?;
+                self.count_params(&params)?;
+                Some(Arc::new(params))
+            }
         };
         let limits = match &place.keys {
             None => place.limits.clone(),
@@ -61,6 +65,16 @@ impl Progress {
         let inputs = params.as_deref().unwrap_or(&task.params);
         let cache_key = task.cache.map(|_| cache_key(task, inputs, self.pinned(at)));
         Ok(Prepared { number, params, limits, cache_key })
+    }
+
+    fn count_params(&mut self, params: &Params) -> Result<(), String> {
+        let bytes = self.params_bytes + params_bytes(params);
+        if bytes > limits::PARAMS_OF_RUN_BYTES {
+            let most = limits::PARAMS_OF_RUN_BYTES / 1024 / 1024;
+            return Err(format!("with this step the evaluated params of the run exceed {most} MiB"));
+        }
+        self.params_bytes = bytes;
+        Ok(())
     }
 
     fn render(&mut self, template: &ResolvedTemplate, at: At, turn: &Turn<'_>) -> Result<Params, String> {

@@ -60,6 +60,10 @@ pub struct Progress {
     pub(super) carried: HashSet<Instance>,
     /// The number of instances that items have created so far.
     pub(super) instances: usize,
+    /// The last turn stopped before its end, because its decisions fill a submission.
+    pub(super) is_unfinished: bool,
+    /// The bytes of all evaluated params so far.
+    pub(super) params_bytes: usize,
     pub(super) passes: Passes,
     pub(super) attempts: Attempts,
     pub(super) failures: Failures,
@@ -85,6 +89,8 @@ impl Progress {
             paused: false,
             carried: HashSet::new(),
             instances: 0,
+            params_bytes: 0,
+            is_unfinished: false,
             attempts: Attempts::default(),
             failures: Failures::default(),
             waves: Waves::default(),
@@ -198,6 +204,12 @@ impl Progress {
             | Change::NodeDeleted { .. }
             | Change::Unknown { .. } => {}
         }
+    }
+
+    /// Makes the decisions that the last turn left for later. The caller observes nothing until there are none:
+    /// everything that follows from the same facts is decided by those facts alone.
+    pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
+        self.run_to_fixpoint(turn);
     }
 
     /// Ends the rest of the run.
