@@ -163,7 +163,7 @@ fn params_that_come_out_wrong_are_refused_before_anything_starts() {
         (
             echo("{{ params.n | upper }}"),
             json!({}),
-            "step 1 (test echo) is refused: message: in `{{ params.n | upper }}`: `upper` takes a text, \
+            "step 1 (test echo) is refused: message: in `{{ params.n | upper }}`: `upper` expects a string, \
              not a number; `string` converts to one; nothing was started",
         ),
         (

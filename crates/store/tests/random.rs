@@ -284,5 +284,5 @@ fn random_batches_reach_every_kind_and_every_refusal() {
         })
         .unwrap();
     let (applied, refused) = (applied.into_inner(), refused.into_inner());
-    assert_eq!((applied.len(), refused.len()), (19, 11), "{applied:?} {refused:?}");
+    assert_eq!((applied.len(), refused.len()), (20, 12), "{applied:?} {refused:?}");
 }
