@@ -97,6 +97,20 @@ impl Course {
         course
     }
 
+    /// Continues a stored run whose last decisions the store will never accept: it ends as failed.
+    pub fn reject(
+        plan: Arc<Plan>,
+        run: &RunRecord,
+        epoch: u64,
+        executions: &[Execution],
+        turn: &mut Turn<'_>,
+    ) -> Self {
+        let stop = requested_stop(run, turn.now).unwrap_or(Stop::Rejected);
+        let mut course = Self::new(Progress::restore(plan, run, epoch, executions, Some(stop)));
+        course.progress.go_on(turn);
+        course
+    }
+
     fn new(progress: Progress) -> Self {
         Self { progress, waits: false, deadline: None }
     }
@@ -113,6 +127,10 @@ impl Course {
 
     pub fn run(&self) -> &RunId {
         self.progress.run()
+    }
+
+    pub fn plan(&self) -> &Arc<Plan> {
+        self.progress.plan()
     }
 
     pub fn epoch(&self) -> u64 {

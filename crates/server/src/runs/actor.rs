@@ -1,18 +1,20 @@
 //! Owns one run while this server owns it: it observes committed changes and commits what follows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::run::Course;
 use downbeat_core::run::engine::Turn;
 use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
+use downbeat_store::{self as store, Store};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::cache::Cache;
 use super::registry::{Input, Mailbox};
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
-use crate::journal::Journal;
+use crate::journal::{CommitError, Journal};
 
 /// The pause before a failed commit is retried.
 const RETRY: Duration = Duration::from_millis(200);
@@ -23,6 +25,7 @@ pub(super) struct Actor {
     journal: Journal,
     dispatcher: Dispatcher,
     cache: Option<Cache>,
+    store: Arc<dyn Store>,
     clock: Clock,
     dice: Dice,
     /// Another server took the run over.
@@ -37,10 +40,16 @@ pub(crate) struct ActorParts {
     pub journal: Journal,
     pub dispatcher: Dispatcher,
     pub cache: Option<Cache>,
+    pub store: Arc<dyn Store>,
 }
 
-/// The run does not belong to this server any more.
-struct Disowned;
+/// Why a turn was not committed, for good.
+enum Uncommitted {
+    /// The run does not belong to this server any more, or the server stops.
+    Disowned,
+    /// The store will never accept it.
+    Rejected,
+}
 
 impl Actor {
     pub(super) fn new(
@@ -51,7 +60,7 @@ impl Actor {
         clock: Clock,
         seed: u64,
     ) -> Self {
-        let ActorParts { journal, dispatcher, cache } = parts;
+        let ActorParts { journal, dispatcher, cache, store } = parts;
         Self {
             mailbox,
             course,
@@ -59,6 +68,7 @@ impl Actor {
             journal,
             dispatcher,
             cache,
+            store,
             clock,
             dice: Dice::new(seed),
             is_disowned: false,
@@ -68,8 +78,11 @@ impl Actor {
     /// Runs until the run ends, is disowned, or the server stops. The last two lose nothing: the store has everything.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let again = std::mem::take(&mut self.again);
-        if !again.is_empty() && self.commit(again, Reserving::Off, &stop).await.is_err() {
-            return;
+        if !again.is_empty() {
+            let committed = self.commit(again, Reserving::Off, &stop).await;
+            if !self.goes_on(committed, &stop).await {
+                return;
+            }
         }
         loop {
             let mut changes = self.course.take_changes(self.clock.now());
@@ -78,11 +91,7 @@ impl Actor {
             }
             let committed =
                 if changes.is_empty() { Ok(()) } else { self.commit(changes, Reserving::On, &stop).await };
-            if stop.is_cancelled() {
-                return;
-            }
-            if committed.is_err() || self.is_disowned {
-                info!("another server owns the run now");
+            if !self.goes_on(committed, &stop).await {
                 return;
             }
             if self.course.is_ended() {
@@ -111,6 +120,50 @@ impl Actor {
                     None => return,
                 },
                 () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => self.time_passed(),
+            }
+        }
+    }
+
+    /// Returns whether the actor goes on after a commit. A rejected one is replaced by the run's end.
+    async fn goes_on(&mut self, committed: Result<(), Uncommitted>, stop: &CancellationToken) -> bool {
+        match committed {
+            _ if stop.is_cancelled() => false,
+            Ok(()) if !self.is_disowned => true,
+            Ok(()) | Err(Uncommitted::Disowned) => {
+                info!("another server owns the run now");
+                false
+            }
+            Err(Uncommitted::Rejected) => {
+                error!("the store will never accept the run's next step: the run fails");
+                self.fail(stop).await
+            }
+        }
+    }
+
+    /// Replaces the progress by the stored one, and stops the run. Returns false if the server stops first.
+    async fn fail(&mut self, stop: &CancellationToken) -> bool {
+        let (run, plan, epoch) =
+            (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
+        loop {
+            // A store that rejects the end as well must not be asked without a pause.
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(RETRY) => {}
+                () = stop.cancelled() => return false,
+            }
+            let stored = async {
+                Ok::<_, store::Error>((self.store.run(&run).await?, self.store.executions_of(&run).await?))
+            };
+            match stored.await {
+                Ok((Some(record), executions)) => {
+                    let (course, now) = (&mut self.course, self.clock.now());
+                    self.dispatcher.turn(&run, now, &mut self.dice, |turn| {
+                        *course = Course::reject(plan, &record, epoch, &executions, turn);
+                    });
+                    return true;
+                }
+                Ok((None, _)) => return false,
+                Err(error) => warn!(%error, "cannot read the run; trying again"),
             }
         }
     }
@@ -145,7 +198,7 @@ impl Actor {
         mut changes: Vec<Change>,
         mut reserving: Reserving,
         stop: &CancellationToken,
-    ) -> Result<(), Disowned> {
+    ) -> Result<(), Uncommitted> {
         loop {
             if reserving == Reserving::On {
                 reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
@@ -153,7 +206,7 @@ impl Actor {
             let committed = tokio::select! {
                 biased;
                 committed = self.journal.commit(changes.clone()) => committed,
-                () = stop.cancelled() => return Err(Disowned),
+                () = stop.cancelled() => return Err(Uncommitted::Disowned),
             };
             match committed {
                 Ok(outcomes) => {
@@ -163,13 +216,17 @@ impl Actor {
                     }
                     reserving = Reserving::Off;
                 }
+                Err(CommitError::Rejected(_)) => {
+                    release(&self.dispatcher, &mut changes);
+                    return Err(Uncommitted::Rejected);
+                }
                 Err(error) => {
                     warn!(%error, "cannot commit; trying again");
                     release(&self.dispatcher, &mut changes);
                     tokio::select! {
                         biased;
                         () = tokio::time::sleep(RETRY) => {}
-                        () = stop.cancelled() => return Err(Disowned),
+                        () = stop.cancelled() => return Err(Uncommitted::Disowned),
                     }
                 }
             }
@@ -177,14 +234,18 @@ impl Actor {
     }
 
     /// Returns the changes to commit again.
-    fn sort_refusals(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<Vec<Change>, Disowned> {
+    fn sort_refusals(
+        &self,
+        changes: Vec<Change>,
+        outcomes: Vec<Applied>,
+    ) -> Result<Vec<Change>, Uncommitted> {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
             self.dispatcher.refused(&change, &refusal);
             release(&self.dispatcher, std::slice::from_mut(&mut change));
             match refusal {
-                Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
+                Refusal::StaleEpoch | Refusal::NotFound => result = Err(Uncommitted::Disowned),
                 // An older server has just joined, and the whole submission was refused: the rest is committed again.
                 Refusal::NotKnownToAll if matches!(change, Change::InstanceFailed { .. }) => {}
                 Refusal::NodeHeld(_) | Refusal::NotKnownToAll => {

@@ -25,7 +25,8 @@ pub(crate) struct Launch {
 impl ActorParts {
     pub(super) fn of(parts: &Parts, run: &RunRecord, plan: &Arc<Plan>) -> Self {
         let cache = Cache::of(&parts.store, run, plan);
-        Self { journal: parts.journal.clone(), dispatcher: parts.dispatcher.clone(), cache }
+        let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
+        Self { journal, dispatcher, cache, store: Arc::clone(&parts.store) }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Turn<'a> {
 pub enum Stop {
     Cancelled,
     TimedOut,
+    /// The store will never accept what was decided.
+    Rejected,
 }
 
 /// The progress of a run. Each part has its own file, and only that file writes the part's fields.
@@ -279,7 +281,7 @@ impl Progress {
         let (failed, fail_fast) = (self.failures.any(), self.failures.fail_fast().is_some());
         let (last, error) = match self.stopping {
             Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
-            Some(Stop::TimedOut) => (RunState::Failed, Some(self.stop_reason())),
+            Some(Stop::TimedOut | Stop::Rejected) => (RunState::Failed, Some(self.stop_reason())),
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
@@ -296,6 +298,7 @@ impl Progress {
                 let timeout = self.plan.definition.timeout.unwrap_or_default();
                 format!("the run timed out after {timeout}")
             }
+            Some(Stop::Rejected) => "the store cannot hold the next step of the run".to_owned(),
             Some(Stop::Cancelled) | None => "the run was cancelled".to_owned(),
         }
     }
