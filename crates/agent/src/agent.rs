@@ -1,10 +1,11 @@
 //! Owns an agent from start to end: start, session, drain, end. The loops of a session belong to `session`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::Dice;
 use downbeat_core::ids::SessionId;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinHandle, JoinSet};
@@ -20,7 +21,7 @@ use crate::links::{Connector, Links};
 use crate::offer::Offer;
 use crate::outbox::Outbox;
 use crate::output::Outputs;
-use crate::session::{self, Joining, Outgoing};
+use crate::session::{self, Joined, Joining, Outgoing};
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::stop::Reason;
@@ -147,26 +148,26 @@ async fn run(
             .map_err(|error| Error::Data { path: settings.data.clone(), error })?;
         let clock = LeaseClock::start(host.clone());
         let began = clock.now();
-        let joining = Arc::new(Joining::new(
-            settings.cluster.clone(),
-            offer.description().clone(),
+        let joining = Arc::new(Joining {
+            cluster: settings.cluster.clone(),
+            description: offer.description.clone(),
             session,
             installation,
-            former.iter().map(|finished| finished.held).collect(),
-            settings.tuning,
-            chance,
-        ));
+            undelivered: Mutex::new(former.iter().map(|finished| finished.held).collect()),
+            tuning: settings.tuning,
+            dice: Mutex::new(chance),
+        });
         let opening = session::open(&links, &outbox, former, &joining, &settings.data);
-        let opened = tokio::select! {
+        let (Joined { node, welcome }, undelivered) = tokio::select! {
             biased;
             opened = opening => opened?,
             () = orders.drain.cancelled() => return Ok(()),
         };
         let shared = Arc::new(Shared {
-            node: opened.node,
+            node,
             session,
-            heartbeat_interval: opened.welcome.heartbeat_interval,
-            lease_ttl: opened.welcome.lease_ttl,
+            heartbeat_interval: welcome.heartbeat_interval,
+            lease_ttl: welcome.lease_ttl,
             grace: settings.grace,
             values,
             tuning: settings.tuning,
@@ -179,7 +180,7 @@ async fn run(
             links: links.clone(),
             joining,
             outbox: outbox.clone(),
-            outputs: Outputs::new(opened.welcome.output_max_bytes),
+            outputs: Outputs::new(welcome.output_max_bytes),
             outgoing,
             heard: Mutex::new(began),
             renewed: Notify::new(),
@@ -190,7 +191,7 @@ async fn run(
             holdings: Mutex::new(Holdings::new(settings.slots)),
             changed: Notify::new(),
         });
-        shared.hold_former(opened.undelivered);
+        shared.hold_former(undelivered);
         serve(&shared, reports, &orders.drain, settings.drain_timeout).await
     };
     let result = tokio::select! {
@@ -239,7 +240,7 @@ async fn serve(
     };
     loops.shutdown().await;
     // The node no longer belongs to this agent, nor do its leases.
-    shared.holdings().stop_all(Reason::Fenced);
+    shared.holdings.lock().stop_all(Reason::Fenced);
     let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
     Err(match over {
         Some(Ok(error)) => error,
@@ -251,17 +252,17 @@ async fn serve(
 async fn drained(shared: &Shared, drain: &CancellationToken, drain_timeout: Duration) {
     drain.cancelled().await;
     tracing::info!(node = %shared.node, "draining: refusing new work");
-    shared.holdings().drain();
+    shared.holdings.lock().draining = true;
     let _ = shared.outgoing.send(Outgoing::Offer);
     // Work that was just assigned to this node may still be on its way. Without this poll it would be lost before it
     // started.
     shared.poll_again.notify_one();
-    if timeout(shared.tuning.farewell, shared.until(Holdings::is_complete)).await.is_err() {
+    if timeout(shared.tuning.farewell, shared.until(|holdings| holdings.is_complete)).await.is_err() {
         tracing::debug!(node = %shared.node, "no server responded to the last poll");
     }
     if timeout(drain_timeout, shared.until(Holdings::is_idle)).await.is_err() {
         tracing::warn!(node = %shared.node, "work did not end in time; stopping it");
-        shared.holdings().stop_all(Reason::Shutdown);
+        shared.holdings.lock().stop_all(Reason::Shutdown);
         let _ = timeout(shared.grace + KILL_MARGIN, shared.until(Holdings::is_idle)).await;
     }
     if timeout(shared.tuning.farewell, shared.until(Holdings::is_empty)).await.is_err() {

@@ -44,11 +44,7 @@ impl Error {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),
             Fault::Superseded(text) => Some(Self::Superseded(text.clone())),
-            Fault::Unknown(_)
-            | Fault::Occupied(_)
-            | Fault::Rejected(_)
-            | Fault::Unavailable(_)
-            | Fault::TimedOut(_) => None,
+            _ => None,
         }
     }
 }

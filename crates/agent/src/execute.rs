@@ -20,7 +20,7 @@ use crate::output::Tap;
 use crate::session::Outgoing;
 use crate::shared::{Shared, identity};
 use crate::stop::Reason;
-use crate::values::{Expected, Listener};
+use crate::values::Expected;
 
 /// Executes this assignment, then each one that its lane hands on.
 pub(crate) fn spawn(shared: &Arc<Shared>, ready: Ready) {
@@ -50,16 +50,15 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
         node = %shared.node, run = %of, execution = %held.execution, attempt = ready.assignment.attempt, "started"
     );
     let buffer = shared.outputs.open(held);
-    let tap = Tap(buffer.clone());
-    let (expected, receiver): (_, Arc<dyn Receive>) = match expected(shared, &ready, Tap(buffer.clone())) {
-        Ok(Some((expected, listener))) => (Ok(Some(expected)), listener),
-        Ok(None) => (Ok(None), Arc::new(tap)),
-        Err(error) => (Err(error), Arc::new(tap)),
+    let expected = expected(shared, &ready, Tap(buffer.clone()));
+    let receiver: Arc<dyn Receive> = match &expected {
+        Ok(Some(expected)) => expected.listener.clone(),
+        Ok(None) | Err(_) => Arc::new(Tap(buffer.clone())),
     };
     let sink = OutputSink::new(receiver, shared.wall.clone());
     let (finish, values) = match expected {
         Ok(expected) => {
-            let file = expected.as_ref().map(Expected::file);
+            let file = expected.as_ref().map(|expected| expected.file.clone());
             // A bug of one backend costs one execution, not the agent.
             let finish = AssertUnwindSafe(attempt(shared, ready, sink.clone(), file, started_at))
                 .catch_unwind()
@@ -91,7 +90,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
 }
 
 /// Prepares to read the outputs that the task declares, if any.
-fn expected(shared: &Shared, ready: &Ready, tap: Tap) -> io::Result<Option<(Expected, Arc<Listener>)>> {
+fn expected(shared: &Shared, ready: &Ready, tap: Tap) -> io::Result<Option<Expected>> {
     let assignment = &ready.assignment;
     if assignment.outputs.is_empty() {
         return Ok(None);

@@ -1,11 +1,12 @@
 //! Owns the guards of running work and their deadlines.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_backends::{Deadlines, Guard};
 use downbeat_proto::message::LeaseRef;
+use parking_lot::Mutex;
 
 use crate::shared::Shared;
 
@@ -14,13 +15,9 @@ use crate::shared::Shared;
 pub(crate) struct Guards(Mutex<HashMap<LeaseRef, Guard>>);
 
 impl Guards {
-    fn all(&self) -> MutexGuard<'_, HashMap<LeaseRef, Guard>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Moves the deadlines after leases were renewed.
     pub(crate) fn extend(&self, deadlines: impl Fn(LeaseRef) -> Option<Deadlines>) {
-        for (held, guard) in self.all().iter() {
+        for (held, guard) in self.0.lock().iter() {
             if let Some(deadlines) = deadlines(*held) {
                 guard.extend(deadlines);
             }
@@ -43,7 +40,7 @@ impl Guarded {
             tracing::debug!(execution = %held.execution, "no guard: only a running agent can end this work early");
             return None;
         };
-        shared.guards.all().insert(held, guard.clone());
+        shared.guards.0.lock().insert(held, guard.clone());
         Some(Self { shared: shared.clone(), held, guard })
     }
 
@@ -54,7 +51,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        self.shared.guards.all().remove(&self.held);
+        self.shared.guards.0.lock().remove(&self.held);
     }
 }
 

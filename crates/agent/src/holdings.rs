@@ -19,9 +19,10 @@ pub(crate) struct Holdings {
     fleet: Lane,
     /// Placed work: one per slot.
     placed: Lane,
-    draining: bool,
+    /// Set when the agent is asked to stop: it offers no slots any more.
+    pub(crate) draining: bool,
     /// While draining: a server has sent everything that was on its way here.
-    is_complete: bool,
+    pub(crate) is_complete: bool,
     /// The leases that were removed last. A late response may contain them again.
     former: Former,
     /// The number of the current poll.
@@ -103,6 +104,12 @@ pub(crate) enum Fate {
     Drop,
 }
 
+impl Item {
+    fn new(placed: bool, stop_on_disconnect: bool, assured: Instant, phase: Phase) -> Self {
+        Self { placed, stop_on_disconnect, begun: false, assured, unsent_bytes: 0, phase }
+    }
+}
+
 impl Lane {
     fn new(limit: u32) -> Self {
         Self { limit, running: 0, queue: VecDeque::new() }
@@ -142,16 +149,12 @@ impl Holdings {
     /// renewed this node at `heard`, so none of its leases ends within a term of it.
     pub(crate) fn assign(&mut self, assignments: Vec<Assignment>, heard: Instant) -> Vec<Ready> {
         for assignment in assignments {
-            if self.former.contains(assignment.lease()) {
+            let held = assignment.lease();
+            if self.former.contains(held) || self.items.contains_key(&held) {
                 continue;
             }
-            let std::collections::hash_map::Entry::Vacant(entry) = self.items.entry(assignment.lease())
-            else {
-                continue;
-            };
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
-            let (begun, assured, unsent_bytes, phase) = (false, heard, 0, Phase::Queued);
-            entry.insert(Item { placed, stop_on_disconnect, begun, assured, unsent_bytes, phase });
+            self.items.insert(held, Item::new(placed, stop_on_disconnect, heard, Phase::Queued));
             self.lane(placed).queue.push_back(assignment);
         }
         let mut ready = Vec::new();
@@ -218,9 +221,7 @@ impl Holdings {
 
     /// Holds a result of an earlier run of the agent, as if it had ended now.
     pub(crate) fn hold_former(&mut self, held: LeaseRef, unsent_bytes: usize, now: Instant) {
-        let (placed, stop_on_disconnect, begun, phase) = (true, false, false, Phase::Finished);
-        self.items
-            .insert(held, Item { placed, stop_on_disconnect, begun, assured: now, unsent_bytes: 0, phase });
+        self.items.insert(held, Item::new(true, false, now, Phase::Finished));
         self.unsent += 1;
         self.wait_to_send(held, unsent_bytes);
     }
@@ -334,23 +335,6 @@ impl Holdings {
             }
         }
         next
-    }
-
-    pub(crate) fn drain(&mut self) {
-        self.draining = true;
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining
-    }
-
-    /// Notes that no more work is on its way here.
-    pub(crate) fn complete(&mut self) {
-        self.is_complete = true;
-    }
-
-    pub(crate) fn is_complete(&self) -> bool {
-        self.is_complete
     }
 
     /// Stops all running work. Work that had not started is dropped unreported: it counts as lost and is retried.

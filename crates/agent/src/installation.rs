@@ -1,9 +1,8 @@
 //! Owns the identity of an agent across restarts: a secret id of the installation and a counter of its
 //! starts. Servers refuse other installations for a node while its agent is alive.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use downbeat_proto::message::InstanceId;
 use jiff::Timestamp;
@@ -17,7 +16,6 @@ pub(crate) struct Installation {
     /// The id in the data directory plus the machine's boot id: a machine that was cloned with its data
     /// directory has another boot id, and is another installation.
     pub(crate) id: InstanceId,
-    /// Increases with each start.
     pub(crate) life: u64,
     /// The file that could not be written, for users.
     pub(crate) problem: Option<String>,

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,7 +30,6 @@ pub trait Connector: Send + Sync + std::fmt::Debug + 'static {
     async fn connect(&self, address: &str) -> Result<Arc<dyn Link>, Fault>;
 }
 
-/// Connects by gRPC.
 #[derive(Clone, Copy, Debug)]
 pub struct Grpc;
 
@@ -55,10 +54,10 @@ pub(crate) struct Links {
     failures: AtomicU32,
     /// A server has responded before.
     known: AtomicBool,
-    complaints: std::sync::Mutex<Complaints<String>>,
+    complaints: parking_lot::Mutex<Complaints<String>>,
     /// Not part of `connecting`, which stays locked while no server responds: a call that ends must not wait
     /// for it.
-    current: std::sync::Mutex<Option<CallLink>>,
+    current: parking_lot::Mutex<Option<CallLink>>,
     connecting: Mutex<Connecting>,
     bulk: Mutex<Bulk>,
     /// The number of the last link that failed.
@@ -83,7 +82,6 @@ struct Bulk {
 #[derive(Debug)]
 pub(crate) struct Complaints<K>(HashMap<K, Instant>);
 
-/// The purpose of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Control,
@@ -128,7 +126,6 @@ impl CallLink {
         Self { answered_before: self.answered.load(Ordering::Relaxed), ..self.clone() }
     }
 
-    /// Returns whether both are the same link.
     pub(crate) fn is(&self, other: &CallLink) -> bool {
         self.number == other.number
     }
@@ -162,8 +159,8 @@ impl Links {
             tuning,
             failures: AtomicU32::new(0),
             known: AtomicBool::new(false),
-            complaints: std::sync::Mutex::default(),
-            current: std::sync::Mutex::default(),
+            complaints: parking_lot::Mutex::default(),
+            current: parking_lot::Mutex::default(),
             connecting: Mutex::new(Connecting { made: 0, dice }),
             bulk: Mutex::default(),
             given_up: watch::Sender::new(0),
@@ -172,18 +169,19 @@ impl Links {
 
     /// Returns the control link. Connects first, for as long as it takes, if there is none.
     pub(crate) async fn control_link(&self) -> CallLink {
-        if let Some(used) = &*self.current() {
+        if let Some(used) = &*self.current.lock() {
             return used.for_a_call();
         }
         let mut connecting = self.connecting.lock().await;
         loop {
             // Another task may have connected in the meantime.
-            if let Some(used) = &*self.current() {
+            if let Some(used) = &*self.current.lock() {
                 return used.for_a_call();
             }
             let failures = self.failures.load(Ordering::Relaxed);
             if failures > 0 {
-                tokio::time::sleep(pause(failures, &self.tuning, &mut connecting.dice)).await;
+                let Tuning { backoff_least, backoff_most, .. } = self.tuning;
+                tokio::time::sleep(pause(failures, backoff_least, backoff_most, &mut connecting.dice)).await;
             }
             let turn = usize::try_from(connecting.made).unwrap_or(0) % self.addresses.len();
             let address = &self.addresses[turn];
@@ -191,7 +189,8 @@ impl Links {
             match self.connector.connect(address).await {
                 Ok(link) => {
                     tracing::debug!(hostname = %self.hostname, server = %address, "connected");
-                    *self.current() = Some(CallLink::new(connecting.made, Purpose::Control, address, link));
+                    *self.current.lock() =
+                        Some(CallLink::new(connecting.made, Purpose::Control, address, link));
                 }
                 Err(fault) => self.failed(address, &fault),
             }
@@ -283,7 +282,7 @@ impl Links {
     fn answered(&self, used: &CallLink) {
         self.known.store(true, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) > 0 && self.failures.swap(0, Ordering::Relaxed) > 0 {
-            self.complaints().0.clear();
+            self.complaints.lock().0.clear();
             tracing::info!(hostname = %self.hostname, server = %used.address, "a server responds again");
         }
     }
@@ -297,7 +296,7 @@ impl Links {
 
     /// Drops this link if calls still use it. Returns whether they did.
     fn give_up(&self, used: &CallLink) -> bool {
-        let mut current = self.current();
+        let mut current = self.current.lock();
         let is_current = current.as_ref().is_some_and(|link| link.is(used));
         if is_current {
             *current = None;
@@ -306,24 +305,16 @@ impl Links {
         is_current
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<CallLink>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until another call found this link broken.
     pub(crate) async fn given_up(&self, used: &CallLink) {
         // The channel cannot close while `self` exists.
         let _ = self.given_up.subscribe().wait_for(|number| *number >= used.number).await;
     }
 
-    fn complaints(&self) -> std::sync::MutexGuard<'_, Complaints<String>> {
-        self.complaints.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn failed(&self, address: &str, fault: &Fault) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed);
         let (hostname, server) = (&self.hostname, address);
-        if !self.complaints().is_due(address.to_owned(), Instant::now()) {
+        if !self.complaints.lock().is_due(address.to_owned(), Instant::now()) {
             tracing::debug!(%hostname, server, %fault, "cannot reach the server");
         } else if failures == 0 && self.known.load(Ordering::Relaxed) {
             tracing::warn!(%hostname, server, %fault, "lost the server; retrying");
@@ -333,10 +324,10 @@ impl Links {
     }
 }
 
-/// Half of the pause is random: thousands of agents that lost one server must not reconnect at the same time.
-fn pause(failures: u32, tuning: &Tuning, dice: &mut Dice) -> Duration {
-    let doubled = tuning.backoff_least.saturating_mul(1 << (failures - 1).min(16));
-    let half = doubled.min(tuning.backoff_most) / 2;
+/// Returns the pause before a retry; it doubles with each failure. Half of it is random: thousands of agents that lost
+/// one server must not reconnect at the same time.
+pub(crate) fn pause(failures: u32, least: Duration, most: Duration, dice: &mut Dice) -> Duration {
+    let half = least.saturating_mul(1 << (failures - 1).min(16)).min(most) / 2;
     half + dice.up_to(half)
 }
 

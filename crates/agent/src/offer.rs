@@ -15,7 +15,7 @@ use crate::surroundings::Host;
 #[derive(Debug)]
 pub(crate) struct Offer {
     backends: HashMap<String, Offered>,
-    description: Description,
+    pub(crate) description: Description,
 }
 
 #[derive(Debug)]
@@ -35,10 +35,8 @@ impl Offer {
         let mut names: Vec<&str> = all.iter().map(|offered| offered.schema.name.as_str()).collect();
         for schema in catalogue.backends().iter().filter(|schema| !names.contains(&schema.name.as_str())) {
             // The same settings may serve different hosts: a known backend without tools is not an error.
-            tracing::debug!(
-                backend = schema.name,
-                "not offered: this host does not have the tools that it needs"
-            );
+            let backend = &schema.name;
+            tracing::debug!(backend, "not offered: this host does not have the tools that it needs");
         }
         names.extend(catalogue.backends().iter().map(|schema| schema.name.as_str()));
         names.sort_unstable();
@@ -49,12 +47,9 @@ impl Offer {
             all.into_iter().filter(|offered| chosen(settings, &offered.schema.name)).collect();
 
         if chosen.is_empty() {
-            let only = settings.only.as_deref().unwrap_or_default();
-            let forbidden: Vec<&str> = only
-                .iter()
-                .map(String::as_str)
-                .filter(|name| needs_allow(name) && !settings.allow.iter().any(|a| a == name))
-                .collect();
+            let only = settings.only.iter().flatten().map(String::as_str);
+            let is_forbidden = |name: &&str| needs_allow(name) && !settings.allow.iter().any(|a| a == name);
+            let forbidden: Vec<&str> = only.filter(is_forbidden).collect();
             if !forbidden.is_empty() {
                 return Err(Error::NothingToOffer { names: forbidden.join(",") });
             }
@@ -64,23 +59,12 @@ impl Offer {
         }
         let mut capabilities = host.capabilities();
         capabilities.extend(settings.capabilities.clone());
-        let description = Description {
-            hostname: settings.hostname.clone(),
-            groups: settings.groups.clone(),
-            labels: settings.labels.clone(),
-            capabilities,
-            backends: chosen.iter().map(|offered| offered.schema.clone()).collect(),
-            slots: settings.slots,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let backends = chosen.iter().map(|offered| offered.schema.clone()).collect();
+        let description = Description { capabilities, backends, ..settings.description() };
         description.check()?;
         check_json_bytes(serde_json::to_string(&description).map_or(0, |json| json.len()))?;
         let backends = chosen.into_iter().map(|offered| (offered.schema.name.clone(), offered)).collect();
         Ok(Self { backends, description })
-    }
-
-    pub(crate) fn description(&self) -> &Description {
-        &self.description
     }
 
     /// Returns the backend and its action. The error is for the job's author.
@@ -155,7 +139,7 @@ mod tests {
         let host = Equipped(builtin(&ledger, tools, &BackendSettings::default(), dir.path()));
         let offer = Offer::new(&settings, &host)?;
         let names: Vec<&str> =
-            offer.description().backends.iter().map(|backend| backend.name.as_str()).collect();
+            offer.description.backends.iter().map(|backend| backend.name.as_str()).collect();
         Ok(names.join(" "))
     }
 

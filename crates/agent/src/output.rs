@@ -4,13 +4,14 @@
 pub(crate) mod pace;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use downbeat_backends::{Piece, Receive};
 use downbeat_core::collections::HashMap;
 use downbeat_core::limits::{OUTPUT_BYTES, OUTPUT_CHUNK_BYTES};
 use downbeat_proto::message::{LeaseRef, OutputChunk};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// With this much output pending, waiting for more has no benefit.
@@ -52,7 +53,6 @@ pub(crate) struct Buffer {
 #[derive(Debug, Default)]
 struct State {
     chunks: VecDeque<OutputChunk>,
-    /// The cost of the chunks.
     bytes: usize,
     /// The number of chunks at the front that were sent once and may have arrived. They must be sent again unchanged,
     /// or a server could not recognize them.
@@ -65,11 +65,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     buffer: Arc<Buffer>,
-    chunks: Vec<OutputChunk>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) chunks: Vec<OutputChunk>,
 }
 
 impl Outputs {
@@ -97,14 +93,14 @@ impl Outputs {
             if bytes > most {
                 break;
             }
-            bytes += lock(&buffer.state).bytes;
+            bytes += buffer.state.lock().bytes;
         }
         bytes
     }
 
     /// Holders of a buffer's state may lock the list, so never lock them in the other order.
     fn listed(&self) -> Vec<Arc<Buffer>> {
-        lock(&self.buffers).values().cloned().collect()
+        self.buffers.lock().values().cloned().collect()
     }
 
     /// Takes chunks of at most this cost. The caller ends each with `done` or `put_back`.
@@ -133,7 +129,7 @@ pub(crate) struct Tap(pub(crate) Arc<Buffer>);
 impl Receive for Tap {
     fn piece(&self, piece: Piece) {
         let buffer = &self.0;
-        let mut state = lock(&buffer.state);
+        let mut state = buffer.state.lock();
         let before = state.bytes;
         state.push(buffer.held, piece);
         while state.bytes > buffer.outputs.bound_bytes {
@@ -141,7 +137,7 @@ impl Receive for Tap {
         }
         if !state.listed {
             state.listed = true;
-            lock(&buffer.outputs.buffers).insert(buffer.held, buffer.clone());
+            buffer.outputs.buffers.lock().insert(buffer.held, buffer.clone());
         }
         if before == 0 {
             buffer.outputs.written.notify_one();
@@ -188,7 +184,7 @@ impl State {
 
 impl Buffer {
     fn take(&self, room: usize) -> Vec<OutputChunk> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let mut left = room;
         let mut count = 0;
         for chunk in &state.chunks {
@@ -213,10 +209,10 @@ impl Buffer {
         loop {
             let sent = self.sent.notified();
             {
-                let mut state = lock(&self.state);
+                let mut state = self.state.lock();
                 if !state.in_flight {
                     if state.listed {
-                        lock(&self.outputs.buffers).remove(&self.held);
+                        self.outputs.buffers.lock().remove(&self.held);
                     }
                     state.bytes = 0;
                     return std::mem::take(&mut state.chunks).into();
@@ -232,13 +228,9 @@ impl InFlight {
         self.buffer.held
     }
 
-    pub(crate) fn chunks(&self) -> &[OutputChunk] {
-        &self.chunks
-    }
-
     /// The chunks arrived, or never will.
     pub(crate) fn done(self) {
-        lock(&self.buffer.state).in_flight = false;
+        self.buffer.state.lock().in_flight = false;
         self.buffer.sent.notify_waiters();
     }
 
@@ -246,7 +238,7 @@ impl InFlight {
     /// much output only the tail is kept.
     pub(crate) fn put_back(self) {
         {
-            let mut state = lock(&self.buffer.state);
+            let mut state = self.buffer.state.lock();
             state.in_flight = false;
             let end = self.chunks.last().map_or(0, |chunk| chunk.offset + chunk.text.len() as u64);
             if state.chunks.front().is_none_or(|next| next.offset == end) {

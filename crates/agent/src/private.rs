@@ -1,21 +1,16 @@
 //! Owns the permissions of the agent's files: only its own user may read them, since results contain lease tokens and
 //! output of root's jobs. The modes are independent of the umask, and are also set on files of older releases.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-pub(crate) use downbeat_backends::private::{DIR_MODE, FILE_MODE, write};
+pub(crate) use downbeat_backends::private::{DIR_MODE, FILE_MODE, create_dir, write};
 
 const STICKY: u32 = 0o1000;
 /// The entries of the data directory.
 const KEPT: [&str; 8] = ["lock", "session", "instance", "life", "containers", "outbox", "running", "values"];
-
-/// Creates a directory, and its parents, that only its owner can enter. Does not change an existing one.
-pub(crate) fn create_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
-}
 
 /// Opens a file for writing, truncated, that only its owner can read.
 pub(crate) fn create(path: &Path) -> io::Result<File> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use downbeat_backends::{BackendSettings, Declared};
 use downbeat_core::limits;
+use downbeat_core::node::Description;
 use serde_json::Value;
 
-/// One agent's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Servers to connect to, `host:port` each. The agent uses the first that responds, and the others when
@@ -73,7 +73,19 @@ impl Settings {
         }
     }
 
-    /// Returns the hostname of the system.
+    /// Returns the node as these settings describe it, without what the agent finds on its host.
+    pub fn description(&self) -> Description {
+        Description {
+            hostname: self.hostname.clone(),
+            groups: self.groups.clone(),
+            labels: self.labels.clone(),
+            capabilities: self.capabilities.clone(),
+            backends: Vec::new(),
+            slots: self.slots,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
     pub fn system_hostname() -> String {
         nix::unistd::gethostname()
             .ok()

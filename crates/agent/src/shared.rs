@@ -2,7 +2,7 @@
 
 use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_backends::{Deadlines, Environment, Identity};
@@ -11,6 +11,7 @@ use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
 use downbeat_proto::message::{Assignment, Fault, Finished, LeaseRef};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -28,7 +29,6 @@ use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
 use crate::surroundings::{Host, Wall};
 
-/// One session of an agent.
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
     pub(crate) session: SessionId,
@@ -39,7 +39,6 @@ pub(crate) struct Shared {
     pub(crate) values: PathBuf,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
-    /// The clock by which leases expire.
     pub(crate) clock: LeaseClock,
     pub(crate) host: Arc<dyn Host>,
     /// The environment of programs that work starts.
@@ -71,15 +70,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn holdings(&self) -> MutexGuard<'_, Holdings> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Accepts assignments from a poll. They may have been delayed on the network, so the age of their leases
     /// is unknown.
     pub(crate) fn assign(self: &Arc<Self>, assignments: Vec<Assignment>) {
-        let heard = *self.heard.lock().expect("nothing panics while it holds this");
-        let ready = self.holdings().assign(assignments, heard);
+        let heard = *self.heard.lock();
+        let ready = self.holdings.lock().assign(assignments, heard);
         for ready in ready {
             execute::spawn(self, ready);
         }
@@ -87,7 +82,7 @@ impl Shared {
 
     pub(crate) fn stop(&self, leases: &[LeaseRef]) {
         for held in leases {
-            let unbegun = self.holdings().stop(*held);
+            let unbegun = self.holdings.lock().stop(*held);
             if let Some(assignment) = unbegun {
                 self.outbox.keep(cancelled_unbegun(&assignment, (self.wall)()));
             }
@@ -96,7 +91,7 @@ impl Shared {
 
     /// Notes that the last poll, after the agent was asked to stop, is done.
     pub(crate) fn last_poll_done(&self) {
-        self.holdings().complete();
+        self.holdings.lock().is_complete = true;
         self.changed.notify_waiters();
     }
 
@@ -116,7 +111,7 @@ impl Shared {
     /// Removes results. A node that refused work because of them accepts work again.
     fn relieve(&self, remove: impl FnOnce(&mut Holdings)) {
         let is_relieved = {
-            let mut holdings = self.holdings();
+            let mut holdings = self.holdings.lock();
             let was_clogged = holdings.is_clogged();
             remove(&mut holdings);
             was_clogged && !holdings.is_clogged()
@@ -148,7 +143,7 @@ impl Shared {
     pub(crate) fn hold_former(&self, results: Vec<Finished>) {
         let now = self.clock.now();
         for finished in results {
-            self.holdings().hold_former(finished.held, cost_bytes(&finished.output), now);
+            self.holdings.lock().hold_former(finished.held, cost_bytes(&finished.output), now);
             let _ = self.outgoing.send(Outgoing::Finished(finished));
         }
     }
@@ -156,16 +151,15 @@ impl Shared {
     /// Keeps the result of work that ended. Returns the next work of its lane.
     pub(crate) fn ended(&self, finished: Finished) -> Option<Ready> {
         let (fate, next) = self.end(&finished);
-        match fate {
-            Fate::Report => self.outbox.keep(finished),
-            Fate::Drop => {}
+        if fate == Fate::Report {
+            self.outbox.keep(finished);
         }
         self.changed.notify_waiters();
         next
     }
 
     fn end(&self, finished: &Finished) -> (Fate, Option<Ready>) {
-        let mut holdings = self.holdings();
+        let mut holdings = self.holdings.lock();
         let was_clogged = holdings.is_clogged();
         let ended = holdings.ended(finished.held);
         if ended.0 == Fate::Report {
@@ -179,38 +173,30 @@ impl Shared {
 
     /// Returns the problems of this host, for users.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let clogged = self.holdings().is_clogged().then(|| {
+        let clogged = self.holdings.lock().is_clogged().then(|| {
             let mebibytes = UNSENT_BYTES / (1024 * 1024);
             format!(
                 "{UNSENT_RESULTS} results or {mebibytes} MiB of output are pending; the node refuses new work until \
                  they are delivered: the connection to the servers is slow"
             )
         });
-        let unwritten = self.joining.installation.problem.clone();
-        self.outbox
-            .problems()
-            .into_iter()
-            .chain(self.host.problems())
-            .chain(unwritten)
-            .chain(clogged)
-            .collect()
+        let mut problems = self.outbox.problems();
+        problems.extend(self.host.problems());
+        problems.extend(self.joining.installation.problem.clone());
+        problems.extend(clogged);
+        problems
     }
 
     /// Drops work unreported that ended because the agent stops: it counts as lost and is retried.
     pub(crate) fn abandoned(&self, held: LeaseRef) {
-        self.holdings().abandoned(held);
+        self.holdings.lock().abandoned(held);
         self.changed.notify_waiters();
     }
 
     /// Handles a fault of a call that a retry does not solve. The server may only be behind (it has just
     /// started, or the node registered at another one), so a heartbeat checks the session.
     pub(crate) async fn recheck_session(&self, call: &str, fault: &Fault) {
-        if self
-            .complaints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_due(discriminant(fault), Instant::now())
-        {
+        if self.complaints.lock().is_due(discriminant(fault), Instant::now()) {
             tracing::warn!(node = %self.node, call, %fault, "a call failed");
         } else {
             tracing::debug!(node = %self.node, call, %fault, "a call failed");
@@ -227,8 +213,8 @@ impl Shared {
 
     /// Notes that a server granted a renewal requested at `asked`.
     pub(crate) fn renewed(&self, held: &[LeaseRef], asked: Instant) {
-        *self.heard.lock().expect("nothing panics while it holds this") = asked;
-        self.holdings().renewed(held, asked);
+        *self.heard.lock() = asked;
+        self.holdings.lock().renewed(held, asked);
         self.guards.extend(|held| self.deadlines(held));
         self.renewed.notify_waiters();
     }
@@ -236,7 +222,7 @@ impl Shared {
     /// Returns when a guard ends this work unless the lease is renewed; `None` if the agent does not hold it
     /// or the host has no clock for guards.
     pub(crate) fn deadlines(&self, held: LeaseRef) -> Option<Deadlines> {
-        let assured = self.holdings().assured(held)?;
+        let assured = self.holdings.lock().assured(held)?;
         Some(guards::deadlines(self.clock.since_boot(assured)?, self.lease_ttl, self.term()))
     }
 
@@ -246,7 +232,7 @@ impl Shared {
         let mut is_asked = false;
         loop {
             let renewed = self.renewed.notified();
-            if self.holdings().begin(held, self.term(), self.clock.now()) {
+            if self.holdings.lock().begin(held, self.term(), self.clock.now()) {
                 self.renewed.notify_waiters();
                 return;
             }
@@ -262,7 +248,7 @@ impl Shared {
     pub(crate) async fn until(&self, is: impl Fn(&Holdings) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if is(&self.holdings()) {
+            if is(&self.holdings.lock()) {
                 return;
             }
             changed.await;

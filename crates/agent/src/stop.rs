@@ -50,19 +50,15 @@ impl Stop {
             return finish;
         }
         let (verdict, error) = match self.reason.get() {
-            None | Some(Reason::Cancelled) => (Verdict::Cancelled, finish.error),
-            Some(Reason::TimedOut(after)) => {
-                (Verdict::Failed, Some(format!("timed out after {}", Span(*after))))
-            }
-            Some(Reason::Fenced) => (Verdict::Cancelled, Some("the lease was lost".to_owned())),
+            None | Some(Reason::Cancelled) => return finish,
+            Some(Reason::TimedOut(after)) => (Verdict::Failed, format!("timed out after {}", Span(*after))),
+            Some(Reason::Fenced) => (Verdict::Cancelled, "the lease was lost".to_owned()),
             Some(Reason::CutOff(term)) => {
-                (Verdict::Failed, Some(format!("stopped: no server could be reached for {}", Span(*term))))
+                (Verdict::Failed, format!("stopped: no server could be reached for {}", Span(*term)))
             }
-            Some(Reason::Shutdown) => {
-                (Verdict::Cancelled, Some("stopped: the agent is shutting down".to_owned()))
-            }
+            Some(Reason::Shutdown) => (Verdict::Cancelled, "stopped: the agent is shutting down".to_owned()),
         };
-        Finish { verdict, exit_code: finish.exit_code, error }
+        Finish { verdict, error: Some(error), ..finish }
     }
 }
 

@@ -2,11 +2,10 @@
 //! a simulation.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs};
 
 use async_trait::async_trait;
 pub use downbeat_backends::Wall;
@@ -24,7 +23,6 @@ use crate::error::Error;
 use crate::private;
 use crate::settings::Settings;
 
-/// The environment of an agent.
 #[derive(Clone)]
 pub struct Surroundings {
     pub wall: Wall,
@@ -43,7 +41,6 @@ pub enum Disk {
     Inline,
 }
 
-/// The machine that an agent runs on.
 #[async_trait]
 pub trait Host: Send + Sync + fmt::Debug + 'static {
     /// Returns all backends that this machine has the tools for.
@@ -93,7 +90,8 @@ impl Surroundings {
         let ledger = Arc::new(Ledger::open(&data.join("running"))?);
         let mut backends = builtin(&ledger, &Tools::search(), &settings.backend, data);
         backends.extend(settings.backends.iter().map(|declared| {
-            Arc::new(DeclaredBackend::new(declared.clone(), ledger.clone())) as Arc<dyn Backend>
+            Arc::new(DeclaredBackend { declared: declared.clone(), ledger: ledger.clone() })
+                as Arc<dyn Backend>
         }));
         let machine = Machine {
             ledger,
@@ -121,13 +119,11 @@ impl fmt::Debug for Surroundings {
     }
 }
 
-/// This machine.
 #[derive(Debug)]
 pub(crate) struct Machine {
     ledger: Arc<Ledger>,
     backends: Vec<Arc<dyn Backend>>,
     environment: Environment,
-    /// The program that guards work.
     guard: Option<PathBuf>,
 }
 

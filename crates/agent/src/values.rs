@@ -5,13 +5,14 @@ mod file;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_backends::{BlockingCalls, Finish, Identity, Piece, Receive, Stream};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Verdict, declared_outputs, outputs_too_large};
 use downbeat_core::limits::VALUES_BYTES;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
@@ -42,25 +43,14 @@ struct Heard {
 #[derive(Debug)]
 pub(crate) struct Expected {
     names: Vec<String>,
-    file: PathBuf,
-    listener: Arc<Listener>,
-}
-
-impl Listener {
-    fn new(tap: Tap) -> Arc<Self> {
-        Arc::new(Self { tap, heard: Mutex::default() })
-    }
-
-    fn object(&self) -> Option<Map<String, Value>> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).ended()
-    }
+    pub(crate) file: PathBuf,
+    pub(crate) listener: Arc<Listener>,
 }
 
 impl Receive for Listener {
     fn piece(&self, piece: Piece) {
         if piece.stream == Stream::Stdout {
-            let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            heard.text(&piece.text);
+            self.heard.lock().text(&piece.text);
         }
         self.tap.piece(piece);
     }
@@ -99,20 +89,11 @@ impl Heard {
 
 impl Expected {
     /// Prepares for an attempt that has to set `names`. Its output is searched and goes to `tap`.
-    pub(crate) fn new(
-        names: &[String],
-        dir: &Path,
-        identity: Identity,
-        tap: Tap,
-    ) -> io::Result<(Self, Arc<Listener>)> {
+    pub(crate) fn new(names: &[String], dir: &Path, identity: Identity, tap: Tap) -> io::Result<Self> {
         let file = dir.join(identity.to_string());
         file::make(&file)?;
-        let listener = Listener::new(tap);
-        Ok((Self { names: names.to_vec(), file, listener: listener.clone() }, listener))
-    }
-
-    pub(crate) fn file(&self) -> PathBuf {
-        self.file.clone()
+        let listener = Arc::new(Listener { tap, heard: Mutex::default() });
+        Ok(Self { names: names.to_vec(), file, listener })
     }
 
     /// Returns the outputs of an attempt that ended. An attempt that succeeded without setting all of them
@@ -134,7 +115,7 @@ impl Expected {
         if finish.verdict != Verdict::Succeeded {
             return (finish, Params::new());
         }
-        match text.and_then(|text| values(&names, &text, listener.object())) {
+        match text.and_then(|text| values(&names, &text, listener.heard.lock().ended())) {
             Ok(values) => (finish, values),
             Err(error) => (Finish::failed(finish.exit_code, error), Params::new()),
         }

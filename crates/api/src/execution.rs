@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
-use downbeat_core::execution::{Execution as Record, State, Status};
+use downbeat_core::execution::{Execution as Record, Outcome, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::Limits;
@@ -115,6 +115,7 @@ impl Names {
 }
 
 /// The facts about an execution's state that views show.
+#[derive(Default)]
 pub(crate) struct Facts {
     pub(crate) exit_code: Option<i32>,
     pub(crate) error: Option<String>,
@@ -127,47 +128,37 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn of(state: &State) -> Self {
-        let none = Self {
-            exit_code: None,
-            error: None,
-            reason: None,
-            not_before: None,
-            started_at: None,
-            finished_at: None,
-            outputs: Params::new(),
-        };
+        let none = Self::default();
         match state {
             State::Pending { not_before } => Self { not_before: *not_before, ..none },
             State::Leased { .. } => none,
             State::Running { started_at, .. } => Self { started_at: Some(*started_at), ..none },
-            State::Succeeded { outcome, .. } => Self {
-                exit_code: outcome.exit_code,
-                started_at: Some(outcome.started_at),
-                finished_at: Some(outcome.finished_at),
-                outputs: outcome.outputs.clone(),
-                ..none
-            },
-            State::Failed { outcome, error, at, .. } => Self {
-                exit_code: outcome.as_ref().and_then(|outcome| outcome.exit_code),
-                error: error.clone(),
-                started_at: outcome.as_ref().map(|outcome| outcome.started_at),
-                finished_at: Some(outcome.as_ref().map_or(*at, |outcome| outcome.finished_at)),
-                ..none
-            },
+            State::Succeeded { outcome, .. } => {
+                Self { outputs: outcome.outputs.clone(), ..Self::reported(outcome) }
+            }
+            State::Failed { outcome, error, at, .. } => {
+                Self { error: error.clone(), ..Self::ended(outcome.as_ref(), *at) }
+            }
             State::Skipped { reason, at } => {
                 Self { reason: Some(reason.clone()), finished_at: Some(*at), ..none }
             }
-            State::Cancelled { outcome, reason, at, .. } => Self {
-                exit_code: outcome.as_ref().and_then(|outcome| outcome.exit_code),
-                reason: Some(reason.clone()),
-                started_at: outcome.as_ref().map(|outcome| outcome.started_at),
-                finished_at: Some(outcome.as_ref().map_or(*at, |outcome| outcome.finished_at)),
-                ..none
-            },
+            State::Cancelled { outcome, reason, at, .. } => {
+                Self { reason: Some(reason.clone()), ..Self::ended(outcome.as_ref(), *at) }
+            }
             State::Lost { started_at, reason, at, .. } => {
                 Self { error: Some(reason.clone()), started_at: *started_at, finished_at: Some(*at), ..none }
             }
         }
+    }
+
+    fn reported(outcome: &Outcome) -> Self {
+        let (started_at, finished_at) = (Some(outcome.started_at), Some(outcome.finished_at));
+        Self { exit_code: outcome.exit_code, started_at, finished_at, ..Self::default() }
+    }
+
+    /// The times of the agent's report, if there is one.
+    fn ended(outcome: Option<&Outcome>, at: Timestamp) -> Self {
+        outcome.map_or_else(|| Self { finished_at: Some(at), ..Self::default() }, Self::reported)
     }
 
     pub(crate) fn duration(&self) -> Option<Span> {

@@ -13,68 +13,86 @@ use utoipa::ToSchema;
 
 use crate::schema;
 
-/// A node in a list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct NodeSummary {
-    #[schema(value_type = Uuid)]
-    pub id: NodeId,
-    pub hostname: String,
-    #[schema(value_type = Uuid)]
-    pub cluster: ClusterId,
-    #[schema(schema_with = schema::node_status)]
-    pub status: NodeStatus,
-    /// Drained by a person: running executions finish, no new ones start.
-    pub draining: bool,
-    pub groups: Vec<String>,
-    pub labels: BTreeMap<String, String>,
-    /// cpu, memory, gpu, …: each a string or a number.
-    #[schema(value_type = Object)]
-    pub capabilities: BTreeMap<String, Value>,
-    /// Names of the backends that it offers.
-    pub backends: Vec<String>,
-    /// How many placed executions it runs at once.
-    pub slots: u32,
-    /// The agent's version.
-    pub version: String,
-    pub registered_at: Timestamp,
-    /// The last heartbeat.
-    pub seen_at: Timestamp,
-    /// Problems of the host that its agent reports.
-    #[serde(default)]
-    pub problems: Vec<String>,
+/// Declares a view of a node. Views differ in how they show its backends, and in whether they show its session.
+macro_rules! node_view {
+    (
+        $(#[$doc:meta])*
+        $view:ident of $record:ident $(with $session:ident)?;
+        $(#[$backends_doc:meta])*
+        backends: $backends:ty = $backends_value:expr
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+        pub struct $view {
+            #[schema(value_type = Uuid)]
+            pub id: NodeId,
+            pub hostname: String,
+            #[schema(value_type = Uuid)]
+            pub cluster: ClusterId,
+            $(
+                /// The session of its agent: one run of the agent process.
+                #[schema(value_type = Uuid)]
+                pub $session: SessionId,
+            )?
+            #[schema(schema_with = schema::node_status)]
+            pub status: NodeStatus,
+            /// Drained by a person: running executions finish, no new ones start.
+            pub draining: bool,
+            pub groups: Vec<String>,
+            pub labels: BTreeMap<String, String>,
+            /// cpu, memory, gpu, …: each a string or a number.
+            #[schema(value_type = Object)]
+            pub capabilities: BTreeMap<String, Value>,
+            $(#[$backends_doc])*
+            pub backends: $backends,
+            /// How many placed executions it runs at once.
+            pub slots: u32,
+            /// The agent's version.
+            pub version: String,
+            pub registered_at: Timestamp,
+            /// The last heartbeat.
+            pub seen_at: Timestamp,
+            /// Problems of the host that its agent reports.
+            #[serde(default)]
+            pub problems: Vec<String>,
+        }
+
+        impl From<NodeRecord> for $view {
+            fn from($record: NodeRecord) -> Self {
+                Self {
+                    $($session: $record.$session,)?
+                    backends: $backends_value,
+                    id: $record.id,
+                    cluster: $record.cluster,
+                    status: $record.status,
+                    draining: $record.draining,
+                    registered_at: $record.registered_at,
+                    seen_at: $record.seen_at,
+                    problems: $record.problems,
+                    hostname: $record.description.hostname,
+                    groups: $record.description.groups,
+                    labels: $record.description.labels,
+                    capabilities: $record.description.capabilities,
+                    slots: $record.description.slots,
+                    version: $record.description.version,
+                }
+            }
+        }
+    };
 }
 
-/// A node with everything that it has reported.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Node {
-    #[schema(value_type = Uuid)]
-    pub id: NodeId,
-    pub hostname: String,
-    #[schema(value_type = Uuid)]
-    pub cluster: ClusterId,
-    /// The session of its agent: one run of the agent process.
-    #[schema(value_type = Uuid)]
-    pub session: SessionId,
-    #[schema(schema_with = schema::node_status)]
-    pub status: NodeStatus,
-    /// Drained by a person: running executions finish, no new ones start.
-    pub draining: bool,
-    pub groups: Vec<String>,
-    pub labels: BTreeMap<String, String>,
-    /// cpu, memory, gpu, …: each a string or a number.
-    #[schema(value_type = Object)]
-    pub capabilities: BTreeMap<String, Value>,
-    pub backends: Vec<Backend>,
-    /// How many placed executions it runs at once.
-    pub slots: u32,
-    /// The agent's version.
-    pub version: String,
-    pub registered_at: Timestamp,
-    /// The last heartbeat.
-    pub seen_at: Timestamp,
-    /// Problems of the host that its agent reports.
-    #[serde(default)]
-    pub problems: Vec<String>,
+node_view! {
+    /// A node in a list.
+    NodeSummary of node;
+    /// Names of the backends that it offers.
+    backends: Vec<String> = node.description.backends.iter().map(|backend| backend.name.clone()).collect()
+}
+
+node_view! {
+    /// A node with everything that it has reported.
+    Node of node with session;
+    backends: Vec<Backend> =
+        node.description.backends.into_iter().map(|backend| Arc::unwrap_or_clone(backend).into()).collect()
 }
 
 /// A deleted node. Its executions are still shown with its hostname.
@@ -128,55 +146,6 @@ pub struct Cluster {
     /// Nodes by status.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub nodes: BTreeMap<NodeStatus, u64>,
-}
-
-impl From<NodeRecord> for NodeSummary {
-    fn from(node: NodeRecord) -> Self {
-        let description = node.description;
-        Self {
-            id: node.id,
-            hostname: description.hostname,
-            cluster: node.cluster,
-            status: node.status,
-            draining: node.draining,
-            groups: description.groups,
-            labels: description.labels,
-            capabilities: description.capabilities,
-            backends: description.backends.iter().map(|backend| backend.name.clone()).collect(),
-            slots: description.slots,
-            version: description.version,
-            registered_at: node.registered_at,
-            seen_at: node.seen_at,
-            problems: node.problems,
-        }
-    }
-}
-
-impl From<NodeRecord> for Node {
-    fn from(node: NodeRecord) -> Self {
-        let description = node.description;
-        Self {
-            id: node.id,
-            hostname: description.hostname,
-            cluster: node.cluster,
-            session: node.session,
-            status: node.status,
-            draining: node.draining,
-            groups: description.groups,
-            labels: description.labels,
-            capabilities: description.capabilities,
-            backends: description
-                .backends
-                .into_iter()
-                .map(|backend| Backend::from(Arc::unwrap_or_clone(backend)))
-                .collect(),
-            slots: description.slots,
-            version: description.version,
-            registered_at: node.registered_at,
-            seen_at: node.seen_at,
-            problems: node.problems,
-        }
-    }
 }
 
 impl From<Tombstone> for DeletedNode {

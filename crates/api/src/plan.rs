@@ -30,7 +30,6 @@ pub struct Plan {
     #[serde(default)]
     pub priority: i32,
     /// For the whole run; null means no limit.
-    #[serde(default)]
     #[schema(value_type = Option<String>, example = "30m")]
     pub timeout: Option<Span>,
     /// How many executions of the run may be open at once.
@@ -95,7 +94,6 @@ pub struct Step {
     #[serde(default)]
     pub delivery: String,
     /// Whether every node declares that running it twice is harmless; null for a placed step.
-    #[serde(default)]
     pub idempotent: Option<bool>,
     /// The outputs that it declares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -199,6 +199,26 @@ impl StepProgress {
         self.counts.get(&status).copied().unwrap_or_default()
     }
 
+    /// Returns the number of instances that a node has.
+    pub fn running(&self) -> u64 {
+        self.count(Status::Leased) + self.count(Status::Running)
+    }
+
+    pub fn failed(&self) -> u64 {
+        self.count(Status::Failed) + self.count(Status::Lost)
+    }
+
+    /// Returns the number of instances whose result is final.
+    pub fn ended(&self) -> u64 {
+        let ended = [Status::Succeeded, Status::Skipped, Status::Cancelled].map(|status| self.count(status));
+        (ended.iter().sum::<u64>() + self.failed()).saturating_sub(self.undecided)
+    }
+
+    /// Returns the number of instances whose result is not final.
+    pub fn open(&self) -> u64 {
+        self.instances.saturating_sub(self.ended())
+    }
+
     /// Creates the progress of a step. `may_be_retried` tells whether an unsuccessful instance may be retried, and
     /// `is_over` whether all items are known.
     pub fn of(

@@ -98,10 +98,8 @@ pub struct RunSummary {
     #[serde(default)]
     pub paused: bool,
     /// Since when it is paused.
-    #[serde(default)]
     pub paused_at: Option<Timestamp>,
     /// The run that this one retries.
-    #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub retry_of: Option<RunId>,
     /// The cache is not used.

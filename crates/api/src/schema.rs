@@ -8,12 +8,27 @@ use downbeat_core::spec::Condition;
 use serde::Serialize;
 use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 
-fn names(names: impl IntoIterator<Item = &'static str>) -> Schema {
-    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(names)).build().into()
+/// Describes enums by the strings that their variants serialize to.
+macro_rules! enums {
+    ($($name:ident = $variants:expr;)+) => {
+        $(pub(crate) fn $name() -> Schema { words($variants) })+
+    };
 }
 
-pub(crate) fn run_state() -> Schema {
-    names(RunState::ALL.map(RunState::as_str))
+enums! {
+    run_state = RunState::ALL;
+    run_status = RunStatus::ALL;
+    execution_status = Status::ALL;
+    node_status = NodeStatus::ALL;
+    condition = [Condition::Always, Condition::OnSuccess, Condition::OnFailure];
+    edge_kind = [EdgeKind::Barrier, EdgeKind::PerNode];
+    shape = [Shape::List, Shape::Graph];
+}
+
+fn words<T: Serialize>(variants: impl IntoIterator<Item = T>) -> Schema {
+    let words =
+        variants.into_iter().map(|variant| serde_json::to_value(variant).expect("a variant is a word"));
+    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(words)).build().into()
 }
 
 /// Describes the outcome of an attempt.
@@ -33,35 +48,4 @@ pub(crate) fn outcome() -> Schema {
         .required("finished_at")
         .build()
         .into()
-}
-
-pub(crate) fn run_status() -> Schema {
-    names(RunStatus::ALL.map(RunStatus::as_str))
-}
-
-pub(crate) fn execution_status() -> Schema {
-    names(Status::ALL.map(Status::as_str))
-}
-
-pub(crate) fn node_status() -> Schema {
-    names(NodeStatus::ALL.map(NodeStatus::as_str))
-}
-
-pub(crate) fn condition() -> Schema {
-    words([Condition::Always, Condition::OnSuccess, Condition::OnFailure])
-}
-
-pub(crate) fn edge_kind() -> Schema {
-    words([EdgeKind::Barrier, EdgeKind::PerNode])
-}
-
-pub(crate) fn shape() -> Schema {
-    words([Shape::List, Shape::Graph])
-}
-
-/// Describes an enum by the strings that its variants serialize to.
-fn words<T: Serialize>(variants: impl IntoIterator<Item = T>) -> Schema {
-    let words =
-        variants.into_iter().map(|variant| serde_json::to_value(variant).expect("a variant is a word"));
-    ObjectBuilder::new().schema_type(SchemaType::Type(Type::String)).enum_values(Some(words)).build().into()
 }

@@ -72,7 +72,6 @@ impl std::str::FromStr for Identity {
     }
 }
 
-/// How the work ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish {
     pub verdict: Verdict,

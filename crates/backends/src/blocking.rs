@@ -15,7 +15,6 @@ pub(crate) static USERS_FILES: BlockingCalls = BlockingCalls::new(8, Duration::f
 #[derive(Debug)]
 pub struct BlockingCalls {
     free: Semaphore,
-    /// Calls that have returned.
     returned: AtomicU64,
     patience: Duration,
 }

@@ -4,7 +4,12 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use crate::variables::JOB_VARIABLES;
+/// Names the attempt that a process belongs to.
+pub(crate) const EXECUTION: &str = "DOWNBEAT_EXECUTION";
+/// Names the file in which a program sets outputs for later tasks.
+pub(crate) const OUTPUT: &str = "DOWNBEAT_OUTPUT";
+
+pub const JOB_VARIABLES: [&str; 2] = [EXECUTION, OUTPUT];
 
 /// Variables of the agent that all work gets: search path, user, language and time zone.
 const PASSED: [&str; 10] =

@@ -12,7 +12,6 @@ mod output;
 pub mod private;
 mod process;
 mod utf8;
-mod variables;
 
 pub use backend::{Backend, Call, Finish, Identity};
 pub use blocking::BlockingCalls;
@@ -20,11 +19,10 @@ pub use builtin::{
     Apt, BackendSettings, Docker, Engine, Exec, File, Http, Ping, Rke2, Systemd, Test, Tools, builtin,
 };
 pub use declared::{Declared, DeclaredBackend, Refused};
-pub use environment::Environment;
+pub use environment::{Environment, JOB_VARIABLES};
 pub use guard::{Deadlines, Guard, boot_time, watch_over};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{
     Ledger, LedgerError, Means, OpenFiles, boot_id, open_files_of_children, raise_open_files, reap_orphans,
     slots_within,
 };
-pub use variables::JOB_VARIABLES;

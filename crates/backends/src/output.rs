@@ -2,11 +2,12 @@
 //! sends them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use downbeat_core::execution::Stream;
 use downbeat_core::limits::OUTPUT_CHUNK_BYTES;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::utf8::Decoder;
 
@@ -20,7 +21,6 @@ pub struct Piece {
     pub at: Timestamp,
 }
 
-/// Returns the time of day.
 pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Receives pieces, in order and under a lock: must be quick.
@@ -53,7 +53,7 @@ impl OutputSink {
     }
 
     pub fn write(&self, stream: Stream, bytes: &[u8]) {
-        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.shared.streams.lock();
         let text = match stream {
             Stream::Stdout => streams.stdout.decode(bytes),
             Stream::Stderr => streams.stderr.decode(bytes),
@@ -63,7 +63,7 @@ impl OutputSink {
 
     /// Writes incomplete characters at the end of the work.
     pub fn finish(&self) {
-        let mut streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.shared.streams.lock();
         let (stdout, stderr) = (streams.stdout.finish(), streams.stderr.finish());
         self.deliver(&mut streams, Stream::Stdout, &stdout);
         self.deliver(&mut streams, Stream::Stderr, &stderr);
@@ -100,7 +100,7 @@ mod tests {
 
     impl Receive for Kept {
         fn piece(&self, piece: Piece) {
-            self.0.lock().unwrap().push(piece);
+            self.0.lock().push(piece);
         }
     }
 
@@ -112,7 +112,7 @@ mod tests {
         sink.write(Stream::Stderr, b"e\xe2\x82");
         sink.write(Stream::Stdout, b"b");
         sink.finish();
-        let pieces = kept.0.lock().unwrap();
+        let pieces = kept.0.lock();
         let seen: Vec<(u64, Stream, &str)> =
             pieces.iter().map(|p| (p.offset, p.stream, p.text.as_str())).collect();
         assert_eq!(
@@ -132,7 +132,7 @@ mod tests {
         let sink = OutputSink::new(kept.clone(), Arc::new(Timestamp::now));
         let text = format!("x{}", "€".repeat(OUTPUT_CHUNK_BYTES));
         sink.write(Stream::Stdout, text.as_bytes());
-        let pieces = kept.0.lock().unwrap();
+        let pieces = kept.0.lock();
         assert!(pieces.iter().all(|piece| piece.text.len() <= OUTPUT_CHUNK_BYTES));
         assert_eq!(pieces.iter().map(|piece| piece.text.as_str()).collect::<String>(), text);
         let mut offset = 0;

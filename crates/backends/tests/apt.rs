@@ -26,7 +26,7 @@ const OPTIONS: [&str; 12] = [
 async fn packages_come_after_the_end_of_options_and_nobody_is_asked() {
     let bench = Bench::new();
     let stand_in = bench.stand_in("apt-get");
-    let apt = Apt::new(bench.ledger.clone(), stand_in.program.clone());
+    let apt = Apt { ledger: bench.ledger.clone(), program: stand_in.program.clone() };
     for (action, params, expected) in [
         ("install", json!({"package": "curl"}), &["install", "--", "curl"][..]),
         ("install", json!({"package": ["g++", "vim=2:9.0-1"]}), &["install", "--", "g++", "vim=2:9.0-1"]),
@@ -50,7 +50,7 @@ async fn the_exit_code_of_apt_get_is_reported() {
     let bench = Bench::new();
     let stand_in = bench.stand_in("apt-get");
     stand_in.exits_with(100);
-    let apt = Apt::new(bench.ledger.clone(), stand_in.program.clone());
+    let apt = Apt { ledger: bench.ledger.clone(), program: stand_in.program.clone() };
     let finish = bench.run(&apt, "update", json!({})).await;
     assert_eq!(finish, Finish::failed(Some(100), "exited with code 100"));
     assert_eq!(bench.stdout(), "said\n");
@@ -61,7 +61,7 @@ async fn cancelling_ends_apt_get() {
     let bench = Bench::new();
     let stand_in = bench.stand_in("apt-get");
     stand_in.waits();
-    let apt = Apt::new(bench.ledger.clone(), stand_in.program.clone());
+    let apt = Apt { ledger: bench.ledger.clone(), program: stand_in.program.clone() };
     let finish = bench.cancel_when_ready(&apt, "upgrade", json!({})).await;
     assert_eq!(finish.verdict, Verdict::Cancelled);
     assert_eq!(bench.alive(), 0);

@@ -24,7 +24,7 @@ fn backup(bench: &Bench, program: &StandIn) -> DeclaredBackend {
             },
         }},
     });
-    DeclaredBackend::new(Declared::read("backup", &declared).unwrap(), bench.ledger.clone())
+    DeclaredBackend { declared: Declared::read("backup", &declared).unwrap(), ledger: bench.ledger.clone() }
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn what_could_be_taken_for_an_option_is_refused_where_nothing_protects_it(
     let program = bench.stand_in("own");
     let own = |params: Value, argv: Value| {
         let declared = json!({"actions": {"do": {"argv": argv, "params": params}}});
-        DeclaredBackend::new(Declared::read("own", &declared).unwrap(), bench.ledger.clone())
+        DeclaredBackend { declared: Declared::read("own", &declared).unwrap(), ledger: bench.ledger.clone() }
     };
     let text = json!({"x": {"type": "text"}});
     let it = program.program.to_str().unwrap();

@@ -46,24 +46,24 @@ async fn programs_get_a_clean_environment_whichever_backend_starts_them() {
     };
     let (ledger, path) = (bench.ledger.clone(), program.program.clone());
 
-    let exec = Exec::new(ledger.clone());
+    let exec = Exec { ledger: ledger.clone() };
     let given = json!({"command": [path], "env": {"COLOUR": "blue"}});
     assert_eq!(names(&bench, &exec, "run", given, &program).await, own(&["COLOUR"]));
 
-    let apt = Apt::new(ledger.clone(), path.clone());
+    let apt = Apt { ledger: ledger.clone(), program: path.clone() };
     let expected = own(&["DEBIAN_FRONTEND", "APT_LISTCHANGES_FRONTEND"]);
     assert_eq!(names(&bench, &apt, "update", json!({}), &program).await, expected);
 
-    let systemd = Systemd::new(ledger.clone(), path.clone());
+    let systemd = Systemd { ledger: ledger.clone(), program: path.clone() };
     for action in ["status", "restart"] {
         assert_eq!(names(&bench, &systemd, action, json!({"unit": "nginx"}), &program).await, own(&[]));
     }
 
-    let rke2 = Rke2::new(ledger.clone(), path.clone(), Some(path.clone()));
+    let rke2 = Rke2 { ledger: ledger.clone(), systemctl: path.clone(), installer: Some(path.clone()) };
     assert_eq!(names(&bench, &rke2, "install", json!({}), &program).await, own(&["INSTALL_RKE2_TYPE"]));
 
     let declared = json!({"actions": {"now": {"argv": [path], "env": {"FIXED": "yes"}}}});
-    let declared = DeclaredBackend::new(Declared::read("backup", &declared).unwrap(), ledger);
+    let declared = DeclaredBackend { declared: Declared::read("backup", &declared).unwrap(), ledger };
     assert_eq!(names(&bench, &declared, "now", json!({}), &program).await, own(&["FIXED"]));
 }
 
@@ -72,7 +72,7 @@ async fn a_task_may_say_what_the_agent_passes_differently() {
     let mut bench = Bench::new();
     bench.environment = environment(&["AWS_*"]);
     let program = bench.stand_in("program");
-    let exec = Exec::new(bench.ledger.clone());
+    let exec = Exec { ledger: bench.ledger.clone() };
     let given =
         json!({"command": [program.program], "env": {"AWS_SECRET_ACCESS_KEY": "own", "HOME": "/elsewhere"}});
     assert_eq!(bench.run(&exec, "run", given).await, Finish::succeeded());
@@ -86,7 +86,7 @@ async fn all_variables_that_a_job_gets_from_downbeat_are_known_by_name() {
     bench.environment = environment(&[]);
     bench.values = Some(bench.root().join("values"));
     let program = bench.stand_in("program");
-    let exec = Exec::new(bench.ledger.clone());
+    let exec = Exec { ledger: bench.ledger.clone() };
     assert_eq!(bench.run(&exec, "run", json!({"command": [program.program]})).await, Finish::succeeded());
     let seen = program.seen().unwrap().environment;
     let ours: BTreeSet<&str> =

@@ -59,7 +59,7 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Arc::new(Ledger::open_with(&dir.path().join("running"), means).unwrap());
         Self {
-            exec: Exec::new(ledger.clone()),
+            exec: Exec { ledger: ledger.clone() },
             ledger,
             dir,
             kept: Arc::default(),

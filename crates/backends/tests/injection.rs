@@ -86,13 +86,17 @@ impl Site {
         vec![
             Arc::new(Test),
             Arc::new(Ping),
-            Arc::new(Exec::new(ledger())),
-            Arc::new(Apt::new(ledger(), self.program("apt-get"))),
-            Arc::new(Systemd::new(ledger(), self.program("systemctl"))),
-            Arc::new(Rke2::new(ledger(), self.program("systemctl"), Some(self.program("rke2-install.sh")))),
+            Arc::new(Exec { ledger: ledger() }),
+            Arc::new(Apt { ledger: ledger(), program: self.program("apt-get") }),
+            Arc::new(Systemd { ledger: ledger(), program: self.program("systemctl") }),
+            Arc::new(Rke2 {
+                ledger: ledger(),
+                systemctl: self.program("systemctl"),
+                installer: Some(self.program("rke2-install.sh")),
+            }),
             Arc::new(File),
             Arc::new(Http::default()),
-            Arc::new(DeclaredBackend::new(self.declared(), ledger())),
+            Arc::new(DeclaredBackend { declared: self.declared(), ledger: ledger() }),
         ]
     }
 

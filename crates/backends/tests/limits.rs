@@ -22,7 +22,7 @@ async fn processes_get_the_limits_of_before_they_were_raised_and_the_usual_umask
         let bench = Bench::new();
         let ledger = Arc::new(Ledger::open_with(&bench.root().join("running"), means).unwrap());
         let script = json!({"command": "ulimit -Sn; ulimit -Hn; umask; grep SigIgn /proc/self/status"});
-        assert_eq!(bench.run(&Exec::new(ledger), "shell", script).await, Finish::succeeded());
+        assert_eq!(bench.run(&Exec { ledger }, "shell", script).await, Finish::succeeded());
         let expected = format!("{soft}\n{hard}\n0022\nSigIgn:\t0000000000000000\n");
         assert_eq!(bench.stdout(), expected);
     }

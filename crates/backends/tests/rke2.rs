@@ -11,7 +11,11 @@ use support::Bench;
 async fn rke2_argv_as_a_stand_in_for_systemctl_and_the_installer_saw_it() {
     let bench = Bench::new();
     let (systemctl, installer) = (bench.stand_in("systemctl"), bench.stand_in("rke2-install.sh"));
-    let rke2 = Rke2::new(bench.ledger.clone(), systemctl.program.clone(), Some(installer.program.clone()));
+    let rke2 = Rke2 {
+        ledger: bench.ledger.clone(),
+        systemctl: systemctl.program.clone(),
+        installer: Some(installer.program.clone()),
+    };
     for action in ["start", "stop", "status"] {
         for (params, unit) in [
             (json!({}), "rke2-server.service"),
@@ -46,7 +50,11 @@ async fn rke2_argv_as_a_stand_in_for_systemctl_and_the_installer_saw_it() {
 #[tokio::test]
 async fn without_an_installer_it_is_said_where_to_put_one() {
     let bench = Bench::new();
-    let rke2 = Rke2::new(bench.ledger.clone(), bench.stand_in("systemctl").program, None);
+    let rke2 = Rke2 {
+        ledger: bench.ledger.clone(),
+        systemctl: bench.stand_in("systemctl").program,
+        installer: None,
+    };
     assert_eq!(
         bench.run(&rke2, "install", json!({})).await,
         Finish::failed(
@@ -62,7 +70,7 @@ async fn cancelling_ends_the_installer() {
     let installer = bench.stand_in("rke2-install.sh");
     installer.waits();
     let systemctl = bench.stand_in("systemctl").program;
-    let rke2 = Rke2::new(bench.ledger.clone(), systemctl, Some(installer.program.clone()));
+    let rke2 = Rke2 { ledger: bench.ledger.clone(), systemctl, installer: Some(installer.program.clone()) };
     let finish = bench.cancel_when_ready(&rke2, "install", json!({})).await;
     assert_eq!(finish.verdict, Verdict::Cancelled);
     assert_eq!(bench.alive(), 0);

@@ -1,16 +1,13 @@
 //! Owns agents as separate processes, as on real machines: their CPU time is distinguished from that of the server and
 //! of the bench.
 
-use std::fs::OpenOptions;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use super::process;
-use super::server::cannot;
+use super::server::{ONLINE, cannot};
 use super::site::Site;
-use crate::failure::Failure;
-
-const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
+use crate::failure::Result;
 
 /// The agents of a load.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +25,7 @@ pub(super) struct Agents {
 
 impl Agents {
     /// Starts the agents and waits until the server sees all of them.
-    pub(super) async fn join(site: &Site, fleet: Fleet) -> Result<Self, Failure> {
+    pub(super) async fn join(site: &Site, fleet: Fleet) -> Result<Self> {
         let mut agents = Self { children: Vec::new() };
         for number in 0..fleet.nodes {
             agents.children.push(start(site, number, fleet.slots)?);
@@ -60,18 +57,16 @@ impl Drop for Agents {
     }
 }
 
-fn start(site: &Site, number: u32, slots: u32) -> Result<Child, Failure> {
-    let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+fn start(site: &Site, number: u32, slots: u32) -> Result<Child> {
     let (name, directory) = (format!("agent-{number}"), site.directory());
-    let log = OpenOptions::new().create(true).append(true).open(directory.join(format!("{name}.log")));
-    Command::new(program)
+    process::this_program()?
         .args(["agent", "--server", &site.first().grpc, "--hostname", &name, "--slots", &slots.to_string()])
         .args(["--allow", "exec", "--log-level", "warn", "--data"])
         .arg(directory.join(&name))
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(log.map_err(|error| cannot("log", &error))?)
+        .stderr(process::log_file(directory.join(format!("{name}.log")))?)
         .spawn()
         .map_err(|error| cannot("start an agent", &error))
 }

@@ -9,18 +9,18 @@ use downbeat_agent::Handle;
 use futures_util::future::try_join_all;
 use tokio_postgres::Client;
 
-use super::server::{STUCK, cannot};
+use super::process::own_cpu_seconds;
+use super::server::{COMPLETED, STUCK, SUCCEEDED, cannot};
 use super::shares::Meter;
 use super::site::{Site, Wanted, within};
-use super::soak::{Remains, Side, Soak, Window};
+use super::soak::{Side, Soak, Window};
 use super::tables::{self, Tables};
-use super::tasks::{DONE, job, own_cpu_seconds};
+use super::tasks::job;
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// How often to check for ended runs and submit the next ones.
 const LOOK: Duration = Duration::from_millis(20);
-const COMPLETED: &str = r#"downbeat_runs{state="completed"}"#;
 const LEASED: &str = "downbeat_pending_to_leased_seconds_count";
 
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(crate) struct ClaimsArgs {
     runs: u64,
 }
 
-pub(super) async fn measure(args: ClaimsArgs, note: Note) -> Result<Soak, Failure> {
+pub(super) async fn measure(args: ClaimsArgs, note: Note) -> Result<Soak> {
     if !(args.minutes > 0.0 && args.windows > 0 && args.runs > 0 && args.per_run > 0) {
         return Err(Failure::bad_input("--minutes, --windows, --runs and --per-run must be more than 0"));
     }
@@ -82,7 +82,7 @@ pub(super) async fn measure(args: ClaimsArgs, note: Note) -> Result<Soak, Failur
         let own_before = own_cpu_seconds();
         let sides = try_join_all(loads.iter_mut().map(Load::run)).await?;
         let own_cpu_seconds = own_cpu_seconds() - own_before;
-        Soak::of(sites[0].store.clone(), args.nodes, preloaded, own_cpu_seconds, sides)
+        Ok(Soak::of(sites[0].store.clone(), args.nodes, preloaded, own_cpu_seconds, sides))
     })
     .await
 }
@@ -102,7 +102,7 @@ struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    async fn prepare(site: &'a Site, args: &'a ClaimsArgs, held: bool, note: Note) -> Result<Self, Failure> {
+    async fn prepare(site: &'a Site, args: &'a ClaimsArgs, held: bool, note: Note) -> Result<Self> {
         let agents = site.join(args.nodes, args.slots).await?;
         let client = site.database()?.connect().await?;
         Ok(Self { site, args, note, client, holder: None, held, submitted: 0, _agents: agents })
@@ -113,7 +113,7 @@ impl<'a> Load<'a> {
     }
 
     /// Runs the executions that finish before the load.
-    async fn preload(&mut self) -> Result<(), Failure> {
+    async fn preload(&mut self) -> Result<()> {
         (self.note)(&format!("{}: {} executions first", self.name(), self.args.finished));
         let full = self.args.finished / self.args.per_run;
         let rest = self.args.finished % self.args.per_run;
@@ -123,7 +123,7 @@ impl<'a> Load<'a> {
         }
         self.until_all_ended().await?;
         // Counts the added rows: a lost or repeated execution would show.
-        let done = self.site.first().metrics().await?.get(DONE);
+        let done = self.site.first().metrics().await?.get(SUCCEEDED);
         if done < self.args.finished as f64 {
             return Err(Failure::bug(format!("{done} of {} executions succeeded", self.args.finished)));
         }
@@ -131,7 +131,7 @@ impl<'a> Load<'a> {
     }
 
     /// Starts both loads with clean tables, then opens the transaction.
-    async fn settle_down(&mut self) -> Result<(), Failure> {
+    async fn settle_down(&mut self) -> Result<()> {
         let vacuumed = self.client.batch_execute("VACUUM (ANALYZE)").await;
         vacuumed.map_err(|error| cannot("vacuum", &error))?;
         if self.held {
@@ -144,7 +144,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    async fn run(&mut self) -> Result<Side, Failure> {
+    async fn run(&mut self) -> Result<Side> {
         let (site, args) = (self.site, self.args);
         let length = Duration::from_secs_f64(args.minutes * 60.0);
         (self.note)(&format!("{}: load for {} s", self.name(), length.as_secs()));
@@ -161,18 +161,20 @@ impl<'a> Load<'a> {
         self.until_all_ended().await?;
         self.still_held().await?;
         let waits = tables::waits(&self.client, from, until, args.windows).await?;
-        let remains = Remains {
+        let side = Side {
             held_transaction: self.held,
             finished: args.finished,
-            servers,
             server_rss_bytes: site.rss_bytes(),
+            windows,
+            servers,
             tables: Tables::read(&self.client).await?,
+            ..Side::default()
         };
-        Side::of(windows, &waits, until - from, remains)
+        Ok(side.with_claims(&waits, until - from))
     }
 
     /// Keeps this many runs active, until enough have run.
-    async fn submit_while(&mut self, size: u64, more: impl Fn(u64) -> bool) -> Result<(), Failure> {
+    async fn submit_while(&mut self, size: u64, more: impl Fn(u64) -> bool) -> Result<()> {
         let definition = job(size);
         let (mut last, mut since) = (0, Instant::now());
         while more(self.submitted) {
@@ -206,12 +208,12 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    async fn until_all_ended(&self) -> Result<(), Failure> {
+    async fn until_all_ended(&self) -> Result<()> {
         self.site.first().reached(COMPLETED, self.submitted as f64, LOOK).await
     }
 
     /// Checks that the snapshot is unchanged, which proves that the transaction was open.
-    async fn still_held(&self) -> Result<(), Failure> {
+    async fn still_held(&self) -> Result<()> {
         let Some((client, runs)) = &self.holder else { return Ok(()) };
         let now = tables::count_runs(client).await?;
         if now == *runs {
@@ -230,7 +232,7 @@ struct Sampler<'a> {
 }
 
 impl Sampler<'_> {
-    async fn run(self, begun: Instant, length: Duration, windows: u32) -> Result<Vec<Window>, Failure> {
+    async fn run(self, begun: Instant, length: Duration, windows: u32) -> Result<Vec<Window>> {
         let mut all = Vec::new();
         let mut meter = Meter::begin(self.site).await?;
         let mut leased = self.site.first().metrics().await?.get(LEASED);

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::server::cannot;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// A temporary database, which exists until [`Database::remove`].
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Database {
 
 impl Database {
     /// Creates a database. `outside` is a location as for `server --store`.
-    pub(super) async fn create(outside: &str) -> Result<Self, Failure> {
+    pub(super) async fn create(outside: &str) -> Result<Self> {
         let (location, name) = beside(outside, &format!("bench_{}", Uuid::new_v4().simple()))?;
         let client = connect(outside).await?;
         let made = client.batch_execute(&format!("CREATE DATABASE {name}")).await;
@@ -31,12 +31,12 @@ impl Database {
         &self.location
     }
 
-    pub(super) async fn connect(&self) -> Result<Client, Failure> {
+    pub(super) async fn connect(&self) -> Result<Client> {
         connect(&self.location).await
     }
 
     /// Drops the database and closes all connections to it.
-    pub(super) async fn remove(&self) -> Result<(), Failure> {
+    pub(super) async fn remove(&self) -> Result<()> {
         let client = connect(&self.outside).await?;
         let dropped = client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
         dropped.map_err(|error| cannot(&format!("drop the database {}", self.name), &error))
@@ -44,14 +44,14 @@ impl Database {
 }
 
 /// Returns the location of another database on the same server.
-fn beside(location: &str, name: &str) -> Result<(String, String), Failure> {
+fn beside(location: &str, name: &str) -> Result<(String, String)> {
     let mut url = Url::parse(location)
         .map_err(|error| Failure::bad_input(format!("`{location}` is not a PostgreSQL location: {error}")))?;
     url.set_path(name);
     Ok((url.to_string(), name.to_owned()))
 }
 
-async fn connect(location: &str) -> Result<Client, Failure> {
+async fn connect(location: &str) -> Result<Client> {
     downbeat_store::postgres_client(location).await.map_err(|error| cannot("reach PostgreSQL", &error))
 }
 

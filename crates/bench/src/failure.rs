@@ -24,6 +24,8 @@ pub struct Failure {
     pub measured: Vec<Part>,
 }
 
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), details: Vec::new(), measured: Vec::new() }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::shares::{self, Share};
-use crate::failure::Failure;
+use super::shares::{self, Share, cpu_seconds};
+use super::site::Site;
 use crate::page::Part;
 
 /// The result of one load.
@@ -60,6 +60,12 @@ impl Figures {
         }
     }
 
+    /// Adds the figures of the servers.
+    pub(super) fn of_servers(self, site: &Site, servers: Vec<Share>) -> Self {
+        let (server_rss_bytes, server_cpu_seconds) = (site.rss_bytes(), cpu_seconds(&servers));
+        Self { server_rss_bytes, server_cpu_seconds, servers, ..self }
+    }
+
     pub(super) fn page(&self) -> Vec<Part> {
         let mut rows = vec![
             ("load", self.load.to_owned()),
@@ -86,12 +92,13 @@ impl Figures {
 #[derive(Debug)]
 pub(super) struct Latencies(Histogram<u64>);
 
-impl Latencies {
-    pub(super) fn new() -> Result<Self, Failure> {
-        let histogram = Histogram::new_with_bounds(1, 600_000_000, 3);
-        histogram.map(Self).map_err(|error| Failure::bug(format!("cannot count latencies: {error}")))
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(1, 600_000_000, 3).expect("the bounds are valid"))
     }
+}
 
+impl Latencies {
     pub(super) fn add(&mut self, latency: Duration) {
         self.add_many(latency, 1);
     }
@@ -100,9 +107,8 @@ impl Latencies {
         self.0.saturating_record_n(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), count);
     }
 
-    pub(super) fn add_all(&mut self, others: &Self) -> Result<(), Failure> {
-        let added = self.0.add(&others.0);
-        added.map_err(|error| Failure::bug(format!("cannot add up latencies: {error}")))
+    pub(super) fn add_all(&mut self, others: &Self) {
+        self.0.add(&others.0).expect("all have the same bounds");
     }
 
     pub(super) fn count(&self) -> u64 {

@@ -11,17 +11,15 @@ use serde_json::{Value, json};
 use super::figures::{Figures, Latencies};
 use super::nodes::Nodes;
 use super::process;
-use super::server::Server;
-use super::shares::Meter;
+use super::server::PARKED;
+use super::shares::{Meter, cpu_seconds};
 use super::site::{Site, Wanted, within};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::page::Part;
 
 /// The sizes of `--scale`: nodes, and steps of the list.
 const SIZES: [(u32, u32); 6] = [(100, 1), (300, 1), (1_000, 1), (3_000, 1), (9_000, 1), (1_000, 10)];
-const PARKED: &str = "downbeat_polls_parked";
-const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetArgs {
@@ -64,7 +62,7 @@ impl Fleet {
     }
 }
 
-pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet, Failure> {
+pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet> {
     if args.nodes == 0 || args.steps == 0 || args.rounds == 0 {
         return Err(Failure::bad_input("--nodes, --steps and --rounds must be more than 0"));
     }
@@ -82,8 +80,6 @@ pub(super) async fn measure(args: FleetArgs, note: Note) -> Result<Fleet, Failur
     }
     Ok(Fleet::Scale { largest: Box::new(all[largest].clone()), sizes: all })
 }
-
-/// One load.
 struct Size {
     nodes: u32,
     steps: u32,
@@ -91,7 +87,7 @@ struct Size {
 }
 
 impl Size {
-    async fn load(&self, site: &Site, note: Note) -> Result<Figures, Failure> {
+    async fn load(&self, site: &Site, note: Note) -> Result<Figures> {
         let server = site.first();
         note(&format!("{} nodes join", self.nodes));
         let begun = Instant::now();
@@ -106,30 +102,25 @@ impl Size {
         }
     }
 
-    async fn rounds(
-        &self,
-        site: &Site,
-        nodes: u32,
-        joined: Duration,
-        note: Note,
-    ) -> Result<Figures, Failure> {
+    async fn rounds(&self, site: &Site, nodes: u32, joined: Duration, note: Note) -> Result<Figures> {
         let (server, meter) = (site.first(), Meter::begin(site).await?);
-        let (cpu_before, nodes_before) = (site.cpu_seconds(), process::cpu_seconds(nodes));
-        let (mut latencies, mut total) = (Latencies::new()?, Duration::ZERO);
+        let nodes_before = process::cpu_seconds(nodes);
+        let (mut latencies, mut total) = (Latencies::default(), Duration::ZERO);
+        // A request costs the server time per node: the pause between requests limits the precision.
+        let every = Duration::from_micros(u64::from(self.nodes)).clamp(LOOK_LEAST, LOOK_MOST);
         for round in 1..=self.rounds {
-            let took = self.round(server).await?;
+            let (_, took) = server.round(&job(self.steps), self.nodes, every).await?;
             note(&format!("round {round} of {}: {:.0} ms", self.rounds, took.as_secs_f64() * 1e3));
             latencies.add(took);
             total += took;
         }
         let n = u64::from(self.nodes) * u64::from(self.steps) * u64::from(self.rounds);
         let us_per = |seconds: f64| seconds * 1e6 / n as f64;
-        let server_cpu_seconds = site.cpu_seconds() - cpu_before;
+        let servers = meter.end(site).await?;
         let nodes_cpu_seconds = process::cpu_seconds(nodes) - nodes_before;
-        let name = ("fleet", "executions");
+        let seconds = total.as_secs_f64();
+        let figures = Figures::new(("fleet", "executions"), &site.store, n, self.nodes, seconds, &latencies);
         Ok(Figures {
-            server_rss_bytes: site.rss_bytes(),
-            server_cpu_seconds,
             more: BTreeMap::from([
                 ("steps", f64::from(self.steps)),
                 ("rounds", f64::from(self.rounds)),
@@ -138,26 +129,12 @@ impl Size {
                 ("seconds until all nodes were online", joined.as_secs_f64()),
                 ("us per node", latencies.ms(0.5) * 1e3 / f64::from(self.nodes)),
                 ("us per execution", latencies.ms(0.5) * 1e3 / f64::from(self.nodes * self.steps)),
-                ("server cpu us per execution", us_per(server_cpu_seconds)),
+                ("server cpu us per execution", us_per(cpu_seconds(&servers))),
                 ("nodes cpu us per execution", us_per(nodes_cpu_seconds)),
                 ("nodes cpu seconds", nodes_cpu_seconds),
             ]),
-            servers: meter.end(site).await?,
-            ..Figures::new(name, &site.store, n, self.nodes, total.as_secs_f64(), &latencies)
+            ..figures.of_servers(site, servers)
         })
-    }
-
-    /// Submits, waits for the end, then waits until every node polls again.
-    async fn round(&self, server: &Server) -> Result<Duration, Failure> {
-        // A request costs the server time per node: the pause between requests limits the precision.
-        let every = Duration::from_micros(u64::from(self.nodes)).clamp(LOOK_LEAST, LOOK_MOST);
-        let before = server.metrics().await?.get(ENDED);
-        let begun = Instant::now();
-        server.submit(&job(self.steps)).await?;
-        server.reached(ENDED, before + 1.0, every).await?;
-        let took = begun.elapsed();
-        server.reached(PARKED, f64::from(self.nodes), every).await?;
-        Ok(took)
     }
 }
 

@@ -8,8 +8,6 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::bare::Kind;
-
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEAD: usize = 9;
 /// Precedes each message: a byte for "not compressed", and its length.
@@ -42,6 +40,29 @@ const PATH: u8 = 4;
 const CONTENT_TYPE: u8 = 31;
 const NEW_NAME: u8 = 0;
 const FIRST_DYNAMIC: usize = 62;
+
+/// The kinds of call of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Hello,
+    Register,
+    Heartbeat,
+    Poll,
+    Report,
+}
+
+impl Kind {
+    /// Returns the path that it is posted to.
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Kind::Hello => "/downbeat.agent.v1.Agent/Hello",
+            Kind::Register => "/downbeat.agent.v1.Agent/Register",
+            Kind::Heartbeat => "/downbeat.agent.v1.Agent/Heartbeat",
+            Kind::Poll => "/downbeat.agent.v1.Agent/Poll",
+            Kind::Report => "/downbeat.agent.v1.Agent/Report",
+        }
+    }
+}
 
 /// A connection to a server.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 //! Invariant: nothing in here prints.
 
 mod agents;
-mod bare;
 mod claims;
 mod database;
 mod failure;

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::figures::Figures;
 use crate::page::Part;
 use crate::{Note, claims, fleet, graph, nodes, soak, takeover, tasks};
@@ -54,7 +54,6 @@ enum Measured {
 }
 
 impl Report {
-    /// Returns the report for people.
     pub fn page(&self) -> Vec<Part> {
         match &self.0 {
             Measured::Figures(figures) => figures.page(),
@@ -74,7 +73,7 @@ pub enum Output {
 }
 
 /// Runs a load. Calls `note` with its progress.
-pub async fn run(args: BenchArgs, note: Note) -> Result<Output, Failure> {
+pub async fn run(args: BenchArgs, note: Note) -> Result<Output> {
     let measured = match args.load {
         Load::Tasks(args) => Measured::Figures(tasks::measure(args, note).await?),
         Load::Fleet(args) => Measured::Fleet(fleet::measure(args, note).await?),

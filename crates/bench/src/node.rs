@@ -4,18 +4,23 @@
 use std::io;
 use std::time::Duration;
 
-use crate::bare::{Answer, Call, answer_from_bytes, call_to_bytes};
 use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_proto::message::{
-    Assignment, Finished, Free, Heartbeat, Hello, InstanceId, LeaseRef, PROTOCOL, Poll, Register, Report,
+use downbeat_proto::grpc::generated::RegisterResponse;
+use downbeat_proto::grpc::request::{
+    heartbeat_to_wire, hello_to_wire, poll_answer_from_wire, poll_to_wire, register_to_wire, report_to_wire,
+    welcome_from_wire,
 };
+use downbeat_proto::message::{
+    Assignment, Finished, Free, Heartbeat, Hello, InstanceId, PROTOCOL, Poll, Register, Report,
+};
+use prost::Message;
 use tokio::time::{Instant, sleep_until};
 
-use super::http2::Connection;
+use super::http2::{Connection, Kind};
 
 const WAIT: Duration = Duration::from_secs(30);
 const IDLE: Free = Free { fleet: 1, placed: 1 };
@@ -37,14 +42,13 @@ impl Node {
         let mut connection = Connection::open(address).await?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let hello = Hello { cluster: "default".to_owned(), version: version.clone(), protocol: PROTOCOL };
-        let Answer::Hello(welcome) = ask(&mut connection, Call::Hello(hello)).await? else {
-            return Err(unexpected());
-        };
+        let welcome = decode(&ask(&mut connection, Kind::Hello, &hello_to_wire(hello)).await?)?;
+        let welcome = welcome_from_wire(welcome).map_err(io::Error::other)?;
         let id = NodeId::derive(welcome.cluster, &hostname);
         let session = SessionId(uuid::Uuid::new_v4());
-        let register =
-            Call::Register(Box::new(registration(welcome.cluster, id, session, hostname, version)));
-        let Answer::Register = ask(&mut connection, register).await? else { return Err(unexpected()) };
+        let register = registration(welcome.cluster, id, session, hostname, version);
+        let register = register_to_wire(&register).map_err(io::Error::other)?;
+        let RegisterResponse {} = decode(&ask(&mut connection, Kind::Register, &register).await?)?;
         Ok(Self { connection, id, session, heartbeat_interval: welcome.heartbeat_interval, poll: 0 })
     }
 
@@ -61,7 +65,8 @@ impl Node {
                 biased;
                 received = self.connection.receive() => {
                     let (kind, message) = received?;
-                    if let Answer::Poll(answer) = answer_from_bytes(kind, &message).map_err(io::Error::other)? {
+                    if kind == Kind::Poll {
+                        let answer = poll_answer_from_wire(decode(&message)?).map_err(io::Error::other)?;
                         self.work(&answer.assignments)?;
                     }
                 }
@@ -69,7 +74,8 @@ impl Node {
                     beat.as_mut().reset(Instant::now() + self.heartbeat_interval);
                     let (node, session) = (self.id, self.session);
                     let (held, leaving, problems) = (Vec::new(), false, Vec::new());
-                    self.say(Call::Heartbeat(Heartbeat { node, session, held, leaving, problems }))?;
+                    let heartbeat = Heartbeat { node, session, held, leaving, problems };
+                    self.connection.say(Kind::Heartbeat, &heartbeat_to_wire(heartbeat).encode_to_vec())?;
                 }
             }
         }
@@ -83,34 +89,29 @@ impl Node {
         self.ask_for_work(BUSY)?;
         let finished = assignments.iter().map(done).collect();
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.say(Call::Report(Report { node, session, started: Vec::new(), finished, free: IDLE, poll }))
+        let report = Report { node, session, started: Vec::new(), finished, free: IDLE, poll };
+        self.connection.say(Kind::Report, &report_to_wire(report).encode_to_vec())
     }
 
     fn ask_for_work(&mut self, free: Free) -> io::Result<()> {
         self.poll += 1;
         let (node, session, poll) = (self.id, self.session, self.poll);
-        self.say(Call::Poll(Poll { node, session, free, poll, resync: None, wait: WAIT }))
-    }
-
-    fn say(&mut self, call: Call) -> io::Result<()> {
-        say(&mut self.connection, call)
+        let poll = Poll { node, session, free, poll, resync: None, wait: WAIT };
+        self.connection.say(Kind::Poll, &poll_to_wire(poll).encode_to_vec())
     }
 }
 
-fn say(connection: &mut Connection, call: Call) -> io::Result<()> {
-    let (kind, message) = call_to_bytes(call).map_err(io::Error::other)?;
-    connection.say(kind, &message)
+fn decode<M: Message + Default>(bytes: &[u8]) -> io::Result<M> {
+    M::decode(bytes).map_err(|error| io::Error::other(format!("`answer` {error}")))
 }
 
-async fn ask(connection: &mut Connection, call: Call) -> io::Result<Answer> {
-    say(connection, call)?;
+async fn ask(connection: &mut Connection, kind: Kind, request: &impl Message) -> io::Result<Vec<u8>> {
+    connection.say(kind, &request.encode_to_vec())?;
     connection.send().await?;
-    let (kind, message) = connection.receive().await?;
-    answer_from_bytes(kind, &message).map_err(io::Error::other)
-}
-
-fn unexpected() -> io::Error {
-    io::Error::other("an answer to something else")
+    match connection.receive().await? {
+        (answered, message) if answered == kind => Ok(message),
+        _ => Err(io::Error::other("an answer to something else")),
+    }
 }
 
 fn registration(
@@ -134,19 +135,19 @@ fn registration(
 }
 
 fn done(assignment: &Assignment) -> Finished {
-    let now = Timestamp::now();
-    Finished {
-        held: LeaseRef { execution: assignment.execution, token: assignment.token },
-        of: assignment.of.parent(),
-        outcome: Outcome {
-            verdict: Verdict::Succeeded,
-            exit_code: Some(0),
-            error: None,
-            started_at: now,
-            finished_at: now,
-            outputs: Default::default(),
-            received_at: None,
-        },
-        output: Vec::new(),
+    let (of, outcome) = (assignment.of.parent(), succeeded(Timestamp::now()));
+    Finished { held: assignment.lease(), of, outcome, output: Vec::new() }
+}
+
+/// Returns the outcome of an attempt without work.
+pub(super) fn succeeded(now: Timestamp) -> Outcome {
+    Outcome {
+        verdict: Verdict::Succeeded,
+        exit_code: Some(0),
+        error: None,
+        started_at: now,
+        finished_at: now,
+        outputs: Default::default(),
+        received_at: None,
     }
 }

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::node::Node;
 use super::process;
 use super::server::cannot;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Result};
 
 /// Nodes that join at the same time: the listener's queue is short.
 const JOINING: usize = 256;
@@ -25,9 +25,7 @@ pub(crate) struct NodesArgs {
     /// Number of nodes, each with its own connection and session
     count: u32,
 }
-
-/// Runs the nodes.
-pub(super) async fn serve(args: NodesArgs) -> Result<(), Failure> {
+pub(super) async fn serve(args: NodesArgs) -> Result<()> {
     process::make_room_for(args.count)?;
     let nodes: Vec<Node> = stream::iter(0..args.count)
         .map(|index| Node::join(&args.address, format!("sim-{index:05}")))
@@ -55,9 +53,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn start(address: &str, count: u32) -> Result<Self, Failure> {
-        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-        let mut child = Command::new(program)
+    pub(super) fn start(address: &str, count: u32) -> Result<Self> {
+        let mut child = Command::from(process::this_program()?)
             .args(["bench", "nodes", address, &count.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -1,11 +1,30 @@
 //! Reads the kernel's figures of a process under test: CPU time, memory, open files.
 
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+use std::process::Command;
+
 use downbeat_agent::raise_open_files;
 
-use crate::failure::Failure;
+use super::server::cannot;
+use crate::failure::{Failure, Result};
 
 /// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
+pub(super) fn this_program() -> Result<Command> {
+    let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
+    Ok(Command::new(program))
+}
+
+/// Opens a file for the errors of a process; they are appended.
+pub(super) fn log_file(path: PathBuf) -> Result<File> {
+    OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot("log", &error))
+}
+
+/// Returns the user and system time of this process, which contains the agents.
+pub(super) fn own_cpu_seconds() -> f64 {
+    cpu_seconds(std::process::id())
+}
 
 /// Returns the user and system time of a living process.
 pub(super) fn cpu_seconds(process: u32) -> f64 {
@@ -34,7 +53,7 @@ pub(super) fn rss_bytes(process: u32) -> u64 {
 }
 
 /// Raises the limit of open files of this process and its children; fails if this many connections exceed it.
-pub(super) fn make_room_for(connections: u32) -> Result<(), Failure> {
+pub(super) fn make_room_for(connections: u32) -> Result<()> {
     let needed = u64::from(connections) + OTHER_FILES;
     let hard = raise_open_files()
         .map_err(|error| Failure::bug(format!("cannot raise the limit of open files: {error}")))?;

@@ -1,22 +1,27 @@
 //! Owns one server under test: a separate process that can be killed and restarted at the same addresses.
 
-use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use downbeat_api::{Execution, request};
-use downbeat_client::{Body, Client, Feed};
+use downbeat_client::{Body, Client, Feed, Message};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::process;
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, Result};
 
 /// A server starts within this time, or something is wrong.
 const START: Duration = Duration::from_secs(30);
 /// A load without progress for this long fails.
 pub(super) const STUCK: Duration = Duration::from_secs(60);
+
+/// Figures of `/metrics`. Every server counts them for all servers, except for parked polls, which are its own.
+pub(super) const ONLINE: &str = r#"downbeat_nodes{status="online"}"#;
+pub(super) const PARKED: &str = "downbeat_polls_parked";
+pub(super) const COMPLETED: &str = r#"downbeat_runs{state="completed"}"#;
+pub(super) const SUCCEEDED: &str = r#"downbeat_executions_total{outcome="succeeded"}"#;
 
 /// How to start a server.
 #[derive(Clone, Debug)]
@@ -50,7 +55,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) async fn start(launch: Launch) -> Result<Self, Failure> {
+    pub(super) async fn start(launch: Launch) -> Result<Self> {
         let child = launch.spawn("127.0.0.1:0", "127.0.0.1:0")?;
         let (client, nowhere) = (Client::new(&[], None)?, String::new());
         let mut server = Self { launch, child, http: nowhere.clone(), grpc: nowhere, client, spent: 0.0 };
@@ -68,7 +73,7 @@ impl Server {
     }
 
     /// Restarts it at the same addresses.
-    pub(super) async fn start_again(&mut self) -> Result<(), Failure> {
+    pub(super) async fn start_again(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
             self.child = self.launch.spawn(&self.http, &self.grpc)?;
@@ -80,7 +85,7 @@ impl Server {
         }
     }
 
-    async fn until_ready(&mut self) -> Result<Ready, Failure> {
+    async fn until_ready(&mut self) -> Result<Ready> {
         let begun = Instant::now();
         loop {
             if let Ok(text) = std::fs::read_to_string(self.launch.ready_file()) {
@@ -105,7 +110,7 @@ impl Server {
     }
 
     /// Submits a definition and returns the run's id.
-    pub(super) async fn submit(&self, definition: &Value) -> Result<String, Failure> {
+    pub(super) async fn submit(&self, definition: &Value) -> Result<String> {
         #[derive(Deserialize)]
         struct Created {
             id: String,
@@ -115,27 +120,23 @@ impl Server {
     }
 
     /// Returns all executions of a run, in the order of creation.
-    pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>, Failure> {
+    pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>> {
         Ok(self.client.all_pages(request::run_executions(run)).await?)
     }
-
-    /// Returns the number of the last event.
-    pub(super) async fn last_seq(&self) -> Result<u64, Failure> {
+    pub(super) async fn last_seq(&self) -> Result<u64> {
         Ok(self.client.last_seq().await?)
     }
 
     /// Opens the live stream of all events from now on.
-    pub(super) async fn events(&self) -> Result<Feed, Failure> {
+    pub(super) async fn events(&self) -> Result<Feed> {
         Ok(self.client.feed(&request::events(), None).await?)
     }
-
-    /// Returns all figures of `/metrics`.
-    pub(super) async fn metrics(&self) -> Result<Metrics, Failure> {
+    pub(super) async fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics(self.client.text("/metrics").await?))
     }
 
     /// Waits until a figure has reached a value.
-    pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<(), Failure> {
+    pub(super) async fn reached(&self, name: &str, value: f64, every: Duration) -> Result<()> {
         let (mut last, mut since) = (-1.0, Instant::now());
         loop {
             let now = self.metrics().await?.get(name);
@@ -154,6 +155,24 @@ impl Server {
             }
             tokio::time::sleep(every).await;
         }
+    }
+
+    /// Submits, and waits until the run has completed and this many agents poll again. Returns how long submitting took,
+    /// and the time until the run had completed.
+    pub(super) async fn round(
+        &self,
+        definition: &Value,
+        agents: u32,
+        every: Duration,
+    ) -> Result<(Duration, Duration)> {
+        let before = self.metrics().await?.get(COMPLETED);
+        let begun = Instant::now();
+        self.submit(definition).await?;
+        let submitted = begun.elapsed();
+        self.reached(COMPLETED, before + 1.0, every).await?;
+        let took = begun.elapsed();
+        self.reached(PARKED, f64::from(agents), every).await?;
+        Ok((submitted, took))
     }
 
     pub(super) fn rss_bytes(&self) -> u64 {
@@ -175,11 +194,9 @@ impl Drop for Server {
 }
 
 impl Launch {
-    fn spawn(&self, http: &str, grpc: &str) -> Result<Child, Failure> {
+    fn spawn(&self, http: &str, grpc: &str) -> Result<Child> {
         let _ = std::fs::remove_file(self.ready_file());
-        let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-        let log = OpenOptions::new().create(true).append(true).open(self.log_file());
-        Command::new(program)
+        process::this_program()?
             .args(["server", "--name", &self.name, "--http", http, "--grpc", grpc, "--log-level", "warn"])
             .args(["--store", &self.store])
             .args(&self.flags)
@@ -187,7 +204,7 @@ impl Launch {
             .arg(self.ready_file())
             .current_dir(&self.directory)
             .stdout(Stdio::null())
-            .stderr(log.map_err(|error| cannot("log", &error))?)
+            .stderr(process::log_file(self.log_file())?)
             .spawn()
             .map_err(|error| cannot("start a server", &error))
     }
@@ -199,6 +216,13 @@ impl Launch {
     fn log_file(&self) -> PathBuf {
         self.directory.join(format!("{}.log", self.name))
     }
+}
+
+/// Returns the next event of a live stream. If there is none for too long, the failure names the event that is missing.
+pub(super) async fn next_event(feed: &mut Feed, missing: impl Fn() -> String) -> Result<Message> {
+    let next = tokio::time::timeout(STUCK, feed.next()).await;
+    let stuck = |_| Failure::bug(format!("{} after {} s", missing(), STUCK.as_secs()));
+    next.map_err(stuck)??.ok_or_else(|| Failure::bug("the event stream ended"))
 }
 
 /// The text of `/metrics`.

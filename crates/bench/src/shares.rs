@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::server::{Metrics, Server};
 use super::site::Site;
-use crate::failure::Failure;
+use crate::failure::Result;
 use crate::page::Part;
 
 /// One server's part of a load.
@@ -23,11 +23,11 @@ pub(super) struct Share {
 pub(super) struct Meter(Vec<Share>);
 
 impl Meter {
-    pub(super) async fn begin(site: &Site) -> Result<Self, Failure> {
+    pub(super) async fn begin(site: &Site) -> Result<Self> {
         Ok(Self(Self::so_far(site).await?))
     }
 
-    async fn so_far(site: &Site) -> Result<Vec<Share>, Failure> {
+    async fn so_far(site: &Site) -> Result<Vec<Share>> {
         let mut so_far = Vec::with_capacity(site.servers.len());
         for server in &site.servers {
             so_far.push(Share::so_far(server, &server.metrics().await?));
@@ -36,7 +36,7 @@ impl Meter {
     }
 
     /// Returns the shares since then.
-    pub(super) async fn end(&self, site: &Site) -> Result<Vec<Share>, Failure> {
+    pub(super) async fn end(&self, site: &Site) -> Result<Vec<Share>> {
         let now = Self::so_far(site).await?;
         Ok(now.into_iter().zip(&self.0).map(|(now, before)| now.since(before)).collect())
     }
@@ -63,6 +63,10 @@ impl Share {
             ..self
         }
     }
+}
+
+pub(super) fn cpu_seconds(shares: &[Share]) -> f64 {
+    shares.iter().map(|share| share.cpu_seconds).sum()
 }
 
 pub(super) fn changes_per_commit(shares: &[Share]) -> f64 {

@@ -9,8 +9,8 @@ use downbeat_agent::{Agent, Grpc, Handle, Settings};
 use tempfile::TempDir;
 
 use super::database::Database;
-use super::server::{Launch, Server, cannot};
-use crate::failure::{Code, Failure};
+use super::server::{Launch, ONLINE, Server, cannot};
+use crate::failure::{Code, Failure, Result};
 
 /// The system to start.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Wanted {
     }
 
     /// Checks that the store is a PostgreSQL, for loads that read the database itself.
-    pub(super) fn needs_postgres(&self) -> Result<(), Failure> {
+    pub(super) fn needs_postgres(&self) -> Result<()> {
         if self.is_postgres() {
             return Ok(());
         }
@@ -41,7 +41,7 @@ impl Wanted {
         ))
     }
 
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<()> {
         if self.servers == 0 {
             return Err(Failure::bad_input("--servers must be at least 1"));
         }
@@ -67,8 +67,8 @@ pub(super) struct Site {
 /// Starts sites, runs the work, and removes everything, whatever the result.
 pub(super) async fn within<T>(
     wanted: &[Wanted],
-    work: impl AsyncFnOnce(&mut [Site]) -> Result<T, Failure>,
-) -> Result<T, Failure> {
+    work: impl AsyncFnOnce(&mut [Site]) -> Result<T>,
+) -> Result<T> {
     for wanted in wanted {
         wanted.check()?;
     }
@@ -98,7 +98,7 @@ pub(super) async fn within<T>(
 }
 
 impl Site {
-    async fn make(wanted: &Wanted) -> Result<Self, Failure> {
+    async fn make(wanted: &Wanted) -> Result<Self> {
         let directory = tempfile::tempdir().map_err(|error| cannot("make a directory", &error))?;
         let database = match wanted.is_postgres() {
             true => Some(Database::create(&wanted.store).await?),
@@ -108,7 +108,7 @@ impl Site {
         Ok(Self { servers: Vec::new(), store: kind, database, directory })
     }
 
-    async fn start(&mut self, wanted: &Wanted) -> Result<(), Failure> {
+    async fn start(&mut self, wanted: &Wanted) -> Result<()> {
         let location = match (&self.database, wanted.store.as_str()) {
             (Some(database), _) => database.location().to_owned(),
             (None, "sqlite") => format!("sqlite:{}", self.directory.path().join("bench.db").display()),
@@ -126,7 +126,7 @@ impl Site {
         Ok(())
     }
 
-    async fn end(mut self) -> Result<(), Failure> {
+    async fn end(mut self) -> Result<()> {
         self.servers.clear();
         match &self.database {
             Some(database) => database.remove().await,
@@ -145,17 +145,16 @@ impl Site {
         &self.servers[usize::try_from(turn % count).unwrap_or(0)]
     }
 
-    pub(super) fn database(&self) -> Result<&Database, Failure> {
+    pub(super) fn database(&self) -> Result<&Database> {
         self.database.as_ref().ok_or_else(|| Failure::bug("there is no database in this store"))
     }
 
     /// Starts real agents, spread over the servers: each knows all of them, another one first. Returns when all servers
     /// see all agents.
-    pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>, Failure> {
+    pub(super) async fn join(&self, nodes: u32, slots: u32) -> Result<Vec<Handle>> {
         let agents = (0..nodes).map(|index| self.agent(index, slots)).collect();
-        let online = r#"downbeat_nodes{status="online"}"#;
         for server in &self.servers {
-            server.reached(online, f64::from(nodes), Duration::from_millis(20)).await?;
+            server.reached(ONLINE, f64::from(nodes), Duration::from_millis(20)).await?;
         }
         Ok(agents)
     }

@@ -5,13 +5,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::figures::Latencies;
-use super::shares::{Share, changes_per_commit, ms_per_commit};
+use super::shares::{Share, changes_per_commit, cpu_seconds, ms_per_commit};
 use super::tables::Tables;
-use crate::failure::Failure;
 use crate::page::Part;
 
 /// One window of time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Window {
     /// Its end, from the start of the load.
     pub until_seconds: f64,
@@ -29,7 +28,7 @@ pub(super) struct Window {
 }
 
 /// One load.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Side {
     pub held_transaction: bool,
     /// Executions before the load.
@@ -44,7 +43,7 @@ pub(super) struct Side {
     #[serde(flatten)]
     pub tables: Tables,
     #[serde(skip)]
-    waits: Latencies,
+    pub waits: Latencies,
 }
 
 /// The whole result.
@@ -72,15 +71,12 @@ impl Window {
     pub(super) fn of(until: Duration, shares: &[Share], tables: &Tables, server_rss_bytes: u64) -> Self {
         Self {
             until_seconds: until.as_secs_f64(),
-            claims: 0,
-            claims_per_second: 0.0,
-            wait_p50_ms: 0.0,
-            wait_p99_ms: 0.0,
             changes_per_commit: changes_per_commit(shares),
             ms_per_commit: ms_per_commit(shares),
             dead_rows: tables.dead_rows(),
             database_bytes: tables.database_bytes,
             server_rss_bytes,
+            ..Self::default()
         }
     }
 
@@ -92,45 +88,19 @@ impl Window {
     }
 }
 
-/// The other measurements of one load.
-#[derive(Debug)]
-pub(super) struct Remains {
-    pub held_transaction: bool,
-    pub finished: u64,
-    pub servers: Vec<Share>,
-    pub server_rss_bytes: u64,
-    pub tables: Tables,
-}
-
 impl Side {
-    /// Adds the claims. `waits` has one entry for each window; together they took this many microseconds.
-    pub(super) fn of(
-        mut windows: Vec<Window>,
-        waits: &[Latencies],
-        micros: i64,
-        remains: Remains,
-    ) -> Result<Self, Failure> {
-        let seconds = micros as f64 / 1e6;
-        let mut all = Latencies::new()?;
-        for (window, waits_of_it) in windows.iter_mut().zip(waits) {
-            window.count(waits_of_it, seconds / waits.len() as f64);
-            all.add_all(waits_of_it)?;
+    /// Counts the claims. `waits` has one entry for each window; together they took this many microseconds.
+    pub(super) fn with_claims(mut self, waits: &[Latencies], micros: i64) -> Self {
+        self.seconds = micros as f64 / 1e6;
+        let seconds_per_window = self.seconds / waits.len() as f64;
+        for (window, waits) in self.windows.iter_mut().zip(waits) {
+            window.count(waits, seconds_per_window);
+            self.waits.add_all(waits);
         }
+        self.claims = self.waits.count();
         let rate = |window: Option<&Window>| window.map_or(0.0, |window| window.claims_per_second);
-        let last_of_first = rate(windows.last()) / rate(windows.first()).max(f64::MIN_POSITIVE);
-        let Remains { held_transaction, finished, servers, server_rss_bytes, tables } = remains;
-        Ok(Self {
-            held_transaction,
-            finished,
-            claims: all.count(),
-            seconds,
-            last_of_first,
-            server_rss_bytes,
-            windows,
-            servers,
-            tables,
-            waits: all,
-        })
+        self.last_of_first = rate(self.windows.last()) / rate(self.windows.first()).max(f64::MIN_POSITIVE);
+        self
     }
 
     fn name(&self) -> &'static str {
@@ -145,14 +115,14 @@ impl Soak {
         preloaded: Duration,
         agents_and_bench_cpu_seconds: f64,
         sides: Vec<Side>,
-    ) -> Result<Self, Failure> {
-        let mut waits = Latencies::new()?;
+    ) -> Self {
+        let mut waits = Latencies::default();
         for side in &sides {
-            waits.add_all(&side.waits)?;
+            waits.add_all(&side.waits);
         }
         let seconds = sides.iter().map(|side| side.seconds).fold(0.0, f64::max);
-        let cpu = sides.iter().flat_map(|side| &side.servers).map(|share| share.cpu_seconds).sum();
-        Ok(Self {
+        let cpu = sides.iter().map(|side| cpu_seconds(&side.servers)).sum();
+        Self {
             load: "claims",
             store,
             n: waits.count(),
@@ -166,7 +136,7 @@ impl Soak {
             agents_and_bench_cpu_seconds,
             preload_seconds: preloaded.as_secs_f64(),
             sides,
-        })
+        }
     }
 
     pub(super) fn page(&self) -> Vec<Part> {
@@ -218,8 +188,6 @@ impl Soak {
         }
         Part::Table { head, rows }
     }
-
-    /// Renders the tables at the end.
     fn ends(&self) -> Part {
         let head = vec!["load", "table", "rows", "dead rows", "size", "autovacuums"];
         let mut rows = Vec::new();
@@ -258,7 +226,7 @@ mod tests {
     use super::*;
 
     fn waits(ms: u64, count: u64) -> Latencies {
-        let mut waits = Latencies::new().unwrap();
+        let mut waits = Latencies::default();
         waits.add_many(Duration::from_millis(ms), count);
         waits
     }
@@ -267,14 +235,9 @@ mod tests {
         let tables = Tables { database_bytes: 3 << 20, tables: Vec::new() };
         let window = |second| Window::of(Duration::from_secs(second), &[], &tables, 0);
         let windows = vec![window(10), window(20), window(30)];
-        let remains = Remains {
-            held_transaction,
-            finished: 5,
-            servers: Vec::new(),
-            server_rss_bytes: 7,
-            tables: tables.clone(),
-        };
-        Side::of(windows, &[waits(1, 1_000), waits(2, 900), waits(4, 500)], 30_000_000, remains).unwrap()
+        let side =
+            Side { held_transaction, finished: 5, server_rss_bytes: 7, windows, tables, ..Side::default() };
+        side.with_claims(&[waits(1, 1_000), waits(2, 900), waits(4, 500)], 30_000_000)
     }
 
     #[test]
@@ -288,8 +251,7 @@ mod tests {
 
     #[test]
     fn two_loads_stand_side_by_side_in_one_table() {
-        let soak = Soak::of("postgres".into(), 8, Duration::from_secs(9), 1.0, vec![side(false), side(true)])
-            .unwrap();
+        let soak = Soak::of("postgres".into(), 8, Duration::from_secs(9), 1.0, vec![side(false), side(true)]);
         assert_eq!((soak.n, soak.server_rss_bytes), (4_800, 14));
         assert_eq!(soak.per_second, 160.0);
         let Part::Table { head, rows } = soak.windows() else { panic!("windows are a table") };

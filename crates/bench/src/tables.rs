@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 
 use super::figures::Latencies;
 use super::server::cannot;
-use crate::failure::Failure;
+use crate::failure::Result;
 
 const TABLES: &str = "SELECT relname::text, n_live_tup, n_dead_tup, pg_total_relation_size(relid), \
      autovacuum_count + autoanalyze_count FROM pg_stat_user_tables ORDER BY 4 DESC, 1";
@@ -29,15 +29,15 @@ pub(super) struct TableState {
     pub autovacuums: i64,
 }
 
-/// Returns all tables, the largest first.
-#[derive(Clone, Debug, Serialize)]
+/// All tables, the largest first.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Tables {
     pub database_bytes: i64,
     pub tables: Vec<TableState>,
 }
 
 impl Tables {
-    pub(super) async fn read(client: &Client) -> Result<Self, Failure> {
+    pub(super) async fn read(client: &Client) -> Result<Self> {
         let failed = |error| cannot("read the tables' statistics", &error);
         let rows = client.query(TABLES, &[]).await.map_err(failed)?;
         let tables = rows.iter().map(|row| TableState {
@@ -58,24 +58,19 @@ impl Tables {
 }
 
 /// Returns the database's clock in microseconds, as times are stored.
-pub(super) async fn now(client: &Client) -> Result<i64, Failure> {
+pub(super) async fn now(client: &Client) -> Result<i64> {
     let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     Ok(client.query_one(sql, &[]).await.map_err(|error| cannot("ask for the time", &error))?.get(0))
 }
 
-pub(super) async fn count_runs(client: &Client) -> Result<i64, Failure> {
+pub(super) async fn count_runs(client: &Client) -> Result<i64> {
     let counted = client.query_one("SELECT count(*) FROM runs", &[]).await;
     Ok(counted.map_err(|error| cannot("count runs", &error))?.get(0))
 }
 
 /// Returns the waits from pending to leased, for each of this many parts of the time.
-pub(super) async fn waits(
-    client: &Client,
-    from: i64,
-    until: i64,
-    windows: u32,
-) -> Result<Vec<Latencies>, Failure> {
-    let mut waits = (0..windows).map(|_| Latencies::new()).collect::<Result<Vec<_>, _>>()?;
+pub(super) async fn waits(client: &Client, from: i64, until: i64, windows: u32) -> Result<Vec<Latencies>> {
+    let mut waits: Vec<Latencies> = (0..windows).map(|_| Latencies::default()).collect();
     let rows = client.query(WAITS, &[&from, &until, &i64::from(windows)]).await;
     for row in rows.map_err(|error| cannot("read how long executions waited", &error))? {
         let (window, tenths, count): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));

@@ -10,12 +10,12 @@ use downbeat_core::{Dice, Span, limits};
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
+use super::process::own_cpu_seconds;
 use super::server::{STUCK, Server};
 use super::sightings::Sightings;
 use super::site::{Site, Wanted, within};
-use super::tasks::own_cpu_seconds;
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// How often a condition is checked. The time of the events is measured, not the time of the check.
 const LOOK: Duration = Duration::from_millis(5);
@@ -45,7 +45,7 @@ pub(crate) struct TakeoverArgs {
     nodes: u32,
 }
 
-pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, Failure> {
+pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures> {
     if args.servers < 2 {
         return Err(Failure::bad_input("--servers must be at least 2: another server has to take over"));
     }
@@ -59,6 +59,7 @@ pub(super) async fn measure(args: TakeoverArgs, note: Note) -> Result<Figures, F
 }
 
 /// The results of all rounds.
+#[derive(Default)]
 struct Findings {
     /// From the kill to the event that names the new owner.
     taken: Latencies,
@@ -73,18 +74,11 @@ struct Findings {
     finished: u64,
 }
 
-async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures, Failure> {
+async fn load(site: &mut Site, args: &TakeoverArgs, note: Note) -> Result<Figures> {
     // Every run has a running task; each needs a slot, even if only one node is left.
     let agents = site.join(args.nodes, args.servers * args.runs).await?;
     let mut dice = Dice::new(uuid::Uuid::new_v4().as_u64_pair().0);
-    let mut findings = Findings {
-        taken: Latencies::new()?,
-        moved_on: Latencies::new()?,
-        repeated: 0,
-        lost: 0,
-        taken_from_living: 0,
-        finished: 0,
-    };
+    let mut findings = Findings::default();
     let (begun, cpu_before, own_before) = (Instant::now(), site.cpu_seconds(), own_cpu_seconds());
     for number in 1..=args.rounds {
         let summary = round(site, args, &mut dice, &mut findings).await?;
@@ -142,7 +136,7 @@ async fn round(
     args: &TakeoverArgs,
     dice: &mut Dice,
     findings: &mut Findings,
-) -> Result<String, Failure> {
+) -> Result<String> {
     let count = site.servers.len();
     let victim = usize::try_from(dice.below(count as u64)).unwrap_or(0);
     let living: Vec<usize> = (0..count).filter(|index| *index != victim).collect();
@@ -206,7 +200,7 @@ fn job(args: &TakeoverArgs) -> Value {
     json!({"name": "takeover", "tasks": vec![step; steps]})
 }
 
-async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Findings) -> Result<(), Failure> {
+async fn look_for_repetitions(server: &Server, run: &str, findings: &mut Findings) -> Result<()> {
     let mut attempts = Attempts::default();
     for execution in server.executions(run).await? {
         attempts.take(execution.step, execution.status);
@@ -237,7 +231,7 @@ impl Attempts {
     }
 }
 
-async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) -> Result<(), Failure> {
+async fn until(what: &str, seen: &Sightings, mut holds: impl FnMut() -> bool) -> Result<()> {
     let (mut events, mut since) = (seen.events(), Instant::now());
     while !holds() {
         if let Some(failure) = seen.failure() {

@@ -8,11 +8,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 
 use super::figures::{Figures, Latencies};
-use super::server::{STUCK, Server};
+use super::process::own_cpu_seconds;
+use super::server::{SUCCEEDED, Server, next_event};
 use super::shares::{Meter, changes_per_commit, ms_per_commit};
 use super::site::{Site, Wanted, within};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::Result;
 
 #[derive(Debug, Args)]
 pub(crate) struct TasksArgs {
@@ -42,21 +43,19 @@ pub(crate) struct TasksArgs {
     store: String,
 }
 
-/// A metric that every server counts for all servers.
-pub(super) const DONE: &str = r#"downbeat_executions_total{outcome="succeeded"}"#;
 /// The first tasks of a server warm up connections and caches.
 const WARM_UP: u32 = 20;
 
-pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures, Failure> {
+pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures> {
     let wanted = Wanted::new(&args.store, args.servers);
     within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, note).await).await
 }
 
-async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Failure> {
+async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures> {
     let agents = site.join(args.nodes, args.slots).await?;
 
     note(&format!("{} single tasks, one after the other", args.singles));
-    let mut latencies = Latencies::new()?;
+    let mut latencies = Latencies::default();
     let servers = u32::try_from(site.servers.len()).unwrap_or(u32::MAX);
     for (server, number) in site.servers.iter().zip(0..) {
         let share = args.singles / servers + u32::from(number < args.singles % servers);
@@ -65,7 +64,7 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Fail
 
     note(&format!("{} executions in runs of {}", args.n, args.per_run));
     let server = site.first();
-    let before = server.metrics().await?.get(DONE);
+    let before = server.metrics().await?.get(SUCCEEDED);
     let (meter, events_before) = (Meter::begin(site).await?, server.last_seq().await?);
     let own_before = own_cpu_seconds();
     let begun = Instant::now();
@@ -77,7 +76,7 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Fail
         .try_collect::<()>()
         .await?;
     let submitted = begun.elapsed();
-    server.reached(DONE, before + args.n as f64, Duration::from_millis(10)).await?;
+    server.reached(SUCCEEDED, before + args.n as f64, Duration::from_millis(10)).await?;
     let seconds = begun.elapsed().as_secs_f64();
 
     let (shares, events) = (meter.end(site).await?, server.last_seq().await? - events_before);
@@ -91,13 +90,8 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures, Fail
         ("agents and bench cpu", own_cpu_seconds() - own_before),
     ]);
     let name = ("tasks", "executions");
-    let figures = Figures {
-        server_rss_bytes: site.rss_bytes(),
-        server_cpu_seconds: shares.iter().map(|share| share.cpu_seconds).sum(),
-        more,
-        servers: shares,
-        ..Figures::new(name, &site.store, args.n, args.nodes, seconds, &latencies)
-    };
+    let figures = Figures::new(name, &site.store, args.n, args.nodes, seconds, &latencies);
+    let figures = Figures { more, ..figures.of_servers(site, shares) };
     drop(agents);
     Ok(figures)
 }
@@ -112,7 +106,7 @@ pub(super) fn job(size: u64) -> Value {
 }
 
 /// Submits one task after the other, and waits for each result as a client does: on the live stream.
-async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<(), Failure> {
+async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Result<()> {
     if count == 0 {
         return Ok(());
     }
@@ -122,10 +116,7 @@ async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Resu
         let begun = Instant::now();
         let id = server.submit(&definition).await?;
         loop {
-            let next = tokio::time::timeout(STUCK, events.next()).await;
-            let next = next
-                .map_err(|_| Failure::bug(format!("run {id} has no result after {} s", STUCK.as_secs())))?;
-            let event = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
+            let event = next_event(&mut events, || format!("run {id} has no result")).await?;
             if event.name == "execution_finished" && event.data.contains(&id) {
                 break;
             }
@@ -135,13 +126,4 @@ async fn singles(server: &Server, count: u32, latencies: &mut Latencies) -> Resu
         }
     }
     Ok(())
-}
-
-/// Returns user and system time of this process, which contains the agents.
-pub(super) fn own_cpu_seconds() -> f64 {
-    use nix::sys::resource::{UsageWho, getrusage};
-    use nix::sys::time::TimeValLike;
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
-        (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6
-    })
 }

@@ -1,22 +1,21 @@
 //! Turns arguments into an exit code.
 
-use std::future::Future;
 use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use tokio::runtime::Builder;
 
 use crate::args::{Cli, Command};
 use crate::connect::connect;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
-use crate::{bench, completions, event, job, later, node, run, serve, server_list, status};
+use crate::{args, bench, event, job, later, node, run, serve, status};
 
 /// The limit of an agent's threads that wait for files. Tokio ends each after ten seconds without work.
 const AGENT_BLOCKING_THREADS: usize = 32;
 
-/// Runs the program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -86,52 +85,39 @@ fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-fn dispatch(cli: Cli, out: Out) -> Result<(), Failure> {
+fn dispatch(cli: Cli, out: Out) -> Result {
     let Cli { global, command } = cli;
     let client = || connect(&global);
+    let on_all_cores = Builder::new_multi_thread;
+    // An agent uses few threads: the machine belongs to its tasks.
+    let mut on_two_threads = Builder::new_multi_thread();
+    on_two_threads.worker_threads(2).max_blocking_threads(AGENT_BLOCKING_THREADS);
     match command {
-        Command::Dev(args) => on_all_cores(serve::dev::run(args, out)),
-        Command::Server(args) => on_all_cores(serve::server::run(args, out)),
-        Command::Agent(args) => on_two_threads(serve::agent::run(args, global.clone(), out)),
+        Command::Dev(args) => block_on(on_all_cores(), serve::dev::run(args, out)),
+        Command::Server(args) => block_on(on_all_cores(), serve::server::run(args, out)),
+        Command::Agent(args) => block_on(on_two_threads, serve::agent::run(args, global.clone(), out)),
         Command::Bench(args) if args.is_modest() => on_one_thread(bench::run(args, out)),
-        Command::Bench(args) => on_all_cores(bench::run(args, out)),
+        Command::Bench(args) => block_on(on_all_cores(), bench::run(args, out)),
         Command::Job(verb) => on_one_thread(job::run(verb, &global, out)),
         Command::Run(verb) => on_one_thread(run::run(verb, &client()?, out)),
         Command::Node(verb) => on_one_thread(node::run(verb, &client()?, out)),
         Command::Event(verb) => on_one_thread(event::run(verb, &client()?, out)),
-        Command::ServerList => on_one_thread(server_list::run(&client()?, out)),
+        Command::ServerList => on_one_thread(status::servers(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),
         Command::Guard => serve::guard::run(out),
-        Command::Completions { shell } => completions::run(shell, out),
+        Command::Completions { shell } => args::print_completions(shell, out),
         Command::Unknown(words) => Err(later::unknown(None, &words)),
     }
 }
 
-/// Runs a server, with all cores.
-fn on_all_cores<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    blocked_on(tokio::runtime::Builder::new_multi_thread(), work)
-}
-
-/// Runs an agent with few threads: the machine belongs to its tasks.
-fn on_two_threads<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(2).max_blocking_threads(AGENT_BLOCKING_THREADS);
-    blocked_on(runtime, work)
-}
-
 /// Runs a client command: one thread starts faster and is enough.
-fn on_one_thread<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    blocked_on(tokio::runtime::Builder::new_current_thread(), work)
+fn on_one_thread(work: impl Future<Output = Result>) -> Result {
+    block_on(Builder::new_current_thread(), work)
 }
 
-fn blocked_on<T>(
-    mut runtime: tokio::runtime::Builder,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let runtime = runtime
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::bug(format!("cannot start the runtime: {error}")))?;
+fn block_on(mut runtime: Builder, work: impl Future<Output = Result>) -> Result {
+    let failed = |error| Failure::bug(format!("cannot start the runtime: {error}"));
+    let runtime = runtime.enable_all().build().map_err(failed)?;
     let result = runtime.block_on(work);
     // A blocked read of standard input cannot be cancelled; waiting for it would block the exit.
     runtime.shutdown_background();

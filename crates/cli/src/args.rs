@@ -2,10 +2,11 @@
 
 use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;
-use clap::{Args, Parser, Subcommand};
-use clap_complete::Shell;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::{Shell, generate};
 
-use crate::out::Format;
+use crate::exit::Result;
+use crate::out::{Format, Out};
 use crate::{event, job, node, run, serve};
 
 const STYLES: Styles = Styles::styled()
@@ -69,6 +70,13 @@ impl Global {
         self.cluster = self.cluster.or_else(|| variable("DOWNBEAT_CLUSTER"));
         self
     }
+}
+
+/// Prints the script with which a shell completes our commands.
+pub(crate) fn print_completions(shell: Shell, out: Out) -> Result {
+    let mut script = Vec::new();
+    generate(shell, &mut Cli::command(), "downbeat", &mut script);
+    out.text(&String::from_utf8_lossy(&script))
 }
 
 #[derive(Debug, Subcommand)]

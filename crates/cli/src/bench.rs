@@ -2,11 +2,11 @@
 
 use downbeat_bench::{BenchArgs, Code as Cause, Output, Part};
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
 use crate::render::table::{Cell, Table, facts};
 
-pub(crate) async fn run(args: BenchArgs, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: BenchArgs, out: Out) -> Result {
     match downbeat_bench::run(args, |text| Out::new(Format::Table).note(text)).await? {
         Output::Report(report) => out.result(&report, || page(report.page())),
         Output::Raw(text) => out.raw(&text),

@@ -5,7 +5,7 @@ use downbeat_api::{FieldError, Problem, code};
 use downbeat_client::{Client, Error};
 
 use crate::args::Global;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 
 /// The prefix of the server's error about a query parameter; most parameters have the name of the flag that sets them.
 const QUERY_ERROR: &str = "the query is wrong: ";
@@ -14,7 +14,7 @@ const QUERY_ERROR: &str = "the query is wrong: ";
 const MOST_NODES: usize = 20;
 
 /// Returns a client of the servers that flags or the environment name.
-pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
+pub(crate) fn connect(global: &Global) -> Result<Client> {
     let Global { server, cluster, .. } = global.clone().or_environment();
     Ok(Client::new(&server, cluster)?)
 }
@@ -60,7 +60,8 @@ fn refused(code: Code, problem: Problem, file: Option<&str>) -> Failure {
     if let Some(parameter) = problem.detail.strip_prefix(QUERY_ERROR) {
         return Failure::new(code, format!("--{parameter}"));
     }
-    match (problem.errors.as_slice(), file) {
+    let mistakes: Vec<String> = problem.errors.iter().map(|error| mistake(error, file)).collect();
+    match (mistakes.as_slice(), file) {
         ([], _) => {
             let mut nodes: Vec<String> =
                 problem.unmentioned_nodes().map(|node| format!("{}: {}", node.node, node.reason)).collect();
@@ -69,15 +70,9 @@ fn refused(code: Code, problem: Problem, file: Option<&str>) -> Failure {
             nodes.extend((more > 0).then(|| format!("and {more} more")));
             Failure::new(code, problem.message()).with_details(nodes)
         }
-        ([only], None) => Failure::new(code, format!("the task is not valid: {}", mistake(only, None))),
-        (errors, None) => {
-            let mistakes = errors.iter().map(|error| mistake(error, None)).collect();
-            Failure::new(code, "the task is not valid").with_details(mistakes)
-        }
-        (errors, Some(file)) => {
-            let mistakes = errors.iter().map(|error| mistake(error, Some(file))).collect();
-            Failure::new(code, format!("{file} is not valid")).with_details(mistakes)
-        }
+        ([only], None) => Failure::new(code, format!("the task is not valid: {only}")),
+        (_, None) => Failure::new(code, "the task is not valid").with_details(mistakes),
+        (_, Some(file)) => Failure::new(code, format!("{file} is not valid")).with_details(mistakes),
     }
 }
 

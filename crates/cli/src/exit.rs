@@ -42,6 +42,8 @@ impl From<Code> for ExitCode {
     }
 }
 
+pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
 /// A failure as a user reads it: one line, and optional details below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {

@@ -13,44 +13,22 @@ const ACCOUNTS: &str = "logins and permissions are not available in this version
                         everything; keep its ports inside a network that you trust";
 
 /// Commands of later versions: noun, verbs (empty: all), and what to use instead.
+#[rustfmt::skip]
 const LATER: &[(&str, &[&str], &str)] = &[
-    (
-        "job",
-        &[
-            "apply", "list", "show", "delete", "pause", "resume", "history", "diff", "rollback", "import",
-            "backfill",
-        ],
-        STORED_JOBS,
-    ),
-    (
-        "run",
-        &["approve"],
-        "approvals are not available in this version; use `downbeat run pause` and `downbeat run resume`",
-    ),
+    ("job", &["apply", "list", "show", "delete", "pause", "resume", "history", "diff", "rollback", "import", "backfill"],
+        STORED_JOBS),
+    ("run", &["approve"],
+        "approvals are not available in this version; use `downbeat run pause` and `downbeat run resume`"),
     ("node", &["revoke", "reset"], ACCOUNTS),
-    (
-        "schedule",
-        &[],
-        "schedules are not available in this version; let cron or a systemd timer call `downbeat job run -f FILE`",
-    ),
+    ("schedule", &[],
+        "schedules are not available in this version; let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("cluster", &[], "this version has one cluster, `default`; `downbeat node list` shows its nodes"),
     ("task", &[], "standing tasks are not available in this version; use `downbeat job run -f FILE`"),
-    (
-        "top",
-        &[],
-        "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same",
-    ),
-    (
-        "debug",
-        &[],
-        "`debug` is not available in this version; use `downbeat job run --target node:NODE --watch exec run --command \
-         COMMAND`",
-    ),
-    (
-        "audit",
-        &[],
-        "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it",
-    ),
+    ("top", &[], "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same"),
+    ("debug", &[],
+        "`debug` is not available in this version; use `downbeat job run --target node:NODE --watch exec run --command COMMAND`"),
+    ("audit", &[],
+        "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it"),
     ("login", &[], ACCOUNTS),
     ("logout", &[], ACCOUNTS),
     ("whoami", &[], ACCOUNTS),

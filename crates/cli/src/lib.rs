@@ -4,7 +4,6 @@
 mod app;
 mod args;
 mod bench;
-mod completions;
 mod connect;
 mod event;
 mod exit;
@@ -15,7 +14,6 @@ mod out;
 mod render;
 mod run;
 mod serve;
-mod server_list;
 mod settings;
 mod status;
 

@@ -3,11 +3,11 @@
 use downbeat_api::request::HTTP_PORT;
 use reqwest::Url;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// Parses a URL, HOST or HOST:PORT. A URL without a port means port 80, where a proxy listens; HOST means the server's
 /// own port.
-pub fn url(server: &str) -> Result<Url, Error> {
+pub fn url(server: &str) -> Result<Url> {
     let is_url = server.contains("://");
     let text = if is_url { server.to_owned() } else { format!("http://{server}") };
     let wrong = |why: &str| Error::BadAddress { server: server.to_owned(), why: why.to_owned() };

@@ -6,6 +6,8 @@ use downbeat_api::Problem;
 use downbeat_api::request::HTTP_PORT;
 use reqwest::{Response, Url};
 
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {

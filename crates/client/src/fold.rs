@@ -81,8 +81,6 @@ impl Projection {
         });
         self.positions = results.collect();
     }
-
-    /// Returns the view.
     pub fn run(&mut self) -> &Run {
         if !std::mem::replace(&mut self.is_derived, true) {
             self.run.derive(&self.outline);
@@ -112,8 +110,6 @@ impl Projection {
         let nodes = event.node.into_iter().chain(added.iter().filter_map(|execution| execution.node));
         nodes.filter(|node| !self.hostnames.contains_key(node)).collect()
     }
-
-    /// Sets the hostname of a node.
     pub fn set_hostname(&mut self, node: NodeId, hostname: String) {
         self.hostnames.insert(node, hostname);
     }

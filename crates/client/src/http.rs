@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::address::{is_local, url};
-use crate::error::{Error, is_other_protocol};
+use crate::error::{Error, Result, is_other_protocol};
 use crate::sse::Feed;
 
 /// A server that does not accept a connection within this time is unreachable.
@@ -77,7 +77,7 @@ impl Body {
 impl Client {
     /// Creates a client. Each text may name several servers, separated by commas; the default is a server on this
     /// machine.
-    pub fn new(servers: &[String], cluster: Option<String>) -> Result<Self, Error> {
+    pub fn new(servers: &[String], cluster: Option<String>) -> Result<Self> {
         let named = servers.iter().flat_map(|text| text.split(',')).map(str::trim);
         let mut urls: Vec<Url> = named.filter(|text| !text.is_empty()).map(url).collect::<Result<_, _>>()?;
         if urls.is_empty() {
@@ -92,8 +92,6 @@ impl Client {
         let http = builder.build().map_err(|error| Error::Setup(error.to_string()))?;
         Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
     }
-
-    /// Returns the cluster that was set, if any.
     pub fn cluster(&self) -> Option<&str> {
         self.cluster.as_deref()
     }
@@ -113,7 +111,7 @@ impl Client {
 
     /// Sends a request to one server after the other until one responds. Only for requests that may be repeated: reads,
     /// and deletions, which change nothing the second time.
-    pub async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Error> {
+    pub async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T> {
         let response = self.fetch(|| self.build(&request).timeout(RESPONSE_TIMEOUT)).await?;
         let text = response.bytes().await.map_err(|error| Error::no_response(self.base(), &error))?;
         self.read(&text)
@@ -125,7 +123,7 @@ impl Client {
         &self,
         request: Request<T>,
         unreachable: impl Fn(&str),
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let give_up_at = Instant::now() + PATIENCE;
         let mut reported = false;
         loop {
@@ -148,7 +146,7 @@ impl Client {
         request: Request<T>,
         body: Body,
         idempotency_key: Option<&str>,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let body = body.encode();
         let build = || {
             let mut built = self.build(&request).timeout(RESPONSE_TIMEOUT);
@@ -202,7 +200,7 @@ impl Client {
     }
 
     /// Returns every row of a list, page by page.
-    pub async fn all_pages<T: DeserializeOwned>(&self, request: Request<List<T>>) -> Result<Vec<T>, Error> {
+    pub async fn all_pages<T: DeserializeOwned>(&self, request: Request<List<T>>) -> Result<Vec<T>> {
         let mut rows = Vec::new();
         loop {
             let page = self.page(request.clone(), rows.len()).await?;
@@ -219,12 +217,12 @@ impl Client {
         &self,
         request: Request<List<T>>,
         offset: usize,
-    ) -> Result<List<T>, Error> {
+    ) -> Result<List<T>> {
         self.ask(request.with("limit", limits::PAGE_MOST).with("offset", offset)).await
     }
 
     /// Returns all events after this number.
-    pub async fn all_events(&self, request: Request<EventList>, mut since: u64) -> Result<Vec<Event>, Error> {
+    pub async fn all_events(&self, request: Request<EventList>, mut since: u64) -> Result<Vec<Event>> {
         let mut events = Vec::new();
         loop {
             let page =
@@ -239,13 +237,12 @@ impl Client {
     }
 
     /// Returns the number of the last event; 0 if there is none.
-    pub async fn last_seq(&self) -> Result<u64, Error> {
-        let page = self.ask(request::events().with("follow", 0).with("limit", 1)).await?;
-        Ok(page.data.last().map_or(0, |event| event.seq))
+    pub async fn last_seq(&self) -> Result<u64> {
+        Ok(last_seq(&self.ask(last_event()).await?))
     }
 
     /// Opens a stream of server-sent events that starts after `last`.
-    pub async fn feed<T>(&self, request: &Request<T>, last: Option<&str>) -> Result<Feed, Error> {
+    pub async fn feed<T>(&self, request: &Request<T>, last: Option<&str>) -> Result<Feed> {
         let build = || {
             let built = self.build(request).header(ACCEPT, "text/event-stream");
             match last {
@@ -256,19 +253,17 @@ impl Client {
         let response = self.fetch(build).await?;
         Ok(Feed::new(response, self.base().to_owned()))
     }
-
-    /// Opens a stream of bytes.
     pub async fn bytes<T>(
         &self,
         request: &Request<T>,
-    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Unpin + use<T>, Error> {
+    ) -> Result<impl Stream<Item = Result<Bytes>> + Unpin + use<T>> {
         let response = self.fetch(|| self.build(request)).await?;
         let base = self.base().to_owned();
         Ok(response.bytes_stream().map(move |piece| piece.map_err(|error| Error::no_response(&base, &error))))
     }
 
     /// Returns the text of a path outside of the API: `/metrics`, `/healthz`, `/readyz`.
-    pub async fn text(&self, path: &str) -> Result<String, Error> {
+    pub async fn text(&self, path: &str) -> Result<String> {
         let build = || {
             let mut url = self.server().clone();
             url.set_path(path);
@@ -292,7 +287,7 @@ impl Client {
         self.http.request(method, url).query(&request.query).header("user-agent", agent)
     }
 
-    async fn fetch(&self, build: impl Fn() -> RequestBuilder) -> Result<Response, Error> {
+    async fn fetch(&self, build: impl Fn() -> RequestBuilder) -> Result<Response> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -309,10 +304,18 @@ impl Client {
         }
     }
 
-    fn read<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T, Error> {
+    fn read<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
         serde_json::from_slice(text)
             .map_err(|error| Error::Unreadable { base: self.base().to_owned(), why: error.to_string() })
     }
+}
+
+pub(crate) fn last_event() -> Request<EventList> {
+    request::events().with("follow", 0).with("limit", 1)
+}
+
+pub(crate) fn last_seq(last_event: &EventList) -> u64 {
+    last_event.data.last().map_or(0, |event| event.seq)
 }
 
 /// Returns whether the server runs but cannot work: it is stopping, or its store is unavailable.

@@ -10,9 +10,9 @@ use downbeat_core::ids::{NodeId, RunId};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::fold::Projection;
-use crate::http::Client;
+use crate::http::{Client, last_event, last_seq};
 use crate::stream::{OnUnreachable, Stream};
 
 /// Up to this many nodes or executions are read one by one, more with one request for all.
@@ -45,12 +45,12 @@ impl Client {
         &self,
         id: &RunId,
         unreachable: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Live, Error> {
+    ) -> Result<Live> {
         let seq = self.ask_patiently(last_event(), &unreachable).await?;
         let run = self.ask_patiently(request::run(id), &unreachable).await?;
         let plan = self.ask_patiently(request::run_plan(id), &unreachable).await?;
         let unreachable: OnUnreachable = Arc::new(unreachable);
-        let seq = seq.data.last().map_or(0, |event| event.seq);
+        let seq = last_seq(&seq);
         let projection = Projection::new(run, &plan, seq);
         let stream = self.stream_reporting(events_after(id, seq), Arc::clone(&unreachable));
         Ok(Live {
@@ -63,10 +63,6 @@ impl Client {
             unreachable,
         })
     }
-}
-
-fn last_event() -> Request<EventList> {
-    request::events().with("follow", 0).with("limit", 1)
 }
 
 fn events_after(id: &RunId, seq: u64) -> Request<EventList> {
@@ -94,7 +90,7 @@ impl Live {
     }
 
     /// Waits for the next event of the run until the given time, and applies it.
-    pub async fn next_update(&mut self, until: Instant) -> Result<Update, Error> {
+    pub async fn next_update(&mut self, until: Instant) -> Result<Update> {
         if self.has_ended {
             return Ok(Update::End);
         }
@@ -124,7 +120,7 @@ impl Live {
         }
     }
 
-    async fn apply(&mut self, event: &Event) -> Result<(), Error> {
+    async fn apply(&mut self, event: &Event) -> Result<()> {
         let unknown_nodes = self.projection.unknown_nodes(event);
         if !unknown_nodes.is_empty() {
             self.read_hostnames(unknown_nodes).await?;
@@ -142,7 +138,7 @@ impl Live {
     }
 
     /// Placed executions may be on any node of the cluster.
-    async fn read_hostnames(&mut self, unknown_nodes: Vec<NodeId>) -> Result<(), Error> {
+    async fn read_hostnames(&mut self, unknown_nodes: Vec<NodeId>) -> Result<()> {
         let cluster = self.run().summary.cluster;
         let nodes = self.client.all_pages(request::cluster_nodes(cluster)).await?;
         let mut hostnames: HashMap<NodeId, String> =
@@ -161,14 +157,14 @@ impl Live {
     }
 
     /// Reads the whole run again, for facts that events do not contain.
-    pub async fn refresh(&mut self) -> Result<(), Error> {
+    pub async fn refresh(&mut self) -> Result<()> {
         let run = self.ask(request::run(&self.id)).await?;
         self.projection.replace(run, self.projection.seq());
         Ok(())
     }
 
     /// Reads why the run and its steps wait, without its results.
-    pub async fn refresh_waiting(&mut self) -> Result<(), Error> {
+    pub async fn refresh_waiting(&mut self) -> Result<()> {
         match self.ask(request::run_progress(&self.id)).await {
             Ok(progress) => {
                 let RunProgress { summary, waiting, .. } = progress;
@@ -182,8 +178,8 @@ impl Live {
     }
 
     /// Starts again with the current run.
-    async fn restart(&mut self) -> Result<(), Error> {
-        let seq = self.ask(last_event()).await?.data.last().map_or(0, |event| event.seq);
+    async fn restart(&mut self) -> Result<()> {
+        let seq = last_seq(&self.ask(last_event()).await?);
         let run = self.ask(request::run(&self.id)).await?;
         self.projection.replace(run, seq);
         self.stream =
@@ -192,7 +188,7 @@ impl Live {
     }
 
     /// Waits for a server that is unreachable: it responded before.
-    async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T, Error> {
+    async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T> {
         self.client.ask_patiently(request, &*self.unreachable).await
     }
 }

@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt};
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// No event of a server is near this size; a stream without line ends must not fill the memory.
 const MOST_BUFFERED_BYTES: usize = 32 * 1024 * 1024;
@@ -21,8 +21,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads the data of the event.
-    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(&self.data)
             .map_err(|error| Error::UnreadableEvent { name: self.name.clone(), why: error.to_string() })
     }
@@ -44,7 +43,7 @@ impl Feed {
     }
 
     /// Returns the next event, or nothing if the server ended the stream. The call may be dropped without losing data.
-    pub async fn next(&mut self) -> Result<Option<Message>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Message>> {
         loop {
             if let Some(message) = self.parser.message() {
                 return Ok(Some(message));
@@ -74,7 +73,7 @@ struct Parser {
 }
 
 impl Parser {
-    fn push(&mut self, piece: &[u8]) -> Result<(), Error> {
+    fn push(&mut self, piece: &[u8]) -> Result<()> {
         self.buffer.drain(..self.parsed);
         self.parsed = 0;
         self.buffer.extend_from_slice(piece);
@@ -83,8 +82,6 @@ impl Parser {
         }
         Ok(())
     }
-
-    /// Returns the next complete message.
     fn message(&mut self) -> Option<Message> {
         while let Some(end) = self.buffer[self.parsed..].iter().position(|byte| *byte == b'\n') {
             let line = String::from_utf8_lossy(&self.buffer[self.parsed..self.parsed + end]).into_owned();

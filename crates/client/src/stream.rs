@@ -7,7 +7,7 @@ use std::time::Duration;
 use downbeat_api::request::Request;
 use tokio::time::sleep;
 
-use crate::error::Error;
+use crate::error::Result;
 use crate::http::Client;
 use crate::sse::{Feed, Message};
 
@@ -59,7 +59,7 @@ impl Client {
 impl<T> Stream<T> {
     /// Returns the next message, or nothing if the stream has ended. Once the first connection was made, reconnects
     /// after failures.
-    pub async fn next(&mut self) -> Result<Option<Message>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Message>> {
         loop {
             self.connect().await?;
             if let Some(received) = self.receive().await {
@@ -68,9 +68,7 @@ impl<T> Stream<T> {
             sleep(RETRY_PAUSE).await;
         }
     }
-
-    /// Connects the stream if it is not connected.
-    pub(crate) async fn connect(&mut self) -> Result<(), Error> {
+    pub(crate) async fn connect(&mut self) -> Result<()> {
         while self.feed.is_none() {
             match self.client.feed(&self.request, self.last.as_deref()).await {
                 Ok(feed) => (self.feed, self.was_open, self.failures) = (Some(feed), true, 0),

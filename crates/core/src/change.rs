@@ -249,16 +249,12 @@ kinds! {
     RunMoved "run_moved" 1,
 }
 
-/// The subject of a change.
+/// The subject of a change. A kind that only a newer program knows may contain a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     Node(NodeId),
     Run(&'a RunId),
-    Execution {
-        run: &'a RunId,
-        id: ExecutionId,
-    },
-    /// A kind that only a newer program knows; it may contain a run.
+    Execution { run: &'a RunId, id: ExecutionId },
     Unknown(Option<&'a RunId>),
 }
 
@@ -296,7 +292,6 @@ impl Change {
         }
     }
 
-    /// Returns the run that the change concerns.
     pub fn run(&self) -> Option<&RunId> {
         match self.subject() {
             Subject::Node(_) => None,
@@ -319,7 +314,7 @@ impl Change {
     pub fn execution(&self) -> Option<ExecutionId> {
         match self.subject() {
             Subject::Execution { id, .. } => Some(id),
-            Subject::Node(_) | Subject::Run(_) | Subject::Unknown(_) => None,
+            _ => None,
         }
     }
 
@@ -331,22 +326,7 @@ impl Change {
             | Change::RunCancelRequested { by, .. }
             | Change::RunPauseSet { by, .. } => Some(by),
             Change::RunCreated { run, .. } => Some(&run.by),
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::RunTaken { .. }
-            | Change::RunAdmitted { .. }
-            | Change::ExecutionsAdded { .. }
-            | Change::ExecutionLeased { .. }
-            | Change::ExecutionStarted { .. }
-            | Change::ExecutionFinished { .. }
-            | Change::ExecutionLost { .. }
-            | Change::ExecutionCancelRequested { .. }
-            | Change::ExecutionGivenUp { .. }
-            | Change::ExecutionSkipped { .. }
-            | Change::InstanceFailed { .. }
-            | Change::RunMoved { .. }
-            | Change::Unknown { .. } => None,
+            _ => None,
         }
     }
 
@@ -381,25 +361,17 @@ impl Change {
 
     /// Returns the change without the guards that check data outside of events (heartbeats) or counts: for applying a
     /// change again that was applied before. A copy may get a later heartbeat before it gets the event of a silence.
-    pub fn without_volatile_guards(&self) -> std::borrow::Cow<'_, Change> {
-        let mut change = std::borrow::Cow::Borrowed(self);
-        if matches!(
-            self,
-            Change::ExecutionLost { silence: Some(_), .. }
-                | Change::NodeMoved { silent_since: Some(_), .. }
-                | Change::NodeDeleted { silent_since: Some(_), .. }
-                | Change::RunCreated { max_pending: Some(_), .. }
-                | Change::RunAdmitted { limit: Some(_), .. }
-        ) {
-            match change.to_mut() {
-                Change::ExecutionLost { silence, .. } => *silence = None,
-                Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
-                    *silent_since = None;
-                }
-                Change::RunCreated { max_pending, .. } => *max_pending = None,
-                Change::RunAdmitted { limit, .. } => *limit = None,
-                _ => {}
+    #[must_use]
+    pub fn without_volatile_guards(&self) -> Change {
+        let mut change = self.clone();
+        match &mut change {
+            Change::ExecutionLost { silence, .. } => *silence = None,
+            Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
+                *silent_since = None;
             }
+            Change::RunCreated { max_pending, .. } => *max_pending = None,
+            Change::RunAdmitted { limit, .. } => *limit = None,
+            _ => {}
         }
         change
     }

@@ -5,10 +5,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-macro_rules! uuid_id {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! uuid_ids {
+    ($($(#[$doc:meta])* $name:ident,)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
@@ -33,33 +34,23 @@ macro_rules! uuid_id {
                 Uuid::parse_str(text).map(Self)
             }
         }
-    };
+    )*};
 }
 
-uuid_id!(
+uuid_ids! {
     /// A cluster: the unit of isolation.
-    ClusterId
-);
-uuid_id!(
+    ClusterId,
     /// A node, derived from its cluster and hostname: see [`NodeId::derive`].
-    NodeId
-);
-uuid_id!(
+    NodeId,
     /// One session of an agent. A reconnect keeps it, a restart creates a new one.
-    SessionId
-);
-uuid_id!(
+    SessionId,
     /// One attempt of one step on one node. Time-ordered (version 7), so that stores append.
-    ExecutionId
-);
-uuid_id!(
+    ExecutionId,
     /// A node's right to an execution. Every report about an execution must contain it.
-    LeaseToken
-);
-uuid_id!(
+    LeaseToken,
     /// One start of a server: a restart creates a new id.
-    ServerId
-);
+    ServerId,
+}
 
 impl ClusterId {
     /// The cluster that exists from the start.
@@ -112,4 +103,9 @@ impl fmt::Debug for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// Returns the SHA-256 of some bytes, in hexadecimal.
+pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

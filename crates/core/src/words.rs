@@ -2,24 +2,30 @@
 
 /// Defines the enum, the list of its variants, and the conversions from and to words.
 macro_rules! words {
-    ($(#[$of:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
+    ($(#[$of:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$of])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub enum $name {
+        $vis enum $name {
             $($(#[$doc])* #[serde(rename = $word)] $variant,)*
         }
 
         impl $name {
-            pub const ALL: [$name; [$($word),*].len()] = [$($name::$variant),*];
+            $vis const ALL: [$name; [$($word),*].len()] = [$($name::$variant),*];
 
-            pub fn as_str(self) -> &'static str {
+            $vis fn as_str(self) -> &'static str {
                 match self {
                     $($name::$variant => $word,)*
                 }
             }
 
-            pub fn parse(text: &str) -> Option<Self> {
+            $vis fn parse(text: &str) -> Option<Self> {
                 Self::ALL.into_iter().find(|one| one.as_str() == text)
+            }
+        }
+
+        impl From<$name> for &'static str {
+            fn from(word: $name) -> Self {
+                word.as_str()
             }
         }
 

@@ -7,7 +7,7 @@ use downbeat_core::Timestamp;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
-use downbeat_core::plan::{resolve, resolve_again, silent_nodes};
+use downbeat_core::plan::{resolve, resolve_again};
 use downbeat_core::run::{NodeRef, Resolved};
 use downbeat_core::spec::Definition;
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
     .unwrap();
     let resolved = resolve(&definition, &Params::new(), &nodes).unwrap();
     let message: Vec<(String, &str)> =
-        silent_nodes(&resolved, |id| nodes.iter().find(|node| node.id == id).map(|node| node.status));
+        resolved.silent_nodes(|id| nodes.iter().find(|node| node.id == id).map(|node| node.status));
     assert_eq!(
         message,
         [
@@ -179,7 +179,7 @@ fn what_is_known_of_silent_nodes_is_said_of_each() {
             ("c".to_owned(), "is stale: its steps wait for it, and fail when it goes offline"),
         ]
     );
-    let message = silent_nodes(&resolved, |id| {
+    let message = resolved.silent_nodes(|id| {
         nodes.iter().find(|node| node.id == id && node.status == NodeStatus::Online).map(|node| node.status)
     });
     let deleted = "was deleted: its steps fail";

@@ -1,7 +1,5 @@
 //! Owns why a request to the server failed, and the class that decides HTTP status and exit code.
 
-use std::fmt;
-
 use downbeat_core::backend::ParamProblem;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::nearest::advice;
@@ -14,24 +12,21 @@ use downbeat_store as store;
 
 use crate::journal::CommitError;
 
-/// Why a request failed.
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The definition is not valid.
     #[error("the job definition has {} problem(s)", .0.len())]
     Invalid(Vec<spec::Problem>),
-    /// The params of the run are not valid.
     #[error("the run's params have {} problem(s)", .0.len())]
     Params(Vec<ParamProblem>),
     /// The definition is valid but cannot run in the current state.
-    #[error("{message}")]
-    Refused { message: String, nodes: Vec<(String, String)> },
-    /// The request names something that does not exist.
-    #[error("{0}")]
-    NoSuch(Noun),
+    #[error(transparent)]
+    Refused(#[from] Unfit),
+    #[error(transparent)]
+    NoSuch(#[from] Noun),
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// There is no room for more runs now.
     #[error("{pending} runs are pending, and at most {most} may be (max_pending_runs); try again later")]
     TooManyRuns { most: u32, pending: u32 },
     #[error("{0}")]
@@ -47,19 +42,21 @@ pub enum Error {
 }
 
 /// Something that a request names and that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Noun {
+    #[error("there is no run `{}`", shown(.0.as_str()))]
     Run(RunId),
+    #[error("there is no execution `{}`", shown(.0))]
     Execution(String),
     /// By name or id, with the names that exist.
+    #[error("there is no node `{}`{}", shown(.0), advice_on_nodes(.0, .1))]
     Node(String, Vec<String>),
+    // This version has only one cluster.
+    #[error("there is no cluster `{}`; {}", shown(.0), advice(.0, &["default"], "clusters"))]
     Cluster(String),
     /// A task of a run, with advice on the tasks that exist.
-    Task {
-        run: RunId,
-        task: String,
-        known: String,
-    },
+    #[error("run `{run}` has no task `{task}`; {known}")]
+    Task { run: RunId, task: String, known: String },
 }
 
 impl Noun {
@@ -69,23 +66,9 @@ impl Noun {
     }
 }
 
-impl fmt::Display for Noun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Noun::Run(run) => write!(f, "there is no run `{}`", shown(run.as_str())),
-            Noun::Execution(id) => write!(f, "there is no execution `{}`", shown(id)),
-            Noun::Node(name, known) if known.is_empty() => write!(f, "there is no node `{}`", shown(name)),
-            Noun::Node(name, known) => {
-                let known: Vec<&str> = known.iter().map(String::as_str).collect();
-                write!(f, "there is no node `{}`; {}", shown(name), advice(name, &known, "nodes"))
-            }
-            // This version has only one cluster.
-            Noun::Cluster(name) => {
-                write!(f, "there is no cluster `{}`; {}", shown(name), advice(name, &["default"], "clusters"))
-            }
-            Noun::Task { run, task, known } => write!(f, "run `{run}` has no task `{task}`; {known}"),
-        }
-    }
+fn advice_on_nodes(name: &str, known: &[String]) -> String {
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    if known.is_empty() { String::new() } else { format!("; {}", advice(name, &known, "nodes")) }
 }
 
 /// The state of a run or node that forbids a request.
@@ -123,7 +106,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Error::Invalid(_) | Error::Params(_) => Class::Rejected,
-            Error::Refused { .. } | Error::Conflict(_) => Class::Conflict,
+            Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
             Error::TooManyRuns { .. } => Class::TooMany,
             Error::Unavailable(_) | Error::OlderServer(_) => Class::Unavailable,
@@ -133,23 +116,12 @@ impl Error {
     }
 }
 
-impl From<Noun> for Error {
-    fn from(noun: Noun) -> Self {
-        Error::NoSuch(noun)
-    }
-}
-
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
         match error {
             store::Error::Unavailable(_) | store::Error::Damaged(_) => Error::Unavailable(error.to_string()),
-            store::Error::InUse(_)
-            | store::Error::NewerSchema { .. }
-            | store::Error::AlteredMigration { .. }
-            | store::Error::BadLocation(_)
-            | store::Error::BadOption(_)
-            | store::Error::Misused(_)
-            | store::Error::Corrupt(_) => Error::Bug(error.to_string()),
+            // The others occur only when a store is opened, or are bugs.
+            _ => Error::Bug(error.to_string()),
         }
     }
 }
@@ -160,12 +132,6 @@ impl From<CommitError> for Error {
             CommitError::Unavailable(_) => Error::Unavailable(error.to_string()),
             CommitError::Rejected(_) => Error::Bug(error.to_string()),
         }
-    }
-}
-
-impl From<Unfit> for Error {
-    fn from(unfit: Unfit) -> Self {
-        Error::Refused { message: unfit.message, nodes: unfit.nodes }
     }
 }
 

@@ -7,7 +7,7 @@ use downbeat_core::limits;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// How long work waits for a thread.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -17,7 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct HeavyWork {
     /// One permit for each running or waiting work.
     room: Arc<Semaphore>,
-    /// One permit for each running work.
     threads: Arc<Semaphore>,
 }
 
@@ -36,7 +35,7 @@ impl HeavyWork {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let busy = || Error::Busy("the server is busy with other large plans; try again".to_owned());
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| busy())?;
         let thread =

@@ -1,17 +1,15 @@
 //! Owns the server's metrics for Prometheus. They only count; nothing decides by them.
 
 mod nodes;
-mod stock;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use downbeat_api::Replica;
 use downbeat_core::execution::Status;
-use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
-use downbeat_core::{Change, Refusal};
 use downbeat_store::Tally;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -22,13 +20,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
 use self::nodes::PerNode;
-pub(crate) use self::stock::update;
-use crate::replica::Lag;
+use crate::parts::Parts;
 
 /// The metrics of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked
 /// up once, at the start.
 #[derive(Clone, Debug)]
-pub struct Metrics(Arc<Figures>);
+pub(crate) struct Metrics(Arc<Figures>);
 
 #[derive(Debug)]
 struct Figures {
@@ -95,14 +92,8 @@ struct Route {
 const LATENCY_S: [f64; 16] =
     [0.0001, 0.0003, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Metrics {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("downbeat");
         let runs = Family::<Label, Gauge>::default();
         registry.register("runs", "Runs by state", runs.clone());
@@ -155,20 +146,20 @@ impl Metrics {
     }
 
     /// Sets the runs that the store counts, at the start, before changes are counted one by one.
-    pub fn start_from(&self, tally: &Tally) {
+    pub(crate) fn start_from(&self, tally: &Tally) {
         for (state, count) in &tally.runs {
             self.0.runs[*state as usize].set(signed(*count));
         }
     }
 
-    pub fn run_moved(&self, from: Option<RunState>, to: RunState) {
+    pub(crate) fn run_moved(&self, from: Option<RunState>, to: RunState) {
         if let Some(from) = from {
             self.0.runs[from as usize].dec();
         }
         self.0.runs[to as usize].inc();
     }
 
-    pub fn set_nodes(&self, nodes: impl Iterator<Item = NodeStatus>) {
+    pub(crate) fn set_nodes(&self, nodes: impl Iterator<Item = NodeStatus>) {
         let mut counts = [0; NodeStatus::ALL.len()];
         for status in nodes {
             counts[status as usize] += 1;
@@ -178,45 +169,34 @@ impl Metrics {
         }
     }
 
-    /// Counts leases that this server committed.
-    pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
-        self.0.per_node.committed(changes);
+    pub(crate) fn per_node(&self) -> &PerNode {
+        &self.0.per_node
     }
 
-    /// Counts a refused claim of this server; ignores other changes.
-    pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
-        self.0.per_node.refused(change, refusal);
-    }
-
-    /// Sets the existing nodes: a node that no longer exists leaves the metrics.
-    pub(crate) fn name_nodes(&self, names: Vec<(NodeId, String)>) {
-        self.0.per_node.name(names);
-    }
-
-    pub fn execution_ended(&self, status: Status) {
+    pub(crate) fn execution_ended(&self, status: Status) {
         self.0.executions[status as usize].inc();
     }
 
-    pub fn observe_pending_to_leased(&self, waited: Duration) {
+    pub(crate) fn observe_pending_to_leased(&self, waited: Duration) {
         self.0.pending_to_leased.observe(waited.as_secs_f64());
     }
 
-    pub fn on_commit(&self, size: usize, elapsed: Duration) {
+    pub(crate) fn on_commit(&self, size: usize, elapsed: Duration) {
         self.0.commit_batch_size.observe(size as f64);
         self.0.commit_seconds.observe(elapsed.as_secs_f64());
     }
 
-    pub(crate) fn set_replica(&self, lag: &Lag) {
+    pub(crate) fn set_replica(&self, lag: &Replica) {
         self.set(Figure::Replica, 1);
         self.set(Figure::ReplicaConnected, u64::from(lag.connected));
         // An unknown lag must not look like a small one.
-        self.0.gauges[Figure::ReplicaLag as usize].set(lag.events.map_or(-1, signed));
-        self.0.replica_lag_seconds.set(lag.time.map_or(f64::NAN, |time| time.0.as_secs_f64()));
+        self.0.gauges[Figure::ReplicaLag as usize].set(lag.lag_events.map_or(-1, signed));
+        self.0.replica_lag_seconds.set(lag.lag.map_or(f64::NAN, |time| time.0.as_secs_f64()));
         self.set(Figure::ReplicaCopies, lag.copies);
     }
 
     /// `path` is the route's pattern: actual paths would create a series for every id.
-    pub fn on_request(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
+    pub(crate) fn on_request(&self, method: &str, path: &str, status: u16, elapsed: Duration) {
         let (method, path) = (method.to_owned(), path.to_owned());
         self.0
             .http_requests
@@ -225,13 +205,36 @@ impl Metrics {
         self.0.http_seconds.get_or_create(&Route { method, path }).observe(elapsed.as_secs_f64());
     }
 
-    pub fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         if let Some(bytes) = resident_bytes() {
             self.set(Figure::Memory, bytes);
         }
         let mut text = String::new();
         encode(&mut text, &self.0.registry).expect("writing to a string does not fail");
         text
+    }
+}
+
+/// Updates the metrics that are read from the server's state on request.
+pub(crate) async fn update(parts: &Parts) {
+    let metrics = &parts.metrics;
+    {
+        let board = parts.dispatcher.board();
+        metrics.set(Figure::QueueDepth, board.waiting() as u64);
+        metrics.set(Figure::PollsParked, board.parked() as u64);
+        metrics.set_nodes(board.nodes().map(|node| node.status));
+        let named = board.nodes().map(|node| (node.id, node.description.hostname.clone()));
+        metrics.per_node().name(named.collect());
+        metrics.set(Figure::NodesHeld, board.held_nodes() as u64);
+    }
+    metrics.set(Figure::RunsWaiting, parts.admission.waiting() as u64);
+    if let Some(replica) = &parts.replica {
+        metrics.set_replica(&replica.lag(parts.clock.now()));
+    }
+    // Read first: events that are published in between must not look like a negative lag.
+    let published = parts.feed.last_seq();
+    if let Ok(committed) = parts.store.last_seq().await {
+        metrics.set(Figure::FeedLag, committed.saturating_sub(published));
     }
 }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::Fault;
 use downbeat_store::{Hint, OutputChunk, Store};
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
+
+use crate::signal::heard;
 
 /// Messages that may wait for the next write; each is bounded by the size of a gRPC message.
 const QUEUE: usize = 256;
@@ -30,7 +31,7 @@ impl Outputs {
     pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> Self {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
-        let announce = grown.clone();
+        let sender = grown.clone();
         let others = announce_others(store.hints(), grown.clone());
         tokio::spawn(async move { stop.run_until_cancelled(others).await });
         let gatherer = async move {
@@ -46,12 +47,7 @@ impl Outputs {
                 for answer in answers {
                     let _ = answer.send(result.clone());
                 }
-                let mut executions: Vec<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
-                executions.dedup();
-                for execution in executions {
-                    // An error means that there is no follower.
-                    let _ = announce.send(execution);
-                }
+                announce(&sender, &chunks);
             }
         };
         tokio::spawn(gatherer.in_current_span());
@@ -71,9 +67,8 @@ impl Outputs {
     }
 
     /// Announces output that was not appended here.
-    pub(crate) fn announce(&self, execution: ExecutionId) {
-        // An error means that there is no follower.
-        let _ = self.grown.send(execution);
+    pub(crate) fn announce(&self, chunks: &[OutputChunk]) {
+        announce(&self.grown, chunks);
     }
 
     pub(crate) fn grown(&self) -> broadcast::Receiver<ExecutionId> {
@@ -81,18 +76,22 @@ impl Outputs {
     }
 }
 
-/// Announces output that other servers received.
+fn announce(grown: &broadcast::Sender<ExecutionId>, chunks: &[OutputChunk]) {
+    let mut executions: Vec<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
+    executions.dedup();
+    for execution in executions {
+        // An error means that there is no follower.
+        let _ = grown.send(execution);
+    }
+}
+
 async fn announce_others(mut hints: broadcast::Receiver<Hint>, announce: broadcast::Sender<ExecutionId>) {
     loop {
-        match hints.recv().await {
-            Ok(Hint::Output(executions)) => {
-                for execution in executions.iter() {
-                    let _ = announce.send(*execution);
-                }
+        // Followers also check without announcements, so missed hints do no harm.
+        if let Some(Hint::Output(executions)) = heard(&mut hints).await {
+            for execution in executions.iter() {
+                let _ = announce.send(*execution);
             }
-            // Followers also check without announcements.
-            Ok(_) | Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => return,
         }
     }
 }

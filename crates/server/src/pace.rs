@@ -2,8 +2,7 @@
 //! have megabytes, and a slow reader keeps what it has read in memory.
 
 use downbeat_core::Event;
-
-use crate::size::size;
+use serde::Serialize;
 
 /// Few at first, and more as long as they are small.
 const FIRST: u32 = 10;
@@ -27,7 +26,6 @@ impl Pace {
         self.at_once
     }
 
-    /// Adapts the pace to the events that were read.
     pub(crate) fn note(&mut self, events: &[Event]) {
         self.set_by(events.iter().map(size).sum());
     }
@@ -35,6 +33,24 @@ impl Pace {
     fn set_by(&mut self, bytes: usize) {
         self.at_once = if bytes > LARGE_BYTES { FIRST } else { (self.at_once * 2).min(MOST) };
     }
+}
+
+/// Returns the size of a row as JSON, in bytes. A row that cannot be serialized fails when it is sent.
+pub(crate) fn size<T: Serialize>(row: &T) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    let _ = serde_json::to_writer(&mut count, row);
+    count.0
 }
 
 #[cfg(test)]

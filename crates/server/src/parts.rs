@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::ids::ServerId;
-use downbeat_core::{Applied, Change, Timestamp};
-use downbeat_proto::message::Fault;
-use downbeat_store::Store;
+use downbeat_store::{ServerRecord, Store};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -23,7 +21,6 @@ use crate::runs::Runs;
 use crate::settings::Settings;
 use crate::surroundings::Chance;
 
-/// The parts of one server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub store: Arc<dyn Store>,
@@ -38,8 +35,8 @@ pub(crate) struct Parts {
     pub metrics: Metrics,
     pub settings: Arc<Settings>,
     pub server: ServerId,
-    pub name: Arc<str>,
-    pub started_at: Timestamp,
+    /// This server as an entry in the list of servers, as of its start.
+    pub itself: Arc<ServerRecord>,
     pub clock: Clock,
     pub chance: Chance,
     pub last_sign: LastSign,
@@ -51,11 +48,4 @@ pub(crate) struct Parts {
     pub closing: CancellationToken,
     /// Names this server in its log lines.
     pub span: Span,
-}
-
-impl Parts {
-    /// Commits changes of an agent.
-    pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, Fault> {
-        self.journal.commit(changes).await.map_err(|error| Fault::Unavailable(error.to_string()))
-    }
 }

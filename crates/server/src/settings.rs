@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use downbeat_api::request::HTTP_PORT;
+use downbeat_core::node::Health;
 use downbeat_core::{Span, limits};
 
 /// Plain values; the doc comments are the manual.
@@ -47,6 +48,10 @@ pub struct Settings {
 impl Settings {
     pub const HTTP_PORT: u16 = HTTP_PORT;
     pub const GRPC_PORT: u16 = 4681;
+
+    pub(crate) fn health(&self) -> Health {
+        Health { stale_after: self.node_stale_after.0, offline_after: self.node_offline_after.0 }
+    }
 }
 
 impl Default for Settings {

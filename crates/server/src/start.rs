@@ -16,7 +16,6 @@ pub use self::server::Server;
 use crate::settings::Settings;
 use crate::surroundings::Surroundings;
 
-/// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -49,7 +48,6 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
     }
 }
 
-/// The store that a server reads.
 enum State {
     Own(Arc<dyn store::Store>),
     Copy(Arc<dyn store::Replica>),

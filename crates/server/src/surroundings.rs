@@ -7,12 +7,9 @@ use downbeat_core::{Dice, Timestamp};
 
 use crate::clock::Wall;
 
-/// The time and randomness of a server.
 #[derive(Clone)]
 pub struct Surroundings {
-    /// This machine's clock.
     pub wall: Wall,
-    /// The seed of all randomness.
     pub seed: u64,
 }
 

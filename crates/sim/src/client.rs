@@ -7,7 +7,7 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Caller, Class, Drain, Force, Service, Submit};
+use downbeat_server::{Caller, Class, Drain, Error, Force, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
@@ -19,14 +19,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Calls a random server. Returns nothing if the server does not respond in time or crashes.
 async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Service) -> F) -> Option<T> {
-    let servers = cluster.shape.servers as u64;
-    let server = usize::try_from(cluster.world.below(servers)).expect("an index fits in usize");
-    let (service, gate) = cluster.service(server)?;
-    tokio::select! {
-        biased;
-        () = gate.closed() => None,
-        answer = tokio::time::timeout(RESPONSE_TIMEOUT, what(service)) => answer.ok(),
-    }
+    let (service, gate) = cluster.service(cluster.world.index(cluster.shape.servers))?;
+    gate.run(tokio::time::timeout(RESPONSE_TIMEOUT, what(service))).await?.ok()
 }
 
 /// Submits one run after a random delay, and may cancel it.
@@ -77,29 +71,33 @@ async fn pause_for_a_while(cluster: &Cluster, run: &RunId) {
     let paused = run.clone();
     let _ = ask(cluster, |service| async move { service.pause(&SIM, &paused).await }).await;
     tokio::time::sleep(cluster.world.up_to(Duration::from_secs(20))).await;
-    loop {
-        let resumed = run.clone();
-        match ask(cluster, |service| async move { service.resume(&SIM, &resumed).await }).await {
-            Some(Ok(())) => return,
-            // The run has ended, or the pause never arrived.
-            Some(Err(error)) if error.class() != Class::Unavailable => return,
+    // The resumption is refused if the run has ended, or if the pause never arrived.
+    let resume = |service: Service, run: RunId| async move { service.resume(&SIM, &run).await };
+    until_decided(cluster, run, usize::MAX, resume).await;
+}
+
+/// Repeats a request for a run until a server has decided it; returns whether it was accepted.
+async fn until_decided<F: Future<Output = Result<(), Error>>>(
+    cluster: &Cluster,
+    run: &RunId,
+    attempts: usize,
+    what: impl Fn(Service, RunId) -> F,
+) -> bool {
+    for _ in 0..attempts {
+        match ask(cluster, |service| what(service, run.clone())).await {
+            Some(Ok(())) => return true,
+            Some(Err(error)) if error.class() != Class::Unavailable => return false,
             Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
         }
     }
+    false
 }
 
 async fn cancel_run(cluster: &Cluster, run: &RunId) {
     cluster.world.log(format_args!("{run} will be cancelled"));
-    for _ in 0..20 {
-        let wanted = run.clone();
-        match ask(cluster, |service| async move { service.cancel(&SIM, &wanted).await }).await {
-            Some(Ok(())) => {
-                cluster.world.truth(|truth| truth.counts.cancels += 1);
-                return;
-            }
-            Some(Err(error)) if error.class() != Class::Unavailable => return,
-            Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
-        }
+    let cancel = |service: Service, run: RunId| async move { service.cancel(&SIM, &run).await };
+    if until_decided(cluster, run, 20, cancel).await {
+        cluster.world.truth(|truth| truth.counts.cancels += 1);
     }
 }
 

@@ -281,11 +281,8 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
             wall: Arc::new(move || clock.now()),
             seed: cluster.chance(host, session),
         };
-        let started = tokio::select! {
-            biased;
-            () = gate.closed() => continue,
-            started = start_within(cluster.server_settings(number), store, surroundings) => started,
-        };
+        let started = start_within(cluster.server_settings(number), store, surroundings);
+        let Some(started) = gate.run(started).await else { continue };
         let server = match started {
             Ok(server) => server,
             Err(error) => {
@@ -297,17 +294,9 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
         cluster.world.log(format_args!("{host} is up, session {session}"));
         slot.session().service = Some(server.service().clone());
         cluster.network.listen(host, server.link(), gate.clone());
-        tokio::select! {
-            biased;
-            () = gate.closed() => continue,
-            () = slot.stop.notified() => {}
-        }
+        let Some(()) = gate.run(slot.stop.notified()).await else { continue };
         slot.session().service = None;
-        tokio::select! {
-            biased;
-            () = gate.closed() => continue,
-            () = server.stop() => {}
-        }
+        let Some(()) = gate.run(server.stop()).await else { continue };
         cluster.world.log(format_args!("{host} stopped"));
         cluster.network.hang_up(host);
         slot.end(Duration::from_secs(1));
@@ -341,11 +330,7 @@ async fn keep_agent(cluster: Arc<Cluster>, number: usize) {
             () = gate.closed() => None,
             () = slot.stop.notified() => {
                 handle.drain();
-                tokio::select! {
-                    biased;
-                    () = gate.closed() => None,
-                    ended = handle.wait() => Some(ended),
-                }
+                gate.run(handle.wait()).await
             }
             ended = handle.wait() => Some(ended),
         };

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::client;
 use crate::cluster::Cluster;
 use crate::network::NetworkFaults;
-use crate::stranger;
 use crate::world::{HostId, World};
+use crate::{client, stranger};
 
 /// The kinds of faults of a seed. A few kinds at a time find more than all at once.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kinds {
     pub(crate) server_crashes: bool,
     pub(crate) agent_crashes: bool,
@@ -42,21 +41,6 @@ impl Kinds {
             strangers: world.below(4) == 0,
         }
     }
-
-    pub(crate) fn none() -> Self {
-        Self {
-            server_crashes: false,
-            agent_crashes: false,
-            restarts: false,
-            partitions: false,
-            weather: false,
-            store: false,
-            clocks: false,
-            drains: false,
-            deletions: false,
-            strangers: false,
-        }
-    }
 }
 
 /// Injects faults for `duration`. Lasting faults end by themselves or with `heal`.
@@ -82,17 +66,16 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
                 cluster.clock(host).jump(by_us);
             }
             8 if kinds.drains => {
-                let HostId::Agent(number) = agent(&world, cluster) else { continue };
+                let number = world.index(cluster.shape.agents);
                 tokio::spawn(client::drain(cluster.clone(), number, last(30)));
             }
             9 if kinds.deletions => {
-                let HostId::Agent(number) = agent(&world, cluster) else { continue };
+                let number = world.index(cluster.shape.agents);
                 tokio::spawn(client::delete(cluster.clone(), number));
             }
             10 if kinds.strangers => {
-                let HostId::Agent(number) = agent(&world, cluster) else { continue };
-                let to = server(&world, cluster);
-                tokio::spawn(stranger::register(cluster.clone(), number, to));
+                let number = world.index(cluster.shape.agents);
+                tokio::spawn(stranger::register(cluster.clone(), number, server(&world, cluster)));
             }
             _ => {}
         }
@@ -108,13 +91,11 @@ pub(crate) fn heal(cluster: &Cluster) {
 }
 
 fn server(world: &World, cluster: &Cluster) -> HostId {
-    HostId::Server(
-        usize::try_from(world.below(cluster.shape.servers as u64)).expect("an index fits in usize"),
-    )
+    HostId::Server(world.index(cluster.shape.servers))
 }
 
 fn agent(world: &World, cluster: &Cluster) -> HostId {
-    HostId::Agent(usize::try_from(world.below(cluster.shape.agents as u64)).expect("an index fits in usize"))
+    HostId::Agent(world.index(cluster.shape.agents))
 }
 
 fn any(world: &World, cluster: &Cluster) -> HostId {

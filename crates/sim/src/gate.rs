@@ -26,6 +26,15 @@ impl Gate {
         }
     }
 
+    /// Runs a future; returns `None` if the host crashes first.
+    pub(crate) async fn run<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.closed() => None,
+            done = future => Some(done),
+        }
+    }
+
     /// Waits until the host has crashed.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;

@@ -11,6 +11,19 @@ fn chance(dice: &mut Dice, one_in: u64) -> bool {
     dice.below(one_in) == 0
 }
 
+/// Sets a field in one of `one_in` cases.
+fn sometimes(
+    dice: &mut Dice,
+    one_in: u64,
+    on: &mut Value,
+    field: &str,
+    value: impl FnOnce(&mut Dice) -> Value,
+) {
+    if chance(dice, one_in) {
+        on[field] = value(dice);
+    }
+}
+
 fn pick<'a>(dice: &mut Dice, from: &'a [&'a str]) -> &'a str {
     from[usize::try_from(dice.below(from.len() as u64)).expect("an index fits in usize")]
 }
@@ -23,27 +36,14 @@ fn task(name: &str, dice: &mut Dice) -> Value {
         _ => json!({"backend": "test", "action": "flaky", "params": {"succeed_on": 1}}),
     };
     task["name"] = json!(name);
-    if chance(dice, 3) {
-        task["condition"] = json!(pick(dice, &CONDITIONS));
-    }
-    if chance(dice, 3) {
-        task["retry"] = json!({"max": 1 + dice.below(3), "delay": "1s", "max_delay": "5s"});
-    }
-    if chance(dice, 3) {
-        task["timeout"] = json!(format!("{}s", 2 + dice.below(20)));
-    }
-    if chance(dice, 3) {
-        task["delivery"] = json!(pick(dice, &["at_least_once", "at_most_once"]));
-    }
-    if chance(dice, 3) {
-        task["on_disconnect"] = json!(pick(dice, &["stop", "continue"]));
-    }
-    if chance(dice, 8) {
-        task["cache"] = json!(true);
-    }
-    if chance(dice, 4) {
-        task["limits"] = limits(dice);
-    }
+    sometimes(dice, 3, &mut task, "condition", |dice| json!(pick(dice, &CONDITIONS)));
+    let retry = |dice: &mut Dice| json!({"max": 1 + dice.below(3), "delay": "1s", "max_delay": "5s"});
+    sometimes(dice, 3, &mut task, "retry", retry);
+    sometimes(dice, 3, &mut task, "timeout", |dice| json!(format!("{}s", 2 + dice.below(20))));
+    sometimes(dice, 3, &mut task, "delivery", |dice| json!(pick(dice, &["at_least_once", "at_most_once"])));
+    sometimes(dice, 3, &mut task, "on_disconnect", |dice| json!(pick(dice, &["stop", "continue"])));
+    sometimes(dice, 8, &mut task, "cache", |_| json!(true));
+    sometimes(dice, 4, &mut task, "limits", limits);
     task
 }
 
@@ -60,9 +60,7 @@ fn limits(dice: &mut Dice) -> Value {
 fn for_each(dice: &mut Dice) -> Value {
     let items: Vec<u64> = (0..dice.below(5)).collect();
     let mut each = json!({"items": items});
-    if chance(dice, 2) {
-        each["max_parallel"] = json!(1 + dice.below(2));
-    }
+    sometimes(dice, 2, &mut each, "max_parallel", |dice| json!(1 + dice.below(2)));
     each
 }
 
@@ -76,9 +74,7 @@ fn target(agents: usize, dice: &mut Dice) -> Value {
 
 fn placement(agents: usize, dice: &mut Dice) -> Value {
     let mut placement = json!({});
-    if chance(dice, 2) {
-        placement["max_per_node"] = json!(1 + dice.below(2));
-    }
+    sometimes(dice, 2, &mut placement, "max_per_node", |dice| json!(1 + dice.below(2)));
     if chance(dice, 6) && agents > 1 {
         placement["forbid"] = json!([format!("n{}", dice.below(agents as u64))]);
     }
@@ -92,9 +88,7 @@ fn rollout(dice: &mut Dice) -> Value {
         _ => json!([1, "100%"]),
     };
     let mut rollout = json!({"batch": batch, "max_failures": dice.below(3)});
-    if chance(dice, 2) {
-        rollout["pause"] = json!(format!("{}s", 1 + dice.below(5)));
-    }
+    sometimes(dice, 2, &mut rollout, "pause", |dice| json!(format!("{}s", 1 + dice.below(5))));
     rollout
 }
 
@@ -110,9 +104,7 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
             let leaves: Vec<Value> =
                 (0..1 + dice.below(3)).map(|leaf| task(&format!("t{index}l{leaf}"), dice)).collect();
             let mut branch = json!({"name": name, "tasks": leaves});
-            if chance(dice, 3) {
-                branch["condition"] = json!(pick(dice, &CONDITIONS));
-            }
+            sometimes(dice, 3, &mut branch, "condition", |dice| json!(pick(dice, &CONDITIONS)));
             branch
         } else {
             let mut leaf = task(&name, dice);
@@ -152,25 +144,15 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     if exclusive {
         job["exclusive"] = json!(true);
     }
-    if chance(dice, 4) {
-        job["priority"] = json!(dice.below(3));
-    }
+    sometimes(dice, 4, &mut job, "priority", |dice| json!(dice.below(3)));
     if fleet {
         job["target"] = target(agents, dice);
     } else if chance(dice, 2) {
         job["placement"] = placement(agents, dice);
     }
-    if chance(dice, 4) {
-        job["max_parallel"] = json!(1 + dice.below(4));
-    }
-    if chance(dice, 6) {
-        job["limits"] = limits(dice);
-    }
-    if chance(dice, 4) {
-        job["placement_timeout"] = json!(format!("{}s", 10 + dice.below(60)));
-    }
-    if chance(dice, 5) {
-        job["timeout"] = json!(format!("{}s", 10 + dice.below(80)));
-    }
+    sometimes(dice, 4, &mut job, "max_parallel", |dice| json!(1 + dice.below(4)));
+    sometimes(dice, 6, &mut job, "limits", limits);
+    sometimes(dice, 4, &mut job, "placement_timeout", |dice| json!(format!("{}s", 10 + dice.below(60))));
+    sometimes(dice, 5, &mut job, "timeout", |dice| json!(format!("{}s", 10 + dice.below(80))));
     job
 }

@@ -8,14 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use downbeat_agent::Connector;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, OutputChunk, Poll, PollAnswer, Receipt, Register,
-    Report, ReportAnswer, Welcome,
+    Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, Output, OutputChunk, Poll, PollAnswer, Receipt,
+    Register, Report, ReportAnswer, Welcome,
 };
 use downbeat_proto::{Link, deadline, poll_deadline};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::gate::Gate;
+use crate::truth::Recorded;
 use crate::world::{HostId, World};
 
 /// The same as the real client's.
@@ -311,9 +312,9 @@ impl Link for Wire {
         let receipts = answer.receipts.iter().skip(report.started.len());
         for (finished, receipt) in report.finished.into_iter().zip(receipts) {
             if *receipt == Receipt::Recorded {
-                let (world, held) = (&self.network.world, finished.held);
-                let now = world.now();
-                world.truth(|truth| truth.recorded(held.execution, held.token, finished.outcome, now));
+                let Finished { held, outcome, .. } = finished;
+                let receipt = Recorded { held, outcome, at: self.network.world.now() };
+                self.network.world.truth(|truth| truth.receipts.push(receipt));
             }
         }
         Ok(answer)

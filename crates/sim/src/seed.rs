@@ -107,24 +107,20 @@ fn disks() -> tempfile::TempDir {
 }
 
 fn shape(world: &World, seed: u64) -> Shape {
-    let interval_s = [1, 2, 5][usize::try_from(world.below(3)).expect("an index fits in usize")];
-    let servers = 1 + usize::try_from(world.below(3)).expect("it is small");
+    let interval_s = [1, 2, 5][world.index(3)];
+    let servers = 1 + world.index(3);
     Shape {
         servers,
         is_shared: servers > 1 || world.below(2) == 0,
         server_stale_after: Duration::from_secs(5 + world.below(10)),
-        agents: 2 + usize::try_from(world.below(3)).expect("it is small"),
+        agents: 2 + world.index(3),
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),
         // At most half of a lease: otherwise work that must not overlap cannot be stopped in time.
         grace: world.up_to(Duration::from_secs(interval_s)),
         clock_error: Duration::from_secs(world.below(4)),
         // In every third seed the agents' clocks are hours off: their times must not decide anything.
-        agent_clock_error: if seed.is_multiple_of(3) {
-            Duration::from_secs(7 * 3600)
-        } else {
-            Duration::ZERO
-        },
+        agent_clock_error: Duration::from_secs(if seed.is_multiple_of(3) { 7 * 3600 } else { 0 }),
         drift_ppm: world.below(2) * 500,
         max_concurrent_runs: match world.below(3) {
             0 => Some(1 + u32::try_from(world.below(3)).expect("it is small")),
@@ -138,17 +134,16 @@ async fn simulate(setup: Setup) -> Outcome {
     let _log = setup.log.then(|| crate::trace::log_into(world.clone()));
     let disks = disks();
     let mut shape = shape(&world, setup.seed);
-    let kinds = if setup.faults { Kinds::draw(&world) } else { Kinds::none() };
+    let kinds = if setup.faults { Kinds::draw(&world) } else { Kinds::default() };
     if !kinds.clocks {
         (shape.clock_error, shape.agent_clock_error, shape.drift_ppm) = (Duration::ZERO, Duration::ZERO, 0);
     }
     world.log(format_args!("seed {}: {shape:?} {kinds:?}", setup.seed));
     let cluster = Cluster::start(&world, setup.seed, shape, disks.path(), setup.broken);
     let faulty = Duration::from_secs(30) + world.up_to(Duration::from_secs(90));
-    let clients: Vec<_> = (0..2 + world.below(5))
+    let clients: Vec<_> = (0..2 + world.index(5))
         .map(|number| {
             let cancel = world.below(4) == 0;
-            let number = usize::try_from(number).expect("it is small");
             tokio::spawn(client::submit(cluster.clone(), number, faulty / 2, cancel))
         })
         .collect();
@@ -165,10 +160,8 @@ async fn simulate(setup: Setup) -> Outcome {
         }
         if healed.elapsed() > END_TIMEOUT {
             let open: Vec<String> = open.iter().map(|run| run.id.to_string()).collect();
-            let what = format!(
-                "{END_TIMEOUT:?} after everything healed these runs have not ended: {}",
-                open.join(", ")
-            );
+            let open = open.join(", ");
+            let what = format!("{END_TIMEOUT:?} after everything healed these runs have not ended: {open}");
             violations.push(Violation { checker: Checker::Ends, what });
             break;
         }

@@ -92,26 +92,12 @@ impl ServerStore {
     /// Waits for the request's delivery; the call takes effect after it.
     async fn send_request(&self) -> Result<(), Error> {
         self.gate.pass().await;
+        self.travel().await
+    }
+
+    /// Waits for the delivery in one direction.
+    async fn travel(&self) -> Result<(), Error> {
         let troubles = self.health.get();
-        self.travel(&troubles).await;
-        self.gate.pass().await;
-        if self.health.get().away_from.contains(&self.host) {
-            return Err(away());
-        }
-        Ok(())
-    }
-
-    /// Waits for the response's delivery.
-    async fn receive_response(&self) -> Result<(), Error> {
-        self.travel(&self.health.get()).await;
-        self.gate.pass().await;
-        if self.health.get().away_from.contains(&self.host) {
-            return Err(away());
-        }
-        Ok(())
-    }
-
-    async fn travel(&self, troubles: &StoreFaults) {
         let mut delay = self.world.up_to(troubles.delay);
         if self.world.happens(troubles.slow_permille) {
             delay += self.world.up_to(Duration::from_secs(8));
@@ -119,6 +105,8 @@ impl ServerStore {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
+        self.gate.pass().await;
+        if self.health.get().away_from.contains(&self.host) { Err(away()) } else { Ok(()) }
     }
 
     async fn apply(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
@@ -268,7 +256,7 @@ impl Wrapper for ServerStore {
     {
         self.send_request().await?;
         let result = read.await?;
-        self.receive_response().await?;
+        self.travel().await?;
         Ok(result)
     }
 
@@ -284,7 +272,7 @@ impl Wrapper for ServerStore {
         }
         let result = write.await?;
         let lost = self.world.happens(self.health.get().fail_after_permille);
-        self.receive_response().await?;
+        self.travel().await?;
         if lost { Err(away()) } else { Ok(result) }
     }
 
@@ -299,7 +287,7 @@ impl Wrapper for ServerStore {
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
         self.send_request().await?;
         let now = self.is_shared.then(|| self.world.now());
-        self.receive_response().await?;
+        self.travel().await?;
         Ok(now)
     }
 

@@ -3,7 +3,7 @@
 use downbeat_backends::Identity;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Outcome, Verdict};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_proto::message::LeaseRef;
 
 /// All facts, in order of time.
@@ -80,15 +80,5 @@ pub struct Counts {
 impl Truth {
     pub(crate) fn of(&self, execution: ExecutionId) -> impl Iterator<Item = &Process> {
         self.processes.iter().filter(move |process| process.identity.execution == execution)
-    }
-
-    pub(crate) fn recorded(
-        &mut self,
-        execution: ExecutionId,
-        token: LeaseToken,
-        outcome: Outcome,
-        at: Timestamp,
-    ) {
-        self.receipts.push(Recorded { held: LeaseRef { execution, token }, outcome, at });
     }
 }

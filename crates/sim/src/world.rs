@@ -65,6 +65,11 @@ impl World {
         self.draw(|dice| dice.below(bound))
     }
 
+    /// Returns a random index of a list of this length.
+    pub(crate) fn index(&self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("an index fits in usize")
+    }
+
     pub(crate) fn up_to(&self, limit: Duration) -> Duration {
         self.draw(|dice| dice.up_to(limit))
     }

@@ -1,13 +1,12 @@
 //! Owns the safe side: the command to start, its result, and waiting for its end.
 
 use std::ffi::{CStr, CString, c_char};
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::ptr;
 use std::sync::OnceLock;
+use std::{io, ptr};
 
 use crate::child::{self, Plan};
 use crate::clone::{self, Stack};

@@ -1,11 +1,8 @@
 //! Owns how a store becomes the copy of another: the data that every store sends (`Source`), and the writes of a
 //! replica's store (`Replica`). Nothing here decides: events are applied by the rules of `tables`, rows are copied.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use downbeat_core::change::{Event, Refusal};
+use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId, SessionId};
 use downbeat_core::limits;
@@ -15,9 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::memory::MemoryStore;
-use crate::port::{Error, OutputChunk, ServerRecord, Store};
-use crate::sqlite::SqliteStore;
+use crate::port::{Error, OutputChunk, Result, ServerRecord, Store};
 
 /// Rows per part of a snapshot: few enough for a few megabytes at most. Definitions are the large ones.
 pub(crate) const NODES_PER_PART: usize = 200;
@@ -84,10 +79,10 @@ pub enum Diverged {
 #[async_trait]
 pub trait Replica: Store {
     /// Returns true if the store contains a complete copy.
-    async fn is_copied(&self) -> Result<bool, Error>;
+    async fn is_copied(&self) -> Result<bool>;
     /// Replaces everything with a snapshot. Readers see the old state until the snapshot is complete; without its end
     /// nothing changes. Returns the snapshot's sequence number.
-    async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64, Error>;
+    async fn replace(&self, parts: mpsc::Receiver<Part>) -> Result<u64>;
     /// Applies events of another store with their numbers, in their order, all or none. Output comes with them, so that
     /// a reader who sees an execution's end also finds its output; it is appended as by
     /// [`DirectWrites::append_output`](crate::DirectWrites::append_output).
@@ -96,29 +91,13 @@ pub trait Replica: Store {
         events: &[Event],
         output: &[OutputChunk],
         keep_bytes: u64,
-    ) -> Result<Replicated, Error>;
+    ) -> Result<Replicated>;
     /// Removes everything that the other store has removed.
-    async fn forget(&self, kept: &Kept) -> Result<(), Error>;
+    async fn forget(&self, kept: &Kept) -> Result<()>;
     /// Records heartbeats of the other store; those of other sessions are ignored.
-    async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error>;
+    async fn see_nodes(&self, seen: &[Seen]) -> Result<()>;
     /// Replaces the list of servers.
-    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error>;
-}
-
-/// Opens a store for a copy: `sqlite:PATH`, new or already a replica's, or `memory:`.
-pub async fn open_replica(location: &str) -> Result<Arc<dyn Replica>, Error> {
-    if location == "memory:" {
-        return Ok(Arc::new(MemoryStore::new()));
-    }
-    if location.starts_with("postgres://") || location.starts_with("postgresql://") {
-        return Err(Error::Misused(
-            "a replica cannot use PostgreSQL; use --store sqlite:PATH or memory:".to_owned(),
-        ));
-    }
-    match location.strip_prefix("sqlite:") {
-        Some(path) if !path.is_empty() => Ok(Arc::new(SqliteStore::open_replica(Path::new(path)).await?)),
-        _ => Err(Error::BadLocation(location.to_owned())),
-    }
+    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<()>;
 }
 
 /// The error if a snapshot has no end.
@@ -136,6 +115,16 @@ pub(crate) fn follows(last: u64, events: &[Event]) -> Result<(), Diverged> {
         last = event.seq;
     }
     Ok(())
+}
+
+/// Returns the changes to apply: without the guards that only the primary can check.
+pub(crate) fn replayed(events: &[Event]) -> Vec<Change> {
+    events.iter().map(|event| event.change.without_volatile_guards()).collect()
+}
+
+pub(crate) fn refused(event: &Event, refusal: Refusal) -> Replicated {
+    let (seq, kind) = (event.seq, event.change.kind().to_owned());
+    Replicated::Diverged(Diverged::Refused { seq, kind, refusal })
 }
 
 /// Returns the time before which deletions of nodes are forgotten when runs are pruned before `before`.

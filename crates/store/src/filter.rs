@@ -1,4 +1,5 @@
-//! Owns the SQL text of counts and filtered lists, for both dialects: `$n` placeholders and their arguments.
+//! Owns the SQL text that both dialects share: counts and filtered lists, with `$n` placeholders and their arguments, and
+//! the writes that follow from the columns of a row.
 
 use crate::port::{ExecutionFilter, RunFilter};
 use crate::rows::{Code, Text, Value, condition, small};
@@ -15,6 +16,37 @@ pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROU
 /// Excludes reused results: nothing was executed for them.
 pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
      WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
+
+/// Declares texts and statements that are built once, when they are first used.
+macro_rules! lazy {
+    ($($(#[$doc:meta])* $vis:vis $name:ident: $type:ty = $value:expr;)+) => {
+        $($(#[$doc])* $vis static $name: std::sync::LazyLock<$type> = std::sync::LazyLock::new(|| $value);)+
+    };
+}
+pub(crate) use lazy;
+
+/// Declares the writes of a commit whose texts differ only in the dialect's own `Write`.
+macro_rules! writes {
+    () => {
+        $crate::filter::lazy! {
+            PUT_NODES: Write = Write::upsert::<$crate::rows::DescribedRow<'_>>("nodes");
+            PUT_PRESENCE: Write = Write::upsert::<$crate::rows::NodeLiveRow>("presence");
+            UPDATE_NODES: Write = Write::update::<$crate::rows::NodeLiveRow>("presence", |column| {
+                ["status", "draining"].contains(&column)
+            });
+            SET_PROBLEMS: Write = Write::update::<$crate::rows::ProblemsRow<'_>>("nodes", |_| true);
+            CREATE_RUNS: Write = Write::insert::<$crate::rows::RunRow<'_>>("runs");
+            DEFINE_RUNS: Write = Write::insert::<$crate::rows::DefinedRow<'_>>("definitions");
+            UPDATE_RUNS: Write = Write::update::<$crate::rows::RunLiveRow<'_>>("runs", |_| true);
+            INSERT_EXECUTIONS: Write = Write::insert::<$crate::rows::ExecutionRow<'_>>("executions");
+            UPDATE_EXECUTIONS: Write = Write::update::<$crate::rows::StateColumns<'_>>("executions", |_| true);
+            FAIL_EXECUTIONS: Write = Write::update::<$crate::rows::FailedRow<'_>>("executions", |_| true);
+            PUT_HOLDS: Write = Write::upsert::<$crate::rows::HoldRow<'_>>("holds");
+            INSERT_USES: Write = Write::insert::<$crate::rows::LimitUseRow<'_>>("limit_uses");
+        }
+    };
+}
+pub(crate) use writes;
 
 /// An argument of a statement.
 pub(crate) type Arg = Box<dyn Value>;

@@ -17,9 +17,9 @@ mod read;
 mod rows;
 mod sqlite;
 
-pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen, open_replica};
+pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen};
 pub use memory::MemoryStore;
-pub use open::open;
+pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
     Listed, NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source,

@@ -19,7 +19,7 @@
 //! the rule, refuse a store with a newer schema. Their rows in `migrations` have no `works_since` and do not need it:
 //! every program with the rule has those migrations in its own list.
 
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// One step of the schema. A released step is never edited: its checksum is stored with its number.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Migration {
 }
 
 /// Returns the migrations to run, or an error if this program must not use the store.
-pub(crate) fn missing<'a>(known: &'a [Migration], ran: &[Ran]) -> Result<Vec<&'a Migration>, Error> {
+pub(crate) fn missing<'a>(known: &'a [Migration], ran: &[Ran]) -> Result<Vec<&'a Migration>> {
     let newest = known.last().map_or(0, |migration| migration.number);
     let too_new = |ran: &&Ran| ran.number > newest && ran.works_since.is_none_or(|since| since > newest);
     if let Some(ran) = ran.iter().filter(too_new).max_by_key(|ran| ran.number) {

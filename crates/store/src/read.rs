@@ -21,8 +21,8 @@ use crate::filter::{
     Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text,
 };
 use crate::port::{
-    Admission, Error, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
-    OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
+    Admission, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
+    OutputChunk, Page, Result, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{Code, Record, condition, count, int};
 
@@ -32,29 +32,29 @@ pub(crate) trait Database: Send + Sync {
     const LAST_SEQ: &'static str;
 
     /// Reads the rows of a record's SELECT, followed by `rest`.
-    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>, Error>;
+    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>>;
 
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error>;
+    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>>;
 
     async fn fetch_cached(
         &self,
         cluster: ClusterId,
         keys: &[Arc<str>],
-    ) -> Result<BTreeMap<Arc<str>, Execution>, Error>;
+    ) -> Result<BTreeMap<Arc<str>, Execution>>;
 
-    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error>;
+    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>>;
 
-    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error>;
+    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()>;
 }
 
-async fn one<T: Record>(database: &impl Database, rest: &str, args: Vec<Arg>) -> Result<Option<T>, Error> {
+async fn one<T: Record>(database: &impl Database, rest: &str, args: Vec<Arg>) -> Result<Option<T>> {
     Ok(database.fetch(rest, args).await?.pop())
 }
 
-async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64, Error> {
+async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
 }
 
@@ -64,7 +64,7 @@ async fn list<T: Record>(
     (table, order): (&str, &str),
     condition: impl Fn() -> Where,
     page: Page,
-) -> Result<Listed<T>, Error> {
+) -> Result<Listed<T>> {
     let Where { clauses, args } = condition();
     let wanted = if clauses.is_empty() { String::new() } else { format!(" WHERE {}", clauses.join(" AND ")) };
     let total = number(database, &format!("SELECT count(*) FROM {table}{wanted}"), args).await?;
@@ -75,43 +75,43 @@ async fn list<T: Record>(
 
 #[async_trait]
 impl<D: Database> Events for D {
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>> {
         let mut args = vec![arg(int(filter.since)), arg(i64::from(limit))];
         args.extend(filter.run.as_ref().map(|run| text(run.as_str())));
         let of_run = if filter.run.is_some() { "run = $3 AND " } else { "" };
         self.fetch(&format!(" WHERE {of_run}seq > $1 ORDER BY seq LIMIT $2"), args).await
     }
 
-    async fn last_seq(&self) -> Result<u64, Error> {
+    async fn last_seq(&self) -> Result<u64> {
         number(self, D::LAST_SEQ, vec![]).await
     }
 }
 
 #[async_trait]
 impl<D: Database> Nodes for D {
-    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>> {
         let id: Option<Uuid> = name_or_id.parse().ok();
         let rest = " WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1";
         one(self, rest, vec![arg(id), text(name_or_id)]).await
     }
 
-    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
         let wanted = if cluster.is_some() { " WHERE n.cluster = $1" } else { "" };
         let args = cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
         self.fetch(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
     }
 
-    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>> {
         one(self, " WHERE n.id = $1", vec![arg(id.0)]).await
     }
 
-    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>> {
         let wanted = if node.is_some() { " WHERE node = $1" } else { "" };
         let args = node.into_iter().map(|node| arg(node.0)).collect();
         self.fetch(&format!("{wanted} ORDER BY node, at, session"), args).await
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
         let rest = " WHERE p.status <> $1 AND p.seen_at < $2 ORDER BY n.hostname, n.id";
         self.fetch(rest, vec![arg(NodeStatus::Offline.code()), arg(before.as_microsecond())]).await
     }
@@ -119,20 +119,20 @@ impl<D: Database> Nodes for D {
 
 #[async_trait]
 impl<D: Database> Runs for D {
-    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
     }
 
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
         list(self, ("runs r", "r.created_at DESC, r.id DESC"), || Where::runs(filter), page).await
     }
 
-    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+    async fn open_runs(&self) -> Result<Vec<RunRecord>> {
         let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
         self.fetch(rest, vec![]).await
     }
 
-    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
         let rest = concat!(" WHERE state ", condition!(open runs), " ORDER BY created_at, id");
         self.fetch(rest, vec![]).await
     }
@@ -140,53 +140,49 @@ impl<D: Database> Runs for D {
 
 #[async_trait]
 impl<D: Database> Executions for D {
-    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>> {
         one(self, " WHERE id = $1", vec![arg(id.0)]).await
     }
 
-    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         self.fetch_executions(ids).await
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>> {
         list(self, ("executions", "id"), || Where::executions(filter), page).await
     }
 
-    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
     }
 
-    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+    async fn open_executions(&self) -> Result<Vec<Execution>> {
         self.fetch(concat!(" WHERE ", condition!(open executions), " ORDER BY id"), vec![]).await
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
         self.fetch(&format!(" WHERE lease_node = $1 AND {HELD} ORDER BY id"), vec![arg(node.0)]).await
     }
 
-    async fn cached(
-        &self,
-        cluster: ClusterId,
-        keys: &[Arc<str>],
-    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+    async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> Result<BTreeMap<Arc<str>, Execution>> {
         self.fetch_cached(cluster, keys).await
     }
 }
 
 #[async_trait]
 impl<D: Database> Admission for D {
-    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>> {
         self.fetch(&format!("{HOLDS} ORDER BY h.node"), vec![]).await
     }
 
-    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+    async fn uses(&self) -> Result<Vec<LimitUse>> {
         self.fetch(USES, vec![]).await
     }
 }
 
 #[async_trait]
 impl<D: Database> Output for D {
-    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>> {
         // The first chunk is the one that contains `from`: looking it up avoids reading all chunks before it.
         let rest = " WHERE execution = $1 AND start_byte >= coalesce(\
              (SELECT max(start_byte) FROM output WHERE execution = $1 AND start_byte <= $2), 0) \
@@ -194,7 +190,7 @@ impl<D: Database> Output for D {
         self.fetch(rest, vec![arg(execution.0), arg(int(from)), arg(i64::from(limit))]).await
     }
 
-    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>> {
         let rest = " WHERE execution = $1 ORDER BY start_byte DESC LIMIT $2";
         let mut chunks: Vec<_> = self.fetch(rest, vec![arg(execution.0), arg(i64::from(limit))]).await?;
         chunks.reverse();
@@ -204,14 +200,14 @@ impl<D: Database> Output for D {
 
 #[async_trait]
 impl<D: Database> Servers for D {
-    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+    async fn servers(&self) -> Result<Vec<ServerRecord>> {
         self.fetch(" ORDER BY name", vec![]).await
     }
 }
 
 #[async_trait]
 impl<D: Database> Totals for D {
-    async fn tally(&self) -> Result<Tally, Error> {
+    async fn tally(&self) -> Result<Tally> {
         let runs = format!("{OPEN_RUNS} UNION ALL {} ORDER BY 1", D::ended(ENDED_RUNS));
         let executions = format!("{OPEN_EXECUTIONS} UNION ALL {} ORDER BY 1", D::ended(ENDED_EXECUTIONS));
         Ok(Tally {
@@ -221,7 +217,7 @@ impl<D: Database> Totals for D {
         })
     }
 
-    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
         let mut totals = NodeTotals::default();
         for part in self.fetch::<NodeTotals>(NODE_TOTALS, vec![arg(node.0)]).await? {
             totals.executions.extend(part.executions);
@@ -234,19 +230,19 @@ impl<D: Database> Totals for D {
 
 #[async_trait]
 impl<D: Database> Source for D {
-    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         self.send_snapshot(to).await
     }
 
-    async fn kept(&self) -> Result<Kept, Error> {
+    async fn kept(&self) -> Result<Kept> {
         Ok(one(self, "", vec![]).await?.unwrap_or_default())
     }
 
-    async fn presence(&self) -> Result<Vec<Seen>, Error> {
+    async fn presence(&self) -> Result<Vec<Seen>> {
         self.fetch(" ORDER BY node", vec![]).await
     }
 
-    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>> {
         self.fetch_output(from, limit).await
     }
 }

@@ -97,7 +97,7 @@ fn stopping_queued_work_removes_it_from_the_queue_and_reports_it() {
 fn a_draining_agent_offers_nothing_and_ends_what_it_has() {
     let mut holdings = Holdings::new(1);
     holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
-    holdings.drain();
+    holdings.draining = true;
     assert_eq!(holdings.begin_poll(), (1, Free::default()));
     assert!(!holdings.is_idle());
     assert!(holdings.ended(held_of(1)).1.is_some());

@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use downbeat_proto::message::{Finished, LeaseRef};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +54,6 @@ pub(crate) enum Outbox {
 pub(crate) struct Problems {
     /// Found when the outbox was opened.
     damaged: Vec<String>,
-    /// Why the last write failed.
     failing: Mutex<Option<String>>,
 }
 
@@ -111,14 +111,13 @@ impl Outbox {
         }
     }
 
-    /// Returns the current problems of the outbox, for users.
     pub(crate) fn problems(&self) -> Vec<String> {
         let (Self::Thread { problems, .. } | Self::Inline { problems, .. }) = self;
         let damaged = problems
             .damaged
             .iter()
             .map(|damaged| format!("a file of the outbox is damaged ({damaged}); results in it may be lost"));
-        let failing = problems.failing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failing = problems.failing.lock().clone();
         failing.into_iter().chain(damaged).collect()
     }
 
@@ -128,12 +127,10 @@ impl Outbox {
                 let _ = commands.send(command);
             }
             Self::Inline { writer, abandoned, .. } => {
-                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-                match &mut *writer {
-                    Some((writer, _)) if !abandoned.is_cancelled() => {
-                        writer.carry_out(command);
-                    }
-                    Some(_) | None => {}
+                if let Some((writer, _)) = &mut *writer.lock()
+                    && !abandoned.is_cancelled()
+                {
+                    writer.carry_out(command);
                 }
             }
         }
@@ -153,14 +150,14 @@ impl Outbox {
         self.send(last);
         match self {
             Self::Thread { ended, .. } => {
-                let ended = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // Not joined: a caller that stops waiting for a disk that hangs must be able to end.
+                let ended = ended.lock().take();
                 if let Some(ended) = ended {
                     let _ = ended.await;
                 }
             }
             Self::Inline { writer, .. } => {
-                writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+                writer.lock().take();
             }
         }
     }
@@ -173,7 +170,6 @@ pub(crate) struct Writer {
     dir: PathBuf,
     /// Results that could not be written, and that no server has yet.
     unwritten: Vec<Finished>,
-    /// When a write last failed.
     tried: Instant,
     problems: Arc<Problems>,
 }
@@ -222,7 +218,6 @@ impl Writer {
         }
     }
 
-    /// Executes one command.
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Keep(finished) => self.write(vec![finished]),
@@ -272,14 +267,9 @@ impl Writer {
     }
 
     fn is_failing(&self) -> bool {
-        self.failing().is_some()
+        self.problems.failing.lock().is_some()
     }
 
-    fn failing(&self) -> MutexGuard<'_, Option<String>> {
-        self.problems.failing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Retries writing the unwritten results.
     fn retry(&mut self) {
         let retried = if self.unwritten.is_empty() {
             self.segments.probe()
@@ -289,7 +279,7 @@ impl Writer {
         match retried {
             Ok(()) => {
                 self.unwritten = Vec::new();
-                *self.failing() = None;
+                *self.problems.failing.lock() = None;
                 tracing::info!(outbox = %self.dir.display(), "results are written to disk again");
             }
             Err(error) => self.failed(&error),
@@ -304,7 +294,7 @@ impl Writer {
             self.dir.display()
         );
         // Logged once, not per batch.
-        if self.failing().replace(problem).is_none() {
+        if self.problems.failing.lock().replace(problem).is_none() {
             tracing::error!(
                 outbox = %self.dir.display(), %error,
                 "results cannot be written to disk; keeping them in memory until a server has them"
@@ -364,13 +354,13 @@ mod tests {
             writer.carry_out(Command::Keep(result(number)));
             assert!(reported.try_recv().is_ok(), "it is reported anyway");
         }
-        let problem = writer.failing().clone().expect("the problem is reported");
+        let problem = writer.problems.failing.lock().clone().expect("the problem is reported");
         assert!(problem.starts_with("results cannot be written to disk: "), "{problem}");
         assert!(problem.contains(&dir.display().to_string()), "{problem}");
         writer.carry_out(Command::Forget(vec![result(2).held]));
         fs::remove_file(&dir).unwrap();
         writer.retry();
-        assert_eq!(*writer.failing(), None);
+        assert_eq!(*writer.problems.failing.lock(), None);
         assert_eq!(kept(&dir), [result(1), result(3)]);
     }
 

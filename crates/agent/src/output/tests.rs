@@ -34,7 +34,7 @@ async fn lines_are_gathered_and_what_was_sent_once_keeps_its_shape() {
     write(&buffer, 0, "a");
     write(&buffer, 1, "b");
     let mut taken = outputs.take(MESSAGE_BYTES);
-    assert_eq!(seen(taken[0].chunks()), [(0, "ab")]);
+    assert_eq!(seen(&taken[0].chunks), [(0, "ab")]);
     write(&buffer, 2, "c");
     taken.remove(0).put_back();
     write(&buffer, 3, "d");
@@ -87,7 +87,7 @@ async fn pieces_are_counted_with_what_they_cost_and_not_by_their_text_alone() {
     };
     alternate(0);
     let mut taken = outputs.take(MESSAGE_BYTES);
-    assert!(taken[0].chunks().len() <= MESSAGE_BYTES / 64);
+    assert!(taken[0].chunks.len() <= MESSAGE_BYTES / 64);
     alternate(100_000);
     taken.remove(0).put_back();
     let rest = buffer.close().await;

@@ -29,7 +29,7 @@ pub(crate) async fn send_ahead(shared: Arc<Shared>, mut large: UnboundedReceiver
 async fn send_output(shared: &Shared, pace: &mut Pace, finished: &mut Finished) -> bool {
     let held = finished.held;
     loop {
-        if !shared.holdings().holds(held) {
+        if !shared.holdings.lock().holds(held) {
             return false;
         }
         let mut count = 0;

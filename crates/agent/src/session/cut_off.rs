@@ -17,7 +17,7 @@ pub(crate) async fn cut_off(shared: Arc<Shared>) -> Error {
     loop {
         let renewed = shared.renewed.notified();
         let now = shared.clock.now();
-        let next = shared.holdings().cut_off(shared.term(), now, reason);
+        let next = shared.holdings.lock().cut_off(shared.term(), now, reason);
         match next {
             // A renewal moves the deadline; an unneeded check costs nothing.
             Some(due) => tokio::select! {

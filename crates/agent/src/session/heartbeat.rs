@@ -23,7 +23,7 @@ fn beat(shared: &Shared, held: Vec<LeaseRef>, leaving: bool) -> Heartbeat {
 pub(crate) async fn leave(shared: &Shared) {
     let sent = async {
         let link = shared.links.control_link().await;
-        let held = shared.holdings().held();
+        let held = shared.holdings.lock().held();
         link.heartbeat(beat(shared, held, true)).await
     };
     if !matches!(timeout(GOODBYE, sent).await, Ok(Ok(_))) {
@@ -44,7 +44,7 @@ async fn rejoin(shared: &Shared, fault: &Fault) -> Result<(), Error> {
     tracing::warn!(node = %shared.node, session = %shared.session, %fault, "registering again");
     let end_work = || {
         // The installation that took over the node while this agent was silent has ended its leases.
-        let held = shared.holdings().held();
+        let held = shared.holdings.lock().held();
         shared.refused(held);
     };
     if matches!(fault, Fault::Occupied(_)) {
@@ -102,7 +102,7 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
         }
         loop {
             let link = shared.links.control_link().await;
-            let held = shared.holdings().held();
+            let held = shared.holdings.lock().held();
             let asked = shared.clock.now();
             let answer = link.heartbeat(beat(&shared, held.clone(), false)).await;
             shared.links.note_result(&link, &answer).await;

@@ -1,7 +1,6 @@
 //! Owns how an agent becomes its node: hello, then register, for as long as it takes. It retries after any response,
 //! with a growing pause, except two: the node was deleted, or a newer session of it exists.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::Dice;
@@ -10,10 +9,11 @@ use downbeat_core::node::Description;
 use downbeat_proto::message::{
     Fault, Hello, LeaseRef, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
 };
+use parking_lot::Mutex;
 
 use crate::error::Error;
 use crate::installation::Installation;
-use crate::links::{CallLink, Links};
+use crate::links::{CallLink, Links, pause};
 use crate::settings::Tuning;
 
 /// The data that an agent registers with; the same in one run of the agent.
@@ -24,9 +24,9 @@ pub(crate) struct Joining {
     pub(crate) session: SessionId,
     pub(crate) installation: Installation,
     /// Results of earlier sessions that are still to be delivered.
-    undelivered: Mutex<Vec<LeaseRef>>,
-    tuning: Tuning,
-    dice: Mutex<Dice>,
+    pub(crate) undelivered: Mutex<Vec<LeaseRef>>,
+    pub(crate) tuning: Tuning,
+    pub(crate) dice: Mutex<Dice>,
 }
 
 #[derive(Debug)]
@@ -49,22 +49,9 @@ fn may_pass(fault: &Fault) -> bool {
 }
 
 impl Joining {
-    pub(crate) fn new(
-        cluster: String,
-        description: Description,
-        session: SessionId,
-        installation: Installation,
-        undelivered: Vec<LeaseRef>,
-        tuning: Tuning,
-        dice: Dice,
-    ) -> Self {
-        let (undelivered, dice) = (Mutex::new(undelivered), Mutex::new(dice));
-        Self { cluster, description, session, installation, undelivered, tuning, dice }
-    }
-
     /// Removes results that a server has, or that no longer count.
     pub(crate) fn delivered(&self, done: &[LeaseRef]) {
-        let mut undelivered = self.undelivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut undelivered = self.undelivered.lock();
         if !undelivered.is_empty() {
             undelivered.retain(|held| !done.contains(held));
         }
@@ -72,7 +59,7 @@ impl Joining {
 
     /// Returns whether results of earlier sessions are still to be delivered.
     pub(crate) fn has_undelivered(&self) -> bool {
-        !self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !self.undelivered.lock().is_empty()
     }
 
     /// Waits until a server has registered this agent, or `decline` returns a reason not to register with a server that
@@ -133,7 +120,7 @@ impl Joining {
             session: self.session,
             description: self.description.clone(),
             instance: self.installation.id.clone(),
-            undelivered: self.undelivered.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            undelivered: self.undelivered.lock().clone(),
             life: self.installation.life,
         };
         let answer = link.register(register).await;
@@ -173,10 +160,7 @@ impl Joining {
         answer
     }
 
-    /// Half of the pause is random.
     pub(crate) fn pause(&self, refusals: u32) -> Duration {
-        let doubled = self.tuning.refused_least.saturating_mul(1 << (refusals - 1).min(16));
-        let half = doubled.min(self.tuning.refused_most) / 2;
-        half + self.dice.lock().unwrap_or_else(PoisonError::into_inner).up_to(half)
+        pause(refusals, self.tuning.refused_least, self.tuning.refused_most, &mut self.dice.lock())
     }
 }

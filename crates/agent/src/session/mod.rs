@@ -14,7 +14,7 @@ mod stuck;
 pub(crate) use ahead::send_ahead;
 pub(crate) use cut_off::cut_off;
 pub(crate) use heartbeat::{heartbeat, leave};
-pub(crate) use join::Joining;
+pub(crate) use join::{Joined, Joining};
 pub(crate) use open::open;
 pub(crate) use output::output;
 pub(crate) use poll::poll;

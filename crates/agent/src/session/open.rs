@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use downbeat_core::ids::NodeId;
 use downbeat_core::limits::UNDELIVERED;
 use downbeat_proto::message::{Finished, LeaseRef, Welcome};
 
@@ -16,28 +15,20 @@ use crate::links::Links;
 use crate::outbox::Outbox;
 use crate::private;
 
-/// The result of opening a session.
-#[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) node: NodeId,
-    pub(crate) welcome: Welcome,
-    /// Results of an earlier run that no server has yet.
-    pub(crate) undelivered: Vec<Finished>,
-}
-
-/// Waits until a server has registered the node. Fails only if the node was deleted or a newer session of it exists.
+/// Waits until a server has registered the node; also returns the results of an earlier run that no server has yet. Fails
+/// only if the node was deleted or a newer session of it exists.
 pub(crate) async fn open(
     links: &Links,
     outbox: &Outbox,
     mut former: Vec<Finished>,
     joining: &Joining,
     data: &Path,
-) -> Result<Opened, Error> {
+) -> Result<(Joined, Vec<Finished>), Error> {
     let session = joining.session;
     let session_file = data.join("session");
     // An older server ends the leases of all results that it does not have when the node registers.
     let mut is_offered = former.is_empty();
-    let Joined { node, welcome } = loop {
+    let joined = loop {
         let is_too_many = former.len() > UNDELIVERED;
         let deliver_first = |welcome: &Welcome, node| {
             (!is_offered && (!welcome.keeps_undelivered || is_too_many)).then_some(node)
@@ -60,9 +51,10 @@ pub(crate) async fn open(
         tracing::warn!(file = %session_file.display(), %error, "cannot write the session");
     }
     let hostname = &joining.description.hostname;
-    tracing::info!(%node, %session, %hostname, server = %welcome.server_name, "registered");
+    let node = joined.node;
+    tracing::info!(%node, %session, %hostname, server = %joined.welcome.server_name, "registered");
     if !former.is_empty() {
         tracing::info!(%node, results = former.len(), "delivering results of the previous session");
     }
-    Ok(Opened { node, welcome, undelivered: former })
+    Ok((joined, former))
 }

@@ -34,7 +34,7 @@ async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
     let mut taken = Batch(Vec::new());
     let answer = send(shared, pace, waiting_bytes, |message_bytes| {
         taken.0 = shared.outputs.take(message_bytes);
-        let chunks = taken.0.iter().flat_map(InFlight::chunks).cloned().collect();
+        let chunks = taken.0.iter().flat_map(|taken| &taken.chunks).cloned().collect();
         (taken.0.iter().map(InFlight::held).collect(), chunks)
     });
     match answer.await {

@@ -25,9 +25,9 @@ pub(crate) async fn poll(shared: Arc<Shared>) -> Error {
         resync |= last.replace(link.clone()).is_some_and(|last| !last.is(&link));
         let is_last_look;
         let request = {
-            let mut holdings = shared.holdings();
+            let mut holdings = shared.holdings.lock();
             let (poll, free) = holdings.begin_poll();
-            is_last_look = resync && holdings.is_draining();
+            is_last_look = resync && holdings.draining;
             Poll {
                 node: shared.node,
                 session: shared.session,

@@ -21,13 +21,11 @@ pub(super) const BATCH: usize = 1024;
 const LARGE_BYTES: usize = 64 * 1024;
 /// The size of a result without its output, error, values and run.
 const RESULT_BYTES: usize = 128;
-/// The size of a start.
 const STARTED_BYTES: usize = 64;
 /// A report may overtake the poll that it names, and its offer of slots is then lost. This long after the last one the
 /// offer is repeated.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 
-/// A fact to report.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Started(Started),
@@ -90,7 +88,7 @@ pub(crate) async fn report(
                 }
                 () = tokio::time::sleep(OFFER_AGAIN), if repeat => {
                     reporter.repeated = reporter.offered;
-                    if reporter.offered == Some(reporter.shared.holdings().offer().0) {
+                    if reporter.offered == Some(reporter.shared.holdings.lock().offer().0) {
                         reporter.queue.offer = true;
                     }
                 }
@@ -156,7 +154,7 @@ impl Reporter {
         let shared = self.shared.clone();
         let link = shared.links.control_link().await;
         let (poll, free) = {
-            let holdings = shared.holdings();
+            let holdings = shared.holdings.lock();
             // Facts whose lease was lost or whose work ended in the meantime are obsolete.
             self.queue.started.retain(|one| holdings.runs(one.held));
             self.queue.finished.retain(|one| holdings.holds(one.held));

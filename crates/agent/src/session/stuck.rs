@@ -48,12 +48,11 @@ impl Stuck {
         !self.is_empty() && self.due <= Instant::now()
     }
 
-    /// Sends the oldest result.
     pub(super) async fn send(&mut self, shared: &Shared) {
         let Some(finished) = self.results.front().cloned() else { return };
         let held = finished.held;
         let link = shared.links.control_link().await;
-        let (poll, free) = shared.holdings().offer();
+        let (poll, free) = shared.holdings.lock().offer();
         let (node, session) = (shared.node, shared.session);
         let report = Report { node, session, started: Vec::new(), finished: vec![finished], free, poll };
         let answer = link.report(report).await;

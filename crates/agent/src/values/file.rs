@@ -15,7 +15,6 @@ use crate::private;
 /// Opens neither links nor pipes without a writer, so the file that is checked is the file that is read.
 const UNFOLLOWED: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK);
 
-/// Creates the empty file.
 pub(super) fn make(path: &Path) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         private::create_dir(dir)?;

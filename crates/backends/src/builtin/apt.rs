@@ -12,7 +12,6 @@ use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
 use crate::process::{self, Ledger, Program};
 
-/// No prompts.
 const ENVIRONMENT: [(&str, &str); 2] =
     [("DEBIAN_FRONTEND", "noninteractive"), ("APT_LISTCHANGES_FRONTEND", "none")];
 
@@ -41,16 +40,12 @@ const JOURNAL: &str = "/var/lib/dpkg/updates";
 
 #[derive(Debug)]
 pub struct Apt {
-    ledger: Arc<Ledger>,
-    program: PathBuf,
+    pub ledger: Arc<Ledger>,
+    /// apt-get.
+    pub program: PathBuf,
 }
 
 impl Apt {
-    /// `program` is apt-get.
-    pub fn new(ledger: Arc<Ledger>, program: PathBuf) -> Self {
-        Self { ledger, program }
-    }
-
     /// Applies the journal that a killed dpkg (a cancel, a timeout, an agent that crashed) left behind. `dpkg
     /// --configure -a`, which apt then asks for, would first configure the package that hung, so that not even its
     /// removal would be possible. Any other write of the status applies the journal too, so this sets an empty
@@ -64,9 +59,8 @@ impl Apt {
         let dpkg = Program {
             name: self.program.with_file_name("dpkg").to_string_lossy().into_owned(),
             args: vec!["--set-selections".to_owned()],
-            env: Vec::new(),
-            working_dir: None,
             stdin: Some(String::new()),
+            ..Program::default()
         };
         if process::run(dpkg, call, &self.ledger).await.verdict == Verdict::Succeeded {
             call.output.write(Stream::Stderr, b"dpkg had been interrupted; it can continue\n");
@@ -105,8 +99,7 @@ impl Backend for Apt {
             name: self.program.to_string_lossy().into_owned(),
             args,
             env: ENVIRONMENT.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-            working_dir: None,
-            stdin: None,
+            ..Program::default()
         };
         process::run(program, &call, &self.ledger).await
     }

@@ -13,13 +13,7 @@ use crate::process::{self, Ledger, Program};
 /// Can run any command, so an agent offers it only if allowed.
 #[derive(Debug)]
 pub struct Exec {
-    ledger: Arc<Ledger>,
-}
-
-impl Exec {
-    pub fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger }
-    }
+    pub ledger: Arc<Ledger>,
 }
 
 #[async_trait]
@@ -31,24 +25,14 @@ impl Backend for Exec {
     async fn run(&self, call: Call) -> Finish {
         let params = &call.params;
         let argv = match call.action.as_str() {
-            "run" => {
-                let mut argv = texts(params, "command");
-                argv.extend(texts(params, "args"));
-                argv
-            }
+            "run" => [texts(params, "command"), texts(params, "args")].concat(),
             "shell" => {
-                vec![
-                    "bash".to_owned(),
-                    "-c".to_owned(),
-                    text(params, "command").unwrap_or_default().to_owned(),
-                ]
+                ["bash", "-c", text(params, "command").unwrap_or_default()].map(str::to_owned).to_vec()
             }
             other => return Finish::failed(None, format!("backend `exec` has no action `{other}`")),
         };
         let mut argv = argv.into_iter();
-        let Some(name) = argv.next() else {
-            return Finish::failed(None, "param `command` is empty");
-        };
+        let Some(name) = argv.next() else { return Finish::failed(None, "param `command` is empty") };
         let program = Program {
             name,
             args: argv.collect(),

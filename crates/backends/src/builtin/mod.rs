@@ -46,17 +46,21 @@ pub fn builtin(
     let mut all: Vec<Arc<dyn Backend>> = vec![
         Arc::new(Test),
         Arc::new(Ping),
-        Arc::new(Exec::new(ledger())),
+        Arc::new(Exec { ledger: ledger() }),
         Arc::new(File),
         Arc::new(Http::default()),
     ];
     if let Some(apt_get) = &tools.apt_get {
-        all.push(Arc::new(Apt::new(ledger(), apt_get.clone())));
+        all.push(Arc::new(Apt { ledger: ledger(), program: apt_get.clone() }));
     }
     if let Some(systemctl) = &tools.systemctl {
-        all.push(Arc::new(Systemd::new(ledger(), systemctl.clone())));
+        all.push(Arc::new(Systemd { ledger: ledger(), program: systemctl.clone() }));
         if tools.rke2.is_some() || tools.rke2_installer.is_some() {
-            all.push(Arc::new(Rke2::new(ledger(), systemctl.clone(), tools.rke2_installer.clone())));
+            all.push(Arc::new(Rke2 {
+                ledger: ledger(),
+                systemctl: systemctl.clone(),
+                installer: tools.rke2_installer.clone(),
+            }));
         }
     }
     if let Some(engine) = settings.docker.as_ref().or(tools.engine.as_ref()) {

@@ -14,18 +14,14 @@ use crate::process::{self, Ledger, Program};
 
 #[derive(Debug)]
 pub struct Rke2 {
-    ledger: Arc<Ledger>,
-    systemctl: PathBuf,
-    installer: Option<PathBuf>,
+    pub ledger: Arc<Ledger>,
+    pub systemctl: PathBuf,
+    pub installer: Option<PathBuf>,
 }
 
 impl Rke2 {
     /// The paths where RKE2's `install.sh` is searched, under a name that shows what it installs.
     pub const INSTALLERS: [&str; 2] = ["/usr/local/bin/rke2-install.sh", "/opt/rke2/install.sh"];
-
-    pub fn new(ledger: Arc<Ledger>, systemctl: PathBuf, installer: Option<PathBuf>) -> Self {
-        Self { ledger, systemctl, installer }
-    }
 
     fn install(&self, call: &Call, mode: &str) -> Result<Program, String> {
         let installer = self.installer.as_ref().ok_or_else(|| {
@@ -42,7 +38,7 @@ impl Rke2 {
             }
         }
         let name = installer.to_string_lossy().into_owned();
-        Ok(Program { name, args: Vec::new(), env, working_dir: None, stdin: None })
+        Ok(Program { name, env, ..Program::default() })
     }
 }
 

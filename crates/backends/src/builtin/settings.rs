@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::docker::{self, Engine};
 use crate::declared::{Key, Refused};
 
-/// The settings of single backends.
 #[derive(Clone, Debug, Default)]
 pub struct BackendSettings {
     pub(super) docker: Option<Engine>,

@@ -22,15 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Systemd {
-    ledger: Arc<Ledger>,
-    program: PathBuf,
-}
-
-impl Systemd {
-    /// `program` is systemctl.
-    pub fn new(ledger: Arc<Ledger>, program: PathBuf) -> Self {
-        Self { ledger, program }
-    }
+    pub ledger: Arc<Ledger>,
+    /// systemctl.
+    pub program: PathBuf,
 }
 
 #[async_trait]
@@ -48,10 +42,9 @@ impl Backend for Systemd {
             return Finish::failed(None, "param `unit` is missing");
         };
         if matches!(call.action.as_str(), "start" | "restart" | "reload") {
-            let is_stale = tokio::select! {
-                biased;
-                () = call.cancel.cancelled() => return Finish::cancelled(None),
-                is_stale = self.is_stale(unit, &call.environment) => is_stale,
+            let asked = self.is_stale(unit, &call.environment);
+            let Some(is_stale) = call.cancel.run_until_cancelled(asked).await else {
+                return Finish::cancelled(None);
             };
             if is_stale {
                 let reload = manager(&self.program, &["daemon-reload"]);
@@ -73,16 +66,9 @@ impl Backend for Systemd {
 impl Systemd {
     /// Returns whether the unit's file has changed since systemd read it.
     async fn is_stale(&self, unit: &str, environment: &Environment) -> bool {
+        let show = ["show", "--property=NeedDaemonReload", "--value", "--", unit];
         let asked = Command::new(&self.program)
-            .args([
-                "--no-pager",
-                "--no-ask-password",
-                "show",
-                "--property=NeedDaemonReload",
-                "--value",
-                "--",
-                unit,
-            ])
+            .args(manager(&self.program, &show).args)
             .env_clear()
             .envs(environment.iter())
             .stdin(Stdio::null())
@@ -114,13 +100,8 @@ pub(super) fn systemctl(program: &Path, verb: &str, unit: &str) -> Program {
 
 fn manager(program: &Path, args: &[&str]) -> Program {
     let args = ["--no-pager", "--no-ask-password"].into_iter().chain(args.iter().copied());
-    Program {
-        name: program.to_string_lossy().into_owned(),
-        args: args.map(str::to_owned).collect(),
-        env: Vec::new(),
-        working_dir: None,
-        stdin: None,
-    }
+    let args = args.map(str::to_owned).collect();
+    Program { name: program.to_string_lossy().into_owned(), args, ..Program::default() }
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 use downbeat_core::Span;
-use downbeat_core::backend::{BackendSchema, Params};
+use downbeat_core::backend::BackendSchema;
 use serde_json::Value;
 
+use super::params::text;
 use crate::backend::{Backend, Call, Finish};
 use crate::output::Stream;
 
@@ -21,7 +22,8 @@ impl Backend for Test {
         match call.action.as_str() {
             "noop" => Finish::succeeded(),
             "echo" => {
-                call.output.write(Stream::Stdout, format!("{}\n", text(&call.params, "message")).as_bytes());
+                let message = text(&call.params, "message").unwrap_or_default();
+                call.output.write(Stream::Stdout, format!("{message}\n").as_bytes());
                 Finish::succeeded()
             }
             "sleep" => sleep(&call).await,
@@ -32,32 +34,24 @@ impl Backend for Test {
     }
 }
 
-fn text<'a>(params: &'a Params, name: &str) -> &'a str {
-    params.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
 async fn sleep(call: &Call) -> Finish {
-    let duration: Span = match text(&call.params, "duration").parse() {
+    let duration: Span = match text(&call.params, "duration").unwrap_or_default().parse() {
         Ok(duration) => duration,
         Err(error) => return Finish::failed(None, format!("param `duration`: {error}")),
     };
-    tokio::select! {
-        () = call.cancel.cancelled() => Finish::cancelled(None),
-        () = tokio::time::sleep(duration.0) => Finish::succeeded(),
-    }
+    let slept = call.cancel.run_until_cancelled(tokio::time::sleep(duration.0)).await;
+    slept.map_or_else(|| Finish::cancelled(None), |()| Finish::succeeded())
 }
 
 fn fail(call: &Call) -> Finish {
     let exit_code =
         call.params.get("exit_code").and_then(Value::as_i64).and_then(|code| i32::try_from(code).ok());
-    let message = text(&call.params, "message");
+    let message = text(&call.params, "message").unwrap_or_default();
     if !message.is_empty() {
         call.output.write(Stream::Stderr, format!("{message}\n").as_bytes());
     }
-    Finish::failed(
-        Some(exit_code.unwrap_or(1)),
-        if message.is_empty() { "failed as requested" } else { message },
-    )
+    let error = if message.is_empty() { "failed as requested" } else { message };
+    Finish::failed(Some(exit_code.unwrap_or(1)), error)
 }
 
 fn flaky(call: &Call) -> Finish {

@@ -6,19 +6,14 @@ use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;
 
 use super::read::Declared;
+use super::template::Template;
 use crate::backend::{Backend, Call, Finish};
 use crate::process::{self, Ledger, Program};
 
 #[derive(Debug)]
 pub struct DeclaredBackend {
-    declared: Declared,
-    ledger: Arc<Ledger>,
-}
-
-impl DeclaredBackend {
-    pub fn new(declared: Declared, ledger: Arc<Ledger>) -> Self {
-        Self { declared, ledger }
-    }
+    pub declared: Declared,
+    pub ledger: Arc<Ledger>,
 }
 
 #[async_trait]
@@ -32,15 +27,15 @@ impl Backend for DeclaredBackend {
             let name = self.declared.name();
             return Finish::failed(None, format!("backend `{name}` has no action `{}`", call.action));
         };
-        let filled = |(name, template): &(String, super::template::Template)| {
+        let filled = |(name, template): &(String, Template)| {
             template.fill(&call.params).into_iter().next().map(|value| (name.clone(), value))
         };
         let program = Program {
-            name: action.program().to_string_lossy().into_owned(),
+            name: action.argv.first().and_then(Template::literal).unwrap_or_default().to_owned(),
             args: action.argv.iter().skip(1).flat_map(|template| template.fill(&call.params)).collect(),
             env: action.env.iter().filter_map(filled).collect(),
             working_dir: action.working_dir.clone(),
-            stdin: None,
+            ..Program::default()
         };
         process::run(program, &call, &self.ledger).await
     }

@@ -10,7 +10,6 @@ const KEYS: [&str; 8] = ["type", "required", "help", "pattern", "choices", "min"
 /// For unprotected values: most programs read an argument that starts with a dash as an option.
 const NO_DASH: &str = r"(?:[^-][\s\S]*)?";
 
-/// How a param is used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Use {
     /// Its value starts an argument that a program may read as an option.
@@ -55,7 +54,7 @@ pub(super) fn read(
         ParamKind::Integer => {
             only_for(&["pattern", "choices", "max_bytes"], "the types `text` and `texts`")?;
             if param.min > param.max.or(param.min) {
-                return Err(key.field("min").refuse("must not be larger than max".to_owned()));
+                return Err(key.field("min").refuse("must not be larger than max"));
             }
             if used.exposed && param.min.is_none() {
                 param.min = Some(0);
@@ -72,7 +71,7 @@ pub(super) fn read(
 fn text(key: &Key, param: &mut ParamSchema, used: Use) -> Result<(), Refused> {
     let most = (ARGUMENT_BYTES / used.together.max(1)) as u64;
     match param.max_bytes {
-        Some(0) => return Err(key.field("max_bytes").refuse("must be at least 1".to_owned())),
+        Some(0) => return Err(key.field("max_bytes").refuse("must be at least 1")),
         Some(bytes) if bytes > most => {
             return Err(key
                 .field("max_bytes")
@@ -100,6 +99,6 @@ fn kind(key: &Key, found: Option<&Value>) -> Result<ParamKind, Refused> {
         Some("boolean") => Ok(ParamKind::Boolean),
         Some("duration") => Ok(ParamKind::Duration),
         Some("texts") => Ok(ParamKind::Texts),
-        _ => Err(key.refuse("must be one of text, integer, boolean, duration, texts".to_owned())),
+        _ => Err(key.refuse("must be one of text, integer, boolean, duration, texts")),
     }
 }

@@ -2,22 +2,12 @@
 
 use std::path::Path;
 
-/// Interpreters by the start of their names, and the letters of the options that expect a script.
-const INTERPRETERS: [(&str, &[char]); 14] = [
-    ("sh", &['c']),
-    ("bash", &['c']),
-    ("dash", &['c']),
-    ("ash", &['c']),
-    ("zsh", &['c']),
-    ("ksh", &['c']),
-    ("mksh", &['c']),
-    ("fish", &['c']),
-    ("csh", &['c']),
-    ("tcsh", &['c']),
-    ("python", &['c']),
-    ("perl", &['e', 'E']),
-    ("ruby", &['e']),
-    ("node", &['e', 'p']),
+/// Interpreters by the starts of their names, and the letters of the options that expect a script.
+const INTERPRETERS: [(&[&str], &[char]); 4] = [
+    (&["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "python"], &['c']),
+    (&["perl"], &['e', 'E']),
+    (&["ruby"], &['e']),
+    (&["node"], &['e', 'p']),
 ];
 /// Long options that expect a script.
 const LONG: [&str; 3] = ["--command", "--eval", "--print"];
@@ -48,7 +38,7 @@ fn interpreter(word: &str) -> Option<&'static [char]> {
     let name = Path::new(word).file_name()?.to_str()?;
     // `python3.12`, `bash5`
     let bare = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
-    INTERPRETERS.iter().find(|(known, _)| *known == bare).map(|(_, letters)| *letters)
+    INTERPRETERS.iter().find(|(known, _)| known.contains(&bare)).map(|(_, letters)| *letters)
 }
 
 /// Matches `-c`, `-lc`, `-c=x`, `--command`.

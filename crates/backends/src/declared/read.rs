@@ -1,7 +1,7 @@
 //! Reads declarations from the settings and refuses invalid ones: every refusal names its key.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use downbeat_core::backend::{ActionSchema, BackendSchema, Catalogue};
 use downbeat_core::limits::ARGUMENT_BYTES;
@@ -12,7 +12,6 @@ use super::param::{self, Use};
 use super::program;
 use super::template::Template;
 
-/// A backend that the user declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
     pub(super) schema: BackendSchema,
@@ -35,30 +34,31 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// The longest name.
+type Result<T> = std::result::Result<T, Refused>;
+
 const NAME_BYTES: usize = 64;
 /// The bytes of an argument that `ARGUMENT_BYTES` leaves for the text around a value.
 const LITERAL_BYTES: usize = 128 * 1024 - 1 - ARGUMENT_BYTES;
 
 impl Declared {
     /// Reads the section `[backends]`: backends by name.
-    pub fn read_all(section: &Value) -> Result<Vec<Self>, Refused> {
+    pub fn read_all(section: &Value) -> Result<Vec<Self>> {
         let key = Key::new("backends");
         key.map(section)?.iter().map(|(name, value)| Self::read(name, value)).collect()
     }
 
-    pub fn read(name: &str, value: &Value) -> Result<Self, Refused> {
+    pub fn read(name: &str, value: &Value) -> Result<Self> {
         let key = Key(format!("backends.{name}"));
         key.name(name, '-')?;
         if Catalogue::builtin().backend(name).is_ok() {
-            return Err(key.refuse("is the name of a built-in backend; choose another".to_owned()));
+            return Err(key.refuse("is the name of a built-in backend; choose another"));
         }
         let entries = key.map(value)?;
         key.known(entries, &["help", "actions"])?;
         let key_of_actions = key.field("actions");
         let declared = key_of_actions.map(entries.get("actions").unwrap_or(&Value::Null))?;
         if declared.is_empty() {
-            return Err(key_of_actions.refuse("is empty; declare at least one action".to_owned()));
+            return Err(key_of_actions.refuse("is empty; declare at least one action"));
         }
         let mut schema = BackendSchema {
             name: name.to_owned(),
@@ -79,7 +79,7 @@ impl Declared {
     }
 }
 
-fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action), Refused> {
+fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)> {
     key.name(name, '-')?;
     let entries = key.map(value)?;
     key.known(entries, &["argv", "idempotent", "env", "working_dir", "params"])?;
@@ -90,7 +90,7 @@ fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)
         .as_deref()
         .is_some_and(|dir| !dir.is_absolute() || dir.to_string_lossy().contains(['{', '\0']))
     {
-        return Err(key.field("working_dir").refuse("must be an absolute path without params".to_owned()));
+        return Err(key.field("working_dir").refuse("must be an absolute path without params"));
     }
     let key_of_params = key.field("params");
     let empty = Map::new();
@@ -122,31 +122,29 @@ fn action(key: &Key, name: &str, value: &Value) -> Result<(ActionSchema, Action)
     Ok((ActionSchema { name: name.to_owned(), idempotent, params }, Action { argv, env, working_dir }))
 }
 
-fn argv(key: &Key, texts: &[String]) -> Result<Vec<Template>, Refused> {
-    let argv: Vec<Template> = texts.iter().map(|text| template(key, text)).collect::<Result<_, _>>()?;
+fn argv(key: &Key, texts: &[String]) -> Result<Vec<Template>> {
+    let argv: Vec<Template> = texts.iter().map(|text| template(key, text)).collect::<Result<_>>()?;
     let words: Vec<Option<&str>> = argv.iter().map(Template::literal).collect();
-    match program::refused(&words) {
-        Some(reason) => Err(key.refuse(reason)),
-        None => Ok(argv),
-    }
+    program::refused(&words).map_or(Ok(()), |reason| Err(key.refuse(reason)))?;
+    Ok(argv)
 }
 
-fn env(key: &Key, found: Option<&Value>) -> Result<Vec<(String, Template)>, Refused> {
+fn env(key: &Key, found: Option<&Value>) -> Result<Vec<(String, Template)>> {
     let Some(found) = found else { return Ok(Vec::new()) };
     let mut env = Vec::new();
     for (name, value) in key.map(found)? {
         let key = key.field(name);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !name.chars().all(is_name) || name.chars().next().is_none_or(|c| c.is_ascii_digit()) {
-            return Err(key.refuse("is not a valid variable name; write letters, digits and _".to_owned()));
+            return Err(key.refuse("is not a valid variable name; write letters, digits and _"));
         }
-        let text = value.as_str().ok_or_else(|| key.refuse("must be a string".to_owned()))?;
+        let text = value.as_str().ok_or_else(|| key.refuse("must be a string"))?;
         env.push((name.clone(), template(&key, text)?));
     }
     Ok(env)
 }
 
-fn template(key: &Key, text: &str) -> Result<Template, Refused> {
+fn template(key: &Key, text: &str) -> Result<Template> {
     let template = Template::parse(text).map_err(|reason| key.refuse(reason))?;
     let most = if template.literal().is_some() { ARGUMENT_BYTES } else { LITERAL_BYTES };
     if template.literal_bytes() > most {
@@ -197,16 +195,16 @@ impl Key {
         Self(format!("{}.{name}", self.0))
     }
 
-    pub(crate) fn refuse(&self, reason: String) -> Refused {
-        Refused { key: self.0.clone(), reason }
+    pub(crate) fn refuse(&self, reason: impl Into<String>) -> Refused {
+        Refused { key: self.0.clone(), reason: reason.into() }
     }
 
-    pub(crate) fn map<'v>(&self, value: &'v Value) -> Result<&'v Map<String, Value>, Refused> {
-        value.as_object().ok_or_else(|| self.refuse("must be a section".to_owned()))
+    pub(crate) fn map<'v>(&self, value: &'v Value) -> Result<&'v Map<String, Value>> {
+        value.as_object().ok_or_else(|| self.refuse("must be a section"))
     }
 
     /// Checks that a name can be used on a command line: `downbeat job run NAME ACTION --PARAM`.
-    fn name(&self, name: &str, joint: char) -> Result<(), Refused> {
+    fn name(&self, name: &str, joint: char) -> Result<()> {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == joint;
         let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
             && name.chars().all(fits)
@@ -219,48 +217,40 @@ impl Key {
         )))
     }
 
-    pub(crate) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<(), Refused> {
-        match entries.keys().find(|key| !known.contains(&key.as_str())) {
-            None => Ok(()),
-            Some(unknown) => {
-                Err(self.field(unknown).refuse(format!("unknown key; {}", advice(unknown, known, "keys"))))
-            }
-        }
+    pub(crate) fn known(&self, entries: &Map<String, Value>, known: &[&str]) -> Result<()> {
+        let unknown = entries.keys().find(|key| !known.contains(&key.as_str()));
+        unknown.map_or(Ok(()), |unknown| {
+            Err(self.field(unknown).refuse(format!("unknown key; {}", advice(unknown, known, "keys"))))
+        })
     }
 
-    pub(crate) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>, Refused> {
-        let wrong = || self.field(name).refuse("must be a string".to_owned());
-        entries.get(name).map(|value| value.as_str().map(str::to_owned).ok_or_else(wrong)).transpose()
-    }
-
-    pub(crate) fn texts(
+    /// Returns a value that may be absent. `kind` describes the values that `read` accepts.
+    fn optional<T>(
         &self,
         entries: &Map<String, Value>,
         name: &str,
-    ) -> Result<Option<Vec<String>>, Refused> {
-        let wrong = || self.field(name).refuse("must be a list of strings".to_owned());
-        let Some(value) = entries.get(name) else { return Ok(None) };
-        let items = value.as_array().ok_or_else(wrong)?;
-        items
-            .iter()
-            .map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong))
-            .collect::<Result<_, _>>()
-            .map(Some)
+        kind: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let wrong = || self.field(name).refuse(format!("must be {kind}"));
+        entries.get(name).map(|value| read(value).ok_or_else(wrong)).transpose()
     }
 
-    pub(crate) fn boolean(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<bool>, Refused> {
-        let wrong = || self.field(name).refuse("must be true or false".to_owned());
-        entries.get(name).map(|value| value.as_bool().ok_or_else(wrong)).transpose()
+    pub(crate) fn text(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<String>> {
+        self.optional(entries, name, "a string", |value| value.as_str().map(str::to_owned))
     }
 
-    pub(crate) fn integer(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refused> {
-        let wrong = || self.field(name).refuse("must be a whole number".to_owned());
-        entries.get(name).map(|value| value.as_i64().ok_or_else(wrong)).transpose()
+    pub(crate) fn texts(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<Vec<String>>> {
+        self.optional(entries, name, "a list of strings", |value| {
+            value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+        })
     }
-}
 
-impl Action {
-    pub(super) fn program(&self) -> &Path {
-        Path::new(self.argv.first().and_then(Template::literal).unwrap_or_default())
+    pub(crate) fn boolean(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<bool>> {
+        self.optional(entries, name, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn integer(&self, entries: &Map<String, Value>, name: &str) -> Result<Option<i64>> {
+        self.optional(entries, name, "a whole number", Value::as_i64)
     }
 }

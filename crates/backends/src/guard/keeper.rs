@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -31,9 +32,9 @@ struct Inner {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    deadlines: Option<Deadlines>,
+    deadlines: Deadlines,
     /// To the process, while it runs.
     pipe: Option<File>,
     /// Some of the work may still run.
@@ -43,24 +44,20 @@ struct State {
 impl Guard {
     /// `program` is this program, or one that also has the command `guard`.
     pub fn new(program: PathBuf, deadlines: Deadlines) -> Self {
-        let state = State { deadlines: Some(deadlines), ..State::default() };
-        Self(Arc::new(Inner { program, state: Mutex::new(state) }))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let state = Mutex::new(State { deadlines, pipe: None, is_left_over: false });
+        Self(Arc::new(Inner { program, state }))
     }
 
     /// Moves the deadlines after the lease was renewed.
     pub fn extend(&self, deadlines: Deadlines) {
-        let mut state = self.state();
-        state.deadlines = Some(deadlines);
+        let mut state = self.0.state.lock();
+        state.deadlines = deadlines;
         state.write(&Line::Until(deadlines));
     }
 
     /// Notes that the work has ended. If some of it may still run, the guard ends it.
     pub fn done(&self) {
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         if !state.is_left_over {
             state.write(&Line::Done);
         }
@@ -69,24 +66,23 @@ impl Guard {
 
     /// Notes that not all of the work could be ended.
     pub(crate) fn leave_over(&self) {
-        self.state().is_left_over = true;
+        self.0.state.lock().is_left_over = true;
     }
 
     /// Call it before the work starts. Work without a guard is not refused: the agent ends it, as long as it runs.
     pub(crate) async fn watch(&self, work: &Work) {
-        let running = self.state().pipe.is_some();
+        let running = self.0.state.lock().pipe.is_some();
         if !running {
             match tokio::time::timeout(START, start(&self.0)).await {
-                Ok(Ok(pipe)) => self.state().pipe = Some(pipe),
+                Ok(Ok(pipe)) => self.0.state.lock().pipe = Some(pipe),
                 Ok(Err(error)) => return self.missing(&error),
                 Err(_) => return self.missing(&"it does not start"),
             }
         }
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         state.write(&Line::Work(work.clone()));
-        if let Some(deadlines) = state.deadlines {
-            state.write(&Line::Until(deadlines));
-        }
+        let deadlines = state.deadlines;
+        state.write(&Line::Until(deadlines));
     }
 
     fn missing(&self, error: &dyn fmt::Display) {
@@ -95,7 +91,7 @@ impl Guard {
     }
 
     pub(crate) fn started(&self, leader: Leader) {
-        self.state().write(&Line::Started(leader));
+        self.0.state.lock().write(&Line::Started(leader));
     }
 }
 
@@ -163,7 +159,7 @@ mod tests {
         let guard = Guard::new(program, DEADLINES);
         let identity = Identity { execution: ExecutionId(Uuid::from_u128(1)), attempt: 1 };
         guard.watch(&Work::Processes(identity)).await;
-        assert!(guard.state().pipe.is_some());
+        assert!(guard.0.state.lock().pipe.is_some());
         guard
     }
 
@@ -175,7 +171,7 @@ mod tests {
         for _ in 0..100_000 {
             guard.extend(DEADLINES);
         }
-        assert!(guard.state().pipe.is_some(), "it is still there");
+        assert!(guard.0.state.lock().pipe.is_some(), "it is still there");
     }
 
     #[tokio::test]

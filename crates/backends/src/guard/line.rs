@@ -9,7 +9,6 @@ use crate::backend::Identity;
 use crate::builtin::Engine;
 use crate::process::Leader;
 
-/// The work that a guard ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// All processes of an attempt.
@@ -25,7 +24,6 @@ pub(super) enum Line {
     Work(Work),
     /// The first process of the work.
     Started(Leader),
-    /// The new deadlines.
     Until(Deadlines),
     /// The work has ended: the guard can exit.
     Done,

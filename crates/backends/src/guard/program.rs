@@ -90,16 +90,13 @@ fn wait(input: &File, timer: &TimerFd, until: Option<Duration>) -> io::Result<bo
 fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
     let mut bytes = [0; READ_BYTES];
     match input.read(&mut bytes) {
-        Ok(0) => watch.closed(),
+        Ok(0) => watch.closed = true,
         Ok(count) => {
             unread.extend_from_slice(&bytes[..count]);
             while let Some(length) = unread.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = unread.drain(..=length).collect();
-                if let Some(line) =
-                    str::from_utf8(&line[..length]).ok().and_then(|line| line.parse::<Line>().ok())
-                {
-                    watch.receive(line);
-                }
+                let text = str::from_utf8(&line[..length]).unwrap_or_default();
+                text.parse::<Line>().into_iter().for_each(|line| watch.receive(line));
             }
             // No line of an agent is that long.
             if unread.len() > READ_BYTES {
@@ -108,7 +105,7 @@ fn read(input: &mut File, unread: &mut Vec<u8>, watch: &mut Watch) {
         }
         // The pipe was empty after all.
         Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
-        Err(_) => watch.closed(),
+        Err(_) => watch.closed = true,
     }
 }
 
@@ -117,26 +114,23 @@ fn end(work: &Work, leader: Option<Leader>, kill_at: Duration) -> io::Result<Str
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let grace = kill_at.saturating_sub(boot_time());
     runtime.block_on(async {
+        let deadline = Instant::now() + END_FOR;
         match work {
             Work::Processes(identity) => {
                 let tree = Arc::new(Tree::former(*identity, leader, &Means::found()));
-                let deadline = Instant::now() + END_FOR;
                 let mut left = terminate(&tree, grace).await;
                 while left > 0 && Instant::now() < deadline {
                     left = terminate(&tree, Duration::ZERO).await;
                 }
                 Ok(format!("execution {identity}"))
             }
-            Work::Container { engine, name } => {
-                let deadline = Instant::now() + END_FOR;
-                loop {
-                    match end_container(engine, name, grace).await {
-                        Ok(()) => return Ok(format!("container {name}")),
-                        Err(error) if Instant::now() > deadline => return Err(io::Error::other(error)),
-                        Err(_) => tokio::time::sleep(PAUSE).await,
-                    }
+            Work::Container { engine, name } => loop {
+                match end_container(engine, name, grace).await {
+                    Ok(()) => return Ok(format!("container {name}")),
+                    Err(error) if Instant::now() > deadline => return Err(io::Error::other(error)),
+                    Err(_) => tokio::time::sleep(PAUSE).await,
                 }
-            }
+            },
         }
     })
 }

@@ -39,7 +39,8 @@ pub(super) struct Watch {
     pub(super) leader: Option<Leader>,
     deadlines: Option<Deadlines>,
     done: bool,
-    closed: bool,
+    /// The pipe to the agent is closed.
+    pub(super) closed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +63,6 @@ impl Watch {
             Line::Until(deadlines) => self.deadlines = Some(deadlines),
             Line::Done => self.done = true,
         }
-    }
-
-    pub(super) fn closed(&mut self) {
-        self.closed = true;
     }
 
     pub(super) fn decide(&self, now: Duration) -> Verdict {
@@ -122,7 +119,7 @@ mod tests {
     #[test]
     fn work_of_an_agent_that_is_gone_is_ended_at_once() {
         let mut watch = watching(100, 103);
-        watch.closed();
+        watch.closed = true;
         assert_eq!(watch.decide(at(50)), Verdict::End { why: Ended::AgentGone, kill_at: at(53) });
         assert_eq!(watch.decide(at(99)), Verdict::End { why: Ended::AgentGone, kill_at: at(102) });
     }
@@ -131,7 +128,7 @@ mod tests {
     fn work_that_is_done_is_left_alone() {
         let mut watch = watching(100, 103);
         watch.receive(Line::Done);
-        watch.closed();
+        watch.closed = true;
         assert_eq!(watch.decide(at(50)), Verdict::Leave);
         assert_eq!(watch.decide(at(200)), Verdict::Leave);
     }
@@ -140,7 +137,7 @@ mod tests {
     fn a_guard_that_never_got_work_leaves_with_its_agent() {
         let mut watch = Watch::default();
         assert_eq!(watch.decide(at(1)), Verdict::Wait(None));
-        watch.closed();
+        watch.closed = true;
         assert_eq!(watch.decide(at(1)), Verdict::Leave);
     }
 }

@@ -14,7 +14,7 @@ const DEPTH: usize = 32;
 /// The directory of the groups of all executions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Groups {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     version: Version,
 }
 
@@ -42,10 +42,6 @@ impl Groups {
     /// Returns the groups of an earlier run, to find its processes.
     pub(super) fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), version: Version::One }
-    }
-
-    pub(super) fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Returns whether processes can be started in these groups, if the kernel is new enough.

@@ -14,7 +14,8 @@ use super::orphans::Own;
 /// A process of this agent. It is reaped even if this is dropped before its end.
 #[derive(Debug)]
 pub(super) struct Child {
-    pid: i32,
+    /// Not reused until `wait` has returned.
+    pub(super) pid: i32,
     kind: Kind,
     ended: Option<ExitStatus>,
     own: Option<Own>,
@@ -48,11 +49,6 @@ impl Child {
     pub(super) fn standard(child: tokio::process::Child) -> io::Result<Self> {
         let pid = child.id().ok_or_else(|| io::Error::other("the process has no pid"))?.cast_signed();
         Ok(Self { pid, kind: Kind::Standard(child), ended: None, own: Own::new(pid) })
-    }
-
-    /// Returns its pid, which is not reused until `wait` has returned.
-    pub(super) fn pid(&self) -> i32 {
-        self.pid
     }
 
     /// Can be dropped and called again.

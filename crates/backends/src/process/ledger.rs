@@ -2,14 +2,15 @@
 //! ends the processes of its previous run. Several agents may share a host, so only recorded processes are touched.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::means::Means;
 use super::procfs;
@@ -36,7 +37,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
-    means: Means,
+    pub(super) means: Means,
     ledger_file: Mutex<LedgerFile>,
     /// The trees that run now.
     trees: Mutex<HashMap<Identity, Arc<Tree>>>,
@@ -54,7 +55,6 @@ struct LedgerFile {
     failing: Option<String>,
 }
 
-/// One line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     identity: Identity,
@@ -78,7 +78,7 @@ impl Ledger {
     /// Opens it on a host that offers less.
     pub fn open_with(dir: &Path, means: Means) -> Result<Self, Error> {
         let failed = |error| Error { dir: dir.to_owned(), error };
-        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(failed)?;
+        private::create_dir(dir).map_err(failed)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
         let file = options.open(dir.join(FILE)).map_err(failed)?;
@@ -93,13 +93,9 @@ impl Ledger {
         Ok(Self { dir: dir.to_owned(), means, ledger_file: Mutex::new(ledger_file), trees: Mutex::default() })
     }
 
-    pub(super) fn means(&self) -> &Means {
-        &self.means
-    }
-
     /// Called before the start: an unrecorded process could not be found again.
     pub(super) fn begin(&self, identity: Identity) -> io::Result<()> {
-        let mut ledger_file = self.ledger_file();
+        let mut ledger_file = self.ledger_file.lock();
         let written = ledger_file.write(Entry { identity, leader: None });
         ledger_file.failing = written.as_ref().err().map(ToString::to_string);
         written
@@ -107,30 +103,30 @@ impl Ledger {
 
     /// Returns why running work cannot be recorded, if the last attempt failed.
     pub fn problem(&self) -> Option<String> {
-        let error = self.ledger_file().failing.clone()?;
+        let error = self.ledger_file.lock().failing.clone()?;
         let dir = self.dir.display();
         Some(format!("running work cannot be recorded: {error} ({dir}); a restarted agent could not end it"))
     }
 
     pub(super) fn started(&self, identity: Identity, leader: Leader) -> io::Result<()> {
-        self.ledger_file().write(Entry { identity, leader: Some(leader) })
+        self.ledger_file.lock().write(Entry { identity, leader: Some(leader) })
     }
 
     /// Adds a running tree, for `kill_all`.
     pub(super) fn attend(&self, identity: Identity, tree: &Arc<Tree>) {
-        self.trees().insert(identity, tree.clone());
+        self.trees.lock().insert(identity, tree.clone());
     }
 
     pub(super) fn end(&self, identity: Identity) {
-        self.trees().remove(&identity);
-        self.ledger_file().erase(identity);
+        self.trees.lock().remove(&identity);
+        self.ledger_file.lock().erase(identity);
     }
 
     /// Kills all running processes without TERM, for an agent that has no time left.
     pub async fn kill_all(&self) {
         // Twice: a process may have been started during the first search.
         for _ in 0..2 {
-            let trees: Vec<(Identity, Arc<Tree>)> = self.trees().drain().collect();
+            let trees: Vec<(Identity, Arc<Tree>)> = self.trees.lock().drain().collect();
             let killed = trees.iter().map(async |(identity, tree)| {
                 let left = kill_all(tree, KILL_ALL_FOR).await;
                 if left > 0 {
@@ -155,9 +151,9 @@ impl Ledger {
         for entry in recorded {
             let _ = fs::remove_file(self.dir.join(entry.identity.to_string()));
         }
-        self.ledger_file().clear();
+        self.ledger_file.lock().clear();
         self.name_surroundings();
-        if let Some(groups) = self.means.groups().cloned() {
+        if let Some(groups) = self.means.groups.clone() {
             let _ = tokio::task::spawn_blocking(move || groups.tidy()).await;
         }
         ended.into_iter().flatten().collect()
@@ -188,7 +184,7 @@ impl Ledger {
     }
 
     fn name_surroundings(&self) {
-        let groups = self.means.groups().and_then(|groups| groups.dir().to_str().map(str::to_owned));
+        let groups = self.means.groups.as_ref().and_then(|groups| groups.dir.to_str().map(str::to_owned));
         for (file, text) in [(BOOT_FILE, procfs::boot_id()), (GROUPS_FILE, groups)] {
             let (file, text) = (self.dir.join(file), text.unwrap_or_default());
             let is_named = fs::read_to_string(&file).is_ok_and(|recorded| recorded == text);
@@ -213,14 +209,6 @@ impl Ledger {
             Some(Entry { identity, leader: parse_leader(&mut text.split_whitespace()) })
         });
         lines.into_iter().chain(former).collect()
-    }
-
-    fn trees(&self) -> MutexGuard<'_, HashMap<Identity, Arc<Tree>>> {
-        self.trees.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ledger_file(&self) -> MutexGuard<'_, LedgerFile> {
-        self.ledger_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -411,7 +399,7 @@ mod tests {
     async fn work_that_was_born_in_a_group_of_another_session_is_found_there() {
         let Some(groups) = Groups::found() else { return };
         let unique = identity(u128::from(std::process::id()) << 48);
-        let elsewhere = groups.dir().join(format!("session.{}", std::process::id()));
+        let elsewhere = groups.dir.join(format!("session.{}", std::process::id()));
         fs::create_dir(&elsewhere).unwrap();
         let group = Groups::at(&elsewhere).create(unique).unwrap();
         // Only the group identifies it.
@@ -423,7 +411,7 @@ mod tests {
         assert_eq!(Ledger::open(dir.path()).unwrap().sweep(Duration::ZERO).await, [unique]);
         assert!(!left.wait().unwrap().success());
         let noted = fs::read_to_string(dir.path().join(GROUPS_FILE)).unwrap();
-        assert_eq!(Path::new(&noted), groups.dir(), "from now on it is this one");
+        assert_eq!(Path::new(&noted), groups.dir, "from now on it is this one");
         let _ = group.remove();
         fs::remove_dir(&elsewhere).unwrap();
     }

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::cgroup::{Cgroup, Groups};
 use super::procfs::Proc;
@@ -16,13 +17,14 @@ const TIDY_EVERY: Duration = Duration::from_secs(3600);
 /// How processes are started on this host. Tests disable some of it.
 #[derive(Debug)]
 pub struct Means {
-    groups: Option<Groups>,
+    pub(super) groups: Option<Groups>,
     /// The groups of an earlier run of the agent.
     former: Option<Groups>,
     /// Processes can be started in a group. False once the kernel, or a filter, has refused.
     births: AtomicBool,
-    clone: bool,
-    proc: Proc,
+    /// Processes can be started by `downbeat_spawn`.
+    pub(super) clone: bool,
+    pub(super) proc: Proc,
     /// Groups that were not empty when their execution ended, since the last check.
     left: AtomicU32,
     tidied: Mutex<Instant>,
@@ -77,29 +79,14 @@ impl Means {
         Self { proc, ..self }
     }
 
-    pub(super) fn proc(&self) -> &Proc {
-        &self.proc
-    }
-
-    pub(super) fn groups(&self) -> Option<&Groups> {
-        self.groups.as_ref()
-    }
-
-    pub(super) fn can_clone(&self) -> bool {
-        self.clone
-    }
-
     /// Creates a group to start a process in.
     pub(super) fn group_to_be_born_in(&self, identity: Identity) -> Option<Cgroup> {
         if !self.clone || !self.births.load(Ordering::Relaxed) {
             return None;
         }
         let created = self.groups.as_ref()?.create(identity);
-        created
-            .inspect_err(
-                |error| tracing::debug!(execution = %identity, %error, "cannot create a control group"),
-            )
-            .ok()
+        let log = |error: &_| tracing::debug!(execution = %identity, %error, "cannot create a control group");
+        created.inspect_err(log).ok()
     }
 
     /// Notes that the kernel cannot start processes in a group.
@@ -118,7 +105,7 @@ impl Means {
         if left == 0 {
             return;
         }
-        let mut tidied = self.tidied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tidied = self.tidied.lock();
         if is_tidy_due(left, tidied.elapsed())
             && let Some(groups) = self.groups.clone()
         {

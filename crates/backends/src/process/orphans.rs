@@ -2,11 +2,11 @@
 //! for them. An agent has this duty as the first process of a container.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::Duration;
 
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::procfs::Proc;
@@ -30,7 +30,7 @@ fn is_first_process() -> bool {
 
 /// Hold this while a process is created and listed. `None` in a process that does not adopt orphans.
 pub(super) fn starting() -> Option<RwLockReadGuard<'static, ()>> {
-    is_first_process().then(|| STARTING.read().unwrap_or_else(PoisonError::into_inner))
+    is_first_process().then(|| STARTING.read())
 }
 
 impl Own {
@@ -39,14 +39,14 @@ impl Own {
     }
 
     fn listed(pid: i32) -> Self {
-        *OWN.lock().unwrap_or_else(PoisonError::into_inner).entry(pid).or_default() += 1;
+        *OWN.lock().entry(pid).or_default() += 1;
         Self(pid)
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
-        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = OWN.lock();
         if let Some(count) = own.get_mut(&self.0) {
             *count -= 1;
             if *count == 0 {
@@ -85,15 +85,11 @@ pub async fn reap_orphans() {
 /// Reaps zombies that were found the last time; returns new ones. `None` if a process is being started.
 fn reap(seen: &HashSet<(i32, u64)>) -> Option<HashSet<(i32, u64)>> {
     // Does not wait for the lock: starting a process may wait for a mount, and all other starts would then wait too.
-    let _nobody_starts = match STARTING.try_write() {
-        Ok(nobody_starts) => nobody_starts,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
+    let _nobody_starts = STARTING.try_write()?;
     let this = std::process::id().cast_signed();
     let mut new = HashSet::new();
     for process in Proc::default().all() {
-        if !process.zombie || process.parent != this || is_own(process.pid) {
+        if !process.zombie || process.parent != this || OWN.lock().contains_key(&process.pid) {
             continue;
         }
         if seen.contains(&(process.pid, process.started)) {
@@ -103,10 +99,6 @@ fn reap(seen: &HashSet<(i32, u64)>) -> Option<HashSet<(i32, u64)>> {
         }
     }
     Some(new)
-}
-
-fn is_own(pid: i32) -> bool {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&pid)
 }
 
 #[cfg(test)]
@@ -143,8 +135,8 @@ mod tests {
         reap(&HashSet::from([second]));
         assert!(child.try_wait().unwrap().unwrap().success(), "it was not reaped");
         drop(again);
-        assert!(!is_own(second.0));
-        let _starting = STARTING.read().unwrap();
+        assert!(!OWN.lock().contains_key(&second.0));
+        let _starting = STARTING.read();
         assert_eq!(reap(&HashSet::new()), None, "postponed while a process is being started");
     }
 }

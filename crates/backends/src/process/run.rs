@@ -1,13 +1,12 @@
 //! Owns one child process from start to end: its streams, its exit, and stopping its tree.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use nix::sys::signal::Signal;
 use tokio::io::AsyncWriteExt;
@@ -40,7 +39,7 @@ const READ_BYTES: usize = 16 * 1024;
 const SYSTEM: [&str; 4] = ["/usr", "/bin", "/sbin", "/lib"];
 
 /// The program to run, without a shell.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
@@ -56,20 +55,16 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
         return Finish::cancelled(None);
     }
     if let Some(dir) = &program.working_dir {
-        let entered = tokio::select! {
-            entered = enter(dir) => entered,
-            () = call.cancel.cancelled() => return Finish::cancelled(None),
-        };
-        if let Err(error) = entered {
-            return explain::wrong_dir(&program, &error);
+        match call.cancel.run_until_cancelled(enter(dir)).await {
+            None => return Finish::cancelled(None),
+            Some(Err(error)) => return explain::wrong_dir(&program, &error),
+            Some(Ok(())) => {}
         }
     }
-    let looked = tokio::select! {
-        looked = look_at(&program, call) => looked,
-        () = call.cancel.cancelled() => return Finish::cancelled(None),
-    };
-    if let Err(error) = looked {
-        return Finish::failed(None, format!("cannot run `{}`: {error}", program.name));
+    match call.cancel.run_until_cancelled(look_at(&program, call)).await {
+        None => return Finish::cancelled(None),
+        Some(Err(error)) => return Finish::failed(None, format!("cannot run `{}`: {error}", program.name)),
+        Some(Ok(())) => {}
     }
     if let Some(guard) = &call.guard {
         guard.watch(&Work::Processes(call.identity)).await;
@@ -77,7 +72,7 @@ pub(crate) async fn run(program: Program, call: &Call, ledger: &Ledger) -> Finis
     if let Err(error) = ledger.begin(call.identity) {
         tracing::warn!(execution = %call.identity, %error, "cannot record running work; a restarted agent will not find it");
     }
-    let finish = match start(&program, call, ledger.means()) {
+    let finish = match start(&program, call, &ledger.means) {
         Ok(process) => attend(process, program.stdin, call, ledger).await,
         Err(error) => not_started(program, call, error).await,
     };
@@ -112,17 +107,17 @@ fn is_of_system(file: &Path) -> bool {
 async fn not_started(program: Program, call: &Call, error: downbeat_spawn::Error) -> Finish {
     let path = environment(&program, call).remove(OsStr::new("PATH"));
     let explained = USERS_FILES.run(move || explain::not_started(&program, path.as_deref(), &error));
-    tokio::select! {
-        explained = explained => explained.unwrap_or_else(|error| Finish::failed(None, error.to_string())),
-        () = call.cancel.cancelled() => Finish::cancelled(None),
+    match call.cancel.run_until_cancelled(explained).await {
+        None => Finish::cancelled(None),
+        Some(explained) => explained.unwrap_or_else(|error| Finish::failed(None, error.to_string())),
     }
 }
 
 async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &Ledger) -> Finish {
     let Process { mut child, stdin: input, stdout, stderr, cgroup } = process;
-    let means = ledger.means();
+    let means = &ledger.means;
     // The group identifies the work's processes; without a group, the first process does.
-    let leader = if cgroup.is_none() { Leader::of(child.pid(), means) } else { None };
+    let leader = if cgroup.is_none() { Leader::of(child.pid, means) } else { None };
     let tree = Arc::new(Tree::new(call.identity, leader, cgroup, means));
     ledger.attend(call.identity, &tree);
     if let (Some(guard), Some(leader)) = (&call.guard, leader) {
@@ -138,7 +133,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
     let (mut pumping, mut feeding) = (true, true);
     let lasting = tokio::time::sleep(LASTING);
     tokio::pin!(lasting);
-    let mut is_short = !tree.is_born_inside();
+    let mut is_short = !tree.is_born_inside;
     let mut enclosing = None;
     let cancelled = loop {
         tokio::select! {
@@ -193,7 +188,7 @@ async fn attend(process: Process, stdin: Option<String>, call: &Call, ledger: &L
 
 /// Records the process for the next run of the agent, which finds a process without a group by its pid.
 fn record_leader(tree: &Tree, call: &Call, ledger: &Ledger) {
-    if let Some(leader) = tree.leader()
+    if let Some(leader) = tree.leader
         && let Err(error) = ledger.started(call.identity, leader)
     {
         tracing::debug!(execution = %call.identity, %error, "the process is not recorded");

@@ -5,7 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Once, OnceLock};
@@ -23,15 +23,13 @@ use super::open_files::open_files_of_children;
 use super::orphans;
 use super::run::Program;
 use crate::backend::{Call, Identity};
-use crate::environment::DEFAULT_PATH;
-use crate::variables::{EXECUTION, OUTPUT};
+use crate::environment::{DEFAULT_PATH, EXECUTION, OUTPUT};
 
 /// The umask of work, independent of the agent's own, which a service may set stricter.
 const UMASK: u32 = 0o022;
 /// Another agent may remove an empty group before the process is started in it.
 const GROUP_ATTEMPTS: usize = 3;
 
-/// A running process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) child: Child,
@@ -60,7 +58,7 @@ pub(super) fn start(program: &Program, call: &Call, means: &Means) -> Result<Pro
     let ends = Ends { input, output, errors };
     let env = environment(program, call);
     let _starting = orphans::starting();
-    let (child, cgroup) = if means.can_clone() {
+    let (child, cgroup) = if means.clone {
         let (started, cgroup) = cloned(program, &env, &ends, call.identity, means)?;
         (Child::cloned(started), cgroup)
     } else {
@@ -150,11 +148,9 @@ fn cloned(
 }
 
 fn variable((name, value): (&OsString, &OsString)) -> OsString {
-    let mut variable = Vec::with_capacity(name.len() + value.len() + 1);
-    variable.extend_from_slice(name.as_bytes());
-    variable.push(b'=');
-    variable.extend_from_slice(value.as_bytes());
-    OsString::from_vec(variable)
+    let mut variable = OsString::with_capacity(name.len() + value.len() + 1);
+    [name.as_os_str(), OsStr::new("="), value].into_iter().for_each(|part| variable.push(part));
+    variable
 }
 
 /// Starts the process with the standard library, which cannot set the umask of a child: it becomes the agent's own. The

@@ -1,12 +1,12 @@
 //! Owns the end of a process tree: which processes belong to an execution, and how they are ended.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -14,7 +14,7 @@ use super::cgroup::{Cgroup, Groups};
 use super::means::Means;
 use super::procfs::{Proc, Process};
 use crate::backend::Identity;
-use crate::variables::EXECUTION;
+use crate::environment::EXECUTION;
 
 /// How long KILL is repeated. Processes that survive it hang in the kernel, and no signal reaches them.
 const KILL_FOR: Duration = Duration::from_secs(10);
@@ -48,8 +48,8 @@ pub(crate) struct Tree {
     groups: Option<Groups>,
     cgroup: OnceLock<Cgroup>,
     /// The first process was started in the group.
-    is_born_inside: bool,
-    leader: Option<Leader>,
+    pub(super) is_born_inside: bool,
+    pub(super) leader: Option<Leader>,
     /// Processes outside of the group, with their start times.
     known: Mutex<BTreeMap<i32, u64>>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Leader {
 impl Leader {
     /// Call it before a child of this process is reaped: until then its pid is not reused.
     pub(super) fn of(pid: i32, means: &Means) -> Option<Self> {
-        means.proc().one(pid).map(|process| Self { pid, started: process.started })
+        means.proc.one(pid).map(|process| Self { pid, started: process.started })
     }
 }
 
@@ -79,8 +79,8 @@ impl Tree {
         Self {
             identity,
             marker: format!("{EXECUTION}={identity}"),
-            proc: means.proc().clone(),
-            groups: means.groups().cloned(),
+            proc: means.proc.clone(),
+            groups: means.groups.clone(),
             is_born_inside: cgroup.is_some() && leader.is_none(),
             cgroup: cgroup.map(OnceLock::from).unwrap_or_default(),
             leader,
@@ -94,16 +94,8 @@ impl Tree {
         Self::new(identity, leader, means.find_group(identity), means)
     }
 
-    pub(super) fn is_born_inside(&self) -> bool {
-        self.is_born_inside
-    }
-
     pub(super) fn cgroup(&self) -> Option<&Cgroup> {
         self.cgroup.get()
-    }
-
-    pub(super) fn leader(&self) -> Option<Leader> {
-        self.leader
     }
 
     /// Moves all members into their own control group, if the host has groups: processes that they start from then on
@@ -132,7 +124,7 @@ impl Tree {
     fn members(&self) -> BTreeSet<i32> {
         let own = std::process::id().cast_signed();
         let grouped: BTreeSet<i32> = self.cgroup().map(Cgroup::members).into_iter().flatten().collect();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         self.forget_ended(&mut known);
         if let Some(leader) = self.leader.filter(|leader| !grouped.contains(&leader.pid))
             && self.proc.one(leader.pid).is_some_and(|one| one.started == leader.started && !one.zombie)
@@ -160,7 +152,7 @@ impl Tree {
 
     /// Returns how many of the found processes are left. Cheaper than a search. Blocks.
     fn left(&self) -> usize {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         self.forget_ended(&mut known);
         known.len() + self.cgroup().map_or(0, |cgroup| cgroup.members().len())
     }
@@ -179,7 +171,7 @@ impl Tree {
         let leader = self.leader.filter(|leader| {
             all.iter().any(|process| process.pid == leader.pid && process.started == leader.started)
         });
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let mut found = true;
         while found {
             found = false;
@@ -213,7 +205,7 @@ impl Tree {
         }
         for process in later {
             while !self.read_environment(&process) {
-                let since = being_read().get(&(process.pid, process.started)).copied();
+                let since = BEING_READ.lock().get(&(process.pid, process.started)).copied();
                 if since.is_some_and(|since| since.elapsed() > LOOK_FOR) {
                     break;
                 }
@@ -225,16 +217,16 @@ impl Tree {
     /// Returns whether no other thread reads it.
     fn read_environment(&self, process: &Process) -> bool {
         let key = (process.pid, process.started);
-        match being_read().entry(key) {
-            Entry::Occupied(_) => return false,
-            Entry::Vacant(place) => {
-                place.insert(Instant::now());
-            }
+        let mut being_read = BEING_READ.lock();
+        if being_read.contains_key(&key) {
+            return false;
         }
+        being_read.insert(key, Instant::now());
+        drop(being_read);
         let carries = self.proc.carries(process.pid, &self.marker);
-        being_read().remove(&key);
+        BEING_READ.lock().remove(&key);
         if carries {
-            self.known().insert(process.pid, process.started);
+            self.known.lock().insert(process.pid, process.started);
         }
         true
     }
@@ -259,10 +251,6 @@ impl Tree {
             send(Signal::SIGCONT);
         }
         members.len()
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeMap<i32, u64>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -337,10 +325,6 @@ async fn within_bounds<T: Send + 'static>(
     timeout(LOOK_FOR, looked).await.ok()?.ok()
 }
 
-fn being_read() -> MutexGuard<'static, BTreeMap<(i32, u64), Instant>> {
-    BEING_READ.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -379,7 +363,7 @@ mod tests {
         while READERS_OF_ENVIRONMENTS.available_permits() < 3 {
             tokio::task::yield_now().await;
         }
-        assert!(being_read().contains_key(&(hung, 50)), "only one reader hangs");
+        assert!(BEING_READ.lock().contains_key(&(hung, 50)), "only one reader hangs");
         // So that the threads that read it end with the test.
         let environ = root.path().join(hung.to_string()).join("environ");
         while READERS_OF_ENVIRONMENTS.available_permits() < 4 {
@@ -404,7 +388,7 @@ mod tests {
         assert_eq!(terminate(&tree, Duration::from_secs(60)).await, 0);
         assert!(!child.wait().unwrap().success());
         means.release(tree.cgroup());
-        assert!(means.groups().unwrap().find(identity).is_none());
+        assert!(means.groups.as_ref().unwrap().find(identity).is_none());
     }
 
     #[test]
@@ -423,6 +407,6 @@ mod tests {
         ];
         let others: Vec<i32> = tree.recognise(&all).iter().map(|process| process.pid).collect();
         assert_eq!(others, [104, 103]);
-        assert_eq!(tree.known().keys().copied().collect::<Vec<_>>(), [100, 101, 102]);
+        assert_eq!(tree.known.lock().keys().copied().collect::<Vec<_>>(), [100, 101, 102]);
     }
 }

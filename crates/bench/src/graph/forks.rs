@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// A loop waits while its process runs. If others use the cores too, more loops than cores get a larger share.
 const CROWD: u32 = 4;
@@ -18,7 +18,7 @@ pub(super) struct Rate {
 
 impl Rate {
     /// Blocks until this many have ended, twice.
-    pub(super) fn count(processes: u32) -> Result<Self, Failure> {
+    pub(super) fn count(processes: u32) -> Result<Self> {
         let threads = u32::try_from(cores()).unwrap_or(u32::MAX);
         let crowd = threads.saturating_mul(CROWD);
         Ok(Self { per_core: per_second(processes, threads)?, crowded: per_second(processes, crowd)? })
@@ -29,7 +29,7 @@ impl Rate {
     }
 }
 
-fn per_second(processes: u32, threads: u32) -> Result<f64, Failure> {
+fn per_second(processes: u32, threads: u32) -> Result<f64> {
     let begun = Instant::now();
     let ended = thread::scope(|scope| {
         let loops: Vec<_> = (0..threads)

@@ -16,7 +16,7 @@ use self::runs::Load;
 use super::agents::Fleet;
 use super::figures::Figures;
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::page::Part;
 
 /// Steps of the published comparisons: in sequence, and at once.
@@ -76,7 +76,7 @@ pub(super) struct Shaped {
     figures: Figures,
 }
 
-pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph, Failure> {
+pub(super) async fn measure(args: GraphArgs, note: Note) -> Result<Graph> {
     let most = limits::STEPS_PER_RUN;
     if args.rounds == 0 || args.slots == Some(0) || args.n.is_some_and(|n| n < 2 || n > most) {
         return Err(Failure::bad_input(format!(

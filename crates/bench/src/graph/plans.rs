@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use downbeat_core::backend::{Catalogue, Params};
-use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{LeaseToken, RunId};
 use downbeat_core::level::LEVEL;
 use downbeat_core::node::Reach;
@@ -23,11 +22,12 @@ use tokio::process::Command;
 use uuid::Uuid;
 
 use super::super::figures::{Figures, Latencies};
+use super::super::node::succeeded;
 use super::super::process;
 use super::super::server::cannot;
 use super::jobs::{self, Work};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 type Make = fn(Work, usize) -> Value;
 /// The planned graphs.
@@ -53,7 +53,7 @@ struct Planned {
 
 impl Planned {
     /// Plans as a server does with a submitted definition.
-    fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self, Failure> {
+    fn from_json(bytes: &[u8], catalogue: &Catalogue) -> Result<Self> {
         let begun = Instant::now();
         let value: Value = serde_json::from_slice(bytes).map_err(|error| cannot("read JSON", &error))?;
         let definition = spec::from_json(&value, catalogue).map_err(|problems| refused(&problems))?;
@@ -83,16 +83,7 @@ impl Planned {
         });
         let Some(execution) = added.map(|execution| execution.id) else { return Duration::ZERO };
         let now = Timestamp::now();
-        let outcome = Outcome {
-            verdict: Verdict::Succeeded,
-            exit_code: Some(0),
-            error: None,
-            outputs: Params::new(),
-            started_at: now,
-            finished_at: now,
-            received_at: None,
-        };
-        let (run, token) = (self.progress.run().clone(), LeaseToken(Uuid::nil()));
+        let (run, token, outcome) = (self.progress.run().clone(), LeaseToken(Uuid::nil()), succeeded(now));
         let finished = Change::ExecutionFinished { of: Parent::Run(run), execution, token, outcome };
         let begun = Instant::now();
         with_turn(now, |turn| self.progress.observe(&finished, turn));
@@ -101,7 +92,7 @@ impl Planned {
     }
 }
 
-fn compile(definition: Definition) -> Result<Plan, Failure> {
+fn compile(definition: Definition) -> Result<Plan> {
     let resolved = resolve(&definition, &Params::new(), &[]).map_err(|error| cannot("resolve", &error))?;
     Plan::compile(Arc::new(definition), Arc::new(resolved)).map_err(|error| cannot("compile", &error))
 }
@@ -129,11 +120,11 @@ pub(super) async fn measure(
     steps: usize,
     rounds: u32,
     note: Note,
-) -> Result<Figures, Failure> {
+) -> Result<Figures> {
     let bytes = make(Work::Noop, steps).to_string().into_bytes();
     let catalogue = Catalogue::builtin();
     let mut parts = BTreeMap::new();
-    let (mut all, mut total) = (Latencies::new()?, Duration::ZERO);
+    let (mut all, mut total) = (Latencies::default(), Duration::ZERO);
     for _ in 0..rounds * TIMES {
         let mut planned = Planned::from_json(&bytes, &catalogue)?;
         all.add(planned.all());
@@ -146,7 +137,7 @@ pub(super) async fn measure(
             ("second turn p50 ms", second_turn),
             ("read with places p50 ms", read_with_places(&bytes, &catalogue)?),
         ] {
-            parts.entry(part).or_insert(Latencies::new()?).add(took);
+            parts.entry(part).or_insert_with(Latencies::default).add(took);
         }
     }
     let mut more: BTreeMap<&'static str, f64> =
@@ -170,7 +161,7 @@ pub(super) async fn measure(
 }
 
 /// Reads with lines and columns, which is slower: `job run -f` does this before it sends a file.
-fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration, Failure> {
+fn read_with_places(bytes: &[u8], catalogue: &Catalogue) -> Result<Duration> {
     let begun = Instant::now();
     spec::parse_bytes(bytes, "graph.yaml", catalogue).map_err(|problems| refused(&problems))?;
     Ok(begun.elapsed())
@@ -184,7 +175,7 @@ pub(crate) struct PlansArgs {
 }
 
 /// Returns the memory per step, measured in this process.
-pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
+pub(in super::super) fn hold(args: &PlansArgs) -> Result<String> {
     let make = SHAPES.iter().find(|(name, _)| *name == args.name);
     let (_, make) = make.ok_or_else(|| Failure::bad_input(format!("there is no graph `{}`", args.name)))?;
     let bytes = make(Work::Noop, args.steps).to_string().into_bytes();
@@ -204,9 +195,8 @@ pub(in super::super) fn hold(args: &PlansArgs) -> Result<String, Failure> {
 }
 
 /// Measures in a new process, which has no free memory from earlier work.
-async fn bytes_per_step(name: &str, steps: usize) -> Result<f64, Failure> {
-    let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
-    let ended = Command::new(program)
+async fn bytes_per_step(name: &str, steps: usize) -> Result<f64> {
+    let ended = Command::from(process::this_program()?)
         .args(["bench", "plans", name, &steps.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

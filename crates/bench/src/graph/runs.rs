@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use super::super::agents::{Agents, Fleet};
 use super::super::figures::{Figures, Latencies};
-use super::super::server::{STUCK, Server};
-use super::super::shares::{Meter, Share, changes_per_commit, ms_per_commit};
+use super::super::server::{Server, next_event};
+use super::super::shares::{Meter, changes_per_commit, cpu_seconds, ms_per_commit};
 use super::super::site::{Site, Wanted, within};
 use super::forks::{self, Rate};
 use super::jobs::{self, Work};
 use crate::Note;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// One agent that always has a free slot while a result is being sent.
 pub(super) const ONE: Fleet = Fleet { nodes: 1, slots: 32 };
@@ -24,8 +24,6 @@ pub(super) const ONE: Fleet = Fleet { nodes: 1, slots: 32 };
 pub(super) const CROWDED: Fleet = Fleet { nodes: 1, slots: 128 };
 /// As in `bench tasks`.
 pub(super) const EIGHT: Fleet = Fleet { nodes: 8, slots: 256 };
-const ENDED: &str = r#"downbeat_runs{state="completed"}"#;
-const PARKED: &str = "downbeat_polls_parked";
 /// How often the server is asked whether a run has ended, which limits the precision. Each request costs server time.
 const LOOK: Duration = Duration::from_millis(10);
 /// Runs that do not count: they warm up connections and caches.
@@ -44,22 +42,20 @@ pub(super) struct Load {
 
 impl Load {
     /// Measures a chain: each task after the previous one.
-    pub(super) async fn sequential(self, store: &str, note: Note) -> Result<Figures, Failure> {
-        let load = async |site: &Site, agents: &Agents| self.chain(site, agents, note).await;
-        self.within(store, load).await
+    pub(super) async fn sequential(self, store: &str, note: Note) -> Result<Figures> {
+        self.within(store, async |site: &Site, agents: &Agents| self.chain(site, agents, note).await).await
     }
 
     /// Measures all tasks at once.
-    pub(super) async fn parallel(self, store: &str, note: Note) -> Result<Figures, Failure> {
-        let load = async |site: &Site, agents: &Agents| self.wide(site, agents, note).await;
-        self.within(store, load).await
+    pub(super) async fn parallel(self, store: &str, note: Note) -> Result<Figures> {
+        self.within(store, async |site: &Site, agents: &Agents| self.wide(site, agents, note).await).await
     }
 
     async fn within(
         self,
         store: &str,
-        load: impl AsyncFnOnce(&Site, &Agents) -> Result<Figures, Failure>,
-    ) -> Result<Figures, Failure> {
+        load: impl AsyncFnOnce(&Site, &Agents) -> Result<Figures>,
+    ) -> Result<Figures> {
         within(&[Wanted::new(store, 1)], async |sites: &mut [Site]| {
             let agents = Agents::join(&sites[0], self.fleet).await?;
             load(&sites[0], &agents).await
@@ -67,7 +63,7 @@ impl Load {
         .await
     }
 
-    async fn chain(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+    async fn chain(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures> {
         let server = site.first();
         let definition = jobs::chain(self.work, self.steps);
         let mut feed = server.events().await?;
@@ -75,7 +71,7 @@ impl Load {
             until_ended(server, &mut feed, &definition).await?;
         }
         let spent = Spent::begin(site, agents).await?;
-        let (mut gaps, mut total, mut work) = (Latencies::new()?, Duration::ZERO, Duration::ZERO);
+        let (mut gaps, mut total, mut work) = (Latencies::default(), Duration::ZERO, Duration::ZERO);
         for round in 1..=self.rounds {
             let (run, took) = until_ended(server, &mut feed, &definition).await?;
             let chain = Chain::of(server, &run, self.steps).await?;
@@ -102,16 +98,17 @@ impl Load {
         Ok(figures)
     }
 
-    async fn wide(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures, Failure> {
+    async fn wide(&self, site: &Site, agents: &Agents, note: Note) -> Result<Figures> {
         let server = site.first();
         for _ in 0..WARM_UP {
-            self.round(server, &jobs::wide(self.work, self.steps.min(100))).await?;
+            server.round(&jobs::wide(self.work, self.steps.min(100)), self.fleet.nodes, LOOK).await?;
         }
         let definition = jobs::wide(self.work, self.steps);
         let spent = Spent::begin(site, agents).await?;
-        let (mut rounds, mut submits, mut total) = (Latencies::new()?, Latencies::new()?, Duration::ZERO);
+        let (mut rounds, mut submits, mut total) =
+            (Latencies::default(), Latencies::default(), Duration::ZERO);
         for round in 1..=self.rounds {
-            let (submitted, took) = self.round(server, &definition).await?;
+            let (submitted, took) = server.round(&definition, self.fleet.nodes, LOOK).await?;
             let (name, ms) = (self.work.name(), took.as_secs_f64() * 1e3);
             note(&format!("{} × {name} at once, round {round} of {}: {ms:.0} ms", self.steps, self.rounds));
             rounds.add(took);
@@ -128,22 +125,10 @@ impl Load {
         ]);
         Ok(figures)
     }
-
-    /// Returns how long submitting took, and the time until the run had ended. Then waits until every agent polls again.
-    async fn round(&self, server: &Server, definition: &Value) -> Result<(Duration, Duration), Failure> {
-        let before = server.metrics().await?.get(ENDED);
-        let begun = Instant::now();
-        server.submit(definition).await?;
-        let submitted = begun.elapsed();
-        server.reached(ENDED, before + 1.0, LOOK).await?;
-        let took = begun.elapsed();
-        server.reached(PARKED, f64::from(self.fleet.nodes), LOOK).await?;
-        Ok((submitted, took))
-    }
 }
 
 /// Runs the load between two measurements of the machine's own rate, which other machines on the same host may change.
-pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result<Figures, Failure> {
+pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result<Figures> {
     let processes = u32::try_from(load.steps).unwrap_or(FORKS).min(FORKS);
     let rate = async || {
         let counted = tokio::task::spawn_blocking(move || Rate::count(processes)).await;
@@ -173,18 +158,11 @@ pub(super) async fn beside_forks(load: &Load, store: &str, note: Note) -> Result
 }
 
 /// Submits, and waits for the end as a client does: on the live stream.
-async fn until_ended(
-    server: &Server,
-    feed: &mut Feed,
-    definition: &Value,
-) -> Result<(String, Duration), Failure> {
+async fn until_ended(server: &Server, feed: &mut Feed, definition: &Value) -> Result<(String, Duration)> {
     let begun = Instant::now();
     let run = server.submit(definition).await?;
     loop {
-        let next = tokio::time::timeout(STUCK, feed.next()).await;
-        let next =
-            next.map_err(|_| Failure::bug(format!("run {run} has not ended after {} s", STUCK.as_secs())))?;
-        let message = next?.ok_or_else(|| Failure::bug("the event stream ended"))?;
+        let message = next_event(feed, || format!("run {run} has not ended")).await?;
         if message.name != "run_moved" || !message.data.contains(&run) {
             continue;
         }
@@ -210,7 +188,7 @@ struct Chain {
 }
 
 impl Chain {
-    async fn of(server: &Server, run: &str, steps: usize) -> Result<Self, Failure> {
+    async fn of(server: &Server, run: &str, steps: usize) -> Result<Self> {
         let ran = |execution: Execution| Some((execution.started_at?, execution.finished_at?));
         let spans: Vec<_> = server.executions(run).await?.into_iter().filter_map(ran).collect();
         if spans.len() != steps {
@@ -241,7 +219,7 @@ struct Spent {
 }
 
 impl Spent {
-    async fn begin(site: &Site, agents: &Agents) -> Result<Self, Failure> {
+    async fn begin(site: &Site, agents: &Agents) -> Result<Self> {
         let meter = Meter::begin(site).await?;
         Ok(Self { meter, agents: agents.cpu_seconds(), work: agents.work_cpu_seconds() })
     }
@@ -254,28 +232,25 @@ impl Spent {
         fleet: Fleet,
         total: Duration,
         latencies: &Latencies,
-    ) -> Result<Figures, Failure> {
-        let servers: Vec<Share> = self.meter.end(site).await?;
-        let server_cpu_seconds: f64 = servers.iter().map(|share| share.cpu_seconds).sum();
+    ) -> Result<Figures> {
+        let servers = self.meter.end(site).await?;
         let (agents_cpu, work_cpu) =
             (agents.cpu_seconds() - self.agents, agents.work_cpu_seconds() - self.work);
         let us_per = |seconds: f64| seconds * 1e6 / n as f64;
         let seconds = total.as_secs_f64();
+        let figures = Figures::new(("graph", "tasks"), &site.store, n, fleet.nodes, seconds, latencies);
         Ok(Figures {
-            server_rss_bytes: site.rss_bytes(),
-            server_cpu_seconds,
             more: BTreeMap::from([
                 ("ms per task", seconds * 1e3 / n as f64),
                 ("commits per task", servers.iter().map(|share| share.commits).sum::<f64>() / n as f64),
                 ("changes per commit", changes_per_commit(&servers)),
                 ("ms per commit", ms_per_commit(&servers)),
-                ("server cpu us per task", us_per(server_cpu_seconds)),
+                ("server cpu us per task", us_per(cpu_seconds(&servers))),
                 ("agents cpu us per task", us_per(agents_cpu)),
                 ("work cpu us per task", us_per(work_cpu)),
                 ("agents rss bytes", agents.rss_bytes() as f64),
             ]),
-            servers,
-            ..Figures::new(("graph", "tasks"), &site.store, n, fleet.nodes, seconds, latencies)
+            ..figures.of_servers(site, servers)
         })
     }
 }

@@ -5,7 +5,7 @@ use downbeat_api::request::Request;
 use downbeat_api::{Event, EventList, request};
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::{Format, Out};
 use crate::render::EventLines;
 
@@ -22,22 +22,18 @@ pub(crate) struct ListArgs {
     limit: Option<u32>,
 }
 
-pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let request = request::events().with_any("since", args.since);
     let lines = lines(client, out).await?;
     if args.follow {
         return follow(request, lines, client, out).await;
     }
     let events = client.ask(request.with("follow", 0).with_any("limit", args.limit)).await?;
-    out.result(&events, || render_events(&events.data, lines))?;
-    if events.pagination.has_more && out.format() == Format::Table {
-        out.note(&format!("more events follow; use --since {}", events.pagination.next));
-    }
-    Ok(())
+    print_events(&events, lines, out)
 }
 
 /// Returns lines that show nodes by name; the other formats need no names.
-async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
+async fn lines(client: &Client, out: Out) -> Result<EventLines> {
     if out.format() != Format::Table {
         return Ok(EventLines::default());
     }
@@ -50,12 +46,15 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines, Failure> {
     Ok(EventLines::new(names))
 }
 
-/// Renders one line per event.
-pub(crate) fn render_events(events: &[Event], mut lines: EventLines) -> String {
-    if events.is_empty() {
-        return "no events\n".to_owned();
+pub(crate) fn print_events(events: &EventList, mut lines: EventLines, out: Out) -> Result {
+    out.result(events, || match events.data.as_slice() {
+        [] => "no events\n".to_owned(),
+        events => events.iter().map(|event| lines.line(event) + "\n").collect(),
+    })?;
+    if events.pagination.has_more && out.format() == Format::Table {
+        out.note(&format!("more events follow; use --since {}", events.pagination.next));
     }
-    events.iter().map(|event| lines.line(event) + "\n").collect()
+    Ok(())
 }
 
 /// Prints a stream of events until the server ends it.
@@ -64,7 +63,7 @@ pub(crate) async fn follow(
     mut lines: EventLines,
     client: &Client,
     out: Out,
-) -> Result<(), Failure> {
+) -> Result {
     let mut stream = client.stream(request);
     while let Some(message) = stream.next().await? {
         let event: Event = message.decode()?;

@@ -5,7 +5,7 @@ mod list;
 use clap::Subcommand;
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
@@ -18,11 +18,11 @@ pub(crate) enum Verb {
     Unknown(Vec<String>),
 }
 
-pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("event"), &words)),
     }
 }
 
-pub(crate) use list::{follow, render_events};
+pub(crate) use list::{follow, print_events};

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use downbeat_core::limits;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// The bytes of a job file, and its name in messages.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct JobFile {
 
 impl JobFile {
     /// Reads the file; `-` is standard input.
-    pub(super) fn read(path: &str) -> Result<Self, Failure> {
+    pub(super) fn read(path: &str) -> Result<Self> {
         let (name, bytes) = if path == "-" {
             ("<stdin>", bounded(io::stdin().lock()))
         } else {
@@ -27,7 +27,7 @@ impl JobFile {
         Ok(Self { bytes, name: name.to_owned() })
     }
 
-    pub(super) fn text(self) -> Result<(String, String), Failure> {
+    pub(super) fn text(self) -> Result<(String, String)> {
         match String::from_utf8(self.bytes) {
             Ok(text) => Ok((text, self.name)),
             Err(_) => Err(Failure::bad_input(format!("{} is not UTF-8 text", self.name))),

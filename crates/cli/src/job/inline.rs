@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::run::RunOptions;
 use crate::args::Global;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// The definition of one task, and the options, including those after ACTION.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct NodeBackend {
 
 impl Inline {
     /// Returns the definition. Params of a backend that only nodes have get the types that a node declares.
-    pub(super) async fn with_node_schema(self, client: &Client) -> Result<Value, Failure> {
+    pub(super) async fn with_node_schema(self, client: &Client) -> Result<Value> {
         let Self { mut definition, node_backend, .. } = self;
         if let Some(NodeBackend { backend, action, given }) = node_backend
             && let Some(schema) = node_schema(client, &backend, &action).await?
@@ -45,7 +45,7 @@ impl Inline {
 }
 
 /// Returns the first node that offers a backend.
-async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>, Failure> {
+async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>> {
     let nodes = request::cluster_nodes(client.cluster().unwrap_or("default"));
     let mut seen = 0;
     loop {
@@ -60,7 +60,7 @@ async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>,
 }
 
 /// Returns the schema of an action from a node that offers it, if one does.
-async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>, Failure> {
+async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Option<ActionSchema>> {
     let Some(node) = offering(client, backend).await? else { return Ok(None) };
     let node = client.ask(request::node(node.id)).await?;
     let offered = node.backends.into_iter().find(|offered| offered.name == backend);
@@ -72,11 +72,7 @@ async fn node_schema(client: &Client, backend: &str, action: &str) -> Result<Opt
     }))
 }
 
-pub(super) fn read(
-    mut options: RunOptions,
-    mut global: Global,
-    words: Vec<String>,
-) -> Result<Inline, Failure> {
+pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<String>) -> Result<Inline> {
     let mut words = words.into_iter();
     let backend = backend(words.next())?;
     let Some(action) = words.next().filter(|word| !word.starts_with('-')) else {
@@ -86,10 +82,8 @@ pub(super) fn read(
     let schema = catalogue.action(&backend, &action).ok();
     let (given, late) = split(schema, words)?;
     if !late.is_empty() {
-        let matches = late_command()
-            .try_get_matches_from(late)
-            .map_err(|error| Failure::bad_input(first_line(&error.to_string())))?;
         let wrong = |error: clap::Error| Failure::bad_input(first_line(&error.to_string()));
+        let matches = late_command().try_get_matches_from(late).map_err(wrong)?;
         options.update_from_arg_matches(&matches).map_err(wrong)?;
         let output = global.output;
         global.update_from_arg_matches(&matches).map_err(wrong)?;
@@ -97,14 +91,12 @@ pub(super) fn read(
         if matches.value_source("output") != Some(clap::parser::ValueSource::CommandLine) {
             global.output = output;
         }
-        if options.wait && options.watch {
+        if options.following.wait && options.following.watch {
             return Err(Failure::bad_input("--wait and --watch cannot be used together"));
         }
     }
-    let params = match schema {
-        Some(schema) => coerce(schema, given.clone()),
-        None => coerce(&undeclared(&action), given.clone()),
-    };
+    let undeclared = ActionSchema { name: action.clone(), idempotent: false, params: Vec::new() };
+    let params = coerce(schema.unwrap_or(&undeclared), given.clone());
     let definition = definition(&backend, &action, &json!(params), &options, &global);
     let node_backend = schema.is_none().then_some(NodeBackend { backend, action, given });
     Ok(Inline { options, global, definition, node_backend })
@@ -127,10 +119,6 @@ fn definition(backend: &str, action: &str, params: &Value, options: &RunOptions,
         definition["cluster"] = json!(cluster);
     }
     definition
-}
-
-fn undeclared(action: &str) -> ActionSchema {
-    ActionSchema { name: action.to_owned(), idempotent: false, params: Vec::new() }
 }
 
 /// Explains a word without an action: a backend, a file, or a job of a later version.
@@ -180,10 +168,7 @@ fn late_command() -> Command {
 type Given = Vec<(String, String)>;
 
 /// Separates the params from the options of the run.
-fn split(
-    schema: Option<&ActionSchema>,
-    words: impl Iterator<Item = String>,
-) -> Result<(Given, Vec<String>), Failure> {
+fn split(schema: Option<&ActionSchema>, words: impl Iterator<Item = String>) -> Result<(Given, Vec<String>)> {
     let options = late_command();
     let mut words = words.peekable();
     let mut given = Vec::new();
@@ -245,7 +230,7 @@ mod tests {
     use crate::args::Cli;
     use crate::out::Format;
 
-    fn read_words(words: &[&str]) -> Result<Inline, Failure> {
+    fn read_words(words: &[&str]) -> Result<Inline> {
         let global = Cli::try_parse_from(["downbeat", "status"]).unwrap().global;
         let none: [&str; 0] = [];
         let matches = late_command().get_matches_from(none);
@@ -291,7 +276,7 @@ mod tests {
             "2",
         ])
         .unwrap();
-        assert!(inline.options.wait);
+        assert!(inline.options.following.wait);
         assert_eq!(inline.global.output, Format::Json);
         assert_eq!(
             inline.definition,

@@ -5,14 +5,13 @@ mod inline;
 mod params;
 mod plan;
 mod run;
-mod schema;
 mod validate;
 
 use clap::Subcommand;
 
 use crate::args::Global;
 use crate::connect::connect;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
@@ -31,12 +30,12 @@ pub(crate) enum Verb {
     Unknown(Vec<String>),
 }
 
-pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result {
     match verb {
         Verb::Run(args) => run::run(args, global, out).await,
         Verb::Plan(args) => plan::run(args, &connect(global)?, out).await,
         Verb::Validate(args) => validate::run(&args, out),
-        Verb::Schema => schema::run(out),
+        Verb::Schema => validate::schema(out),
         Verb::Unknown(words) => Err(later::unknown(Some("job"), &words)),
     }
 }

@@ -3,10 +3,10 @@
 use downbeat_core::backend::Params;
 use serde_json::Value;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// Returns every value as a string; the job file declares its type.
-pub(super) fn read(given: &[String]) -> Result<Params, Failure> {
+pub(super) fn read(given: &[String]) -> Result<Params> {
     let mut params = Params::new();
     for text in given {
         let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.trim().is_empty()) else {

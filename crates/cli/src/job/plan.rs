@@ -7,7 +7,7 @@ use downbeat_client::{Body, Client};
 use super::file::JobFile;
 use super::params;
 use crate::connect::failure_in;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 use crate::render::{Rows, plan_page};
 
@@ -27,7 +27,7 @@ pub(crate) struct PlanArgs {
     all: bool,
 }
 
-pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: PlanArgs, client: &Client, out: Out) -> Result {
     let (text, name) = JobFile::read(&args.file)?.text()?;
     let params = params::read(&args.param)?;
     let request = request::plan().with_any("target", args.target).with_any("cluster", client.cluster());

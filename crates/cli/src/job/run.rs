@@ -11,10 +11,9 @@ use super::inline::{self, Inline};
 use super::params;
 use crate::args::Global;
 use crate::connect::{connect, failure_in};
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::out::Out;
-use crate::render::{absences, started_line};
-use crate::run::{wait, watch};
+use crate::run::Following;
 
 #[derive(Debug, Args)]
 #[command(
@@ -51,17 +50,8 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "TARGET")]
     pub(super) target: Option<String>,
 
-    /// Wait for the end, then show the run; the exit code is the run's result
-    #[arg(long, conflicts_with = "watch")]
-    pub(super) wait: bool,
-
-    /// Show the progress until the end; the exit code is the run's result
-    #[arg(long)]
-    pub(super) watch: bool,
-
-    /// A repeated request with the same key returns the first run
-    #[arg(long, value_name = "KEY")]
-    pub(super) idempotency_key: Option<String>,
+    #[command(flatten)]
+    pub(super) following: Following,
 
     /// One task: how long an attempt may take, such as 30s or 10m
     #[arg(long, value_name = "DURATION", conflicts_with = "file")]
@@ -80,7 +70,6 @@ pub(crate) struct RunOptions {
     pub(super) no_cache: bool,
 }
 
-/// The definition to submit.
 enum Submission {
     File { name: String, body: Body },
     Task(Box<Inline>),
@@ -95,15 +84,14 @@ fn print_notes(text: &str, file: &str, out: Out) {
     }
 }
 
-pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result {
     let (options, global, submission, target) = match args.file {
         Some(path) => {
             let (text, name) = JobFile::read(&path)?.text()?;
             print_notes(&text, &name, out);
             let target = args.options.target.clone();
             let params = params::read(&args.options.param)?;
-            let no_cache = args.options.no_cache;
-            let body = Body::Definition { text, params, no_cache };
+            let body = Body::Definition { text, params, no_cache: args.options.no_cache };
             (args.options, global.clone(), Submission::File { name, body }, target)
         }
         None => {
@@ -131,18 +119,7 @@ pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result<(), 
     // The definition of one task contains its cluster.
     let cluster = client.cluster().filter(|_| file.is_some());
     let request = request::submit().with_any("target", target).with_any("cluster", cluster);
-    // With its own key the client can repeat the request after a broken connection.
-    let key = options.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    let submitted = client.send(request, body, Some(&key)).await;
+    let submitted = client.send(request, body, Some(&options.following.key())).await;
     let run = submitted.map_err(|error| failure_in(error, file.as_deref()))?;
-    let id = run.summary.id.clone();
-    absences(&run).iter().for_each(|absence| out.note(absence));
-    if options.watch {
-        watch(id, &client, out).await
-    } else if options.wait {
-        wait(id, &client, out).await
-    } else {
-        out.result(&run, || started_line(&run.summary))?;
-        Ok(())
-    }
+    options.following.follow(&run, &client, out).await
 }

@@ -1,8 +1,7 @@
-//! `job validate`: checks a job file without a server.
+//! `job validate` and `job schema`: job files without a server.
 
 use clap::Args;
-use downbeat_api::FieldError;
-use downbeat_api::Valid;
+use downbeat_api::{FieldError, Valid};
 use downbeat_core::backend::Catalogue;
 use downbeat_core::expr;
 use downbeat_core::spec::{self, Noted};
@@ -11,8 +10,9 @@ use serde_json::json;
 use super::file::JobFile;
 use super::params;
 use crate::connect::params_failure;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
+use crate::render::plural;
 
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
@@ -24,7 +24,7 @@ pub(crate) struct ValidateArgs {
     param: Vec<String>,
 }
 
-pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
+pub(super) fn run(args: &ValidateArgs, out: Out) -> Result {
     let params = params::read(&args.param)?;
     let file = JobFile::read(&args.file)?;
     match spec::parse_bytes_noting(&file.bytes, &file.name, &Catalogue::builtin()) {
@@ -34,20 +34,18 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
                 && let Err(problems) = expr::resolve_params(&definition, &params)
             {
                 if out.format() != Format::Table {
-                    let errors = problems.iter().map(|problem| {
-                        json!({"path": format!("params.{}", problem.param), "message": problem.message})
-                    });
-                    let errors: Vec<_> = errors.collect();
+                    let errors: Vec<_> = problems
+                        .iter()
+                        .map(|problem| json!({"path": format!("params.{}", problem.param), "message": problem.message}))
+                        .collect();
                     out.result(&json!({"valid": false, "errors": errors}), String::new)?;
                 }
                 let problems = problems.iter().map(ToString::to_string).collect();
                 return Err(params_failure(Code::BadInput, problems));
             }
-            let steps = definition.steps().count();
-            let valid =
-                Valid { valid: true, job: definition.name, steps: u32::try_from(steps).unwrap_or(u32::MAX) };
-            let plural = if valid.steps == 1 { "" } else { "s" };
-            out.result(&valid, || format!("{}: valid, {} step{plural}", file.name, valid.steps))
+            let steps = u32::try_from(definition.steps().count()).unwrap_or(u32::MAX);
+            let valid = Valid { valid: true, job: definition.name, steps };
+            out.result(&valid, || format!("{}: valid, {}", file.name, plural(steps, "step")))
         }
         Err(problems) => {
             if out.format() != Format::Table {
@@ -58,4 +56,10 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result<(), Failure> {
                 .with_details(problems.iter().map(|problem| problem.render(&file.name)).collect()))
         }
     }
+}
+
+/// Prints the schema of job files. It has no table form: it is JSON unless YAML is requested.
+pub(super) fn schema(out: Out) -> Result {
+    let out = if out.format() == Format::Table { out.with_format(Format::Json) } else { out };
+    out.result(&spec::schema(), String::new)
 }

@@ -5,7 +5,7 @@ use downbeat_api::request;
 use downbeat_client::Client;
 use jiff::Timestamp;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 use crate::render::node_table;
 
@@ -25,7 +25,7 @@ pub(crate) struct ListArgs {
     offset: u64,
 }
 
-pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let request = request::cluster_nodes(client.cluster().unwrap_or("default"))
         .with("limit", args.limit)
         .with("offset", args.offset)
@@ -34,11 +34,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
     let nodes = client.ask(request).await?;
     out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
     if nodes.pagination.has_more {
-        out.note(&format!(
-            "{} of {} nodes shown; --offset and --limit show others",
-            nodes.data.len(),
-            nodes.pagination.total
-        ));
+        let (shown, all) = (nodes.data.len(), nodes.pagination.total);
+        out.note(&format!("{shown} of {all} nodes shown; --offset and --limit show others"));
     }
     Ok(())
 }

@@ -1,13 +1,12 @@
 //! `node …`: nodes and their executions.
 
-mod change;
 mod list;
-mod show;
+mod one;
 
 use clap::Subcommand;
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
@@ -47,14 +46,14 @@ pub(crate) struct Which {
     node: String,
 }
 
-pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
-        Verb::Show(which) => show::show(&which.node, client, out).await,
-        Verb::Work(which) => show::work(&which.node, client, out).await,
-        Verb::Delete { which, force } => change::delete(&which.node, force, client, out).await,
-        Verb::Drain(which) => change::drain(&which.node, client, out).await,
-        Verb::Undrain(which) => change::undrain(&which.node, client, out).await,
+        Verb::Show(which) => one::show(&which.node, client, out).await,
+        Verb::Work(which) => one::work(&which.node, client, out).await,
+        Verb::Delete { which, force } => one::delete(&which.node, force, client, out).await,
+        Verb::Drain(which) => one::drain(&which.node, client, out).await,
+        Verb::Undrain(which) => one::undrain(&which.node, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("node"), &words)),
     }
 }

@@ -9,7 +9,7 @@ use owo_colors::OwoColorize;
 use serde::Serialize;
 
 use super::yaml;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 
 /// The format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -37,7 +37,6 @@ impl Out {
         Self { format, terminal: io::stdout().is_terminal() }
     }
 
-    /// Returns the same output with another format.
     pub(crate) fn with_format(self, format: Format) -> Self {
         Self { format, ..self }
     }
@@ -71,37 +70,36 @@ impl Out {
     }
 
     /// Prints text, with a line end if it has none.
-    pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
+    pub(crate) fn text(self, text: &str) -> Result {
         let mut stdout = anstream::stdout().lock();
         let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
         written(write!(stdout, "{text}{end}").and_then(|()| stdout.flush()))
     }
 
     /// Prints output of a task, byte for byte.
-    pub(crate) fn raw(self, text: &str) -> Result<(), Failure> {
+    pub(crate) fn raw(self, text: &str) -> Result {
         let mut stdout = io::stdout().lock();
         written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
     }
 
     /// Prints one result: `table` draws it for users, the other formats serialize the value.
-    pub(crate) fn result<T: Serialize>(
-        self,
-        value: &T,
-        table: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
+    pub(crate) fn result<T: Serialize>(self, value: &T, table: impl FnOnce() -> String) -> Result {
         match self.format {
             Format::Table => self.text(&table()),
-            Format::Json => self.text(&pretty(value)?),
-            Format::Yaml => self.text(&yaml::document(&tree(value)?)),
+            Format::Json => self.text(&printable(serde_json::to_string_pretty(value))?),
+            Format::Yaml => self.text(&yaml::document(&printable(serde_json::to_value(value))?)),
         }
     }
 
     /// Prints one result of a stream: a line of JSON, or a YAML document with its separator.
-    pub(crate) fn item<T: Serialize>(self, value: &T, line: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub(crate) fn item<T: Serialize>(self, value: &T, line: impl FnOnce() -> String) -> Result {
         match self.format {
             Format::Table => self.text(&line()),
-            Format::Json => self.text(&compact(value)?),
-            Format::Yaml => self.text(&format!("---\n{}", yaml::document(&tree(value)?))),
+            Format::Json => self.text(&printable(serde_json::to_string(value))?),
+            Format::Yaml => {
+                let document = yaml::document(&printable(serde_json::to_value(value))?);
+                self.text(&format!("---\n{document}"))
+            }
         }
     }
 
@@ -112,7 +110,6 @@ impl Out {
         let _ = writeln!(stderr, "{text}");
     }
 
-    /// Prints why the program ends.
     pub(crate) fn failure(self, failure: &Failure) {
         if !failure.message.is_empty() {
             // The text may contain names that nodes have chosen.
@@ -122,21 +119,12 @@ impl Out {
     }
 }
 
-fn tree<T: Serialize>(value: &T) -> Result<serde_json::Value, Failure> {
-    serde_json::to_value(value).map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
-}
-
-fn pretty<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
-}
-
-fn compact<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
+fn printable<T>(serialized: serde_json::Result<T>) -> Result<T> {
+    serialized.map_err(|error| Failure::bug(format!("cannot print the result: {error}")))
 }
 
 /// Ends the program quietly if the reader has closed the pipe (`| head`).
-fn written(result: io::Result<()>) -> Result<(), Failure> {
+fn written(result: io::Result<()>) -> Result {
     match result {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),

@@ -42,19 +42,12 @@ fn block(text: &mut String, value: &Value, depth: usize) {
 }
 
 fn nested(text: &mut String, value: &Value, depth: usize) {
-    let is_block = match value {
-        Value::Object(map) => !map.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        _ => false,
-    };
-    if is_block {
-        text.push('\n');
-        block(text, value, depth + 1);
-    } else {
-        text.push(' ');
-        text.push_str(&scalar(value));
-        text.push('\n');
+    match value {
+        Value::Object(map) if !map.is_empty() => text.push('\n'),
+        Value::Array(items) if !items.is_empty() => text.push('\n'),
+        scalar_value => return text.push_str(&format!(" {}\n", scalar(scalar_value))),
     }
+    block(text, value, depth + 1);
 }
 
 fn indent(text: &mut String, depth: usize) {

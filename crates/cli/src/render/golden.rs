@@ -148,7 +148,7 @@ fn a_list_of_runs() {
 #[test]
 fn lines_of_a_run_that_is_watched() {
     let mut lines = WatchLines::new(plan());
-    let before = lines.tallies(&progress(&running(), &plan()));
+    let before = progress(&running(), &plan());
     let mut later = running();
     let step = later.results.get_mut(&1).unwrap();
     step.insert(
@@ -159,9 +159,9 @@ fn lines_of_a_run_that_is_watched() {
         2,
         view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
     );
-    let after = lines.tallies(&progress(&later, &plan()));
+    let after = progress(&later, &plan());
     let mut text = String::new();
-    for line in [lines.ended(&before), lines.ended(&after)].concat() {
+    for line in [lines.ended(before.steps()), lines.ended(after.steps())].concat() {
         text.push_str(&line);
         text.push('\n');
     }
@@ -441,8 +441,10 @@ fn lines_of_a_fan_out_that_is_watched() {
     let mut lines = WatchLines::new(nightly());
     let mut text = String::new();
     let mut update = |run: &Run| {
-        let tallies = lines.tallies(&progress(run, &nightly()));
-        lines.ended(&tallies).iter().for_each(|line| text.push_str(&format!("{line}\n")));
+        lines
+            .ended(progress(run, &nightly()).steps())
+            .iter()
+            .for_each(|line| text.push_str(&format!("{line}\n")));
         text.push_str("-\n");
     };
     let end = fan_out(4);

@@ -16,7 +16,6 @@ const LAST_OF: char = '┗';
 /// The columns of a line and the gap on its right.
 const LANE: usize = 2;
 
-/// A drawn graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Drawing {
     pub(super) rows: Vec<Row>,
@@ -24,7 +23,6 @@ pub(super) struct Drawing {
     pub(super) width: usize,
 }
 
-/// One row of a drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     /// The task on this row; a row without one only joins lines.

@@ -1,4 +1,6 @@
-//! Owns how lists of nodes are written: a few one by one, many only counted.
+//! Owns how lists and counts are written: a few nodes one by one, many only counted.
+
+use std::fmt::Display;
 
 /// How much of a long list is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,17 @@ impl Rows {
     pub(crate) fn of(all: bool) -> Self {
         if all { Rows::All } else { Rows::Few }
     }
+}
+
+/// `1 wave`, `3 waves`.
+pub(crate) fn plural<N: Copy + Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
+    if count == N::from(1) { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// `2 failed, 1 skipped`; zeros are left out.
+pub(crate) fn counts(parts: &[(u64, &str)]) -> String {
+    let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// Hostnames that are listed one by one; the others are only counted.

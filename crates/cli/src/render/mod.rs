@@ -19,10 +19,9 @@ mod work;
 
 pub(crate) use absent::absences;
 pub(crate) use event::EventLines;
-pub(crate) use hosts::Rows;
+pub(crate) use hosts::{Rows, counts, plural};
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
-pub(crate) use progress::Tally;
 pub(crate) use run::{run_line, run_page, run_table, started_line};
 pub(crate) use status::{server_table, status_page};
 pub(crate) use waits::Waits;

@@ -5,10 +5,10 @@ use downbeat_core::node::NodeStatus;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::table::{Cell, Table, Tone, facts_within};
+use super::hosts::plural;
+use super::table::{Cell, Table, Tone, facts_within, plain};
 use super::time::{age, second};
 
-/// Renders nodes in the order of the server.
 pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
     if nodes.is_empty() {
         return "no nodes; start `downbeat agent --server HOST:4681` on a machine to add it\n".to_owned();
@@ -18,12 +18,12 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
         .may_cut("GROUPS", 8)
         .may_cut("NODE", 12);
     for node in nodes {
-        let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
+        let labels: Vec<String> = node.labels.iter().map(label).collect();
         table.row([
             node.hostname.as_str().into(),
             marked(node.status, node.draining, &node.problems),
             or_dash(node.groups.join(",")),
-            or_dash(labels),
+            or_dash(labels.join(",")),
             node.slots.to_string().into(),
             age(node.seen_at, now).into(),
             or_dash(node.backends.join(",")),
@@ -32,23 +32,18 @@ pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<us
     table.draw(width)
 }
 
-/// Renders a node with everything that it has reported.
 pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> String {
-    let labels = node.labels.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(", ");
-    let capabilities = node
-        .capabilities
-        .iter()
-        .map(|(name, value)| label(name, &bare(value)))
-        .collect::<Vec<_>>()
-        .join(", ");
+    let labels: Vec<String> = node.labels.iter().map(label).collect();
+    let capability = |(name, value): (&String, &Value)| label((name, &plain(value)));
+    let capabilities: Vec<String> = node.capabilities.iter().map(capability).collect();
     let at = |time: Timestamp| Cell::from(format!("{} ({} ago)", second(time), age(time, now)));
     let mut lines = vec![
         ("node", node.hostname.as_str().into()),
         ("id", node.id.to_string().into()),
         ("status", node_status(node.status, node.draining)),
         ("groups", or_dash(node.groups.join(", "))),
-        ("labels", or_dash(labels)),
-        ("capabilities", or_dash(capabilities)),
+        ("labels", or_dash(labels.join(", "))),
+        ("capabilities", or_dash(capabilities.join(", "))),
         ("slots", node.slots.to_string().into()),
         ("version", or_dash(node.version.clone())),
         ("registered", at(node.registered_at)),
@@ -89,8 +84,7 @@ fn marked(status: NodeStatus, draining: bool, problems: &[String]) -> Cell {
     let text = status_text(status, draining);
     match problems.len() {
         0 => node_status(status, draining),
-        1 => Cell::new(format!("{text}, 1 problem"), Tone::Bad),
-        count => Cell::new(format!("{text}, {count} problems"), Tone::Bad),
+        count => Cell::new(format!("{text}, {}", plural(count, "problem")), Tone::Bad),
     }
 }
 
@@ -98,12 +92,8 @@ fn status_text(status: NodeStatus, draining: bool) -> String {
     if draining { format!("{}, draining", status.as_str()) } else { status.as_str().to_owned() }
 }
 
-fn label(name: &str, value: &str) -> String {
-    if value.is_empty() { name.to_owned() } else { format!("{name}={value}") }
-}
-
-fn bare(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+fn label((name, value): (&String, &String)) -> String {
+    if value.is_empty() { name.clone() } else { format!("{name}={value}") }
 }
 
 fn or_dash(text: String) -> Cell {

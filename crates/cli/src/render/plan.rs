@@ -2,13 +2,12 @@
 //! a graph first.
 
 use downbeat_api::{EdgeKind, Plan, Shape, Step, Where};
-use downbeat_core::Span;
-use downbeat_core::limits;
 use downbeat_core::spec::{Condition, ForEach, Limit, Placement};
+use downbeat_core::{Span, limits};
 use serde_json::Value;
 
 use super::absent::{left_out, silent};
-use super::hosts::{Rows, hosts};
+use super::hosts::{Rows, hosts, plural};
 use super::plan_graph::graph;
 use super::rollout::{planned, planned_waves};
 use super::table::{Cell, Table, Tone, facts};
@@ -182,8 +181,7 @@ pub(super) fn bounds(step: &Step) -> Vec<String> {
 /// `for each of 3 items, 2 at once`.
 pub(super) fn each(each: &ForEach) -> String {
     let items = match &each.items {
-        Value::Array(items) if items.len() == 1 => "1 item".to_owned(),
-        Value::Array(items) => format!("{} items", items.len()),
+        Value::Array(items) => plural(items.len(), "item"),
         Value::String(text) => text.trim().trim_start_matches("{{").trim_end_matches("}}").trim().to_owned(),
         other => other.to_string(),
     };

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use downbeat_api::{Plan, Step, Where};
-use downbeat_core::Span;
-use downbeat_core::limits;
 use downbeat_core::spec::{Condition, Placement};
+use downbeat_core::{Span, limits};
 
 use super::graph::{Drawing, Row, alike, draw, layers};
 use super::hosts::{Rows, hosts};

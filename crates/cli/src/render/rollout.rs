@@ -3,7 +3,7 @@
 use downbeat_api::{PlannedRollout, Rollout, WaveStatus};
 use downbeat_core::spec::budget_text;
 
-use super::hosts::{Rows, hosts};
+use super::hosts::{Rows, hosts, plural};
 use super::table::{Cell, Table, Tone};
 use super::time::short;
 
@@ -28,7 +28,6 @@ fn failures(rollout: &Rollout) -> String {
     }
 }
 
-/// Renders every wave with its nodes.
 pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "STATUS", "NODES", "WHICH"]);
     for wave in &rollout.waves {
@@ -48,7 +47,6 @@ pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> Stri
     table.draw(width)
 }
 
-/// Renders every wave of a roll-out that has not started.
 pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "NODES", "WHICH"]);
     for wave in &rollout.waves {
@@ -63,19 +61,14 @@ pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<
 
 /// `4 waves, 5m between them, 2 nodes may fail`.
 pub(super) fn planned(rollout: &PlannedRollout) -> String {
-    let waves = match rollout.waves.len() {
-        1 => "1 wave".to_owned(),
-        count => format!("{count} waves"),
-    };
-    let pause = if rollout.pause.is_zero() {
-        String::new()
-    } else {
-        format!(", {} between them", short(rollout.pause))
+    let waves = plural(rollout.waves.len(), "wave");
+    let pause = match rollout.pause {
+        pause if pause.is_zero() => String::new(),
+        pause => format!(", {} between them", short(pause)),
     };
     let budget = match rollout.budget {
         0 => "no node may fail".to_owned(),
-        1 => "1 node may fail".to_owned(),
-        count => format!("{count} nodes may fail"),
+        count => format!("{} may fail", plural(count, "node")),
     };
     format!("{waves}{pause}, {budget}")
 }

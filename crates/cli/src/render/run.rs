@@ -9,10 +9,9 @@ use downbeat_core::run::RunStatus;
 use jiff::Timestamp;
 
 use super::absent::{left_out, silent};
-use super::hosts::{Rows, hosts};
-use super::progress::Tally;
+use super::hosts::{Rows, counts, hosts};
 use super::rollout::{position, waves};
-use super::table::{Cell, Table, Tone, facts_within, one_line, painted};
+use super::table::{Cell, Table, Tone, facts_within, one_line, painted, plain};
 use super::time::{age, elapsed, second, short};
 use super::waits::{awaited, wait_reason, waiting_task};
 
@@ -26,13 +25,11 @@ const MOST_STEPS: usize = 50;
 
 /// More instances than this are only counted, except failed ones.
 const MOST_INSTANCES: usize = 60;
-/// How many failed instances are shown.
 const MOST_FAILURES: usize = 40;
 /// A step with more items than this has one row for all, and a row for each of the first failed items.
 const MOST_ITEMS: usize = 12;
 const MOST_FAILED_ITEMS: usize = 10;
 
-/// Renders runs in the order of the server.
 pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no runs\n".to_owned();
@@ -44,6 +41,7 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
         .may_cut("JOB", 8)
         .may_cut("STATUS", 9);
     for (run, id) in runs.iter().zip(ids) {
+        let why = run.error.as_deref().or(run.pending_reason.as_deref());
         table.row([
             id.into(),
             run.job.as_deref().unwrap_or("-").into(),
@@ -52,10 +50,7 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
             run.nodes.to_string().into(),
             duration(run, now).into(),
             age(run.created_at, now).into(),
-            Cell::new(
-                run.error.as_ref().or(run.pending_reason.as_ref()).map_or("", String::as_str),
-                Tone::Dim,
-            ),
+            Cell::new(why.unwrap_or_default(), Tone::Dim),
         ]);
     }
     table.draw(width)
@@ -77,7 +72,6 @@ fn ids(runs: &[RunSummary], width: Option<usize>) -> Vec<&str> {
     ids().map(|id| if is_short_of(id, length) { id } else { &id[..length] }).collect()
 }
 
-/// Renders the line about a created run.
 pub(crate) fn started_line(run: &RunSummary) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let id = &run.id;
@@ -90,7 +84,6 @@ pub(crate) fn started_line(run: &RunSummary) -> String {
     }
 }
 
-/// Renders the line about a run's status.
 pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     let name = run.job.as_deref().map(|job| format!(" ({job})")).unwrap_or_default();
     let took = duration(run, now);
@@ -178,12 +171,8 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     }
     head.push(("created", created.into()));
     if let (true, Some(at)) = (summary.paused, summary.paused_at) {
-        let text = format!(
-            "{} ({} ago); `downbeat run resume {}` continues it",
-            second(at),
-            age(at, now),
-            summary.id
-        );
+        let (since, ago, id) = (second(at), age(at, now), &summary.id);
+        let text = format!("{since} ({ago} ago); `downbeat run resume {id}` continues it");
         head.push(("paused", Cell::new(text, Tone::Busy)));
     }
     if let Some(reason) = &summary.pending_reason {
@@ -204,7 +193,6 @@ fn target(expected: &[String], rows: Rows) -> String {
     }
 }
 
-/// The results of one step.
 type Results = BTreeMap<String, InstanceResult>;
 
 /// Orders results by hostname, items by their number.
@@ -237,8 +225,8 @@ fn instances() -> Table {
 }
 
 /// Returns the counts of a step; failures count as final.
-fn tally(step: &Step, run: &Run) -> Tally {
-    Tally::from(&StepProgress::of(step, run, true, |_, _| false))
+fn progress(step: &Step, run: &Run) -> StepProgress {
+    StepProgress::of(step, run, true, |_, _| false)
 }
 
 fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
@@ -259,23 +247,15 @@ fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, wid
                 }
             }
             None => {
-                let empty = has_no_items(step, run);
                 let text = match run.summary.state.is_terminal() {
-                    true if empty => "no items",
+                    true if has_no_items(step, run) => "no items",
                     true => "not reached",
                     false => "pending",
                 };
+                let (number, name, text) =
+                    (number.into(), step.name.as_str().into(), Cell::new(text, Tone::Dim));
                 let blank = || Cell::from("-");
-                table.row([
-                    number.as_str().into(),
-                    step.name.as_str().into(),
-                    blank(),
-                    Cell::new(text, Tone::Dim),
-                    blank(),
-                    blank(),
-                    blank(),
-                    "".into(),
-                ]);
+                table.row([number, name, blank(), text, blank(), blank(), blank(), "".into()]);
             }
         }
     }
@@ -291,35 +271,35 @@ fn has_no_items(step: &Step, run: &Run) -> bool {
     })
 }
 
-/// Renders one row for all items of a step.
 fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
-    let tally = tally(step, run);
+    let progress = progress(step, run);
+    let (succeeded, skipped) = (progress.count(Status::Succeeded), progress.count(Status::Skipped));
+    let (failed, cancelled) = (progress.failed(), progress.count(Status::Cancelled));
+    let (running, open) = (progress.running(), progress.open());
     let results = run.results.get(&step.index).into_iter().flatten();
     let nodes: BTreeSet<&str> = results.clone().filter_map(|(_, result)| result.node.as_deref()).collect();
-    let open = tally.open();
-    let (status, tone) = match (open, tally.failed, tally.cancelled, tally.succeeded) {
-        (1.., ..) if tally.running + tally.ended() > 0 => ("running", Tone::Busy),
+    let (status, tone) = match (open, failed, cancelled, succeeded) {
+        (1.., ..) if running + progress.ended() > 0 => ("running", Tone::Busy),
         (1.., ..) => ("pending", Tone::Dim),
         (0, 1.., ..) => ("failed", Tone::Bad),
         (0, 0, 1.., _) => ("cancelled", Tone::Bad),
         (0, 0, 0, 0) => ("skipped", Tone::Dim),
         (0, 0, 0, _) => ("succeeded", Tone::Good),
     };
-    let counts = [
-        (tally.succeeded, "succeeded"),
-        (tally.cached, "of them cached"),
-        (tally.failed, "failed"),
-        (tally.cancelled, "cancelled"),
-        (tally.skipped, "skipped"),
-        (tally.running, "running"),
-        (open.saturating_sub(tally.running), "pending"),
-    ];
-    let texts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
-    let shown = tally.failed + tally.cancelled > MOST_FAILED_ITEMS as u64;
+    let counts = counts(&[
+        (succeeded, "succeeded"),
+        (progress.cached, "of them cached"),
+        (failed, "failed"),
+        (cancelled, "cancelled"),
+        (skipped, "skipped"),
+        (running, "running"),
+        (open.saturating_sub(running), "pending"),
+    ]);
+    let shown = failed + cancelled > MOST_FAILED_ITEMS as u64;
     let first = if shown { format!("; the first {MOST_FAILED_ITEMS} failures:") } else { String::new() };
     [
         number.into(),
-        format!("{}[0-{}]", step.name, tally.wanted.saturating_sub(1)).into(),
+        format!("{}[0-{}]", step.name, progress.instances.saturating_sub(1)).into(),
         match nodes.len() {
             0 => "-".into(),
             1 => nodes.into_iter().next().unwrap_or_default().into(),
@@ -327,74 +307,62 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
         },
         Cell::new(status, tone),
         "-".into(),
-        tally.longest.map_or_else(|| "-".to_owned(), short).into(),
+        progress.longest.map_or_else(|| "-".to_owned(), short).into(),
         "-".into(),
-        Cell::new(format!("{}{first}", texts.collect::<Vec<_>>().join(", ")), Tone::Dim),
+        Cell::new(format!("{counts}{first}"), Tone::Dim),
     ]
 }
 
 /// Renders a row per step with the counts of its instances. Of very many steps, only the most urgent.
 fn counted(run: &Run, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let with_items = plan.steps.iter().any(|step| step.for_each.is_some());
-    let mut table = Table::new([
-        "STEP",
-        "TASK",
-        if with_items { "INSTANCES" } else { "NODES" },
-        "SUCCEEDED",
-        "FAILED",
-        "SKIPPED",
-        "CANCELLED",
-        "OPEN",
-        "LONGEST",
-    ])
-    .or_short("INSTANCES", "ALL")
-    .or_short("SUCCEEDED", "OK")
-    .or_short("CANCELLED", "CANC")
-    .may_cut("TASK", 10);
-    let mut tallies: Vec<Tally> = plan.steps.iter().map(|step| tally(step, run)).collect();
-    let all = tallies.len();
+    let all = if with_items { "INSTANCES" } else { "NODES" };
+    let head = ["STEP", "TASK", all, "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED", "OPEN", "LONGEST"];
+    let mut table = Table::new(head)
+        .or_short("INSTANCES", "ALL")
+        .or_short("SUCCEEDED", "OK")
+        .or_short("CANCELLED", "CANC")
+        .may_cut("TASK", 10);
+    let mut steps: Vec<StepProgress> = plan.steps.iter().map(|step| progress(step, run)).collect();
+    let all = steps.len();
     if rows == Rows::Few && all > MOST_STEPS {
-        tallies.sort_by_key(|tally| (urgency(tally), tally.index));
-        tallies.truncate(MOST_STEPS);
+        steps.sort_by_key(|step| (urgency(step), step.step));
+        steps.truncate(MOST_STEPS);
     }
-    for tally in &tallies {
+    for step in &steps {
         let count = |count: u64, tone| match count {
             0 => Cell::new("-", Tone::Dim),
             count => Cell::new(count.to_string(), tone),
         };
         table.row([
-            tally.index.to_string().into(),
-            tally.name.as_str().into(),
-            tally.wanted.to_string().into(),
-            count(tally.succeeded, Tone::Good),
-            count(tally.failed, Tone::Bad),
-            count(tally.skipped, Tone::Dim),
-            count(tally.cancelled, Tone::Bad),
-            count(tally.open(), Tone::Busy),
-            tally.longest.map_or_else(|| "-".to_owned(), short).into(),
+            step.step.to_string().into(),
+            step.task.as_str().into(),
+            step.instances.to_string().into(),
+            count(step.count(Status::Succeeded), Tone::Good),
+            count(step.failed(), Tone::Bad),
+            count(step.count(Status::Skipped), Tone::Dim),
+            count(step.count(Status::Cancelled), Tone::Bad),
+            count(step.open(), Tone::Busy),
+            step.longest.map_or_else(|| "-".to_owned(), short).into(),
         ]);
     }
     let mut text = table.draw(width);
-    if all > tallies.len() {
-        text.push_str(&format!("… and {} more steps; --all or -o json shows them\n", all - tallies.len()));
+    if all > steps.len() {
+        text.push_str(&format!("… and {} more steps; --all or -o json shows them\n", all - steps.len()));
     }
     text
 }
 
 /// Orders steps for the reader: the most urgent has the lowest number.
-fn urgency(tally: &Tally) -> u8 {
-    if tally.failed + tally.cancelled > 0 {
-        0
-    } else if tally.running > 0 {
-        1
-    } else if tally.open() > 0 {
-        2
-    } else {
-        3
+fn urgency(step: &StepProgress) -> u8 {
+    match step {
+        _ if step.failed() + step.count(Status::Cancelled) > 0 => 0,
+        _ if step.running() > 0 => 1,
+        _ if step.open() > 0 => 2,
+        _ => 3,
     }
 }
 
-/// Renders the first failed instances.
 fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
     let mut table = instances();
     let mut found = 0;
@@ -448,11 +416,6 @@ fn logs_of_failure(run: &Run) -> String {
         None => format!("--node {node}"),
     };
     format!("downbeat run logs {id} {part}   # its output\n")
-}
-
-/// Returns a value as it is written: strings without quotes.
-fn plain(value: &serde_json::Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// `shard`, or `shard[3]`.

@@ -6,11 +6,11 @@ use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
 use jiff::Timestamp;
 
+use super::hosts::plural;
 use super::run::status_tone;
 use super::table::{Cell, Table, Tone, facts, painted};
 use super::time::{age, short};
 
-/// Renders the whole system on one page.
 pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>) -> String {
     let nodes = counts(status.nodes.iter().map(|(node, count)| {
         let tone = match node {
@@ -54,7 +54,6 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
     format!("{text}\n{}", server_table(&status.servers, now, width))
 }
 
-/// Renders the servers that share the store.
 pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usize>) -> String {
     let mut table =
         Table::new(["SERVER", "ROLE", "STATUS", "RUNS", "HTTP", "GRPC", "VERSION", "UP", "SEEN", "ID"]);
@@ -78,8 +77,7 @@ pub(crate) fn server_table(servers: &[Server], now: Timestamp, width: Option<usi
 /// Renders `12 events, 0.4s`, with the error if the replica does not follow the primary.
 fn behind(replica: &Replica) -> String {
     let events = match replica.lag_events {
-        Some(1) => "1 event".to_owned(),
-        Some(count) => format!("{count} events"),
+        Some(count) => plural(count, "event"),
         None => "unknown number of events".to_owned(),
     };
     let age = replica.lag.map(|lag| format!(", {}", short(lag))).unwrap_or_default();

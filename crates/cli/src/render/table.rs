@@ -3,6 +3,7 @@
 
 use downbeat_core::shown::is_unprintable;
 use owo_colors::OwoColorize;
+use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The meaning of a cell's colour.
@@ -15,7 +16,6 @@ pub(crate) enum Tone {
     Dim,
 }
 
-/// A cell of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     text: String,
@@ -39,7 +39,6 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Rows under a header.
 #[derive(Debug)]
 pub(crate) struct Table {
     head: Vec<&'static str>,
@@ -90,7 +89,6 @@ impl Table {
         self
     }
 
-    /// Makes every row one line: the last cell is cut.
     pub(crate) fn one_line_each(mut self) -> Self {
         self.one_line_each = true;
         self
@@ -263,6 +261,11 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
         line.push_str(word);
     }
     lines
+}
+
+/// Returns a value as it is written: strings without quotes.
+pub(crate) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Replaces line ends and control characters: texts from hosts must not break the table or the terminal.

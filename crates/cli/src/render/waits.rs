@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_api::{RunProgress, StepWaiting, Waiting};
 use jiff::{SignedDuration, Timestamp};
 
+use super::hosts::plural;
 use super::run::task_label;
 use super::table::{Tone, one_line, painted};
 
@@ -24,7 +25,6 @@ pub(crate) struct Waits {
     pending: Option<String>,
 }
 
-/// A step that waits.
 #[derive(Clone, Debug)]
 struct Wait {
     /// The reasons, without values that change all the time.
@@ -143,8 +143,7 @@ pub(super) fn awaited(step: &StepWaiting) -> String {
     let mut nodes: Vec<String> = step.nodes.iter().map(name).collect();
     let last = match step.others {
         0 => nodes.pop().unwrap_or_default(),
-        1 => "1 other node".to_owned(),
-        others => format!("{others} other nodes"),
+        others => plural(others, "other node"),
     };
     let nodes = if nodes.is_empty() { last } else { format!("{} and {last}", nodes.join(", ")) };
     shared.map_or_else(|| format!("for {nodes}"), |reason| format!("for {nodes}, {reason}"))
@@ -154,8 +153,7 @@ pub(super) fn awaited(step: &StepWaiting) -> String {
 pub(super) fn waiting_task(step: &StepWaiting) -> String {
     let others = match step.others {
         0 => String::new(),
-        1 => " and 1 other".to_owned(),
-        others => format!(" and {others} others"),
+        others => format!(" and {}", plural(others, "other")),
     };
     format!("{}{others}", task_label(&step.task, step.item))
 }

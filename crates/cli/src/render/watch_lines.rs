@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use downbeat_api::{Plan, Rollout, RunProgress, WaveStatus};
+use downbeat_api::{Plan, Rollout, RunProgress, StepProgress, WaveStatus};
 use downbeat_core::spec::budget_text;
 use jiff::Timestamp;
 
-use super::progress::{Tally, step_line};
+use super::progress::step_line;
 use super::rollout::starts;
 use super::table::{Tone, painted};
 use super::waits::Waits;
@@ -37,16 +37,11 @@ impl WatchLines {
         &self.plan
     }
 
-    /// Returns the progress of every step.
-    pub(crate) fn tallies(&self, run: &RunProgress) -> Vec<Tally> {
-        run.steps().iter().map(Tally::from).collect()
-    }
-
     /// Returns a line for each step that has ended since the last call.
-    pub(crate) fn ended(&mut self, tallies: &[Tally]) -> Vec<String> {
+    pub(crate) fn ended(&mut self, steps: &[StepProgress]) -> Vec<String> {
         // A step without items gets no line.
-        let ended = tallies.iter().filter(|tally| tally.has_ended() && tally.wanted > 0);
-        ended.filter(|tally| self.printed.insert(tally.index)).map(step_line).collect()
+        let ended = steps.iter().filter(|step| step.open() == 0 && step.instances > 0);
+        ended.filter(|step| self.printed.insert(step.step)).map(step_line).collect()
     }
 
     /// Returns lines about waves that started or ended since the last call, and about reasons to wait.
@@ -142,14 +137,14 @@ mod tests {
         }))
     }
 
-    fn tallies(lines: &WatchLines, run: &Run) -> Vec<Tally> {
+    fn steps(lines: &WatchLines, run: &Run) -> Vec<StepProgress> {
         let plan = lines.plan();
-        lines.tallies(&RunProgress::of(run, plan, &EndRules::of(plan)))
+        RunProgress::of(run, plan, &EndRules::of(plan)).steps().to_vec()
     }
 
     fn ended_lines(lines: &mut WatchLines, run: &Run) -> Vec<String> {
-        let tallies = tallies(lines, run);
-        lines.ended(&tallies).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
+        let steps = steps(lines, run);
+        lines.ended(&steps).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
     }
 
     #[test]
@@ -157,7 +152,7 @@ mod tests {
         let mut lines = watch_lines("barrier");
         let failed = run("running", &[(0, "a", "failed", 1), (0, "b", "failed", 1)]);
         assert_eq!(ended_lines(&mut lines, &failed), [""; 0]);
-        assert_eq!(tallies(&lines, &failed)[0].ended(), 0);
+        assert_eq!(steps(&lines, &failed)[0].ended(), 0);
         assert_eq!(
             ended_lines(&mut lines, &run("running", &[(0, "a", "pending", 2), (0, "b", "running", 2)])),
             [""; 0]

@@ -3,17 +3,17 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use downbeat_api::{Plan, RunSummary};
+use downbeat_api::{Plan, RunSummary, StepProgress};
+use downbeat_core::execution::Status;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::out::Out;
-use crate::render::Tally;
+use crate::render::counts;
 
 /// More bars than this would scroll off the screen: then only active steps have one.
 const MOST_BARS: usize = 12;
 const TICK: Duration = Duration::from_millis(100);
 
-/// The progress bars of a run.
 pub(super) struct Bars {
     all: MultiProgress,
     bars: Vec<Option<ProgressBar>>,
@@ -66,60 +66,53 @@ impl Bars {
         Some(Self { all: MultiProgress::new(), bars: vec![None; plan.steps.len()], layout, out })
     }
 
-    /// Prints a line above the bars.
     pub(super) fn print_above(&self, line: &str) {
         self.all.suspend(|| self.out.note(line));
     }
 
-    pub(super) fn show(&mut self, tallies: &[Tally], run: &RunSummary) {
-        let few = tallies.len() <= MOST_BARS;
-        for (slot, tally) in self.bars.iter_mut().zip(tallies) {
-            let active = tally.running > 0 || (tally.ended() > 0 && !tally.has_ended());
+    pub(super) fn show(&mut self, steps: &[StepProgress], run: &RunSummary) {
+        let few = steps.len() <= MOST_BARS;
+        for (slot, step) in self.bars.iter_mut().zip(steps) {
+            let active = step.running() > 0 || (step.ended() > 0 && step.open() > 0);
             if slot.is_none() && (few || active) {
-                *slot = Some(bar(&self.all, tally, self.layout));
+                *slot = Some(bar(&self.all, step, self.layout));
             }
             let Some(bar) = slot else { continue };
-            bar.set_length(tally.wanted);
-            bar.set_position(tally.ended());
-            bar.set_message(counts_text(tally));
-            if (tally.has_ended() || run.state.is_terminal()) && !bar.is_finished() {
+            bar.set_length(step.instances);
+            bar.set_position(step.ended());
+            bar.set_message(counts_text(step));
+            if (step.open() == 0 || run.state.is_terminal()) && !bar.is_finished() {
                 if few { bar.abandon() } else { bar.finish_and_clear() }
             }
         }
     }
 }
 
-fn bar(all: &MultiProgress, tally: &Tally, layout: Layout) -> ProgressBar {
+fn bar(all: &MultiProgress, step: &StepProgress, layout: Layout) -> ProgressBar {
     let style = ProgressStyle::with_template(&layout.template())
         .expect("the template is one of three")
         .progress_chars("━━─")
         .tick_chars("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏ ");
-    let bar = all.add(ProgressBar::new(tally.wanted).with_style(style));
-    bar.set_prefix(prefix(tally, layout.name_width));
+    let bar = all.add(ProgressBar::new(step.instances).with_style(style));
+    bar.set_prefix(prefix(step, layout.name_width));
     bar.enable_steady_tick(TICK);
     bar
 }
 
-fn prefix(tally: &Tally, width: usize) -> String {
-    format!("{:>3} {:<width$.width$}", tally.index, tally.name)
+fn prefix(step: &StepProgress, width: usize) -> String {
+    format!("{:>3} {:<width$.width$}", step.step, step.task)
 }
 
-fn counts_text(tally: &Tally) -> String {
-    let parts = [
-        (tally.succeeded.saturating_sub(tally.cached + tally.reused), "ok"),
-        (tally.reused, "reused"),
-        (tally.cached, "cached"),
-        (tally.failed, "failed"),
-        (tally.cancelled, "cancelled"),
-        (tally.skipped, "skipped"),
-        (tally.running, "running"),
-    ];
-    let parts: Vec<String> = parts
-        .into_iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
-    parts.join(", ")
+fn counts_text(step: &StepProgress) -> String {
+    counts(&[
+        (step.count(Status::Succeeded).saturating_sub(step.cached + step.reused), "ok"),
+        (step.reused, "reused"),
+        (step.cached, "cached"),
+        (step.failed(), "failed"),
+        (step.count(Status::Cancelled), "cancelled"),
+        (step.count(Status::Skipped), "skipped"),
+        (step.running(), "running"),
+    ])
 }
 
 #[cfg(test)]
@@ -128,12 +121,16 @@ mod tests {
 
     #[test]
     fn a_line_fits_every_terminal_with_room_for_what_it_counts() {
-        let tally = Tally { index: 7, name: "a-rather-long-name-of-a-step".repeat(2), ..Tally::default() };
+        let step = StepProgress {
+            step: 7,
+            task: "a-rather-long-name-of-a-step".repeat(2),
+            ..StepProgress::default()
+        };
         for columns in [40, 59, 60, 79, 80, 200] {
-            let layout = Layout::of(columns, tally.name.len());
+            let layout = Layout::of(columns, step.task.len());
             let bar = if layout.bar_width == 0 { 0 } else { 1 + layout.bar_width };
             let before_message = "⠋ ".chars().count()
-                + prefix(&tally, layout.name_width).chars().count()
+                + prefix(&step, layout.name_width).chars().count()
                 + bar
                 + " 1234/1234 ".len();
             assert!(before_message + MESSAGE_COLUMNS <= columns, "{columns}: {layout:?}");

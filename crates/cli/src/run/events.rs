@@ -7,7 +7,7 @@ use downbeat_core::limits;
 
 use super::Which;
 use crate::event;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::{Format, Out};
 use crate::render::EventLines;
 
@@ -23,7 +23,7 @@ pub(crate) struct EventsArgs {
     since: Option<u64>,
 }
 
-pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result {
     let id = args.run.resolve(client).await?;
     let lines = match out.format() {
         Format::Table => {
@@ -44,9 +44,5 @@ pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result<(
         return event::follow(request.with("follow", 1), lines, client, out).await;
     }
     let events = client.ask(request.with("limit", limits::PAGE_MOST)).await?;
-    out.result(&events, || event::render_events(&events.data, lines))?;
-    if events.pagination.has_more && out.format() == Format::Table {
-        out.note(&format!("more events follow; use --since {}", events.pagination.next));
-    }
-    Ok(())
+    event::print_events(&events, lines, out)
 }

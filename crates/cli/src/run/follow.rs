@@ -10,7 +10,7 @@ use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::RunStatus;
 use tokio::time::Instant;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 
 /// A person would not see faster updates.
@@ -27,7 +27,6 @@ const PAUSE_PER_READ: u32 = 10;
 const FIRST_GLANCE: Duration = Duration::from_secs(3);
 const LONGEST_GLANCE: Duration = Duration::from_secs(30);
 
-/// A run that a command follows.
 pub(super) struct Follow {
     live: Live,
     rules: EndRules,
@@ -44,7 +43,7 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    pub(super) async fn new(client: &Client, id: &RunId, out: Out) -> Result<Self, Failure> {
+    pub(super) async fn new(client: &Client, id: &RunId, out: Out) -> Result<Self> {
         let away = move |base: &str| out.note(&format!("{base} does not respond; waiting for it"));
         let mut live = client.follow(id, away).await?;
         let failed = live.run().counts.failed;
@@ -58,7 +57,7 @@ impl Follow {
     }
 
     /// Returns the progress of the run after its next change; the first time at once.
-    pub(super) async fn next_progress(&mut self) -> Result<RunProgress, Failure> {
+    pub(super) async fn next_progress(&mut self) -> Result<RunProgress> {
         self.wait_for_change().await?;
         if self.is_time_to_read() {
             let started = Instant::now();
@@ -70,7 +69,7 @@ impl Follow {
     }
 
     /// Returns the whole run after its next change; the first time at once.
-    pub(super) async fn next_run(&mut self) -> Result<Run, Failure> {
+    pub(super) async fn next_run(&mut self) -> Result<Run> {
         self.wait_for_change().await?;
         let is_due = self.is_quiet && Instant::now() >= self.read_at;
         if is_due || self.is_time_to_read() || self.live.run().counts.failed != self.failed {
@@ -81,7 +80,7 @@ impl Follow {
     }
 
     /// Waits for the end of the run. Calls `glance` with its progress, at growing intervals.
-    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunProgress)) -> Result<(), Failure> {
+    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunProgress)) -> Result {
         let mut pause = FIRST_GLANCE;
         let mut glance_at = Instant::now() + pause;
         while !self.live.has_ended() {
@@ -97,7 +96,7 @@ impl Follow {
     }
 
     /// Reads facts that events do not contain: why executions wait, and the last output lines of failed ones.
-    async fn read_whole(&mut self) -> Result<(), Failure> {
+    async fn read_whole(&mut self) -> Result {
         let started = Instant::now();
         self.live.refresh().await?;
         self.schedule_next_read(started);
@@ -106,7 +105,7 @@ impl Follow {
     }
 
     /// Returns the ended run and its plan. Reads the run again only if an instance failed.
-    pub(super) async fn at_end(&mut self) -> Result<(&Run, &Plan), Failure> {
+    pub(super) async fn at_end(&mut self) -> Result<(&Run, &Plan)> {
         if self.live.run().counts.failed != self.failed {
             self.read_whole().await?;
         }
@@ -119,7 +118,7 @@ impl Follow {
     }
 
     /// Waits until the run changes; changes in quick succession count as one.
-    async fn wait_for_change(&mut self) -> Result<(), Failure> {
+    async fn wait_for_change(&mut self) -> Result {
         let Some(shown_at) = self.shown_at else { return Ok(()) };
         let is_large = self.live.run().counts.total() > MANY_INSTANCES;
         let pause = if is_large { PAUSE_OF_MANY } else { SHORTEST_PAUSE };
@@ -136,16 +135,12 @@ impl Follow {
     fn is_time_to_read(&mut self) -> bool {
         let now = Instant::now();
         let run = self.live.run();
-        let mut pending =
-            run.results.values().flatten().filter(|(_, result)| result.status == Status::Pending);
-        self.waits = match self.waits {
-            Some(waits) if pending.any(|(_, result)| result.execution == waits.0) => Some(waits),
-            _ => {
-                let mut results = run.results.values().flatten();
-                let first = results.find(|(_, result)| result.status == Status::Pending);
-                first.map(|(_, result)| (result.execution, now))
-            }
+        let pending = || {
+            let results = run.results.values().flatten().map(|(_, result)| result);
+            results.filter(|result| result.status == Status::Pending).map(|result| result.execution)
         };
+        let still = self.waits.filter(|(execution, _)| pending().any(|one| one == *execution));
+        self.waits = still.or_else(|| pending().next().map(|first| (first, now)));
         let waits = self.waits.is_some_and(|(_, since)| now - since >= REASONS_PAUSE);
         now >= self.read_at && (waits || run.summary.status == RunStatus::Pending)
     }

@@ -7,7 +7,7 @@ use downbeat_core::limits;
 use downbeat_core::nearest::nearest_within;
 
 use super::Which;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// How many pages of runs are searched for an id.
 const MOST_PAGES: u64 = 10;
@@ -17,8 +17,7 @@ const WHOLE_ID_CHARS: usize = 36;
 const MOST_NAMED: usize = 5;
 
 impl Which {
-    /// Returns the id of the run.
-    pub(super) async fn resolve(&self, client: &Client) -> Result<RunId, Failure> {
+    pub(super) async fn resolve(&self, client: &Client) -> Result<RunId> {
         let text = self.run.as_str();
         if text.trim().is_empty() {
             return Err(Failure::bad_input("RUN is empty; write an id, the start of an id, or `last`"));
@@ -45,7 +44,7 @@ impl Which {
     }
 }
 
-async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummary>, Failure> {
+async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummary>> {
     let runs = request::runs().with("limit", limit).with("offset", offset);
     Ok(client.ask(runs.with_any("cluster", client.cluster())).await?)
 }
@@ -60,7 +59,7 @@ fn find_similar<'i>(text: &str, ids: impl Iterator<Item = &'i str>) -> Option<St
     close.next().is_none().then(|| first.to_owned())
 }
 
-fn only(text: &str, mut found: Vec<RunId>, similar: Option<&str>) -> Result<RunId, Failure> {
+fn only(text: &str, mut found: Vec<RunId>, similar: Option<&str>) -> Result<RunId> {
     match found.len() {
         0 => {
             let advice = match similar {

@@ -29,7 +29,6 @@ pub(super) enum Colour {
 /// A longer line is printed before it ends.
 const LONGEST_LINE_BYTES: usize = 64 * 1024;
 
-/// The lines of several executions.
 #[derive(Debug)]
 pub(super) struct Lines {
     prefix: Prefix,
@@ -82,10 +81,8 @@ impl Lines {
         open.next = chunk.chunk.offset + chunk.chunk.text.len() as u64;
         let mut notes = String::new();
         if self.prefix == Prefix::None && is_first && chunk.attempt > 1 {
-            notes.push_str(&format!(
-                "--- attempt {} of step {} ({}) ---\n",
-                chunk.attempt, chunk.step, chunk.task
-            ));
+            let RunChunk { attempt, step, task, .. } = chunk;
+            notes.push_str(&format!("--- attempt {attempt} of step {step} ({task}) ---\n"));
         }
         if missing > 0 {
             notes.push_str(&format!("… {missing} bytes are no longer kept …\n"));

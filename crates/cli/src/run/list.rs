@@ -5,7 +5,7 @@ use downbeat_api::request;
 use downbeat_client::Client;
 use jiff::Timestamp;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
 use crate::render::run_table;
 
@@ -25,7 +25,7 @@ pub(crate) struct ListArgs {
     offset: u64,
 }
 
-pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let request = request::runs()
         .with("limit", args.limit)
         .with("offset", args.offset)
@@ -35,11 +35,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result<(),
     let runs = client.ask(request).await?;
     out.result(&runs, || run_table(&runs.data, Timestamp::now(), out.width()))?;
     if runs.pagination.has_more && out.is_terminal() {
-        out.note(&format!(
-            "{} of {} runs shown; --limit and --offset show others",
-            runs.data.len(),
-            runs.pagination.total
-        ));
+        let (shown, all) = (runs.data.len(), runs.pagination.total);
+        out.note(&format!("{shown} of {all} runs shown; --limit and --offset show others"));
     }
     Ok(())
 }

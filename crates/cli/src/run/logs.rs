@@ -12,7 +12,7 @@ use serde_json::json;
 use super::lines::{Colour, Lines, Prefix};
 use super::watch::detachable;
 use super::{Which, part};
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::{Format, Out};
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) struct LogsArgs {
     follow: bool,
 }
 
-pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result {
     let id = args.run.resolve(client).await?;
     if args.follow {
         return detachable(&id, out, logs(&args, &id, client, out)).await;
@@ -41,7 +41,7 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result<(),
     logs(&args, &id, client, out).await
 }
 
-async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result {
     let run = client.ask(request::run(id)).await?;
     let mut request = request::run_output(id);
     if args.node.is_some() || args.step.is_some() || args.item.is_some() {
@@ -87,7 +87,6 @@ fn prefix(args: &LogsArgs, run: &Run) -> Prefix {
     }
 }
 
-/// How chunks are printed.
 enum Printer {
     Lines,
     Items,
@@ -101,7 +100,7 @@ async fn print_stream(
     printer: &mut Printer,
     client: &Client,
     out: Out,
-) -> Result<(), Failure> {
+) -> Result {
     let mut stream = client.stream(request);
     while let Some(message) = stream.next().await? {
         let chunk: RunChunk = message.decode()?;

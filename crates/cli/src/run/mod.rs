@@ -7,21 +7,20 @@ mod id;
 mod lines;
 mod list;
 mod logs;
+mod one;
 mod part;
-mod pause;
 mod retry;
-mod show;
 mod watch;
 
 use clap::Subcommand;
 use downbeat_client::Client;
 
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 use crate::render::Rows;
 
-pub(crate) use watch::{wait, watch};
+pub(crate) use watch::Following;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -62,16 +61,16 @@ pub(crate) struct Which {
     run: String,
 }
 
-pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
-        Verb::Show { run, all } => show::run(&run, Rows::of(all), client, out).await,
+        Verb::Show { run, all } => one::show(&run, Rows::of(all), client, out).await,
         Verb::Watch(run) => watch::run(&run, client, out).await,
         Verb::Logs(args) => logs::run(args, client, out).await,
         Verb::Events(args) => events::run(args, client, out).await,
-        Verb::Pause(run) => pause::pause(&run, client, out).await,
-        Verb::Resume(run) => pause::resume(&run, client, out).await,
-        Verb::Cancel(run) => pause::cancel(&run, client, out).await,
+        Verb::Pause(run) => one::pause(&run, client, out).await,
+        Verb::Resume(run) => one::resume(&run, client, out).await,
+        Verb::Cancel(run) => one::cancel(&run, client, out).await,
         Verb::Retry(args) => retry::run(args, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("run"), &words)),
     }

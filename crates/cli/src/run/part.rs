@@ -1,20 +1,19 @@
 //! Resolves a part of a run: a step, an item, a node. Parts that the run does not have are "not found".
 
+use std::collections::BTreeSet;
+
 use downbeat_api::{Plan, Run, Step, Where, request};
 use downbeat_client::Client;
 
-use std::collections::BTreeSet;
-
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 
 /// How many steps an error names.
 const MOST_NAMED: usize = 3;
 
 /// Returns the step with this number, or the only step with this name.
-pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
-    if let Some(step) =
-        text.parse().ok().and_then(|index: u32| plan.steps.iter().find(|step| step.index == index))
-    {
+pub(super) fn step(text: &str, plan: &Plan) -> Result<u32> {
+    let number = text.parse::<u32>().ok();
+    if let Some(step) = plan.steps.iter().find(|step| Some(step.index) == number) {
         return Ok(step.index);
     }
     let named: Vec<u32> = plan.steps.iter().filter(|step| step.name == text).map(|step| step.index).collect();
@@ -34,7 +33,7 @@ pub(super) fn step(text: &str, plan: &Plan) -> Result<u32, Failure> {
 }
 
 /// Checks that a task of the run, or the task of `step`, has an item with this number.
-pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -> Result {
     let over_items = |each: &&Step| each.for_each.is_some() && step.is_none_or(|step| step == each.index);
     let steps: Vec<&Step> = plan.steps.iter().filter(over_items).collect();
     if steps.is_empty() {
@@ -77,7 +76,7 @@ pub(super) fn hostnames(run: &Run) -> BTreeSet<&str> {
 }
 
 /// Checks that a node, given by hostname or id, has a part in the run or may still get one.
-pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Client) -> Result<(), Failure> {
+pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Client) -> Result {
     let has = |hostname: &str| hostnames(run).contains(hostname);
     if has(text) {
         return Ok(());

@@ -5,10 +5,9 @@ use downbeat_api::request;
 use downbeat_client::{Body, Client};
 use serde_json::json;
 
-use super::{Which, wait, watch};
-use crate::exit::Failure;
+use super::{Following, Which};
+use crate::exit::Result;
 use crate::out::Out;
-use crate::render::{absences, started_line};
 
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
@@ -23,37 +22,18 @@ pub(crate) struct RetryArgs {
     #[arg(long, value_name = "TASK", conflicts_with = "failed_only")]
     from: Option<String>,
 
-    /// Wait for the end, then show the run; the exit code is the run's result
-    #[arg(long, conflicts_with = "watch")]
-    wait: bool,
-
-    /// Show the progress until the end; the exit code is the run's result
-    #[arg(long)]
-    watch: bool,
-
-    /// A repeated request with the same key returns the first run
-    #[arg(long, value_name = "KEY")]
-    idempotency_key: Option<String>,
+    #[command(flatten)]
+    following: Following,
 }
 
-pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(args: RetryArgs, client: &Client, out: Out) -> Result {
     let first = args.run.resolve(client).await?;
-    // With its own key the client can repeat the request after a broken connection.
-    let key = args.idempotency_key.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let mut body = json!({"failed_only": args.failed_only});
     // An older server refuses the field.
     if let Some(task) = args.from {
         body["from"] = json!(task);
     }
-    let run = client.send(request::retry(&first), Body::Json(body.to_string()), Some(&key)).await?;
-    let id = run.summary.id.clone();
-    absences(&run).iter().for_each(|absence| out.note(absence));
-    if args.watch {
-        watch(id, client, out).await
-    } else if args.wait {
-        wait(id, client, out).await
-    } else {
-        out.result(&run, || started_line(&run.summary))?;
-        Ok(())
-    }
+    let (body, key) = (Body::Json(body.to_string()), args.following.key());
+    let run = client.send(request::retry(&first), body, Some(&key)).await?;
+    args.following.follow(&run, client, out).await
 }

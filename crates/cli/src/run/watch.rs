@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::Args;
 use downbeat_api::{Run, RunSummary, request};
 use downbeat_client::Client;
 use downbeat_core::ids::RunId;
@@ -13,19 +14,55 @@ use jiff::Timestamp;
 use super::Which;
 use super::bars::Bars;
 use super::follow::Follow;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::out::{Format, Out};
-use crate::render::{Rows, Waits, WatchLines, run_line, run_page};
+use crate::render::{Rows, Waits, WatchLines, absences, run_line, run_page, started_line};
 
-pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result<(), Failure> {
+pub(super) async fn run(which: &Which, client: &Client, out: Out) -> Result {
     let id = which.resolve(client).await?;
     // Fails at once if no server responds: the stream below would wait for a server that went away.
     client.ask(request::runs().with("limit", 1)).await?;
     watch(id, client, out).await
 }
 
+/// Whether a command that creates a run follows it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Following {
+    /// Wait for the end, then show the run; the exit code is the run's result
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) wait: bool,
+
+    /// Show the progress until the end; the exit code is the run's result
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    /// A repeated request with the same key returns the first run
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+impl Following {
+    /// Returns the key of the request. With its own key the client can repeat the request after a broken connection.
+    pub(crate) fn key(&self) -> String {
+        self.idempotency_key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+    }
+
+    /// Prints the created run, or follows it to its end.
+    pub(crate) async fn follow(&self, run: &Run, client: &Client, out: Out) -> Result {
+        absences(run).iter().for_each(|absence| out.note(absence));
+        let id = run.summary.id.clone();
+        if self.watch {
+            watch(id, client, out).await
+        } else if self.wait {
+            wait(id, client, out).await
+        } else {
+            out.result(run, || started_line(&run.summary))
+        }
+    }
+}
+
 /// Shows a run until it ends; the exit code is its result.
-pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn watch(id: RunId, client: &Client, out: Out) -> Result {
     let watching = async {
         if out.format() == Format::Table {
             show_progress(id.clone(), client, out).await
@@ -37,7 +74,7 @@ pub(crate) async fn watch(id: RunId, client: &Client, out: Out) -> Result<(), Fa
 }
 
 /// Waits for a run, then shows it; the exit code is its result. Prints to standard error what the run waits for.
-pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn wait(id: RunId, client: &Client, out: Out) -> Result {
     let waiting = async {
         let mut follow = Follow::new(client, &id, out).await?;
         let mut waits = Waits::patient();
@@ -58,7 +95,7 @@ pub(crate) async fn wait(id: RunId, client: &Client, out: Out) -> Result<(), Fai
 }
 
 /// Returns the exit code for the status of an ended run.
-fn ended(run: &RunSummary) -> Result<(), Failure> {
+fn ended(run: &RunSummary) -> Result {
     match run.status {
         RunStatus::Completed => Ok(()),
         RunStatus::Pending | RunStatus::Running | RunStatus::Failed | RunStatus::Cancelled => {
@@ -69,11 +106,7 @@ fn ended(run: &RunSummary) -> Result<(), Failure> {
 
 /// Runs `work` until it is done or Ctrl-C. After Ctrl-C the run continues, and the exit code shows that its result is
 /// unknown.
-pub(super) async fn detachable(
-    id: &RunId,
-    out: Out,
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+pub(super) async fn detachable(id: &RunId, out: Out, work: impl Future<Output = Result>) -> Result {
     tokio::select! {
         result = work => result,
         _ = tokio::signal::ctrl_c() => {
@@ -86,22 +119,22 @@ pub(super) async fn detachable(
 }
 
 /// Shows the run to a user: bars on a terminal, otherwise a line per step, and the page at the end.
-async fn show_progress(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn show_progress(id: RunId, client: &Client, out: Out) -> Result {
     let mut follow = Follow::new(client, &id, out).await?;
     let mut lines = WatchLines::new(follow.plan().clone());
     let mut bars = Bars::on_terminal(out, lines.plan());
     loop {
         let progress = follow.next_progress().await?;
         let now = Timestamp::now();
-        let tallies = lines.tallies(&progress);
+        let steps = progress.steps();
         let changes = lines.changes(&progress, now);
         match &mut bars {
             Some(bars) => {
                 changes.iter().for_each(|line| bars.print_above(line));
-                bars.show(&tallies, &progress.summary);
+                bars.show(steps, &progress.summary);
             }
             None => {
-                for line in changes.into_iter().chain(lines.ended(&tallies)) {
+                for line in changes.into_iter().chain(lines.ended(steps)) {
                     out.text(&line)?;
                 }
             }
@@ -120,7 +153,7 @@ async fn show_progress(id: RunId, client: &Client, out: Out) -> Result<(), Failu
 }
 
 /// Prints the run as a document each time it changes, for programs.
-async fn print_documents(id: RunId, client: &Client, out: Out) -> Result<(), Failure> {
+async fn print_documents(id: RunId, client: &Client, out: Out) -> Result {
     let mut follow = Follow::new(client, &id, out).await?;
     let mut before: Option<Run> = None;
     loop {

@@ -7,14 +7,14 @@ use downbeat_agent::{Agent, Grpc, Settings, raise_open_files, reap_orphans, slot
 
 use super::guard::GUARD;
 use super::logging;
+use super::ready::absolute;
 use super::server::Common;
 use super::start::agent_ended;
 use super::stop::Stop;
-use super::store::absolute;
 use crate::args::Global;
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
-use crate::settings::{AGENT, AgentKeys, Derived, Flags, Given, Loaded, Sources, load, load_backends};
+use crate::settings::{AGENT, AgentKeys, Flags, Given, Loaded, Sources, load, load_backends};
 
 #[derive(Debug, Args)]
 #[command(
@@ -68,12 +68,12 @@ impl From<&AgentKeys> for Settings {
     }
 }
 
-pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result {
     let print_config = args.print_config;
     let sources = args.sources(&global);
     let Loaded { keys, mut shown } = load(AGENT, &sources, AgentKeys::check, |keys| {
         let slots = Settings::from(keys).slots;
-        vec![Derived { key: "slots", value: slots.into() }]
+        vec![("slots", slots.into())]
     })?;
     let (backends, tree) = load_backends(&sources)?;
     shown.tree = tree;
@@ -107,7 +107,7 @@ fn within_open_files(mut settings: Settings) -> Settings {
     settings
 }
 
-async fn serve(settings: Settings) -> Result<(), Failure> {
+async fn serve(settings: Settings) -> Result {
     let mut stop = Stop::listen()?;
     tokio::spawn(reap_orphans());
     // Logged because an agent with another directory is another agent: it neither delivers old results nor stops old

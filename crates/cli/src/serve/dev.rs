@@ -18,7 +18,7 @@ use super::ready::{Ready, announce};
 use super::start::agent_ended;
 use super::stop::Stop;
 use super::{logging, started};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 use crate::out::Out;
 use crate::settings::LogFormat;
 
@@ -57,7 +57,7 @@ pub(crate) struct DevArgs {
     ready_file: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: DevArgs, out: Out) -> Result {
     logging::start(&args.log_level, LogFormat::Text)?;
     let mut stop = Stop::listen()?;
     tokio::spawn(reap_orphans());
@@ -71,11 +71,8 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
     })
     .await?;
     let hostnames: Vec<String> = (1..=args.nodes).map(|number| format!("node-{number}")).collect();
-    let mut agents: Vec<Handle> = hostnames
-        .iter()
-        .zip(1..)
-        .map(|(hostname, number)| start_agent(&args, &server, hostname, number))
-        .collect();
+    let started = hostnames.iter().zip(1..).map(|(name, number)| start_agent(&args, &server, name, number));
+    let mut agents: Vec<Handle> = started.collect();
 
     tokio::select! {
         registered = wait_until_registered(&server, &hostnames) => registered?,
@@ -98,15 +95,11 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result<(), Failure> {
 }
 
 fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> Handle {
+    let groups = args.groups.iter().map(|group| group.trim()).filter(|group| !group.is_empty());
     let settings = AgentSettings {
         servers: vec![server.grpc_addr().to_string()],
         hostname: hostname.to_owned(),
-        groups: args
-            .groups
-            .iter()
-            .map(|group| group.trim().to_owned())
-            .filter(|group| !group.is_empty())
-            .collect(),
+        groups: groups.map(str::to_owned).collect(),
         labels: [(NUMBER.to_owned(), number.to_string())].into(),
         slots: SLOTS,
         allow: all_that_need_allow().map(str::to_owned).collect(),
@@ -117,8 +110,7 @@ fn start_agent(args: &DevArgs, server: &Server, hostname: &str, number: u32) -> 
     Agent::start(settings, Arc::new(Grpc))
 }
 
-/// Waits until all nodes are online.
-async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result<(), Failure> {
+async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result {
     let give_up_at = Instant::now() + REGISTER_TIMEOUT;
     let started_at = server.service().started_at();
     loop {
@@ -178,7 +170,7 @@ async fn first_failure(agents: &mut Vec<Handle>) -> Failure {
 }
 
 /// Stops gracefully; a second signal kills everything that runs.
-async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result<(), Failure> {
+async fn end(stop: &mut Stop, agents: &mut [Handle], server: Server) -> Result {
     match stop.unless_forced(drain_all(agents, server)).await {
         Ok(()) => Ok(()),
         Err(forced) => {

@@ -4,12 +4,11 @@ use std::io::IsTerminal;
 use std::panic;
 
 use tracing::Level;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
-use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::render::table::one_line;
 use crate::settings::LogFormat;
 
@@ -17,15 +16,14 @@ use crate::settings::LogFormat;
 const VERBOSE: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
 /// Starts the logs. `level` is a level, or a filter such as `info,downbeat_server=debug`.
-pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
+pub(super) fn start(level: &str, format: LogFormat) -> Result {
     let filter = filter(level)?;
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
-        LogFormat::Json => registry
-            .with(
-                fmt::layer().json().flatten_event(true).with_current_span(true).with_writer(std::io::stderr),
-            )
-            .try_init(),
+        LogFormat::Json => {
+            let json = fmt::layer().json().flatten_event(true).with_current_span(true);
+            registry.with(json.with_writer(std::io::stderr)).try_init()
+        }
         LogFormat::Text => {
             let colour =
                 std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
@@ -42,7 +40,7 @@ pub(super) fn start(level: &str, format: LogFormat) -> Result<(), Failure> {
 }
 
 /// Also logs the failure that ends the process if the log is JSON: standard error then contains only JSON.
-pub(super) fn log_failure(result: Result<(), Failure>, format: LogFormat) -> Result<(), Failure> {
+pub(super) fn log_failure(result: Result, format: LogFormat) -> Result {
     result.map_err(|failure| {
         if format != LogFormat::Json || failure.message.is_empty() || !tracing::enabled!(Level::ERROR) {
             return failure;
@@ -53,7 +51,7 @@ pub(super) fn log_failure(result: Result<(), Failure>, format: LogFormat) -> Res
 }
 
 /// Returns the filter of a level. `EnvFilter` accepts any word as a target, so unknown levels are refused here.
-fn filter(level: &str) -> Result<EnvFilter, Failure> {
+fn filter(level: &str) -> Result<EnvFilter> {
     let wrong = |why: &str| {
         Failure::bad_input(format!(
             "bad value of `log_level`: {why}; write error, warn, info, debug, trace, or a filter such as info,downbeat_server=debug"

@@ -8,6 +8,5 @@ mod ready;
 pub(crate) mod server;
 mod start;
 mod stop;
-mod store;
 
 use start::started;

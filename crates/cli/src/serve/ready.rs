@@ -6,9 +6,9 @@ use std::path::Path;
 use downbeat_server::Server;
 use serde::Serialize;
 
-use super::store::shown;
-use crate::exit::Failure;
+use crate::exit::{Failure, Result};
 use crate::out::Out;
+use crate::settings::without_password;
 
 /// The addresses of a started server.
 #[derive(Debug, Serialize)]
@@ -55,7 +55,7 @@ pub(super) fn announce(
     file: Option<&Path>,
     out: Out,
     text: impl FnOnce() -> String,
-) -> Result<(), Failure> {
+) -> Result {
     if let Some(path) = file {
         let text = serde_json::to_string(ready)
             .map_err(|error| Failure::bug(format!("cannot write the addresses: {error}")))?;
@@ -65,4 +65,31 @@ pub(super) fn announce(
             .map_err(|error| Failure::bad_input(format!("cannot write {}: {error}", path.display())))?;
     }
     out.result(ready, text)
+}
+
+/// Returns the absolute path, or the path itself if it cannot be resolved.
+pub(super) fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// Returns the location of a store, without its password.
+fn shown(location: &str) -> String {
+    match location.strip_prefix("sqlite:") {
+        Some(path) => format!("sqlite:{}", absolute(Path::new(path))),
+        None => without_password(location),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_named_from_the_root_on() {
+        let here = std::env::current_dir().unwrap();
+        let expected = format!("sqlite:{}", here.join("data/downbeat.db").display());
+        assert_eq!(shown("sqlite:./data/downbeat.db"), expected);
+        assert_eq!(shown("sqlite:/var/downbeat.db"), "sqlite:/var/downbeat.db");
+        assert_eq!(shown("memory:"), "memory:");
+    }
 }

@@ -9,9 +9,9 @@ use downbeat_server::Settings;
 use super::ready::{Ready, announce};
 use super::stop::Stop;
 use super::{logging, started};
-use crate::exit::Failure;
+use crate::exit::Result;
 use crate::out::Out;
-use crate::settings::{Derived, Flags, Given, Loaded, SERVER, ServerKeys, Sources, load};
+use crate::settings::{Flags, Given, Loaded, SERVER, ServerKeys, Sources, load};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
@@ -60,15 +60,12 @@ fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Reads the server's settings.
-fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>, Failure> {
-    let derived = |key, value| Derived { key, value };
-    let span = |span: Span| span.to_string().into();
+fn settings(sources: &Sources) -> Result<Loaded<ServerKeys>> {
     load(SERVER, sources, ServerKeys::check, |keys| {
         vec![
-            derived("name", "".into()),
-            derived("node_stale_after", span(keys.node_stale_after())),
-            derived("node_offline_after", span(keys.node_offline_after())),
+            ("name", "".into()),
+            ("node_stale_after", keys.node_stale_after().to_string().into()),
+            ("node_offline_after", keys.node_offline_after().to_string().into()),
         ]
     })
 }
@@ -96,7 +93,7 @@ impl From<&ServerKeys> for Settings {
     }
 }
 
-pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
+pub(crate) async fn run(args: ServerArgs, out: Out) -> Result {
     let Loaded { keys, shown } = settings(&args.common.sources(args.flags.given))?;
     if args.print_config {
         return out.result(&shown, || shown.toml());
@@ -109,7 +106,7 @@ pub(crate) async fn run(args: ServerArgs, out: Out) -> Result<(), Failure> {
     logging::log_failure(serve(&keys, args.ready_file.as_deref(), out).await, keys.log_format)
 }
 
-async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result<(), Failure> {
+async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result {
     let mut stop = Stop::listen()?;
     let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());

@@ -6,10 +6,9 @@ use downbeat_agent::Error as AgentError;
 use downbeat_server::{Server, Settings, StartError};
 use downbeat_store::Error as StoreError;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 
-/// Starts a server.
-pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
+pub(super) async fn started(settings: Settings) -> Result<Server> {
     downbeat_server::start(settings).await.map_err(|error| {
         let code = match &error {
             StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => Code::Refused,
@@ -31,31 +30,20 @@ pub(super) async fn started(settings: Settings) -> Result<Server, Failure> {
 
 /// Returns the failure of an agent that ended by itself.
 pub(super) fn agent_ended(error: &AgentError) -> Failure {
-    let code = match error {
+    const NOT_STARTED: &str = "cannot start the agent";
+    const ENDED: &str = "the agent has ended";
+    let (what, code) = match error {
         AgentError::NoServer
         | AgentError::UnknownBackend { .. }
         | AgentError::NothingToOffer { .. }
-        | AgentError::Description(_) => Code::BadInput,
-        AgentError::Data { .. }
-        | AgentError::DataInUse(_)
-        | AgentError::Ledger(_)
-        | AgentError::OtherCluster { .. } => Code::TemporaryFailure,
-        AgentError::NotFound(_) => Code::NotFound,
-        AgentError::Superseded(_) => Code::Refused,
-        AgentError::Bug(_) => Code::Bug,
-    };
-    let what = match error {
-        AgentError::Data { .. }
-        | AgentError::DataInUse(_)
-        | AgentError::Ledger(_)
-        | AgentError::NoServer
-        | AgentError::UnknownBackend { .. }
-        | AgentError::NothingToOffer { .. }
-        | AgentError::Description(_) => "cannot start the agent",
-        AgentError::NotFound(_)
-        | AgentError::Superseded(_)
-        | AgentError::OtherCluster { .. }
-        | AgentError::Bug(_) => "the agent has ended",
+        | AgentError::Description(_) => (NOT_STARTED, Code::BadInput),
+        AgentError::Data { .. } | AgentError::DataInUse(_) | AgentError::Ledger(_) => {
+            (NOT_STARTED, Code::TemporaryFailure)
+        }
+        AgentError::OtherCluster { .. } => (ENDED, Code::TemporaryFailure),
+        AgentError::NotFound(_) => (ENDED, Code::NotFound),
+        AgentError::Superseded(_) => (ENDED, Code::Refused),
+        AgentError::Bug(_) => (ENDED, Code::Bug),
     };
     Failure::new(code, format!("{what}: {error}"))
 }

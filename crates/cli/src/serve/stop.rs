@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, Result};
 
 /// The same signal within this time is the same request: `timeout` signals a process and then its group, which contains
 /// that process.
@@ -31,7 +31,7 @@ impl From<Forced> for Failure {
 
 impl Stop {
     /// Starts to listen: from now on the signals no longer end the process.
-    pub(super) fn listen() -> Result<Self, Failure> {
+    pub(super) fn listen() -> Result<Self> {
         let listen =
             |kind| signal(kind).map_err(|error| Failure::bug(format!("cannot listen for signals: {error}")));
         Ok(Self {
@@ -41,7 +41,6 @@ impl Stop {
         })
     }
 
-    /// Waits for the next signal.
     pub(super) async fn requested(&mut self) {
         loop {
             let kind = tokio::select! {

@@ -2,15 +2,13 @@
 
 use std::path::PathBuf;
 
-use downbeat_agent::{BackendSettings, DeclarationRefused, Environment};
+use downbeat_agent::{BackendSettings, DeclarationRefused, Environment, Settings};
 use downbeat_core::Span;
-use downbeat_core::node::Description;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::dial::with_port;
 use super::kinds::{Labels, List, LogFormat, duration, some_number};
-use super::server::hostname;
 use super::table::Fallback::{Follows, Is, Unset};
 use super::table::Repeats::{Each, Joined};
 use super::table::{HasSection, Section, Setting};
@@ -51,13 +49,12 @@ const SETTINGS: &[Setting] = &[
     Setting::new("log_format", "", Is("text"), "Log format: text or json"),
 ];
 
-/// The values of the section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AgentKeys {
     pub(crate) server: List,
     pub(crate) cluster: String,
-    #[serde(default = "hostname")]
+    #[serde(default = "downbeat_agent::Settings::system_hostname")]
     pub(crate) hostname: String,
     pub(crate) groups: List,
     pub(crate) labels: Labels,
@@ -96,7 +93,7 @@ impl AgentKeys {
         if self.slots == Some(0) {
             return Err(("slots", "must be at least 1".to_owned()));
         }
-        self.description().check().map_err(|bad| match bad.field {
+        Settings::from(self).description().check().map_err(|bad| match bad.field {
             "hostname" => ("hostname", format!("{}; name this node with --hostname NAME", bad.what)),
             field => (field, bad.what),
         })?;
@@ -104,19 +101,6 @@ impl AgentKeys {
             (Ok(_), _) => Ok(()),
             (Err(refused), Some(_)) if refused.key == DOCKER_SOCKET => Err(("docker_socket", refused.reason)),
             (Err(refused), _) => Err((BACKEND, format!("`{}`: {}", refused.key, refused.reason))),
-        }
-    }
-
-    /// Returns the node as these keys describe it.
-    fn description(&self) -> Description {
-        Description {
-            hostname: self.hostname.clone(),
-            groups: self.groups.0.clone(),
-            labels: self.labels.texts(),
-            capabilities: self.capabilities.values(),
-            backends: Vec::new(),
-            slots: self.slots.unwrap_or(1),
-            version: String::new(),
         }
     }
 

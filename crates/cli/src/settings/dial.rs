@@ -5,7 +5,6 @@ use downbeat_core::shown::shown;
 /// The default port for agents.
 const PORT: u16 = 4681;
 
-/// Returns the address with its port.
 pub(crate) fn with_port(text: &str) -> Result<String, String> {
     let invalid = || format!("`{}` is not an address; write HOST:PORT", shown(text));
     let address = match text.split_once("://") {

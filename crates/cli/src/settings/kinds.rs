@@ -8,6 +8,9 @@ use std::net::SocketAddr;
 use downbeat_core::Span;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::render::table::plain;
 
 /// A number of bytes: `1MiB`, `64 KiB`, `1048576`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +127,6 @@ pub(crate) fn some_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     duration(deserializer).map(Some)
 }
 
-/// Reads an address to listen on.
 pub(crate) fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     let text = text.replace("localhost:", "127.0.0.1:");
@@ -172,20 +174,18 @@ impl<'de> Deserialize<'de> for List {
 /// Values by name: a table, or one text such as `disk=ssd,zone=a`. A name alone has an empty value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Labels(pub(crate) BTreeMap<String, serde_json::Value>);
+pub(crate) struct Labels(pub(crate) BTreeMap<String, Value>);
 
 impl Labels {
     /// Returns the values as text, numbers as they are written.
     pub(crate) fn texts(&self) -> BTreeMap<String, String> {
-        let text =
-            |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        self.0.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+        self.0.iter().map(|(name, value)| (name.clone(), plain(value))).collect()
     }
 
     /// Returns the values, with numbers parsed from text: `memory_mb=4096` is the same in a flag and in a file.
-    pub(crate) fn values(&self) -> BTreeMap<String, serde_json::Value> {
-        let value = |value: &serde_json::Value| match value.as_str().map(str::parse::<serde_json::Number>) {
-            Some(Ok(number)) => serde_json::Value::Number(number),
+    pub(crate) fn values(&self) -> BTreeMap<String, Value> {
+        let value = |value: &Value| match value.as_str().map(str::parse::<serde_json::Number>) {
+            Some(Ok(number)) => Value::Number(number),
             _ => value.clone(),
         };
         self.0.iter().map(|(name, given)| (name.clone(), value(given))).collect()
@@ -193,7 +193,7 @@ impl Labels {
 }
 
 /// Parses `name=value`, or a name alone.
-fn parse_pair<E: Error>(pair: &str) -> Result<(String, serde_json::Value), E> {
+fn parse_pair<E: Error>(pair: &str) -> Result<(String, Value), E> {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
     if name.trim().is_empty() {
         return Err(E::custom(format!("`{pair}` has no name; write name=value")));
@@ -222,7 +222,7 @@ impl<'de> Deserialize<'de> for Labels {
             }
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut pairs: A) -> Result<Labels, A::Error> {
                 let mut labels = BTreeMap::new();
-                while let Some((name, value)) = pairs.next_entry::<String, serde_json::Value>()? {
+                while let Some((name, value)) = pairs.next_entry::<String, Value>()? {
                     if value.is_array() || value.is_object() || value.is_null() {
                         return Err(A::Error::custom(format!(
                             "`{name}` must be a string, a number, true or false"

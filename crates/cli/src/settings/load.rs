@@ -13,10 +13,8 @@ use serde::de::DeserializeOwned;
 use super::agent::{self, AGENT};
 use super::server::SERVER;
 use super::show::{Row, Shown, Tree};
-use super::table::{Fallback, Section, Setting};
-use crate::exit::Failure;
-
-const PREFIX: &str = "DOWNBEAT_";
+use super::table::{Fallback, PREFIX, Section, Setting};
+use crate::exit::{Failure, Result};
 
 /// Variables with our prefix that are not settings: the client's URL, and the path of the config file.
 const OTHER_VARIABLES: [&str; 2] = ["DOWNBEAT_SERVER", "DOWNBEAT_CONFIG"];
@@ -31,7 +29,6 @@ pub(crate) struct Sources {
     pub(crate) flags: Vec<(&'static str, Given, &'static str)>,
 }
 
-/// The value of a flag.
 #[derive(Clone, Debug)]
 pub(crate) enum Given {
     /// One text; commas separate the elements of a list.
@@ -50,44 +47,24 @@ pub(crate) struct Loaded<T> {
     pub(crate) shown: Shown,
 }
 
-/// The value of an unset key that is derived from others.
-#[derive(Debug)]
-pub(crate) struct Derived {
-    pub(crate) key: &'static str,
-    pub(crate) value: serde_json::Value,
-}
+/// The key and value of an unset setting that is derived from others.
+pub(crate) type Derived = (&'static str, serde_json::Value);
 
-/// A single value with the name of its source.
-struct Single {
-    key: &'static str,
-    value: Given,
+/// Values of one source.
+struct Sourced {
     source: String,
-}
-
-impl Provider for Single {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.source.clone())
-    }
-
-    fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
-        let value = match &self.value {
-            Given::Text(text) => Value::from(text.as_str()),
-            Given::Each(texts) => Value::from(texts.clone()),
-        };
-        let dict = Dict::from([(self.key.to_owned(), value)]);
-        Ok(Map::from([(Profile::Default, dict)]))
-    }
-}
-
-/// One section of a config file.
-struct FileSection {
-    path: PathBuf,
     values: Dict,
 }
 
-impl Provider for FileSection {
+impl Sourced {
+    fn one(source: &str, key: &str, value: impl Into<Value>) -> Self {
+        Self { source: source.to_owned(), values: Dict::from([(key.to_owned(), value.into())]) }
+    }
+}
+
+impl Provider for Sourced {
     fn metadata(&self) -> Metadata {
-        Metadata::named(self.path.display().to_string())
+        Metadata::named(self.source.clone())
     }
 
     fn data(&self) -> figment2::Result<Map<Profile, Dict>> {
@@ -101,23 +78,25 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
     sources: &Sources,
     check: impl FnOnce(&T) -> Result<(), (&'static str, String)>,
     derived: impl FnOnce(&T) -> Vec<Derived>,
-) -> Result<Loaded<T>, Failure> {
+) -> Result<Loaded<T>> {
     let mut figment = Figment::new();
     for setting in section.settings {
         if let Fallback::Is(default) = setting.default {
-            let (key, value) = (setting.key, Given::Text(default.to_owned()));
-            figment = figment.merge(Single { key, value, source: "default".to_owned() });
+            figment = figment.merge(Sourced::one("default", setting.key, default));
         }
     }
     if let Some(path) = config_path(sources.config.as_deref())? {
-        let values = file_section(&path, section)?;
-        figment = figment.merge(FileSection { path, values });
+        let (source, values) = (path.display().to_string(), file_section(&path, section)?);
+        figment = figment.merge(Sourced { source, values });
     }
     for (key, value, variable) in from_environment(section, &sources.environment)? {
-        figment = figment.merge(Single { key, value: Given::Text(value), source: variable });
+        figment = figment.merge(Sourced::one(&variable, key, value));
     }
     for (key, value, flag) in &sources.flags {
-        figment = figment.merge(Single { key, value: value.clone(), source: (*flag).to_owned() });
+        figment = figment.merge(match value {
+            Given::Text(text) => Sourced::one(flag, key, text.as_str()),
+            Given::Each(texts) => Sourced::one(flag, key, texts.clone()),
+        });
     }
     let source_of =
         |key: &str| figment.find_metadata(key).map_or_else(|| "default".to_owned(), |m| m.name.to_string());
@@ -129,8 +108,8 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
         .map_err(|error| Failure::bug(format!("cannot show the settings: {error}")))?;
     let row = |setting: &Setting| {
         let key = setting.key;
-        let value = match derived.iter().find(|derived| derived.key == key) {
-            Some(derived) if tree[key].is_null() => derived.value.clone(),
+        let value = match derived.iter().find(|(derived, _)| *derived == key) {
+            Some((_, value)) if tree[key].is_null() => value.clone(),
             _ => tree[key].clone(),
         };
         let source = match (setting.default, figment.find_metadata(key)) {
@@ -146,7 +125,7 @@ pub(crate) fn load<T: DeserializeOwned + serde::Serialize>(
 }
 
 /// Returns the config file: the given one, or the first default path that exists.
-fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>> {
     if let Some(path) = named {
         return match path.try_exists() {
             Ok(true) => Ok(Some(path.to_owned())),
@@ -162,7 +141,7 @@ fn config_path(named: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
 
 /// Returns the values of a section. Checks the keys of all sections, so that a typo is found by the first component that
 /// reads the file.
-fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
+fn file_section(path: &Path, section: Section) -> Result<Dict> {
     let file: Dict = read_file(path)?;
     let mut wanted = Dict::new();
     for (name, value) in file {
@@ -196,14 +175,14 @@ fn file_section(path: &Path, section: Section) -> Result<Dict, Failure> {
     Ok(wanted)
 }
 
-fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
+fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::bad_input(format!("cannot read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| not_toml(path, &text, &error))
 }
 
 /// Returns the backends that the file declares, and how they are shown.
-pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<Tree>), Failure> {
+pub(crate) fn load_backends(sources: &Sources) -> Result<(Vec<Declared>, Option<Tree>)> {
     let Some(path) = config_path(sources.config.as_deref())? else { return Ok((Vec::new(), None)) };
     let mut file: serde_json::Map<String, serde_json::Value> = read_file(&path)?;
     let Some(value) = file.remove(BACKENDS) else { return Ok((Vec::new(), None)) };
@@ -224,7 +203,7 @@ fn not_toml(path: &Path, text: &str, error: &toml::de::Error) -> Failure {
 fn from_environment(
     section: Section,
     environment: &[(String, String)],
-) -> Result<Vec<(&'static str, String, String)>, Failure> {
+) -> Result<Vec<(&'static str, String, String)>> {
     let mut found = Vec::new();
     for (variable, value) in environment {
         if !variable.starts_with(PREFIX) || is_not_setting(variable) {

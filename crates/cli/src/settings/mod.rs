@@ -11,7 +11,7 @@ mod table;
 
 pub(crate) use agent::{AGENT, AgentKeys};
 pub(crate) use kinds::LogFormat;
-pub(crate) use load::{Derived, Given, Loaded, Sources, load, load_backends};
+pub(crate) use load::{Given, Loaded, Sources, load, load_backends};
 pub(crate) use server::{SERVER, ServerKeys};
 pub(crate) use show::without_password;
 pub(crate) use table::Flags;

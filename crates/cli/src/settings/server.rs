@@ -43,7 +43,6 @@ const SETTINGS: &[Setting] = &[
     Setting::new("log_format", "", Is("text"), "Log format: text or json"),
 ];
 
-/// The values of the section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerKeys {
@@ -85,14 +84,6 @@ impl HasSection for ServerKeys {
     const SECTION: Section = SERVER;
 }
 
-/// Returns this machine's name.
-pub(crate) fn hostname() -> String {
-    nix::unistd::gethostname()
-        .ok()
-        .and_then(|name| name.into_string().ok())
-        .unwrap_or_else(|| "localhost".to_owned())
-}
-
 impl ServerKeys {
     pub(crate) fn node_stale_after(&self) -> Span {
         self.node_stale_after.unwrap_or(Span(self.heartbeat_interval.0 * 3))
@@ -123,20 +114,14 @@ impl ServerKeys {
         }
         for name in &self.allowed_hosts.0 {
             if name.contains(['/', ' ', '@']) || (name.contains(':') && name.parse::<IpAddr>().is_err()) {
-                return Err((
-                    "allowed_hosts",
-                    format!("`{name}` is not a name; write jobs.example, without a port, or * for any name"),
-                ));
+                let why = "is not a name; write jobs.example, without a port, or * for any name";
+                return Err(("allowed_hosts", format!("`{name}` {why}")));
             }
         }
-        if self.server_stale_after < Span::from_secs(1) {
-            return Err((
-                "server_stale_after",
-                format!(
-                    "{} is shorter than 1s: busy servers would be considered dead",
-                    self.server_stale_after
-                ),
-            ));
+        let stale = self.server_stale_after;
+        if stale < Span::from_secs(1) {
+            let why = format!("{stale} is shorter than 1s: busy servers would be considered dead");
+            return Err(("server_stale_after", why));
         }
         for (key, most) in [
             ("max_concurrent_runs", self.max_concurrent_runs),
@@ -150,15 +135,10 @@ impl ServerKeys {
             return Err(("name", "must not be empty".to_owned()));
         }
         self.check_heartbeats()?;
-        if self.node_offline_after() <= self.node_stale_after() {
-            return Err((
-                "node_offline_after",
-                format!(
-                    "{} is not longer than node_stale_after ({}); raise it",
-                    self.node_offline_after(),
-                    self.node_stale_after()
-                ),
-            ));
+        let (stale, offline) = (self.node_stale_after(), self.node_offline_after());
+        if offline <= stale {
+            let why = format!("{offline} is not longer than node_stale_after ({stale}); raise it");
+            return Err(("node_offline_after", why));
         }
         if self.output_max.0 < limits::OUTPUT_LEAST_BYTES {
             let least = Size(limits::OUTPUT_LEAST_BYTES);

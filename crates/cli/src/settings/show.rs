@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// The loaded values of a section.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) section: &'static str,
@@ -57,11 +56,8 @@ fn toml_value(value: &Value) -> String {
     match value {
         Value::Object(map) if map.is_empty() => "{}".to_owned(),
         Value::Object(map) => {
-            let pairs: Vec<String> = map
-                .iter()
-                .map(|(key, value)| format!("{} = {}", Value::from(key.as_str()), toml_value(value)))
-                .collect();
-            format!("{{ {} }}", pairs.join(", "))
+            let pair = |(key, value)| format!("{} = {}", Value::from(String::as_str(key)), toml_value(value));
+            format!("{{ {} }}", map.iter().map(pair).collect::<Vec<_>>().join(", "))
         }
         Value::Array(items) => format!("[{}]", items.iter().map(toml_value).collect::<Vec<_>>().join(", ")),
         other => other.to_string(),

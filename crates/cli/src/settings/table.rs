@@ -7,9 +7,9 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 
 use super::load::Given;
 
-const PREFIX: &str = "DOWNBEAT_";
+/// The prefix of every environment variable.
+pub(super) const PREFIX: &str = "DOWNBEAT_";
 
-/// One setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
     pub(crate) key: &'static str,
@@ -20,7 +20,6 @@ pub(crate) struct Setting {
     pub(crate) help: &'static str,
 }
 
-/// The value of an unset setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fallback {
     /// A constant, as text. It may be empty.
@@ -30,7 +29,6 @@ pub(crate) enum Fallback {
     Unset,
 }
 
-/// How a flag may be repeated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Repeats {
     Never,
@@ -88,7 +86,6 @@ impl Setting {
     }
 }
 
-/// One section of the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section {
     pub(crate) name: &'static str,

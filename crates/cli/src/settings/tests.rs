@@ -5,7 +5,7 @@ use std::io::Write;
 use downbeat_agent::JOB_VARIABLES;
 use tempfile::NamedTempFile;
 
-use super::load::{Derived, Given, Sources, load, load_backends};
+use super::load::{Given, Sources, load, load_backends};
 use super::table::Fallback;
 use super::{AGENT, AgentKeys, SERVER, ServerKeys};
 use crate::exit::Code;
@@ -38,7 +38,7 @@ fn sources(
 fn server(sources: &Sources) -> Result<(ServerKeys, String), String> {
     let derived = |keys: &ServerKeys| {
         let value = keys.node_stale_after().to_string().into();
-        vec![Derived { key: "node_stale_after", value }]
+        vec![("node_stale_after", value)]
     };
     match load(SERVER, sources, ServerKeys::check, derived) {
         Ok(loaded) => Ok((loaded.keys, loaded.shown.toml())),

@@ -63,18 +63,12 @@ pub(crate) fn check_params_but(
         let mut check = Check { param: name, problems: &mut problems, rule: Rule::none() };
         match action.params.iter().find(|param| &param.name == name) {
             Some(schema) => {
-                let value = if pending(name) {
-                    check.pending(schema.kind, value)
-                } else {
-                    check.value(schema, value)
-                };
-                if let Some(value) = value {
-                    checked.insert(name.clone(), value);
-                }
+                let is_pending = pending(name);
+                let value =
+                    if is_pending { check.pending(schema.kind, value) } else { check.value(schema, value) };
+                checked.extend(value.map(|value| (name.clone(), value)));
             }
-            None => {
-                check.refuse(unknown(action, name));
-            }
+            None => check.note(None, unknown(action, name)),
         }
     }
     for schema in &action.params {
@@ -83,11 +77,8 @@ pub(crate) fn check_params_but(
             given.keys().take(limits::PROBLEMS_LISTED).any(|name| meant(action, name) == Some(&schema.name))
         };
         if schema.required && !given.contains_key(&schema.name) && !misspelt() {
-            problems.push(ParamProblem {
-                param: schema.name.clone(),
-                element: None,
-                message: missing(action, schema),
-            });
+            let message = missing(action, schema);
+            problems.push(ParamProblem { param: schema.name.clone(), element: None, message });
         }
     }
     if problems.is_empty() { Ok(checked) } else { Err(problems) }
@@ -221,11 +212,8 @@ impl<'c> Rule<'c> {
         }
         if !schema.choices.is_empty() && !schema.choices.iter().any(|choice| choice == text) {
             let choices: Vec<&str> = schema.choices.iter().map(String::as_str).collect();
-            return Some(format!(
-                "\"{}\" is not possible; {}",
-                shown(text),
-                advice(text, &choices, "possible")
-            ));
+            let advice = advice(text, &choices, "possible");
+            return Some(format!("\"{}\" is not possible; {advice}", shown(text)));
         }
         match self.pattern.as_ref()? {
             Ok(pattern) if pattern.matches(text) => None,
@@ -243,10 +231,6 @@ impl<'c> Check<'c> {
     fn refuse(&mut self, message: String) -> Option<Value> {
         self.note(None, message);
         None
-    }
-
-    fn refuse_element(&mut self, element: Element, message: String) {
-        self.note(Some(element), message);
     }
 
     fn note(&mut self, element: Option<Element>, message: String) {
@@ -282,10 +266,7 @@ impl<'c> Check<'c> {
         if parts.len() < 2 {
             return self.clean_inside(value).then(|| value.clone());
         }
-        match argv::split_around(&parts) {
-            Ok(words) => self.argv(&words.into_iter().map(Value::String).collect::<Vec<_>>()),
-            Err(error) => self.refuse(format!("{error}; or write a list, one string per argument")),
-        }
+        self.words(argv::split_around(&parts))
     }
 
     fn value(&mut self, schema: &'c ParamSchema, value: &Value) -> Option<Value> {
@@ -305,17 +286,11 @@ impl<'c> Check<'c> {
                 self.refuse("is empty; at least one string is needed".to_owned())
             }
             (ParamKind::Texts, Value::Array(items)) => Some(self.texts(items)),
-            (ParamKind::Texts, Value::String(_)) => self
-                .clean(value.as_str().unwrap_or_default(), None)
-                .then(|| Value::Array(vec![value.clone()])),
+            (ParamKind::Texts, Value::String(text)) => {
+                self.clean(text, None).then(|| Value::Array(vec![value.clone()]))
+            }
             (ParamKind::Argv, Value::Array(items)) => self.argv(items),
-            (ParamKind::Argv, Value::String(line)) => match argv::split(line) {
-                Ok(words) => {
-                    let items: Vec<Value> = words.into_iter().map(Value::String).collect();
-                    self.argv(&items)
-                }
-                Err(error) => self.refuse(format!("{error}; or write a list, one string per argument")),
-            },
+            (ParamKind::Argv, Value::String(line)) => self.words(argv::split(line)),
             (ParamKind::Map, Value::Object(entries)) => Some(self.map(entries)),
             // A param with a pattern is a text, which may be written as a number.
             (ParamKind::Any, _) if schema.pattern.is_some() => match text_of(value) {
@@ -326,18 +301,17 @@ impl<'c> Check<'c> {
                 self.clean_inside(value);
                 Some(value.clone())
             }
-            (
-                ParamKind::Text
-                | ParamKind::Integer
-                | ParamKind::Boolean
-                | ParamKind::Duration
-                | ParamKind::Texts
-                | ParamKind::Argv
-                | ParamKind::Map,
-                _,
-            ) => self.wrong(schema, value),
+            _ => self.wrong(schema, value),
         };
         checked.filter(|_| self.problems.len() == before)
+    }
+
+    /// Checks the words of a command line.
+    fn words(&mut self, split: Result<Vec<String>, argv::Unsplittable>) -> Option<Value> {
+        match split {
+            Ok(words) => self.argv(&words.into_iter().map(Value::String).collect::<Vec<_>>()),
+            Err(error) => self.refuse(format!("{error}; or write a list, one string per argument")),
+        }
     }
 
     fn argv(&mut self, items: &[Value]) -> Option<Value> {
@@ -356,10 +330,7 @@ impl<'c> Check<'c> {
                     self.clean(&text, Some(Element::Index(index)));
                     texts.push(Value::String(text));
                 }
-                None => self.refuse_element(
-                    Element::Index(index),
-                    format!("must be a string, not {}", described(item)),
-                ),
+                None => self.not_a_text(Element::Index(index), item),
             }
         }
         self.bounded(texts.iter().filter_map(Value::as_str).map(str::len));
@@ -371,7 +342,7 @@ impl<'c> Check<'c> {
         for (key, item) in entries {
             let element = || Element::Key(key.clone());
             if let Some(message) = self.rule.broken_name(key) {
-                self.refuse_element(element(), message);
+                self.note(Some(element()), message);
             }
             match text_of(item) {
                 Some(text) => {
@@ -380,21 +351,24 @@ impl<'c> Check<'c> {
                     }
                     texts.insert(key.clone(), Value::String(text));
                 }
-                None => self.refuse_element(element(), format!("must be a string, not {}", described(item))),
+                None => self.not_a_text(element(), item),
             }
         }
         self.bounded(texts.iter().map(|(key, text)| key.len() + 1 + text.as_str().map_or(0, str::len)));
         Value::Object(texts)
     }
 
+    fn not_a_text(&mut self, element: Element, found: &Value) {
+        self.note(Some(element), format!("must be a string, not {}", described(found)));
+    }
+
     /// Checks a variable with its name: the kernel sees one text, `NAME=value`.
     fn fits_with_name(&mut self, name: &str, text: &str) {
         let bytes = name.len() + text.len();
-        if let Some(most) =
-            self.rule.schema.and_then(|schema| schema.max_bytes).filter(|most| bytes as u64 > *most)
-        {
+        let most = self.rule.schema.and_then(|schema| schema.max_bytes);
+        if let Some(most) = most.filter(|most| bytes as u64 > *most) {
             let message = format!("is {bytes} bytes long with its name; at most {most} are possible");
-            self.refuse_element(Element::Key(name.to_owned()), message);
+            self.note(Some(Element::Key(name.to_owned())), message);
         }
     }
 
@@ -402,22 +376,17 @@ impl<'c> Check<'c> {
     fn bounded(&mut self, lengths: impl Iterator<Item = usize>) {
         const NUL_AND_POINTER: usize = 9;
         let bytes: usize = lengths.map(|length| length + NUL_AND_POINTER).sum();
-        if bytes > limits::ARGUMENTS_BYTES {
-            self.refuse(format!(
-                "takes {bytes} bytes with all its strings; at most {} are possible",
-                limits::ARGUMENTS_BYTES
-            ));
+        let most = limits::ARGUMENTS_BYTES;
+        if bytes > most {
+            let message = format!("takes {bytes} bytes with all its strings; at most {most} are possible");
+            self.note(None, message);
         }
     }
 
     fn clean(&mut self, text: &str, element: Option<Element>) -> bool {
-        match self.rule.broken(text) {
-            None => true,
-            Some(message) => {
-                self.note(element, message);
-                false
-            }
-        }
+        let Some(message) = self.rule.broken(text) else { return true };
+        self.note(element, message);
+        false
     }
 
     fn clean_inside(&mut self, value: &Value) -> bool {

@@ -15,29 +15,21 @@ pub fn coerce(action: &ActionSchema, given: Vec<(String, String)>) -> Params {
             None => grouped.push((name, vec![text])),
         }
     }
-    grouped
-        .into_iter()
-        .map(|(name, texts)| {
-            let kind = action
-                .params
-                .iter()
-                .find(|param| param.name == name)
-                .map_or(ParamKind::Text, |param| param.kind);
-            (name, coerced(kind, texts))
-        })
-        .collect()
+    let kind_of = |name: &str| action.params.iter().find(|param| param.name == name).map(|param| param.kind);
+    let coerce = |(name, texts): (String, Vec<String>)| {
+        let kind = kind_of(&name).unwrap_or(ParamKind::Text);
+        (name, coerced(kind, texts))
+    };
+    grouped.into_iter().map(coerce).collect()
 }
 
 fn coerced(kind: ParamKind, mut texts: Vec<String>) -> Value {
     match kind {
         ParamKind::Texts => Value::Array(texts.into_iter().map(Value::String).collect()),
-        ParamKind::Map if texts.iter().all(|text| text.contains('=')) => Value::Object(
-            texts
-                .iter()
-                .filter_map(|text| text.split_once('='))
-                .map(|(key, value)| (key.to_owned(), Value::String(value.to_owned())))
-                .collect(),
-        ),
+        ParamKind::Map if texts.iter().all(|text| text.contains('=')) => {
+            let pairs = texts.iter().filter_map(|text| text.split_once('='));
+            Value::Object(pairs.map(|(key, value)| (key.to_owned(), value.into())).collect())
+        }
         _ if texts.len() == 1 => scalar(kind, texts.remove(0)),
         _ => Value::Array(texts.into_iter().map(|text| scalar(kind, text)).collect()),
     }
@@ -48,9 +40,7 @@ fn scalar(kind: ParamKind, text: String) -> Value {
         ParamKind::Integer => text.parse::<i64>().map_or_else(|_| Value::String(text), Value::from),
         ParamKind::Boolean => text.parse::<bool>().map_or_else(|_| Value::String(text), Value::from),
         ParamKind::Any => serde_json::from_str(&text).unwrap_or(Value::String(text)),
-        ParamKind::Text | ParamKind::Duration | ParamKind::Texts | ParamKind::Argv | ParamKind::Map => {
-            Value::String(text)
-        }
+        _ => Value::String(text),
     }
 }
 

@@ -31,7 +31,7 @@ pub struct ActionSchema {
 }
 
 /// One declared param.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ParamSchema {
     pub name: String,
     pub kind: ParamKind,
@@ -60,9 +60,10 @@ pub struct ParamSchema {
 }
 
 /// The kinds of values of params.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamKind {
+    #[default]
     Text,
     Integer,
     Boolean,
@@ -96,18 +97,7 @@ pub fn params_bytes(params: &Params) -> usize {
 impl ParamSchema {
     /// Returns an optional param that accepts any value of its kind.
     pub fn new(name: impl Into<String>, kind: ParamKind) -> Self {
-        Self {
-            name: name.into(),
-            kind,
-            required: false,
-            help: String::new(),
-            pattern: None,
-            name_pattern: None,
-            choices: Vec::new(),
-            min: None,
-            max: None,
-            max_bytes: None,
-        }
+        Self { name: name.into(), kind, ..Self::default() }
     }
 }
 

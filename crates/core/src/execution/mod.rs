@@ -3,11 +3,9 @@
 mod machine;
 mod outputs;
 mod record;
-mod stream;
 mod times;
 
 pub use machine::{Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
-pub use record::{Execution, Lease, Outcome, State, Status, Verdict};
-pub use stream::{OutputChunk, Stream};
+pub use record::{Execution, Lease, Outcome, OutputChunk, State, Status, Stream, Verdict};
 pub use times::fit_into_lease;

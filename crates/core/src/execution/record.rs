@@ -1,4 +1,4 @@
-//! Owns the shape of an execution. `machine` decides how it moves.
+//! Owns the shape of an execution and of its output. `machine` decides how an execution moves.
 
 use std::sync::Arc;
 
@@ -64,45 +64,21 @@ impl Outcome {
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum State {
     /// Waits for its node, or for a node that fits. A retry waits at least until `not_before`.
-    Pending {
-        not_before: Option<Timestamp>,
-    },
-    Leased {
-        lease: Lease,
-        stop: bool,
-    },
-    Running {
-        lease: Lease,
-        started_at: Timestamp,
-        stop: bool,
-    },
-    Succeeded {
-        lease: Lease,
-        outcome: Outcome,
-    },
-    /// The agent reported a failure (`Reported`), or the execution was never sent (`error` contains the reason).
-    Failed {
-        lease: Option<Lease>,
-        outcome: Option<Outcome>,
-        error: Option<String>,
-        at: Timestamp,
-    },
-    Skipped {
-        reason: String,
-        at: Timestamp,
-    },
-    Cancelled {
-        lease: Option<Lease>,
-        outcome: Option<Outcome>,
-        reason: String,
-        at: Timestamp,
-    },
-    Lost {
-        lease: Lease,
-        started_at: Option<Timestamp>,
-        reason: String,
-        at: Timestamp,
-    },
+    Pending { not_before: Option<Timestamp> },
+    /// A node has the lease and has not reported a start. `stop` asks the agent to end the work.
+    Leased { lease: Lease, stop: bool },
+    /// The agent has started it.
+    Running { lease: Lease, started_at: Timestamp, stop: bool },
+    /// The agent reported success, or an earlier result is reused.
+    Succeeded { lease: Lease, outcome: Outcome },
+    /// The agent reported a failure, or the execution was never sent (`error` contains the reason).
+    Failed { lease: Option<Lease>, outcome: Option<Outcome>, error: Option<String>, at: Timestamp },
+    /// Not needed.
+    Skipped { reason: String, at: Timestamp },
+    /// Cancelled before it was sent, or by its agent.
+    Cancelled { lease: Option<Lease>, outcome: Option<Outcome>, reason: String, at: Timestamp },
+    /// The lease ended without a report.
+    Lost { lease: Lease, started_at: Option<Timestamp>, reason: String, at: Timestamp },
 }
 
 words! {
@@ -209,7 +185,6 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Returns the run of the execution.
     pub fn run(&self) -> &RunId {
         self.of.run()
     }
@@ -238,4 +213,24 @@ impl Execution {
     pub fn node(&self) -> Option<NodeId> {
         self.pinned.or_else(|| self.state.lease().map(|lease| lease.node))
     }
+}
+
+/// Which of its streams a process wrote to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A piece of an execution's output: valid UTF-8, at most `limits::OUTPUT_CHUNK_BYTES`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputChunk {
+    pub execution: ExecutionId,
+    /// The offset of its first byte in the execution's whole output. A chunk with an offset below the stored end was
+    /// sent before, and is dropped.
+    pub offset: u64,
+    pub stream: Stream,
+    pub text: String,
+    pub at: Timestamp,
 }

@@ -20,12 +20,8 @@ pub fn fit_into_lease(mut outcome: Outcome, granted_at: Timestamp) -> Outcome {
 }
 
 /// Moves a start into the span between the grant of its lease and its receipt.
-pub(super) fn start_within(
-    at: Timestamp,
-    granted_at: Timestamp,
-    received_at: Option<Timestamp>,
-) -> Timestamp {
-    received_at.map_or(at, |received_at| at.clamp(granted_at, received_at.max(granted_at)))
+pub(super) fn start_within(at: Timestamp, granted: Timestamp, received: Option<Timestamp>) -> Timestamp {
+    received.map_or(at, |received| at.clamp(granted, received.max(granted)))
 }
 
 #[cfg(test)]

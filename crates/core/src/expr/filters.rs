@@ -23,14 +23,11 @@ pub(super) static MACHINE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut machine = Environment::empty();
     machine.set_undefined_behavior(UndefinedBehavior::Strict);
     machine.set_fuel(Some(limits::EXPRESSION_FUEL));
-    machine.add_filter(
-        "default",
-        |value: Value, other: Value| {
-            if value.is_undefined() || value.is_none() { other } else { value }
-        },
-    );
-    machine.add_filter("first", |value: Value| end_of(&value, End::First));
-    machine.add_filter("last", |value: Value| end_of(&value, End::Last));
+    let default =
+        |value: Value, other: Value| if value.is_undefined() || value.is_none() { other } else { value };
+    machine.add_filter("default", default);
+    machine.add_filter("first", |value: Value| end_of("first", &value, |items| items.next()));
+    machine.add_filter("last", |value: Value| end_of("last", &value, |items| items.next_back()));
     machine.add_filter("int", |value: Value| int(&value));
     machine.add_filter("join", |value: Value, by: Rest<Value>| join(&value, by.first()));
     machine.add_filter(CONCAT, |value: Value| join(&value, None));
@@ -87,29 +84,15 @@ fn list(filter: &str, value: &Value) -> Result<Vec<Value>, Error> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum End {
-    First,
-    Last,
-}
-
-/// Returns the first or last element. An empty list has none, so that `default` may follow.
-fn end_of(value: &Value, end: End) -> Result<Value, Error> {
-    let name = match end {
-        End::First => "first",
-        End::Last => "last",
-    };
-    if let Some(text) = defined(value)?.as_str() {
-        let found = match end {
-            End::First => text.chars().next(),
-            End::Last => text.chars().next_back(),
-        };
-        return Ok(found.map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
-    }
-    let mut items = list(name, value)?;
-    let found = match end {
-        End::First => items.into_iter().next(),
-        End::Last => items.pop(),
+/// Returns the first or last element, which `end` takes. An empty list has none, so that `default` may follow.
+fn end_of(
+    filter: &str,
+    value: &Value,
+    end: impl Fn(&mut dyn DoubleEndedIterator<Item = Value>) -> Option<Value>,
+) -> Result<Value, Error> {
+    let found = match defined(value)?.as_str() {
+        Some(text) => end(&mut text.chars().map(|c| Value::from(c.to_string()))),
+        None => end(&mut list(filter, value)?.into_iter()),
     };
     Ok(found.unwrap_or(Value::UNDEFINED))
 }
@@ -117,10 +100,8 @@ fn end_of(value: &Value, end: End) -> Result<Value, Error> {
 fn int(value: &Value) -> Result<i64, Error> {
     let value = defined(value)?;
     if let Some(text) = value.as_str() {
-        return text
-            .trim()
-            .parse()
-            .map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
+        let number = text.trim().parse();
+        return number.map_err(|_| wrong("`int` expects a whole number, and this string is not one"));
     }
     if let Some(number) = value.as_i64() {
         return Ok(number);
@@ -137,9 +118,8 @@ fn length(value: &Value) -> Result<usize, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.chars().count());
     }
-    value
-        .len()
-        .ok_or_else(|| wrong(format!("`length` expects a string, a list or a map, not {}", kind(value))))
+    let other = || wrong(format!("`length` expects a string, a list or a map, not {}", kind(value)));
+    value.len().ok_or_else(other)
 }
 
 fn join(value: &Value, by: Option<&Value>) -> Result<String, Error> {

@@ -8,7 +8,7 @@ use crate::backend::{Element, ParamProblem};
 use crate::limits;
 use crate::nearest::advice;
 use crate::shown::shown;
-use crate::spec::{Definition, Entry, Task};
+use crate::spec::{Branch, Definition, Entry, Task};
 
 /// The leaf whose expressions are checked: its entry, and its index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub(crate) struct ExprSite {
     pub(crate) leaf: usize,
 }
 
-/// The field that contains the expressions.
+/// The field that contains the expressions: `params` or a limit's key, or `for_each`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+pub(crate) enum Use {
     Params,
     Items,
 }
@@ -38,49 +38,26 @@ pub(crate) struct Known<'d> {
 
 impl<'d> Known<'d> {
     pub(crate) fn of(definition: &'d Definition) -> Self {
-        let mut known = Self {
-            definition,
-            steps: HashMap::new(),
-            branches: HashMap::new(),
-            before: None,
-            by_name: HashMap::new(),
-        };
+        let (mut steps, mut branches, mut by_name) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (entry, item) in definition.tasks.iter().enumerate() {
-            if let Some(name) = item.name() {
-                known.by_name.insert(name, entry);
-            }
-            if let Entry::Branch(branch) = item
-                && let Some(name) = &branch.name
-            {
-                known.branches.insert(name, &branch.tasks);
+            by_name.extend(item.name().map(|name| (name, entry)));
+            if let Entry::Branch(Branch { name: Some(name), tasks, .. }) = item {
+                branches.insert(name.as_str(), tasks.as_slice());
             }
             for (leaf, task) in item.leaves().iter().enumerate() {
-                if let Some(name) = &task.name {
-                    known.steps.insert(name, ExprSite { entry, leaf });
-                }
+                steps.extend(task.name.as_deref().map(|name| (name, ExprSite { entry, leaf })));
             }
         }
-        if definition.is_graph() {
-            known.before = Some(vec![None; definition.tasks.len()]);
-        }
-        known
+        let before = definition.is_graph().then(|| vec![None; definition.tasks.len()]);
+        Self { definition, steps, branches, before, by_name }
     }
 
     pub(crate) fn step(&self, name: &str) -> Option<ExprSite> {
         self.steps.get(name).copied()
     }
 
-    /// Reports all names in the expressions of a leaf's params that cannot exist.
-    pub(crate) fn check(&mut self, at: ExprSite, template: &Template) -> Vec<ParamProblem> {
-        self.check_all(at, template, Use::Params)
-    }
-
-    /// Reports all names in an entry's `for_each` that cannot exist.
-    pub(crate) fn check_items(&mut self, entry: usize, template: &Template) -> Vec<ParamProblem> {
-        self.check_all(ExprSite { entry, leaf: 0 }, template, Use::Items)
-    }
-
-    fn check_all(&mut self, at: ExprSite, template: &Template, used: Use) -> Vec<ParamProblem> {
+    /// Reports all names in the expressions of a leaf, or of its entry's `for_each`, that cannot exist.
+    pub(crate) fn check(&mut self, at: ExprSite, template: &Template, used: Use) -> Vec<ParamProblem> {
         let mut problems = Vec::new();
         // Caches the result for each name: one name may be used in many params, and finding the nearest name takes
         // time.
@@ -105,28 +82,25 @@ impl<'d> Known<'d> {
     }
 
     fn reference(&mut self, at: ExprSite, reference: &Reference, used: Use) -> Result<(), String> {
+        let entry = &self.definition.tasks[at.entry];
         match reference.root {
             Root::Run => Ok(()),
             Root::Item | Root::Index if used == Use::Items => {
                 Err(format!("`{reference}`: `for_each` creates the items, so it cannot use them"))
             }
-            Root::Item | Root::Index if self.definition.tasks[at.entry].for_each().is_none() => {
+            Root::Item | Root::Index if entry.for_each().is_none() => {
                 Err(format!("`{reference}`: the task has no `for_each`"))
             }
             Root::Item | Root::Index => Ok(()),
             Root::Node if used == Use::Items => {
                 Err(format!("`{reference}`: the node of an item is chosen after `for_each` is evaluated"))
             }
+            Root::Node if !self.definition.is_placed(entry) => Ok(()),
+            Root::Node if entry.for_each().is_some() => {
+                Err(format!("`{reference}` is not known before an item is placed"))
+            }
             Root::Node => {
-                if self.definition.is_placed(&self.definition.tasks[at.entry]) {
-                    if self.definition.tasks[at.entry].for_each().is_some() {
-                        return Err(format!("`{reference}` is not known before an item is placed"));
-                    }
-                    return Err(format!(
-                        "`{reference}` is not known before the task is placed; give the task a `target`"
-                    ));
-                }
-                Ok(())
+                Err(format!("`{reference}` is not known before the task is placed; give the task a `target`"))
             }
             Root::Params => self.param(reference),
             Root::Steps => self.of_step(at, reference),
@@ -139,9 +113,9 @@ impl<'d> Known<'d> {
             return Ok(());
         }
         if self.definition.params.is_empty() {
+            let name = shown(name);
             return Err(format!(
-                "`{reference}`: the job has no params; declare it: params: {{{}: DEFAULT}}",
-                shown(name)
+                "`{reference}`: the job has no params; declare it: params: {{{name}: DEFAULT}}"
             ));
         }
         let names: Vec<&str> = self.definition.params.keys().map(String::as_str).collect();
@@ -151,45 +125,39 @@ impl<'d> Known<'d> {
     fn of_step(&mut self, at: ExprSite, reference: &Reference) -> Result<(), String> {
         let name = reference.name();
         let Some(step) = self.step(name) else { return Err(self.unknown_step(name)) };
-        let shown_name = shown(name);
+        let refused = self.use_of_step(at, step, reference);
+        refused.map_or(Ok(()), |why| Err(format!("`{reference}`: {why}")))
+    }
+
+    /// Returns why a leaf cannot use a step as the reference does.
+    fn use_of_step(&mut self, at: ExprSite, step: ExprSite, reference: &Reference) -> Option<String> {
+        let name = shown(reference.name());
         if step == at {
-            return Err(format!("`{reference}`: a task cannot use its own outputs"));
+            return Some("a task cannot use its own outputs".to_owned());
         }
         if !self.is_before(step, at) {
-            let remedy = match self.before {
-                Some(_) => "add it to `depends_on`",
-                None => "move it up",
-            };
-            return Err(format!("`{reference}`: `{shown_name}` does not come before this task; {remedy}"));
+            let remedy = if self.before.is_some() { "add it to `depends_on`" } else { "move it up" };
+            return Some(format!("`{name}` does not come before this task; {remedy}"));
         }
         if reference.is_of_nodes() && step.entry == at.entry {
-            return Err(format!(
-                "`{reference}`: other nodes need not have come to `{shown_name}` yet; move it into an entry before"
+            return Some(format!(
+                "other nodes need not have come to `{name}` yet; move it into an entry before"
             ));
         }
         if reference.is_of_nodes() && self.definition.is_placed(&self.definition.tasks[step.entry]) {
-            return Err(format!(
-                "`{reference}`: `{shown_name}` is placed and runs once; write steps{}.outputs",
-                in_path(name)
-            ));
+            let step = in_path(reference.name());
+            return Some(format!("`{name}` is placed and runs once; write steps{step}.outputs"));
         }
-        let task = self.task(step);
-        let Some(output) = reference.output() else { return Ok(()) };
-        if task.outputs.is_empty() {
-            return Err(format!(
-                "`{reference}`: `{shown_name}` declares no outputs; give it `outputs: [{}]`",
-                shown(output)
-            ));
+        let outputs = &self.task(step).outputs;
+        let output = reference.output()?;
+        if outputs.is_empty() {
+            return Some(format!("`{name}` declares no outputs; give it `outputs: [{}]`", shown(output)));
         }
-        if task.outputs.iter().any(|known| known == output) {
-            return Ok(());
+        if outputs.iter().any(|known| known == output) {
+            return None;
         }
-        let names: Vec<&str> = task.outputs.iter().map(String::as_str).collect();
-        Err(format!(
-            "`{reference}`: `{shown_name}` has no output `{}`; {}",
-            shown(output),
-            advice(output, &names, "outputs")
-        ))
+        let names: Vec<&str> = outputs.iter().map(String::as_str).collect();
+        Some(format!("`{name}` has no output `{}`; {}", shown(output), advice(output, &names, "outputs")))
     }
 
     fn task(&self, place: ExprSite) -> &'d Task {
@@ -199,13 +167,12 @@ impl<'d> Known<'d> {
     fn unknown_step(&self, name: &str) -> String {
         if let Some(tasks) = self.branches.get(name) {
             let first = tasks.iter().find_map(|task| task.name.as_deref());
-            return match first {
-                Some(leaf) => format!(
-                    "`{}` is a branch, and its tasks have the outputs; write steps{}",
-                    shown(name),
-                    in_path(leaf)
-                ),
-                None => format!("`{}` is a branch; give the task in it that is meant a name", shown(name)),
+            let (name, leaf) = (shown(name), first.map(in_path));
+            return match leaf {
+                Some(leaf) => {
+                    format!("`{name}` is a branch, and its tasks have the outputs; write steps{leaf}")
+                }
+                None => format!("`{name}` is a branch; give the task in it that is meant a name"),
             };
         }
         let mut names: Vec<&str> = self.steps.keys().copied().collect();

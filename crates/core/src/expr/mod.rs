@@ -20,7 +20,8 @@ mod text;
 mod token;
 
 pub use data::{Data, Scope, facts};
-pub(crate) use known::{ExprSite, Known};
+pub(crate) use known::{ExprSite, Known, Use};
+pub(crate) use params::is_storable;
 pub use params::resolve_params;
 pub(crate) use reference::in_path;
 pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};

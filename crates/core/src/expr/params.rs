@@ -21,47 +21,40 @@ pub fn resolve_params(definition: &Definition, given: &Params) -> Result<Params,
     };
     let mut params = declared.clone();
     for (name, value) in given {
-        match declared.get(name) {
-            None if names.is_empty() => {
-                refuse(name, format!("the job has no params; remove `{}`", shown(name)));
+        let value = match declared.get(name) {
+            None if names.is_empty() => Err(format!("the job has no params; remove `{}`", shown(name))),
+            None => {
+                Err(format!("the job has no param `{}`; {}", shown(name), advice(name, &names, "params")))
             }
-            None => refuse(
-                name,
-                format!("the job has no param `{}`; {}", shown(name), advice(name, &names, "params")),
-            ),
-            Some(default) => match of_type(default, value) {
-                Ok(value) => {
-                    params.insert(name.clone(), value);
-                }
-                Err(message) => refuse(name, message),
-            },
+            Some(default) => of_type(default, value),
+        };
+        match value {
+            Ok(value) => {
+                params.insert(name.clone(), value);
+            }
+            Err(message) => refuse(name, message),
         }
     }
     let unset = |name: &String| given.get(name).is_none_or(Value::is_null);
     for (name, _) in declared.iter().filter(|(name, default)| default.is_null() && unset(name)) {
         refuse(name, "has no default and must be given".to_owned());
     }
-    let bytes = params_bytes(&params);
-    if bytes > limits::PARAMS_BYTES {
-        refuse(
-            "params",
-            format!("all of them are {bytes} bytes; at most {} are possible", limits::PARAMS_BYTES),
-        );
+    let (bytes, most) = (params_bytes(&params), limits::PARAMS_BYTES);
+    if bytes > most {
+        refuse("params", format!("all of them are {bytes} bytes; at most {most} are possible"));
     }
     if problems.is_empty() { Ok(params) } else { Err(problems) }
 }
 
 fn of_type(default: &Value, given: &Value) -> Result<Value, String> {
-    if !fits(given, limits::NESTING_DEPTH) {
-        return Err(format!(
-            "contains a NUL character, or is nested more than {} levels deep",
-            limits::NESTING_DEPTH
-        ));
+    let deepest = limits::NESTING_DEPTH;
+    if !is_storable(given, deepest) {
+        return Err(format!("contains a NUL character, or is nested more than {deepest} levels deep"));
     }
     let read = |valid: &str| match given {
         Value::String(text) => serde_json::from_str::<Value>(text)
             .ok()
-            .filter(|value| same_type(default, value) && fits(value, limits::NESTING_DEPTH))
+            .filter(|value| same_type(default, value) && is_storable(value, deepest))
             .ok_or_else(|| format!("must be {valid}, like its default, not the string \"{}\"", shown(text))),
         _ => Err(format!("must be {valid}, like its default, not {}", shown(&given.to_string()))),
     };
@@ -84,13 +77,14 @@ fn same_type(a: &Value, b: &Value) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-fn fits(value: &Value, depth: usize) -> bool {
+/// Returns whether a value has no NUL and is nested at most `depth` levels deep.
+pub(crate) fn is_storable(value: &Value, depth: usize) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
         Value::String(text) => !text.contains('\0'),
-        Value::Array(items) => depth > 0 && items.iter().all(|item| fits(item, depth - 1)),
+        Value::Array(items) => depth > 0 && items.iter().all(|item| is_storable(item, depth - 1)),
         Value::Object(map) => {
-            depth > 0 && map.iter().all(|(key, value)| !key.contains('\0') && fits(value, depth - 1))
+            depth > 0 && map.iter().all(|(key, value)| !key.contains('\0') && is_storable(value, depth - 1))
         }
     }
 }

@@ -7,9 +7,8 @@ use super::filters::{CONCAT, FILTERS};
 use super::token::{KEYWORDS, Kind, Token, tokens};
 use crate::nearest::advice;
 use crate::shown::shown;
+use crate::words::words;
 
-/// The valid first words of names.
-pub(super) const ROOTS: &[&str] = &["params", "steps", "node", "run", "item", "index"];
 pub(super) const NODE_FACTS: &[&str] =
     &["id", "hostname", "groups", "labels", "capabilities", "slots", "version"];
 pub(super) const RUN_FACTS: &[&str] = &["id", "job"];
@@ -32,29 +31,19 @@ pub(super) struct Reference {
     pub(super) written: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Root {
-    Params,
-    Steps,
-    Node,
-    Run,
-    /// The item of `for_each`, or its index.
-    Item,
-    Index,
+words! {
+    /// The valid first words of names. `item` is the item of `for_each`, and `index` its index.
+    pub(super) enum Root {
+        Params = "params",
+        Steps = "steps",
+        Node = "node",
+        Run = "run",
+        Item = "item",
+        Index = "index",
+    }
 }
 
 impl Root {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Root::Params => "params",
-            Root::Steps => "steps",
-            Root::Node => "node",
-            Root::Run => "run",
-            Root::Item => "item",
-            Root::Index => "index",
-        }
-    }
-
     /// Returns whether the value is known only when the step is due.
     pub(super) fn is_late(self) -> bool {
         matches!(self, Root::Steps | Root::Item | Root::Index)
@@ -219,21 +208,10 @@ fn is_call(before: &[Token<'_>]) -> bool {
 }
 
 fn reference(source: &str, tokens: &[Token<'_>], first: usize, word: &str) -> Result<Reference, String> {
-    let root = match word {
-        "params" => Root::Params,
-        "steps" => Root::Steps,
-        "node" => Root::Node,
-        "run" => Root::Run,
-        "item" => Root::Item,
-        "index" => Root::Index,
-        _ => {
-            return Err(format!(
-                "there is no `{}`; {}",
-                shown(word),
-                advice(word, ROOTS, "names begin with")
-            ));
-        }
-    };
+    let root = Root::parse(word).ok_or_else(|| {
+        let roots = Root::ALL.map(Root::as_str);
+        format!("there is no `{}`; {}", shown(word), advice(word, &roots, "names begin with"))
+    })?;
     let mut path = Vec::new();
     let mut next = first + 1;
     loop {

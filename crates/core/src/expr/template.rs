@@ -7,7 +7,7 @@ use minijinja::{ErrorKind, Expression};
 
 use super::data::{Scope, to_json};
 use super::filters::{MACHINE, print};
-use super::reference::{Part, ROOTS, Read, Reference, Root, read};
+use super::reference::{Part, Read, Reference, Root, read};
 use super::text::{self, holds_expression};
 use crate::backend::{Element, ParamProblem, Params};
 use crate::limits;
@@ -109,11 +109,7 @@ impl Template {
         }
         let mut template = Self { params: forms, late: BTreeSet::new() };
         let mut late = BTreeSet::new();
-        template.each(|name, _, formula| {
-            if formula.is_late() {
-                late.insert(name.to_owned());
-            }
-        });
+        template.each(|name, _, formula| late.extend(formula.is_late().then(|| name.to_owned())));
         template.late = late;
         Ok(Some(template))
     }
@@ -251,8 +247,10 @@ pub(crate) fn looks_like_expression(text: &str) -> bool {
     text.split("{{").skip(1).any(|inside| {
         let name: String = inside.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
         let next = inside.trim_start()[name.len()..].chars().next();
-        let is_alone = matches!(name.as_str(), "item" | "index") && matches!(next, Some(' ' | '}' | '|'));
-        ROOTS.contains(&name.as_str()) && (is_alone || matches!(next, Some('.' | '[')))
+        let root = Root::parse(&name);
+        let is_alone =
+            matches!(root, Some(Root::Item | Root::Index)) && matches!(next, Some(' ' | '}' | '|'));
+        root.is_some() && (is_alone || matches!(next, Some('.' | '[')))
     })
 }
 
@@ -296,10 +294,8 @@ fn form(value: &serde_json::Value, count: &mut usize) -> Result<Form, Wrong> {
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(Form::Plain(value.clone())),
         Value::String(text) => form_of_text(text, count),
         Value::Array(items) => {
-            let items = items
-                .iter()
-                .enumerate()
-                .map(|(index, item)| form(item, count).map_err(|wrong| wrong.within(Element::Index(index))));
+            let within = |index| move |wrong: Wrong| wrong.within(Element::Index(index));
+            let items = items.iter().zip(0..).map(|(item, index)| form(item, count).map_err(within(index)));
             Ok(Form::List(items.collect::<Result<_, _>>()?))
         }
         Value::Object(map) => {
@@ -320,11 +316,9 @@ fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
             text::Part::Plain(plain) => Piece::Plain(plain.to_owned()),
             text::Part::Expression(source) => {
                 *count += 1;
-                if *count > limits::EXPRESSIONS_PER_TASK {
-                    return Err(Wrong::new(format!(
-                        "the params of a task hold at most {} expressions",
-                        limits::EXPRESSIONS_PER_TASK
-                    )));
+                let most = limits::EXPRESSIONS_PER_TASK;
+                if *count > most {
+                    return Err(Wrong::new(format!("the params of a task hold at most {most} expressions")));
                 }
                 Piece::Formula(Formula::of(source)?)
             }
@@ -396,19 +390,17 @@ impl<'s> Rendering<'s> {
                 Ok(serde_json::Value::String(out))
             }
             Form::List(items) => {
-                let mut values = Vec::with_capacity(items.len());
-                for (index, item) in items.iter().enumerate() {
-                    values.push(self.form(item).map_err(|wrong| wrong.within(Element::Index(index)))?);
-                }
-                Ok(serde_json::Value::Array(values))
+                let values = items.iter().enumerate().map(|(index, item)| {
+                    self.form(item).map_err(|wrong| wrong.within(Element::Index(index)))
+                });
+                Ok(serde_json::Value::Array(values.collect::<Result<_, _>>()?))
             }
             Form::Map(entries) => {
-                let mut map = serde_json::Map::new();
-                for (key, value) in entries {
+                let values = entries.iter().map(|(key, value)| {
                     let value = self.form(value).map_err(|wrong| wrong.within(Element::Key(key.clone())))?;
-                    map.insert(key.clone(), value);
-                }
-                Ok(serde_json::Value::Object(map))
+                    Ok((key.clone(), value))
+                });
+                Ok(serde_json::Value::Object(values.collect::<Result<_, Wrong>>()?))
             }
         }
     }

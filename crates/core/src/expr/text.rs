@@ -23,10 +23,9 @@ pub(crate) fn parts(text: &str) -> Result<Vec<Part<'_>>, String> {
         }
         let inside = &rest[begin + 2..];
         let Some(end) = end(inside) else {
-            return Err(
-                "`{{` is not closed by `}}`; a literal `{{` is written as an expression: {{ \"{{\" }}"
-                    .to_owned(),
-            );
+            let message =
+                "`{{` is not closed by `}}`; a literal `{{` is written as an expression: {{ \"{{\" }}";
+            return Err(message.to_owned());
         };
         parts.push(Part::Expression(&inside[..end]));
         rest = &inside[end + 2..];

@@ -35,12 +35,9 @@ const SIGNS: &[&str] =
     &["==", "!=", "<=", ">=", "<", ">", "~", "|", "(", ")", "[", "]", "{", "}", ",", ":", "."];
 
 pub(super) fn tokens(source: &str) -> Result<Vec<Token<'_>>, String> {
-    if source.len() > limits::EXPRESSION_BYTES {
-        return Err(format!(
-            "the expression has {} bytes, and may have {}",
-            source.len(),
-            limits::EXPRESSION_BYTES
-        ));
+    let (bytes, most) = (source.len(), limits::EXPRESSION_BYTES);
+    if bytes > most {
+        return Err(format!("the expression has {bytes} bytes, and may have {most}"));
     }
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let mut depth = 0_usize;

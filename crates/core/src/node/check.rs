@@ -1,15 +1,13 @@
-//! Decides which descriptions of a node are valid. The server keeps, lists and prints thousands of them, and anybody who
+//! Decides which descriptions of a node are valid, and bounds the problems that an agent reports. The server keeps, lists and prints thousands of them, and anybody who
 //! reaches the agents' port can send one. So their size is bounded, and names contain nothing that a shell, a selector or a
 //! terminal would interpret.
-
-use std::fmt;
 
 use serde_json::Value;
 
 use super::record::Description;
 use crate::backend::BackendSchema;
 use crate::limits;
-use crate::shown::{is_unprintable, shown};
+use crate::shown::{cut, is_unprintable, shown};
 
 /// An invalid field of a description, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,31 +17,29 @@ pub struct BadDescription {
     pub what: String,
 }
 
-impl BadDescription {
-    fn new(field: &'static str, what: impl fmt::Display) -> Self {
-        Self { field, what: what.to_string() }
-    }
+/// Returns the error of a field, for `map_err`.
+fn bad(field: &'static str) -> impl Fn(String) -> BadDescription {
+    move |what| BadDescription { field, what }
 }
 
 impl Description {
     /// Checks everything but the total size, which is known only for its JSON; see [`check_json_bytes`].
     pub fn check(&self) -> Result<(), BadDescription> {
         let Self { hostname, groups, labels, capabilities, backends, slots, version } = self;
-        check_name(hostname).map_err(|what| BadDescription::new("hostname", what))?;
+        let of_value = |name: &str, what: String| format!("the value of `{name}` {what}");
+        check_name(hostname).map_err(bad("hostname"))?;
         check_count("groups", groups.len(), limits::GROUPS_PER_NODE)?;
         for group in groups {
-            check_path(group).map_err(|what| BadDescription::new("groups", what))?;
+            check_path(group).map_err(bad("groups"))?;
         }
         check_count("labels", labels.len(), limits::LABELS_PER_NODE)?;
         for (name, value) in labels {
-            check_path(name).map_err(|what| BadDescription::new("labels", what))?;
-            check_text(value).map_err(|what| {
-                BadDescription::new("labels", format_args!("the value of `{name}` {what}"))
-            })?;
+            check_path(name).map_err(bad("labels"))?;
+            check_text(value).map_err(|what| of_value(name, what)).map_err(bad("labels"))?;
         }
         check_count("capabilities", capabilities.len(), limits::CAPABILITIES_PER_NODE)?;
         for (name, value) in capabilities {
-            check_name(name).map_err(|what| BadDescription::new("capabilities", what))?;
+            check_name(name).map_err(bad("capabilities"))?;
             let checked = match value {
                 Value::String(text) => check_text(text),
                 Value::Number(_) | Value::Bool(_) => Ok(()),
@@ -51,31 +47,27 @@ impl Description {
                     Err("is not a string, a number or a boolean".to_owned())
                 }
             };
-            checked.map_err(|what| {
-                BadDescription::new("capabilities", format_args!("the value of `{name}` {what}"))
-            })?;
+            checked.map_err(|what| of_value(name, what)).map_err(bad("capabilities"))?;
         }
         check_count("backends", backends.len(), limits::BACKENDS_PER_NODE)?;
         for backend in backends {
-            check_backend(backend).map_err(|what| BadDescription::new("backends", what))?;
+            check_backend(backend).map_err(bad("backends"))?;
         }
         if *slots > limits::SLOTS_PER_NODE {
             let most = limits::SLOTS_PER_NODE;
-            return Err(BadDescription::new("slots", format_args!("{slots} is more than {most}")));
+            return Err(bad("slots")(format!("{slots} is more than {most}")));
         }
-        check_text(version).map_err(|what| BadDescription::new("version", what))
+        check_text(version).map_err(bad("version"))
     }
 }
 
 /// Checks the total size of a description as JSON.
 pub fn check_json_bytes(bytes: usize) -> Result<(), BadDescription> {
-    match bytes {
-        0..=limits::DESCRIPTION_BYTES => Ok(()),
-        _ => Err(BadDescription::new(
-            "description",
-            format_args!("is {bytes} bytes long, more than {}", limits::DESCRIPTION_BYTES),
-        )),
+    let most = limits::DESCRIPTION_BYTES;
+    if bytes > most {
+        return Err(bad("description")(format!("is {bytes} bytes long, more than {most}")));
     }
+    Ok(())
 }
 
 /// Checks a name: of a host, a capability, a backend, an action or a param.
@@ -126,7 +118,7 @@ fn check_backend(backend: &BackendSchema) -> Result<(), String> {
 
 fn check_count(field: &'static str, found: usize, most: usize) -> Result<(), BadDescription> {
     if found > most {
-        return Err(BadDescription::new(field, format_args!("there are {found}, more than {most}")));
+        return Err(bad(field)(format!("there are {found}, more than {most}")));
     }
     Ok(())
 }
@@ -140,6 +132,18 @@ fn check_text(text: &str) -> Result<(), String> {
         return Err(format!("contains a control character: `{}`", shown(text)));
     }
     Ok(())
+}
+
+/// Returns the problems to keep: a bounded number of bounded texts, without duplicates and empty ones.
+pub fn bounded_problems(reported: Vec<String>) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    for mut text in reported {
+        cut(&mut text, limits::PROBLEM_BYTES);
+        if kept.len() < limits::PROBLEMS_PER_NODE && !text.trim().is_empty() && !kept.contains(&text) {
+            kept.push(text);
+        }
+    }
+    kept
 }
 
 #[cfg(test)]
@@ -260,5 +264,19 @@ mod tests {
         }
         assert!(check_json_bytes(limits::DESCRIPTION_BYTES).is_ok());
         assert!(check_json_bytes(limits::DESCRIPTION_BYTES + 1).is_err());
+    }
+
+    #[test]
+    fn what_a_host_complains_of_is_bounded() {
+        let reported = (0..100).map(|number| format!("{number} {}", "ü".repeat(10_000))).collect();
+        let kept = bounded_problems(reported);
+        assert_eq!(kept.len(), limits::PROBLEMS_PER_NODE);
+        assert!(kept.iter().all(|text| text.len() <= limits::PROBLEM_BYTES && text.ends_with('…')));
+    }
+
+    #[test]
+    fn a_problem_is_kept_once_and_silence_is_none() {
+        let reported = ["disk full", "", " ", "disk full"].map(str::to_owned).to_vec();
+        assert_eq!(bounded_problems(reported), ["disk full"]);
     }
 }

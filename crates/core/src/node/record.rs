@@ -1,16 +1,14 @@
 //! Owns the records of a node: its description, registration and tombstone.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use crate::backend::{ActionSchema, BackendSchema};
-use crate::ids::{ClusterId, ExecutionId, NodeId, SessionId};
+use crate::ids::{ClusterId, ExecutionId, NodeId, SessionId, sha256_hex};
 use crate::node::NodeStatus;
 
 /// The properties that a node reports when it registers.
@@ -106,11 +104,7 @@ pub struct Installation {
 
 impl Installation {
     pub fn new(id: &[u8], life: u64) -> Self {
-        let digest = Sha256::digest(id).iter().fold(String::with_capacity(64), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
-        Self { digest, life }
+        Self { digest: sha256_hex(id), life }
     }
 
     /// Returns enough of the digest to tell installations apart.

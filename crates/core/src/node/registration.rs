@@ -67,19 +67,18 @@ impl Rule {
     /// of another store are valid there until their term ends. Agents without an installation id treat every lease that is
     /// not refused as renewed, so this is false for them.
     pub fn may_hold_of_another_store(&self, stored: &NodeRecord, lease_ttl: Duration) -> bool {
-        let since = stored.registered_at.max(self.serving_since);
-        let known_for = Duration::try_from(self.now.duration_since(since)).unwrap_or(Duration::ZERO);
-        stored.installation.is_some() && known_for < lease_ttl
+        stored.installation.is_some() && self.passed_since(stored.registered_at) < lease_ttl
     }
 
-    fn silent_for(&self, stored: &NodeRecord) -> Duration {
-        let heard = stored.seen_at.max(self.serving_since);
-        Duration::try_from(self.now.duration_since(heard)).unwrap_or(Duration::ZERO)
+    /// Returns how much time has passed since then in which this server could accept heartbeats.
+    fn passed_since(&self, then: Timestamp) -> Duration {
+        let since = then.max(self.serving_since);
+        Duration::try_from(self.now.duration_since(since)).unwrap_or(Duration::ZERO)
     }
 
     /// Returns whether the stored session counts as alive. A session that signed off does not: it is stale at once.
     fn is_alive(&self, stored: &NodeRecord) -> bool {
-        stored.status == NodeStatus::Online && self.silent_for(stored) < self.stale_after
+        stored.status == NodeStatus::Online && self.passed_since(stored.seen_at) < self.stale_after
     }
 
     fn describe_owner(&self, stored: &NodeRecord, installation: &Installation) -> String {

@@ -26,29 +26,18 @@ pub struct WaitFacts {
     pub busy_with: Option<RunId>,
 }
 
-/// The reason why a pending execution for a fixed node has not started.
+/// The reason why a pending execution for a fixed node has not started. A node that is busy with another step of the
+/// execution's own run has `run: None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeWait {
-    Retry {
-        after: Duration,
-    },
+    Retry { after: Duration },
     Paused,
-    Kept {
-        why: String,
-    },
+    Kept { why: String },
     Offline,
-    Silent {
-        silent_for: Duration,
-        offline_in: Duration,
-    },
+    Silent { silent_for: Duration, offline_in: Duration },
     Drained,
-    Limit {
-        full: String,
-    },
-    /// `run` is `None` if it is the execution's own run.
-    Busy {
-        run: Option<RunId>,
-    },
+    Limit { full: String },
+    Busy { run: Option<RunId> },
 }
 
 impl NodeWait {

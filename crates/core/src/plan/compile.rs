@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::compiled::{Each, Items, Pass, Plan, PlanEntry, ResolvedTemplate, Shape, Step};
+use super::compiled::{Each, Items, Pass, Plan, PlanEntry, ResolvedTemplate, Shape, Step, count_instances};
 use super::index::{EntryIx, PassIx, StepIx};
 use crate::expr::Template;
 use crate::limits;
 use crate::run::Resolved;
-use crate::spec::{Definition, Delivery, Entry, ForEach, Task};
+use crate::spec::{Definition, Delivery, Entry, ForEach, Task, cycles};
 
 /// The reason why a definition cannot be compiled. The checks of the job file find every reason except the size
 /// earlier.
@@ -43,40 +43,29 @@ impl Plan {
         let shape = if definition.is_graph() { Shape::Graph } else { Shape::List };
         let mut steps = Vec::new();
         let mut entries = Vec::with_capacity(count);
-        let mut instances = 0;
         for (index, (entry, set)) in definition.tasks.iter().zip(&resolved.entries).enumerate() {
             let branch = matches!(entry, Entry::Branch(_));
             let first = steps.len();
             for (position, task) in entry.leaves().iter().enumerate() {
                 let number = StepIx::new(steps.len());
+                let idempotent = resolved.idempotent.binary_search(&number).is_ok();
                 steps.push(Step {
                     entry: EntryIx::new(index),
                     position: self::number(position),
                     condition: task.condition.filter(|_| branch),
-                    delivery: delivery(
-                        task,
-                        set.is_none(),
-                        resolved.idempotent.binary_search(&number).is_ok(),
-                    ),
+                    delivery: delivery(task, set.is_none(), idempotent),
                     params: None,
                     keys: None,
                     limits: None,
                 });
             }
-            let length = steps.len() - first;
-            let each = each(entry, index)?;
-            let items = each.as_ref().map_or(1, |each| match &each.items {
-                Items::Known(items) => items.len(),
-                Items::Expected(_) => 1,
-            });
-            instances += length * set.map_or(items, |set| resolved.sets[set].len());
             entries.push(PlanEntry {
                 name: entry.name().map(str::to_owned),
                 condition: entry.condition(),
                 first: StepIx::new(first),
-                length: self::number(length),
+                length: self::number(steps.len() - first),
                 set: *set,
-                each,
+                each: each(entry, index)?,
                 after: match shape {
                     Shape::List => index.checked_sub(1).map(EntryIx::new).into_iter().collect(),
                     Shape::Graph => Vec::new(),
@@ -87,6 +76,7 @@ impl Plan {
         if steps.len() > limits::STEPS_PER_RUN {
             return Err(Error::TooManySteps { steps: steps.len() });
         }
+        let instances = count_instances(&entries, &resolved);
         if instances > limits::INSTANCES_PER_RUN {
             return Err(Error::TooManyInstances { instances });
         }
@@ -99,61 +89,32 @@ impl Plan {
             }
         }
         resolve_templates(&definition, &mut steps, &mut entries);
-        let passes = if definition.rollout.is_some() {
-            in_waves(&entries, &resolved)
-        } else {
-            once(&entries, &resolved)
+        let passes = match definition.rollout {
+            Some(_) => in_waves(&entries, &resolved),
+            None => once(&entries, &resolved),
         };
         let plan = Self { definition, resolved, shape, steps, entries, passes };
-        plan.refuse_cycles()?;
+        if shape == Shape::Graph {
+            plan.refuse_cycles()?;
+        }
         Ok(plan)
     }
 
-    /// Refuses cycles with Kahn's algorithm: entries that it cannot reach contain a cycle, and following unfinished
-    /// entries finds it.
     fn refuse_cycles(&self) -> Result<(), Error> {
-        let mut missing: Vec<usize> = self.entries.iter().map(|entry| entry.after.len()).collect();
-        let mut ready: Vec<EntryIx> =
-            EntryIx::first(number(self.entries.len())).filter(|entry| missing[entry.get()] == 0).collect();
-        while let Some(entry) = ready.pop() {
-            for &next in &self.entries[entry].before {
-                missing[next.get()] -= 1;
-                if missing[next.get()] == 0 {
-                    ready.push(next);
-                }
-            }
-        }
-        let Some(start) = missing.iter().position(|&count| count > 0) else { return Ok(()) };
-        let mut path: Vec<usize> = vec![start];
-        loop {
-            let last = path[path.len() - 1];
-            let next = self.entries[last]
-                .after
-                .iter()
-                .map(|entry| entry.get())
-                .find(|&entry| missing[entry] > 0)
-                .expect("an entry that was not reached waits for another one");
-            if let Some(begin) = path.iter().position(|&seen| seen == next) {
-                let name = |index: usize| {
-                    self.entries[index].name.clone().unwrap_or_else(|| format!("tasks[{index}]"))
-                };
-                let mut cycle: Vec<String> = path[begin..].iter().map(|&index| name(index)).collect();
-                cycle.reverse();
-                cycle.push(cycle[0].clone());
-                return Err(Error::Cycle { cycle });
-            }
-            path.push(next);
-        }
+        let waits = |entry: &PlanEntry| entry.after.iter().map(|after| (after.get(), ())).collect();
+        let found = cycles(&self.entries.iter().map(waits).collect::<Vec<_>>());
+        let Some(cycle) = found.first() else { return Ok(()) };
+        // In the order of execution, back to the first.
+        let names = cycle.iter().chain(&cycle[..1]).rev();
+        let name = |&(index, ()): &(usize, ())| self.definition.tasks[index].name_or(index);
+        Err(Error::Cycle { cycle: names.map(name).collect() })
     }
 }
 
 /// Returns the items of an entry's `for_each`. The steps that they refer to are resolved later.
 fn each(entry: &Entry, index: usize) -> Result<Option<Each>, Error> {
     let Some(ForEach { items, max_parallel }) = entry.for_each() else { return Ok(None) };
-    let refuse = |problem: String| {
-        let name = entry.name().map_or_else(|| format!("tasks[{index}]"), str::to_owned);
-        Error::Items { name, problem }
-    };
+    let refuse = |problem: String| Error::Items { name: entry.name_or(index), problem };
     let template = Template::of_items(items).map_err(|problem| refuse(problem.message))?;
     let items = match (template, items) {
         (Some(template), _) => Items::Expected(ResolvedTemplate::of(Arc::new(template), &HashMap::new())),
@@ -218,7 +179,7 @@ fn once(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
 fn in_waves(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
     let all = resolved.waves.last().copied().unwrap_or(0);
     let (answering, walked): (Vec<_>, Vec<_>) =
-        (0..).map(EntryIx).zip(entries).partition(|(_, entry)| entry.answers_failures());
+        (0..).map(EntryIx).zip(entries).partition(|(_, entry)| entry.runs_on_failure());
     let mut order = Vec::new();
     let mut start = 0;
     for (&end, wave) in resolved.waves.iter().zip(0..) {
@@ -238,17 +199,14 @@ fn in_waves(entries: &[PlanEntry], resolved: &Resolved) -> Vec<Pass> {
 }
 
 fn connect(definition: &Definition, entries: &mut [PlanEntry]) -> Result<(), Error> {
-    let by_name: HashMap<&str, EntryIx> = definition
-        .tasks
-        .iter()
-        .enumerate()
-        .filter_map(|(index, entry)| entry.name().map(|name| (name, EntryIx::new(index))))
-        .collect();
+    let tasks = definition.tasks.iter().zip((0..).map(EntryIx));
+    let by_name: HashMap<&str, EntryIx> =
+        tasks.filter_map(|(entry, index)| Some((entry.name()?, index))).collect();
     for (index, entry) in definition.tasks.iter().enumerate() {
         for dependency in entry.depends_on() {
             let Some(&after) = by_name.get(dependency.as_str()) else {
-                let name = entry.name().map_or_else(|| format!("tasks[{index}]"), str::to_owned);
-                return Err(Error::UnknownDependency { name, dependency: dependency.clone() });
+                let (name, dependency) = (entry.name_or(index), dependency.clone());
+                return Err(Error::UnknownDependency { name, dependency });
             };
             if !entries[index].after.contains(&after) {
                 entries[index].after.push(after);

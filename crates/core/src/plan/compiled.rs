@@ -107,7 +107,7 @@ impl PlanEntry {
     }
 
     /// Returns whether the entry only runs after failures.
-    pub fn answers_failures(&self) -> bool {
+    pub fn runs_on_failure(&self) -> bool {
         self.condition == Some(Condition::OnFailure)
     }
 }
@@ -156,7 +156,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the task of a step.
     pub fn task(&self, step: StepIx) -> &Task {
         let Step { entry, position, .. } = self.steps[step];
         &self.definition.tasks[entry].leaves()[position as usize]
@@ -196,9 +195,8 @@ impl Plan {
 
     /// Returns whether a step only runs after failures. Such steps continue after fail-fast, and their failures do not
     /// count against a budget.
-    pub fn answers_failures(&self, step: StepIx) -> bool {
-        self.steps[step].condition == Some(Condition::OnFailure)
-            || self.entry_of_step(step).answers_failures()
+    pub fn runs_on_failure(&self, step: StepIx) -> bool {
+        self.steps[step].condition == Some(Condition::OnFailure) || self.entry_of_step(step).runs_on_failure()
     }
 
     /// Returns the nodes on which a placed step may run.
@@ -206,15 +204,8 @@ impl Plan {
         self.task(step).placement.as_ref().or(self.definition.placement.as_ref())
     }
 
-    /// Returns the number of instances of the whole plan. Items that are not known yet count as one.
     pub fn instances(&self) -> usize {
-        let items = |entry: &PlanEntry| match entry.each.as_ref().map(|each| &each.items) {
-            Some(Items::Known(items)) => items.len(),
-            Some(Items::Expected(_)) | None => 1,
-        };
-        let width =
-            |entry: &PlanEntry| entry.set.map_or_else(|| items(entry), |set| self.resolved.sets[set].len());
-        self.entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
+        count_instances(&self.entries, &self.resolved)
     }
 
     /// Returns all edges between steps, to show them to users.
@@ -231,4 +222,14 @@ impl Plan {
         }
         edges
     }
+}
+
+/// Returns the number of instances of all entries. Items that are not known yet count as one.
+pub(super) fn count_instances(entries: &[PlanEntry], resolved: &Resolved) -> usize {
+    let width = |entry: &PlanEntry| match (entry.set, &entry.each) {
+        (Some(set), _) => resolved.sets[set].len(),
+        (None, Some(Each { items: Items::Known(items), .. })) => items.len(),
+        (None, _) => 1,
+    };
+    entries.iter().map(|entry| entry.length as usize * width(entry)).sum()
 }

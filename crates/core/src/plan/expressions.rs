@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::index::StepIx;
-use super::resolve::{Declared, Unfit, joined, refused, refused_by, refused_on};
+use super::resolve::{NOTHING_STARTED, Result, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
-use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, facts, in_path};
+use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, Use, facts, in_path};
 use crate::limits;
 use crate::node::NodeRecord;
 use crate::shown::shown;
@@ -53,9 +53,9 @@ impl<'r> Expressions<'r> {
         step: StepIx,
         template: &Template,
         schemas: &[(&ActionSchema, &str)],
-    ) -> Result<(), Unfit> {
+    ) -> Result<()> {
         let refuse = |problems: &[ParamProblem]| refused(task, step, problems);
-        let problems = self.context().known.check(at, template);
+        let problems = self.context().known.check(at, template, Use::Params);
         self.check_names(at, template, &problems, refuse)?;
         let Some(members) = (self.members)(at.entry) else {
             let builtin = Catalogue::builtin();
@@ -65,11 +65,10 @@ impl<'r> Expressions<'r> {
         if !template.is_by_node() {
             let context = self.context();
             context.refuse_params(task, template, None, None).map_err(|p| refuse(&p))?;
-            let declared = Declared::of(schemas.len(), members.len());
             for (schema, hostname) in schemas {
-                context
-                    .refuse_params(task, template, None, Some(schema))
-                    .map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
+                let refused = context.refuse_params(task, template, None, Some(schema));
+                let declared = (schemas.len(), members.len());
+                refused.map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
             }
             return Ok(());
         }
@@ -77,26 +76,18 @@ impl<'r> Expressions<'r> {
     }
 
     /// Refuses an entry whose items cannot be rendered.
-    pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<(), Unfit> {
-        let problems = self.context().known.check_items(entry, template);
-        let entries = &self.definition.tasks;
-        let name = entries[entry].name().map_or_else(|| format!("tasks[{entry}]"), str::to_owned);
-        self.check_names(ExprSite { entry, leaf: 0 }, template, &problems, |problems| {
-            let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
-            let message = format!("`for_each` of `{}` is refused: {why}; nothing was started", shown(&name));
-            Unfit { message, nodes: Vec::new() }
-        })
+    pub(super) fn check_items(&mut self, entry: usize, template: &Template) -> Result<()> {
+        let at = ExprSite { entry, leaf: 0 };
+        let problems = self.context().known.check(at, template, Use::Items);
+        let whose = format!("`for_each` of `{}` is", shown(&self.definition.tasks[entry].name_or(entry)));
+        self.check_names(at, template, &problems, |problems| refused_field(&whose, problems))
     }
 
     /// Refuses a task whose limit keys cannot be rendered.
-    pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<(), Unfit> {
-        let problems = self.context().known.check(at, template);
-        self.check_names(at, template, &problems, |problems| {
-            let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
-            let message =
-                format!("the limits of `{}` are refused: {why}; nothing was started", shown(&task.label()));
-            Unfit { message, nodes: Vec::new() }
-        })
+    pub(super) fn check_keys(&mut self, at: ExprSite, task: &Task, template: &Template) -> Result<()> {
+        let problems = self.context().known.check(at, template, Use::Params);
+        let whose = format!("the limits of `{}` are", shown(&task.label()));
+        self.check_names(at, template, &problems, |problems| refused_field(&whose, problems))
     }
 
     /// Refuses names that cannot exist, and names of outputs that could belong to more than one node.
@@ -106,15 +97,14 @@ impl<'r> Expressions<'r> {
         template: &Template,
         problems: &[ParamProblem],
         refuse: impl Fn(&[ParamProblem]) -> Unfit,
-    ) -> Result<(), Unfit> {
+    ) -> Result<()> {
         if !problems.is_empty() {
             return Err(refuse(problems));
         }
         for used in template.step_uses() {
             self.is_clear(at, &used).map_err(|(message, nodes)| {
-                let problem =
-                    ParamProblem { param: used.param.to_owned(), element: used.element.clone(), message };
-                Unfit { nodes, ..refuse(&[problem]) }
+                let (param, element) = (used.param.to_owned(), used.element.clone());
+                Unfit { nodes, ..refuse(&[ParamProblem { param, element, message }]) }
             })?;
         }
         Ok(())
@@ -127,16 +117,10 @@ impl<'r> Expressions<'r> {
             let instances: usize = tasks.map(|(index, entry)| entry.leaves().len() * width(index)).sum();
             // The run has no id yet, so the nil id stands for it.
             let run = serde_json::json!({"id": uuid::Uuid::nil(), "job": self.definition.name});
-            let scope = Scope {
-                run: Data::from(&run),
-                params: Data::from(self.params),
-                node: None,
-                steps: BTreeMap::new(),
-                item: None,
-            };
+            let (run, params) = (Data::from(&run), Data::from(self.params));
             Context {
                 known: Known::of(self.definition),
-                scope,
+                scope: Scope { run, params, node: None, steps: BTreeMap::new(), item: None },
                 facts: vec![None; self.nodes.len()],
                 looks_at_each: instances <= limits::INSTANCES_PER_RUN,
             }
@@ -144,7 +128,11 @@ impl<'r> Expressions<'r> {
     }
 
     /// Checks, on every node of the reading step, that it is clear which node's outputs are meant.
-    fn is_clear(&mut self, at: ExprSite, used: &StepUse<'_>) -> Result<(), (String, Vec<(String, String)>)> {
+    fn is_clear(
+        &mut self,
+        at: ExprSite,
+        used: &StepUse<'_>,
+    ) -> std::result::Result<(), (String, Vec<(String, String)>)> {
         let Some(step) = self.context().known.step(used.step) else { return Ok(()) };
         let Some(theirs) = (self.members)(step.entry) else { return Ok(()) };
         let (name, written) = (shown(used.step), &used.written);
@@ -160,16 +148,12 @@ impl<'r> Expressions<'r> {
         if let [_] = theirs {
             return Ok(());
         }
-        let remedy = format!(
-            "choose a node: steps{}.nodes[\"{}\"].outputs",
-            in_path(used.step),
-            theirs.first().map_or("HOSTNAME", hostname)
-        );
+        let (step, node) = (in_path(used.step), theirs.first().map_or("HOSTNAME", hostname));
+        let remedy = format!("choose a node: steps{step}.nodes[\"{node}\"].outputs");
         let Some(own) = (self.members)(at.entry) else {
-            let message = format!(
-                "`{written}`: `{name}` runs on {} nodes, and this task on one; {remedy}",
-                theirs.len()
-            );
+            let count = theirs.len();
+            let message =
+                format!("`{written}`: `{name}` runs on {count} nodes, and this task on one; {remedy}");
             return Err((message, Vec::new()));
         };
         if std::ptr::eq(own, theirs) {
@@ -192,7 +176,7 @@ impl<'r> Expressions<'r> {
         task: &Task,
         step: StepIx,
         template: &Template,
-    ) -> Result<(), Unfit> {
+    ) -> Result<()> {
         let nodes = self.nodes;
         let context = self.context();
         if !context.looks_at_each {
@@ -218,13 +202,17 @@ impl<'r> Expressions<'r> {
             return Err(refused_on(task, step, hostname, why.clone()));
         }
         let at_least = if wrong.len() == limits::PROBLEMS_LISTED { "at least " } else { "" };
-        let message = format!(
-            "step {step} ({}) is refused on {at_least}{} of its nodes; nothing was started",
-            task.label(),
-            wrong.len()
-        );
+        let (label, count) = (task.label(), wrong.len());
+        let message =
+            format!("step {step} ({label}) is refused on {at_least}{count} of its nodes{NOTHING_STARTED}");
         Err(Unfit { message, nodes: wrong })
     }
+}
+
+/// Refuses a field whose expressions are invalid.
+fn refused_field(whose: &str, problems: &[ParamProblem]) -> Unfit {
+    let why = problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ");
+    Unfit { message: format!("{whose} refused: {why}{NOTHING_STARTED}"), nodes: Vec::new() }
 }
 
 impl Context<'_> {
@@ -235,7 +223,7 @@ impl Context<'_> {
         template: &Template,
         node: Option<Data>,
         schema: Option<&ActionSchema>,
-    ) -> Result<(), Vec<ParamProblem>> {
+    ) -> std::result::Result<(), Vec<ParamProblem>> {
         self.scope.node = node;
         let mut params = template.render_early(&self.scope).map_err(|problem| vec![problem])?;
         let Some(schema) = schema else { return Ok(()) };

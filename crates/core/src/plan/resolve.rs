@@ -24,13 +24,11 @@ pub struct Unfit {
     pub nodes: Vec<(String, String)>,
 }
 
+pub(super) type Result<T> = std::result::Result<T, Unfit>;
+
 /// Resolves each entry's target to nodes. Drained nodes accept no new work: they are left out and named. Offline nodes
 /// are kept, because a target that silently shrinks would hide which hosts were not changed. `params` are the run's.
-pub fn resolve(
-    definition: &Definition,
-    params: &Params,
-    nodes: &[Arc<NodeRecord>],
-) -> Result<Resolved, Unfit> {
+pub fn resolve(definition: &Definition, params: &Params, nodes: &[Arc<NodeRecord>]) -> Result<Resolved> {
     let mut sets = Sets { order: by_hostname(nodes), ..Sets::default() };
     let mut entries = Vec::with_capacity(definition.tasks.len());
     let mut instances = 0;
@@ -59,17 +57,16 @@ pub fn resolve_again(
     params: &Params,
     former: &Resolved,
     nodes: &[Arc<NodeRecord>],
-) -> Result<Resolved, Unfit> {
+) -> Result<Resolved> {
     let today: HashMap<NodeId, usize> = nodes.iter().zip(0..).map(|(node, index)| (node.id, index)).collect();
     let mut refused = Vec::new();
     for node in &former.nodes {
-        match today.get(&node.id) {
-            None => refused.push((node.hostname.clone(), "is gone".to_owned())),
-            Some(&index) if nodes[index].draining => {
-                refused.push((node.hostname.clone(), "is drained".to_owned()));
-            }
-            Some(_) => {}
-        }
+        let why = match today.get(&node.id) {
+            None => "is gone",
+            Some(&index) if nodes[index].draining => "is drained",
+            Some(_) => continue,
+        };
+        refused.push((node.hostname.clone(), why.to_owned()));
     }
     if !refused.is_empty() {
         let count = refused.len();
@@ -90,7 +87,7 @@ fn fitting(
     nodes: &[Arc<NodeRecord>],
     sets: Sets<'_>,
     entries: Vec<Option<SetIx>>,
-) -> Result<Resolved, Unfit> {
+) -> Result<Resolved> {
     let members = |entry: usize| entries[entry].map(|set| sets.members[set.get()].as_slice());
     let mut expressions = Expressions::new(definition, params, nodes, &members);
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -105,10 +102,10 @@ fn fitting(
             refusals.extend(expressions.check_items(index, &template).err());
         }
         for (leaf, task) in entry.leaves().iter().enumerate() {
+            let at = ExprSite { entry: index, leaf };
             let keys = definition.limits_of(task).map(|(key, _)| key.as_str());
             if let Ok(Some(template)) = Template::of_keys(keys) {
-                refusals
-                    .extend(expressions.check_keys(ExprSite { entry: index, leaf }, task, &template).err());
+                refusals.extend(expressions.check_keys(at, task, &template).err());
             }
             let offer = entries[index].map(|set| {
                 known.entry((set, &task.backend, &task.action)).or_insert_with(|| {
@@ -123,7 +120,7 @@ fn fitting(
                 (None, None) => Ok(()),
                 (Some(template), offer) => {
                     let schemas = offer.as_ref().map_or(&[][..], |offer| &offer.schemas);
-                    expressions.check(ExprSite { entry: index, leaf }, task, step, template, schemas)
+                    expressions.check(at, task, step, template, schemas)
                 }
             });
             refusals.extend(fits.err().filter(|_| refusals.len() < limits::PROBLEMS_LISTED));
@@ -152,7 +149,7 @@ fn fitting(
 }
 
 /// The end of every refusal.
-const NOTHING_STARTED: &str = "; nothing was started";
+pub(super) const NOTHING_STARTED: &str = "; nothing was started";
 
 /// Joins all refusals into one, so that the user can fix them all at once.
 fn all_of(refusals: Vec<Unfit>) -> Option<Unfit> {
@@ -184,34 +181,21 @@ pub(super) fn refused_on(task: &Task, step: StepIx, hostname: &str, why: String)
     Unfit { message, nodes: vec![(hostname.to_owned(), why)] }
 }
 
-/// Refuses a step whose params do not match the schema of its action that its nodes declare. `hostname` is one of these
-/// nodes. `All` means that they all declare the same schema.
+/// Refuses a step whose params do not match the schema of its action that `hostname` declares. `declared` is the number of
+/// schemas that the step's nodes declare, and of these nodes.
 pub(super) fn refused_by(
     task: &Task,
     step: StepIx,
     hostname: &str,
-    declared: Declared,
+    declared: (usize, usize),
     problems: &[ParamProblem],
 ) -> Unfit {
     match declared {
-        Declared::All => {
+        // A single node is named, which is clearer.
+        (1, nodes) if nodes > 1 => {
             Unfit { nodes: vec![(hostname.to_owned(), joined(problems))], ..refused(task, step, problems) }
         }
-        Declared::Some => refused_on(task, step, hostname, joined(problems)),
-    }
-}
-
-/// How many of a step's nodes declare its action in the same way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Declared {
-    All,
-    Some,
-}
-
-impl Declared {
-    /// Counts a single node as `Some`, because naming it is clearer.
-    pub(super) fn of(schemas: usize, nodes: usize) -> Self {
-        if schemas == 1 && nodes > 1 { Declared::All } else { Declared::Some }
+        _ => refused_on(task, step, hostname, joined(problems)),
     }
 }
 
@@ -279,12 +263,11 @@ impl<'a> Offer<'a> {
         offer
     }
 
-    fn refuse_params(&self, task: &Task, step: StepIx) -> Result<(), Unfit> {
+    fn refuse_params(&self, task: &Task, step: StepIx) -> Result<()> {
         for (action, hostname) in &self.schemas {
-            if let Err(problems) = check_params(action, &task.params) {
-                let declared = Declared::of(self.schemas.len(), self.nodes);
-                return Err(refused_by(task, step, hostname, declared, &problems));
-            }
+            let declared = (self.schemas.len(), self.nodes);
+            check_params(action, &task.params)
+                .map_err(|problems| refused_by(task, step, hostname, declared, &problems))?;
         }
         Ok(())
     }
@@ -317,7 +300,7 @@ impl<'a> Sets<'a> {
         selector: &'a Selector,
         whose: impl Fn() -> Option<String>,
         nodes: &[Arc<NodeRecord>],
-    ) -> Result<SetIx, Unfit> {
+    ) -> Result<SetIx> {
         if let Some(set) = self.by_selector.get(selector.as_str()) {
             return Ok(*set);
         }

@@ -9,7 +9,7 @@ use crate::execution::{Execution, Status};
 use crate::ids::{ExecutionId, NodeId, RunId};
 use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry};
 use crate::run::{Instance, Resolved, RunRecord, RunState};
-use crate::spec::{Condition, Definition, Entry};
+use crate::spec::{Condition, Definition, Entry, Task};
 use crate::work::Origin;
 
 /// Which part of the first run the retry repeats.
@@ -91,7 +91,7 @@ fn carried_over<'a>(
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // An on-failure step may have undone earlier work on its node.
     let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
-    let answered = || last.iter().filter(|(of, last)| plan.answers_failures(of.step) && ran(last));
+    let answered = || last.iter().filter(|(of, last)| plan.runs_on_failure(of.step) && ran(last));
     let undone: HashSet<NodeId> = answered().filter_map(|(of, _)| of.node).collect();
     // Placed steps have no node: an on-failure step may have undone the walk that it was part of.
     let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
@@ -103,7 +103,7 @@ fn carried_over<'a>(
     };
     let is_carried = |of: &Instance, last: &Execution| {
         is_success(last)
-            && !plan.answers_failures(of.step)
+            && !plan.runs_on_failure(of.step)
             && !repeated.contains(&plan.steps[of.step].entry)
             && match of.node {
                 Some(node) => kept.contains(&node) && !undone.contains(&node),
@@ -130,9 +130,7 @@ impl RetryStart<'_> {
         let own = |former: &Execution| Execution {
             id: ExecutionId(dice.uuid_at(now)),
             of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
-            pinned: former.pinned,
             attempt: 1,
-            params: former.params.clone(),
             // The execution that really ran: it has the output.
             reused: Some(former.reused.unwrap_or(former.id)),
             // This copy does not run, so it uses no limits.
@@ -140,7 +138,7 @@ impl RetryStart<'_> {
             cache_key: None,
             failed_for_good: None,
             created_at: now,
-            state: former.state.clone(),
+            ..former.clone()
         };
         self.carried.iter().copied().map(own).collect()
     }
@@ -190,12 +188,11 @@ pub fn entry_named(definition: &Definition, name: &str) -> Option<EntryIx> {
 
 /// Returns the steps that only run after failures.
 pub fn on_failure_steps(definition: &Definition) -> BTreeSet<u32> {
-    let answers = |condition| condition == Some(Condition::OnFailure);
     let leaves = definition.tasks.iter().flat_map(|entry| {
-        let all = answers(entry.condition());
-        entry.leaves().iter().map(move |task| all || answers(task.condition))
+        let conditions = move |task: &Task| [entry.condition(), task.condition];
+        entry.leaves().iter().map(move |task| conditions(task).contains(&Some(Condition::OnFailure)))
     });
-    (0..).zip(leaves).filter(|(_, answers)| *answers).map(|(step, _)| step).collect()
+    (0..).zip(leaves).filter(|(_, on_failure)| *on_failure).map(|(step, _)| step).collect()
 }
 
 /// Returns an entry and all entries that depend on it, directly or indirectly.
@@ -239,9 +236,9 @@ fn failed_nodes_only(
             let instance = Instance { step, node: Some(plan.node(*node).id), item: None };
             last.get(&instance).is_some_and(|last| is_success(last))
         };
-        let mut wanted = entry.steps().filter(|step| !plan.answers_failures(*step));
+        let mut wanted = entry.steps().filter(|step| !plan.runs_on_failure(*step));
         let mut done = || wanted.all(|step| nodes.iter().all(|node| succeeded(step, node)));
-        if !nodes.iter().any(has_failed) && !entry.answers_failures() && !done() {
+        if !nodes.iter().any(has_failed) && !entry.runs_on_failure() && !done() {
             let task = entry.name.clone().unwrap_or_else(|| plan.task(entry.first).label());
             return Err(CannotRetry::LeftOut { task });
         }

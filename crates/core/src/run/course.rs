@@ -54,11 +54,9 @@ impl Course {
         let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
         let max_pending = waits.then(gate.max_pending);
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
-        let take_over = |executions: &[Execution]| Change::ExecutionsAdded {
-            run: run.id.clone(),
-            epoch,
-            executions: executions.to_vec(),
-            at: run.created_at,
+        let take_over = |executions: &[Execution]| {
+            let (run, executions, at) = (run.id.clone(), executions.to_vec(), run.created_at);
+            Change::ExecutionsAdded { run, epoch, executions, at }
         };
         changes.extend(taken.chunks(limits::EXECUTIONS_PER_COMMIT).map(take_over));
         let mut course = if waits || !taken.is_empty() {

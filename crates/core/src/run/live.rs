@@ -125,21 +125,6 @@ impl RunStage {
             RunState::Orphaned => RunStage::Orphaned,
         })
     }
-
-    /// Returns true if the run was admitted and has not ended.
-    fn is_active(&self) -> bool {
-        match self {
-            RunStage::Scheduled | RunStage::Waiting | RunStage::Ended(_) => false,
-            RunStage::Admitted
-            | RunStage::Checking(_)
-            | RunStage::Acting(_)
-            | RunStage::Starting
-            | RunStage::Running
-            | RunStage::Terminating
-            | RunStage::Retrying
-            | RunStage::Orphaned => true,
-        }
-    }
 }
 
 impl RunLive {
@@ -176,7 +161,7 @@ impl RunLive {
 
     /// Returns true if the run was admitted and has not ended.
     pub fn is_active(&self) -> bool {
-        self.stage.is_active()
+        !matches!(self.stage, RunStage::Scheduled | RunStage::Waiting | RunStage::Ended(_))
     }
 
     pub fn ended(&self) -> Option<&Ended> {

@@ -72,43 +72,23 @@ pub enum Illegal {
 pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
     check_epoch(live, event)?;
-    match live.stage {
-        RunStage::Waiting => match *event {
-            // A person paused or cancelled the run and got a confirmation, so the run must not start.
-            RunEvent::Admitted { .. } if live.paused_at.is_some() || live.cancel_requested_at.is_some() => {
-                wrong()
-            }
-            RunEvent::Admitted { epoch: _, at } => {
-                Ok(RunLive { stage: RunStage::Admitted, admitted_at: Some(at), ..live.clone() })
-            }
-            RunEvent::Taken { .. }
-            | RunEvent::CancelRequested { .. }
-            | RunEvent::PauseSet { .. }
-            | RunEvent::Moved { .. } => step_open(live, event),
-        },
-        RunStage::Scheduled
-        | RunStage::Admitted
-        | RunStage::Checking(_)
-        | RunStage::Acting(_)
-        | RunStage::Starting
-        | RunStage::Running
-        | RunStage::Terminating
-        | RunStage::Retrying
-        | RunStage::Orphaned => match event {
-            RunEvent::Admitted { .. } => wrong(),
-            RunEvent::Taken { .. }
-            | RunEvent::CancelRequested { .. }
-            | RunEvent::PauseSet { .. }
-            | RunEvent::Moved { .. } => step_open(live, event),
-        },
-        RunStage::Ended(_) => match *event {
-            // An empty path changes nothing.
-            RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
-            RunEvent::Taken { .. }
-            | RunEvent::CancelRequested { .. }
-            | RunEvent::PauseSet { .. }
-            | RunEvent::Admitted { .. } => wrong(),
-        },
+    // Only admission depends on the stage of an open run. The path of a move depends on the state.
+    match *event {
+        RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
+        _ if live.is_ended() => wrong(),
+        RunEvent::Taken { owner, epoch } => Ok(RunLive { owner, epoch, ..live.clone() }),
+        RunEvent::CancelRequested { .. } if live.cancel_requested_at.is_some() => wrong(),
+        RunEvent::CancelRequested { at } => Ok(RunLive { cancel_requested_at: Some(at), ..live.clone() }),
+        RunEvent::PauseSet { paused, .. } if live.paused_at.is_some() == paused => wrong(),
+        RunEvent::PauseSet { paused, at } => Ok(RunLive { paused_at: paused.then_some(at), ..live.clone() }),
+        // A person paused or cancelled the run and got a confirmation, so the run must not start.
+        RunEvent::Admitted { .. } if live.paused_at.is_some() || live.cancel_requested_at.is_some() => {
+            wrong()
+        }
+        RunEvent::Admitted { epoch: _, at } if live.is_waiting() => {
+            Ok(RunLive { stage: RunStage::Admitted, admitted_at: Some(at), ..live.clone() })
+        }
+        RunEvent::Admitted { .. } => wrong(),
     }
 }
 
@@ -119,20 +99,6 @@ fn check_epoch(live: &RunLive, event: &RunEvent<'_>) -> Result<(), Illegal> {
         RunEvent::CancelRequested { .. } | RunEvent::PauseSet { .. } => true,
     };
     if is_current { Ok(()) } else { Err(Illegal::StaleEpoch) }
-}
-
-/// Decides the events that have the same effect in every stage of a run that has not ended.
-fn step_open(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
-    let wrong = || Err(Illegal::WrongState { state: live.state(), event: event.name() });
-    match *event {
-        RunEvent::Taken { owner, epoch } => Ok(RunLive { owner, epoch, ..live.clone() }),
-        RunEvent::CancelRequested { .. } if live.cancel_requested_at.is_some() => wrong(),
-        RunEvent::CancelRequested { at } => Ok(RunLive { cancel_requested_at: Some(at), ..live.clone() }),
-        RunEvent::PauseSet { paused, .. } if live.paused_at.is_some() == paused => wrong(),
-        RunEvent::PauseSet { paused, at } => Ok(RunLive { paused_at: paused.then_some(at), ..live.clone() }),
-        RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
-        RunEvent::Admitted { .. } => wrong(),
-    }
 }
 
 /// Applies the whole path, or nothing of it.

@@ -3,7 +3,6 @@
 pub mod again;
 mod course;
 pub mod engine;
-mod instance;
 mod live;
 mod machine;
 mod record;
@@ -11,8 +10,7 @@ pub mod retry;
 mod words;
 
 pub use course::{Course, Gate, New};
-pub use instance::Instance;
 pub use live::{Ended, Hook, RunEnd, RunLive, RunStage, RunVerdict};
 pub use machine::{Illegal, RunEvent, check_path, step, successors};
-pub use record::{NodeRef, Resolved, RunMade, RunRecord};
+pub use record::{Instance, NodeRef, Resolved, RunMade, RunRecord};
 pub use words::{RunState, RunStatus};

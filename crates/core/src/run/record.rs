@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::live::{RunEnd, RunLive, RunStage};
 use super::words::RunState;
-
 use crate::backend::Params;
+use crate::execution::Execution;
 use crate::ids::{ClusterId, NodeId, RunId, ServerId};
-use crate::plan::{NodeIx, SetIx, StepIx};
+use crate::node::NodeStatus;
+use crate::plan::{ItemIx, NodeIx, SetIx, StepIx};
 use crate::spec::{Definition, Rollout};
 
 /// A node of a run, with its hostname for people.
@@ -46,6 +47,34 @@ impl Resolved {
     /// Returns how many nodes may fail before a roll-out stops.
     pub fn budget(&self, rollout: &Rollout) -> u32 {
         rollout.max_failures.of(self.waves.last().copied().unwrap_or(0))
+    }
+
+    /// Returns the nodes that are stale, offline or deleted (no status), by hostname, each with the consequence for its
+    /// steps.
+    pub fn silent_nodes(&self, status: impl Fn(NodeId) -> Option<NodeStatus>) -> Vec<(String, &'static str)> {
+        let reason = |id| match status(id) {
+            None => Some("was deleted: its steps fail"),
+            Some(NodeStatus::Online) => None,
+            Some(NodeStatus::Stale) => Some("is stale: its steps wait for it, and fail when it goes offline"),
+            Some(NodeStatus::Offline) => {
+                Some("is offline: its steps fail unless it is online when they start")
+            }
+        };
+        self.nodes.iter().filter_map(|node| reason(node.id).map(|why| (node.hostname.clone(), why))).collect()
+    }
+}
+
+/// A step on a node, or for an item. Its attempts are executions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance {
+    pub step: StepIx,
+    pub node: Option<NodeId>,
+    pub item: Option<ItemIx>,
+}
+
+impl Instance {
+    pub fn of(execution: &Execution) -> Self {
+        Self { step: StepIx(execution.step()), node: execution.pinned, item: execution.item().map(ItemIx) }
     }
 }
 

@@ -9,7 +9,6 @@ impl Glob {
         Self(pattern.to_owned())
     }
 
-    /// Returns the text of the pattern.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }

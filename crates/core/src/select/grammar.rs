@@ -1,9 +1,8 @@
 //! Parses the text of a selector into a rule. `not` binds tighter than `and`, `and` tighter than `or`.
 
-use super::error::Error;
 use super::glob::Glob;
 use super::rule::{Literal, Rule, Test};
-use super::token::{Kind, Operator, Token, tokens};
+use super::token::{Error, Kind, Operator, Token, tokens};
 use crate::limits;
 use crate::nearest::nearest;
 use crate::shown::shown;
@@ -13,14 +12,11 @@ const FORMS: &str = "all, group:NAME, node:NAME, backend:NAME, name ~ PATTERN, l
 
 pub(super) fn parse(text: &str) -> Result<Rule, Error> {
     if text.len() > limits::SELECTOR_BYTES {
-        return Err(Error::new(
-            1,
-            format!(
-                "the selector has {} bytes, at most {} are allowed; give the nodes a group or a label",
-                text.len(),
-                limits::SELECTOR_BYTES
-            ),
-        ));
+        let (bytes, most) = (text.len(), limits::SELECTOR_BYTES);
+        let message = format!(
+            "the selector has {bytes} bytes, at most {most} are allowed; give the nodes a group or a label"
+        );
+        return Err(Error::new(1, message));
     }
     let tokens = tokens(text)?;
     if tokens.is_empty() {
@@ -81,10 +77,9 @@ impl<'t> Reader<'t> {
 
     fn one(&mut self) -> Result<Rule, Error> {
         if self.depth >= limits::NESTING_DEPTH {
-            return Err(Error::new(
-                self.column(),
-                format!("brackets and `not` are nested more than {} levels deep", limits::NESTING_DEPTH),
-            ));
+            let most = limits::NESTING_DEPTH;
+            let message = format!("brackets and `not` are nested more than {most} levels deep");
+            return Err(Error::new(self.column(), message));
         }
         if self.take_keyword("not") {
             self.depth += 1;
@@ -93,56 +88,48 @@ impl<'t> Reader<'t> {
             return Ok(Rule::Not(Box::new(rule)));
         }
         let Some(token) = self.peek() else {
-            return Err(Error::new(
-                self.end,
-                format!("an expression is missing at the end; valid are: {FORMS}"),
-            ));
+            let message = format!("an expression is missing at the end; valid are: {FORMS}");
+            return Err(Error::new(self.end, message));
         };
         self.next += 1;
-        match &token.kind {
+        let message = match &token.kind {
             Kind::Open => {
                 self.depth += 1;
                 let rule = self.any()?;
                 self.depth -= 1;
-                match self.peek() {
-                    Some(Token { kind: Kind::Close, .. }) => self.next += 1,
-                    Some(other) => {
-                        return Err(Error::new(other.column, "`and`, `or` or `)` is missing before this"));
+                return match self.peek() {
+                    Some(Token { kind: Kind::Close, .. }) => {
+                        self.next += 1;
+                        Ok(rule)
                     }
-                    None => return Err(Error::new(token.column, "this `(` is not closed; add a `)`")),
-                }
-                Ok(rule)
+                    Some(other) => Err(Error::new(other.column, "`and`, `or` or `)` is missing before this")),
+                    None => Err(Error::new(token.column, "this `(` is not closed; add a `)`")),
+                };
             }
-            Kind::Word(word) => self.condition(word, token.column),
-            Kind::Quoted(text) => Err(Error::new(token.column, stray(text))),
-            Kind::Close => Err(Error::new(
-                token.column,
-                format!("an expression is missing before `)`; valid are: {FORMS}"),
-            )),
-            Kind::Operator(operator) => Err(Error::new(
-                token.column,
+            Kind::Word(word) => return self.condition(word, token.column),
+            Kind::Quoted(text) => stray(text),
+            Kind::Close => format!("an expression is missing before `)`; valid are: {FORMS}"),
+            Kind::Operator(operator) => {
                 format!(
                     "an operand is missing before `{}`: name, label.KEY or capability.KEY",
                     operator.as_str()
-                ),
-            )),
-        }
+                )
+            }
+        };
+        Err(Error::new(token.column, message))
     }
 
     fn condition(&mut self, word: &str, column: u32) -> Result<Rule, Error> {
         match word {
             "all" => return Ok(Rule::All),
             "name" => {
+                let missing = "write `name ~ web-*` or `name = web-01`";
                 let test = self.test()?;
-                return test
-                    .map(Rule::Name)
-                    .ok_or_else(|| Error::new(self.column(), "write `name ~ web-*` or `name = web-01`"));
+                return test.map(Rule::Name).ok_or_else(|| Error::new(self.column(), missing));
             }
             _ if word.eq_ignore_ascii_case("and") || word.eq_ignore_ascii_case("or") => {
-                return Err(Error::new(
-                    column,
-                    format!("an expression is missing before `{word}`; valid are: {FORMS}"),
-                ));
+                let message = format!("an expression is missing before `{word}`; valid are: {FORMS}");
+                return Err(Error::new(column, message));
             }
             _ => {}
         }
@@ -160,26 +147,23 @@ impl<'t> Reader<'t> {
         };
         let value = self.scope_value(scope, value, column)?;
         let (scope_shown, value_shown) = (shown(scope), shown(&value));
-        match scope {
-            "group" => Ok(Rule::Group(Glob::new(&value))),
-            "node" => Ok(Rule::Node { hostname: Glob::new(&value), id: value.parse().ok() }),
-            "backend" => Ok(Rule::Backend(value)),
-            "label" | "capability" => Err(Error::new(
-                column,
-                format!("write `{scope}.{value_shown}`, with a dot, to select by {scope}"),
-            )),
-            _ => Err(Error::new(
-                column,
-                match nearest(scope, ["group", "node", "backend"]) {
-                    Some(meant) => {
-                        format!("`{scope_shown}:` is unknown; did you mean `{meant}:{value_shown}`?")
-                    }
-                    None => format!(
+        let message = match scope {
+            "group" => return Ok(Rule::Group(Glob::new(&value))),
+            "node" => return Ok(Rule::Node { hostname: Glob::new(&value), id: value.parse().ok() }),
+            "backend" => return Ok(Rule::Backend(value)),
+            "label" | "capability" => {
+                format!("write `{scope}.{value_shown}`, with a dot, to select by {scope}")
+            }
+            _ => match nearest(scope, ["group", "node", "backend"]) {
+                Some(meant) => format!("`{scope_shown}:` is unknown; did you mean `{meant}:{value_shown}`?"),
+                None => {
+                    format!(
                         "`{scope_shown}:` is unknown; did you mean `label.{scope_shown} = {value_shown}`?"
-                    ),
-                },
-            )),
-        }
+                    )
+                }
+            },
+        };
+        Err(Error::new(column, message))
     }
 
     /// Returns a suggestion for a bare word that is compared with a value: `zone=b` means a label.
@@ -220,10 +204,8 @@ impl<'t> Reader<'t> {
             return Ok(text.clone());
         }
         let scope = shown(scope);
-        Err(Error::new(
-            column,
-            format!("a name is missing after `{scope}:`; write `{scope}:NAME` without a space"),
-        ))
+        let message = format!("a name is missing after `{scope}:`; write `{scope}:NAME` without a space");
+        Err(Error::new(column, message))
     }
 
     fn test(&mut self) -> Result<Option<Test>, Error> {
@@ -234,9 +216,7 @@ impl<'t> Reader<'t> {
         let column = self.column();
         let text = match self.peek().map(|token| &token.kind) {
             Some(Kind::Word(text) | Kind::Quoted(text)) => text.clone(),
-            _ => {
-                return Err(Error::new(column, format!("a value is missing after `{}`", operator.as_str())));
-            }
+            _ => return Err(Error::new(column, format!("a value is missing after `{}`", operator.as_str()))),
         };
         self.next += 1;
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
@@ -246,14 +226,8 @@ impl<'t> Reader<'t> {
             Operator::Like => Test::Like(Glob::new(&text)),
             Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
                 let number = number.ok_or_else(|| {
-                    Error::new(
-                        column,
-                        format!(
-                            "`{}` compares numbers, but `{}` is not a number",
-                            operator.as_str(),
-                            shown(&text)
-                        ),
-                    )
+                    let (sign, text) = (operator.as_str(), shown(&text));
+                    Error::new(column, format!("`{sign}` compares numbers, but `{text}` is not a number"))
                 })?;
                 Test::Number(*operator, number)
             }
@@ -263,10 +237,9 @@ impl<'t> Reader<'t> {
 
 fn key_of(key: &str, column: u32, what: &str) -> Result<String, Error> {
     if key.is_empty() {
-        Err(Error::new(column, format!("a key is missing: write `{what}.KEY`")))
-    } else {
-        Ok(key.to_owned())
+        return Err(Error::new(column, format!("a key is missing: write `{what}.KEY`")));
     }
+    Ok(key.to_owned())
 }
 
 fn stray(word: &str) -> String {

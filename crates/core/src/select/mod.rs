@@ -1,6 +1,5 @@
 //! Selectors choose nodes: `group:web and label.disk = ssd and not node:web-09`.
 
-mod error;
 mod glob;
 mod grammar;
 mod rule;
@@ -8,5 +7,5 @@ mod selector;
 mod token;
 mod unmatched;
 
-pub use error::Error;
 pub use selector::{Scope, Selector};
+pub use token::Error;

@@ -7,25 +7,16 @@ use super::token::Operator;
 use crate::ids::NodeId;
 use crate::node::NodeRecord;
 
+/// A condition on nodes. A `Node` has an id if its text is one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Rule {
     All,
     Group(Glob),
-    /// By hostname, or by id if the text is an id.
-    Node {
-        hostname: Glob,
-        id: Option<NodeId>,
-    },
+    Node { hostname: Glob, id: Option<NodeId> },
     Backend(String),
     Name(Test),
-    Label {
-        key: String,
-        test: Option<Test>,
-    },
-    Capability {
-        key: String,
-        test: Option<Test>,
-    },
+    Label { key: String, test: Option<Test> },
+    Capability { key: String, test: Option<Test> },
     Not(Box<Rule>),
     And(Vec<Rule>),
     Or(Vec<Rule>),
@@ -58,17 +49,11 @@ impl Rule {
             Rule::Name(test) => test.holds_for_text(Some(&description.hostname)),
             Rule::Label { key, test } => {
                 let value = description.labels.get(key).map(String::as_str);
-                match test {
-                    None => value.is_some(),
-                    Some(test) => test.holds_for_text(value),
-                }
+                test.as_ref().map_or(value.is_some(), |test| test.holds_for_text(value))
             }
             Rule::Capability { key, test } => {
                 let value = description.capabilities.get(key);
-                match test {
-                    None => value.is_some(),
-                    Some(test) => test.holds_for(value),
-                }
+                test.as_ref().map_or(value.is_some(), |test| test.holds_for(value))
             }
             Rule::Not(rule) => !rule.matches(node),
             Rule::And(rules) => rules.iter().all(|rule| rule.matches(node)),

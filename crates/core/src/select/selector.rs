@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::error::Error;
-use super::grammar;
 use super::rule::Rule;
-use super::unmatched;
+use super::token::Error;
+use super::{grammar, unmatched};
 use crate::node::NodeRecord;
+use crate::words::words;
 
 /// A selector of nodes. It prints as the user wrote it.
 #[derive(Clone, PartialEq)]
@@ -18,13 +18,13 @@ pub struct Selector {
     rule: Rule,
 }
 
-/// The long form of a selector: `{scope: group, value: web}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    All,
-    Group,
-    Node,
+words! {
+    /// The long form of a selector: `{scope: group, value: web}`.
+    pub enum Scope {
+        All = "all",
+        Group = "group",
+        Node = "node",
+    }
 }
 
 impl Selector {
@@ -40,11 +40,10 @@ impl Selector {
 
     /// Converts `{scope, value}` to the short form.
     pub fn of_scope(scope: Scope, value: Option<&str>) -> Result<Self, Error> {
-        let word = match scope {
-            Scope::All => return Ok(Self::all()),
-            Scope::Group => "group",
-            Scope::Node => "node",
-        };
+        if scope == Scope::All {
+            return Ok(Self::all());
+        }
+        let word = scope.as_str();
         let value = value.unwrap_or_default();
         // A value that is not a bare word needs quotes.
         let bare = Self::parse(&format!("{word}:{value}"));

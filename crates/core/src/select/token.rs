@@ -1,6 +1,20 @@
 //! Splits a selector's text into words, operators and brackets, each with its column.
 
-use super::error::Error;
+/// An error in the text of a selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column} of the selector: {message}")]
+pub struct Error {
+    /// Counted in characters, from 1.
+    pub column: u32,
+    /// Includes the valid forms.
+    pub message: String,
+}
+
+impl Error {
+    pub(super) fn new(column: u32, message: impl Into<String>) -> Self {
+        Self { column, message: message.into() }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

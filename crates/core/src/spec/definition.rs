@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use crate::backend::Params;
 use crate::expr::has_expression;
-use crate::level;
-use crate::limits;
 use crate::select::Selector;
 use crate::span::Span;
 use crate::spec::Rollout;
+use crate::words::words;
+use crate::{level, limits};
 
 /// A whole job. `fields` describes each field.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -120,13 +120,14 @@ impl Definition {
     }
 }
 
-/// The effect of a failure on the rest of the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    #[default]
-    FailFast,
-    Continue,
+words! {
+    /// The effect of a failure on the rest of the run.
+    #[derive(Default)]
+    pub enum Strategy {
+        #[default]
+        FailFast = "fail-fast",
+        Continue = "continue",
+    }
 }
 
 /// One entry of a job's list: a leaf, or a branch of leaves.
@@ -212,6 +213,11 @@ impl Entry {
         }
     }
 
+    /// Returns the entry's name, or its position in the job file.
+    pub fn name_or(&self, index: usize) -> String {
+        self.name().map_or_else(|| format!("tasks[{index}]"), str::to_owned)
+    }
+
     pub fn condition(&self) -> Option<Condition> {
         match self {
             Entry::Leaf(task) => task.condition,
@@ -246,29 +252,29 @@ impl Entry {
     }
 }
 
-/// When a step runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Condition {
-    Always,
-    OnSuccess,
-    OnFailure,
+words! {
+    /// When a step runs.
+    pub enum Condition {
+        Always = "always",
+        OnSuccess = "on_success",
+        OnFailure = "on_failure",
+    }
 }
 
-/// Whether a lost attempt is retried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Delivery {
-    AtLeastOnce,
-    AtMostOnce,
+words! {
+    /// Whether a lost attempt is retried.
+    pub enum Delivery {
+        AtLeastOnce = "at_least_once",
+        AtMostOnce = "at_most_once",
+    }
 }
 
-/// The effect on running work when its lease could not be renewed for a full term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnDisconnect {
-    Continue,
-    Stop,
+words! {
+    /// The effect on running work when its lease could not be renewed for a full term.
+    pub enum OnDisconnect {
+        Continue = "continue",
+        Stop = "stop",
+    }
 }
 
 /// How often a failed instance is retried, and the delays between attempts.

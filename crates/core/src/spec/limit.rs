@@ -12,6 +12,15 @@ use crate::span::Span;
 /// The error message for an invalid limit.
 pub(super) const WANTED: &str = "a number of executions at the same time (4), or a rate (100/1m)";
 
+impl Limit {
+    /// Returns the maximum number, at once or within the time.
+    pub fn most(&self) -> u32 {
+        match self {
+            Limit::AtOnce(most) | Limit::Rate(most, _) => *most,
+        }
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -19,6 +28,14 @@ impl fmt::Display for Limit {
             Limit::Rate(most, per) => write!(f, "{most}/{per}"),
         }
     }
+}
+
+/// A stored value that people write as a number or as a text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum NumberOrText {
+    Number(u32),
+    Text(String),
 }
 
 /// Parses a limit. The error names the valid forms.
@@ -59,15 +76,9 @@ impl Serialize for Limit {
 
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Written {
-            Number(u32),
-            Text(String),
-        }
-        match Written::deserialize(deserializer)? {
-            Written::Number(most) => Ok(Limit::AtOnce(most)),
-            Written::Text(text) => {
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(most) => Ok(Limit::AtOnce(most)),
+            NumberOrText::Text(text) => {
                 text.parse().map_err(|wanted| serde::de::Error::custom(format!("expected {wanted}")))
             }
         }

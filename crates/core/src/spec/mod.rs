@@ -14,6 +14,7 @@ pub use definition::{
     Preference, Retry, Spread, Strategy, Task,
 };
 pub use fields::{Field, On, fields};
+pub(crate) use parse::cycles;
 pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
 pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};

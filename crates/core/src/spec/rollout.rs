@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::limit::NumberOrText;
 use crate::span::Span;
 
 /// Waves of nodes: each wave runs the whole list before the next begins.
@@ -116,27 +116,10 @@ impl Serialize for Amount {
 
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AmountVisitor;
-        impl Visitor<'_> for AmountVisitor {
-            type Value = Amount;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of nodes or a percentage")
-            }
-
-            fn visit_u64<E: de::Error>(self, count: u64) -> Result<Amount, E> {
-                u32::try_from(count).map(Amount::Count).map_err(E::custom)
-            }
-
-            fn visit_i64<E: de::Error>(self, count: i64) -> Result<Amount, E> {
-                u32::try_from(count).map(Amount::Count).map_err(E::custom)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
-                text.parse().map_err(E::custom)
-            }
+        match NumberOrText::deserialize(deserializer)? {
+            NumberOrText::Number(count) => Ok(Amount::Count(count)),
+            NumberOrText::Text(text) => text.parse().map_err(serde::de::Error::custom),
         }
-        deserializer.deserialize_any(AmountVisitor)
     }
 }
 

@@ -48,12 +48,6 @@ impl Counted {
     }
 }
 
-fn most(limit: Limit) -> u32 {
-    match limit {
-        Limit::AtOnce(most) | Limit::Rate(most, _) => most,
-    }
-}
-
 /// Returns when a use of a rate ends, in whole microseconds as it is stored.
 fn until(limit: Limit, granted_at: Timestamp) -> Option<Timestamp> {
     let Limit::Rate(_, per) = limit else { return None };
@@ -76,22 +70,16 @@ pub struct LimitUses {
 
 impl LimitUses {
     /// Takes one place in each limit. If a limit has no room, takes nothing and refuses.
-    pub fn take(
-        &mut self,
-        cluster: ClusterId,
-        execution: ExecutionId,
-        limits: &Limits,
-        at: Timestamp,
-    ) -> Applied {
+    pub fn take(&mut self, cluster: ClusterId, id: ExecutionId, limits: &Limits, at: Timestamp) -> Applied {
         for (key, limit) in limits {
             let question = Question { cluster, key: key.clone(), counted: Counted::of(*limit, at) };
-            if self.count(&question) >= most(*limit) {
+            if self.count(&question) >= limit.most() {
                 return Err(Refusal::LimitReached(key.clone()));
             }
         }
         for (key, limit) in limits {
             let end = until(*limit, at);
-            self.by_key.entry((cluster, key.clone())).or_default().insert((at, execution), end);
+            self.by_key.entry((cluster, key.clone())).or_default().insert((at, id), end);
             if end.is_some() {
                 self.latest = self.latest.max(Some(at));
             }
@@ -113,17 +101,11 @@ impl LimitUses {
     }
 
     /// Frees the places of `AtOnce` limits when the lease ends. Places of rates stay taken until their time is over.
-    pub fn give_back(
-        &mut self,
-        cluster: ClusterId,
-        execution: ExecutionId,
-        limits: &Limits,
-        granted_at: Timestamp,
-    ) {
+    pub fn give_back(&mut self, cluster: ClusterId, id: ExecutionId, limits: &Limits, granted_at: Timestamp) {
         let at_once = limits.iter().filter(|(_, limit)| matches!(limit, Limit::AtOnce(_)));
         for key in at_once.map(|(key, _)| (cluster, key.clone())) {
             let Some(uses) = self.by_key.get_mut(&key) else { continue };
-            uses.remove(&(granted_at, execution));
+            uses.remove(&(granted_at, id));
             if uses.is_empty() {
                 self.by_key.remove(&key);
             }
@@ -145,17 +127,12 @@ impl LimitUses {
 
     /// Returns all uses by cluster and key, then by when they were granted.
     pub fn list(&self) -> Vec<LimitUse> {
-        let list = |(key, uses): (&(ClusterId, String), &KeyUses)| {
-            let (cluster, key) = key.clone();
-            let all = uses.iter().map(move |(&(granted_at, execution), &until)| LimitUse {
-                cluster,
-                key: key.clone(),
-                execution,
-                granted_at,
-                until,
-            });
-            all.collect::<Vec<_>>()
-        };
-        self.by_key.iter().flat_map(list).collect()
+        let mut all = Vec::new();
+        for ((cluster, key), uses) in &self.by_key {
+            for (&(granted_at, execution), &until) in uses {
+                all.push(LimitUse { cluster: *cluster, key: key.clone(), execution, granted_at, until });
+            }
+        }
+        all
     }
 }

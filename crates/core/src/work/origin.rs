@@ -29,7 +29,6 @@ pub enum Parent {
 }
 
 impl Origin {
-    /// Returns the run of the origin.
     pub fn run(&self) -> &RunId {
         match self {
             Origin::Step { run, .. } => run,
@@ -58,7 +57,6 @@ impl Origin {
 }
 
 impl Parent {
-    /// Returns the id of the parent.
     pub fn as_str(&self) -> &str {
         match self {
             Parent::Run(run) => run.as_str(),

@@ -141,14 +141,15 @@ impl Link for Client {
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
         let request = register_to_wire(&register)?;
-        let deadline = deadline_of(&request)?;
-        within(deadline, self.agent.clone().register(request)).await.map(|wire::RegisterResponse {}| ())
+        let wire::RegisterResponse {} =
+            within(deadline_of(&request)?, self.agent.clone().register(request)).await?;
+        Ok(())
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
         let request = heartbeat_to_wire(heartbeat);
-        let deadline = deadline_of(&request)?;
-        heartbeat_answer_from_wire(within(deadline, self.agent.clone().heartbeat(request)).await?)
+        let answer = within(deadline_of(&request)?, self.agent.clone().heartbeat(request)).await?;
+        heartbeat_answer_from_wire(answer)
     }
 
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
@@ -158,13 +159,13 @@ impl Link for Client {
 
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let request = report_to_wire(report);
-        let deadline = deadline_of(&request)?;
-        report_answer_from_wire(&within(deadline, self.agent.clone().report(request)).await?)
+        report_answer_from_wire(&within(deadline_of(&request)?, self.agent.clone().report(request)).await?)
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {
         let request = output_to_wire(output);
-        let deadline = deadline_of(&request)?;
-        within(deadline, self.agent.clone().output(request)).await.map(|wire::OutputResponse {}| ())
+        let wire::OutputResponse {} =
+            within(deadline_of(&request)?, self.agent.clone().output(request)).await?;
+        Ok(())
     }
 }

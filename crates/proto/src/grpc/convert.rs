@@ -1,5 +1,7 @@
 //! Owns the conversions of the protocol's parts: ids, times, leases, output, results, work. `request` converts whole
 //! requests and responses. Malformed or too large parts are `Fault::Rejected`.
+//!
+//! An agent stores results in the format in which it sends them, so that a newer agent reads those of an older one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use downbeat_core::ids::{ExecutionId, LeaseToken, RunId};
 use downbeat_core::limits;
 use downbeat_core::work::{Origin, Parent};
 use jiff::Timestamp;
+use prost::Message;
 use uuid::Uuid;
 
 use super::generated as wire;
@@ -170,6 +173,14 @@ pub(super) fn finished_to_wire(finished: Finished) -> wire::Finished {
         output: finished.output.into_iter().map(chunk_to_wire).collect(),
         outputs_json: outputs_to_wire(&finished.outcome.outputs),
     }
+}
+
+pub fn finished_to_bytes(finished: Finished) -> Vec<u8> {
+    finished_to_wire(finished).encode_to_vec()
+}
+
+pub fn finished_from_bytes(bytes: &[u8]) -> Result<Finished, Fault> {
+    finished_from_wire(wire::Finished::decode(bytes).map_err(|error| rejected("finished", error))?)
 }
 
 fn outputs_from_wire(json: Option<String>) -> Result<Params, String> {

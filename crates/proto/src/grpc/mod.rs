@@ -5,12 +5,11 @@ mod convert;
 mod fault;
 mod host;
 pub mod request;
-mod stored;
 
 pub use client::Client;
+pub use convert::{finished_from_bytes, finished_to_bytes};
 pub use fault::to_error;
 pub use host::{Adaptor, Body, Service, service};
-pub use stored::{finished_from_bytes, finished_to_bytes};
 
 /// Generated from `proto/agent.proto`.
 #[allow(missing_debug_implementations, unreachable_pub, clippy::all)]

@@ -142,7 +142,7 @@ pub fn heartbeat_to_wire(heartbeat: Heartbeat) -> wire::HeartbeatRequest {
     }
 }
 
-pub fn heartbeat_answer_from_wire(answer: wire::HeartbeatResponse) -> Result<HeartbeatAnswer, Fault> {
+pub(super) fn heartbeat_answer_from_wire(answer: wire::HeartbeatResponse) -> Result<HeartbeatAnswer, Fault> {
     Ok(HeartbeatAnswer {
         refused: held_from_wire(answer.refused)?,
         stop: held_from_wire(answer.stop)?,
@@ -223,7 +223,7 @@ pub fn report_to_wire(report: Report) -> wire::ReportRequest {
     }
 }
 
-pub fn report_answer_from_wire(answer: &wire::ReportResponse) -> Result<ReportAnswer, Fault> {
+pub(super) fn report_answer_from_wire(answer: &wire::ReportResponse) -> Result<ReportAnswer, Fault> {
     let receipts = answer.receipts().map(|receipt| match receipt {
         wire::Receipt::Recorded => Ok(Receipt::Recorded),
         wire::Receipt::Refused => Ok(Receipt::Refused),

@@ -1,40 +1,12 @@
 //! Owns the open runs as admission sees them, kept up to date by the feed. It is synchronous and never waits.
 
-use std::sync::Arc;
-
 use downbeat_core::admission::{Applicant, Decision, Nodes, decide};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
-use downbeat_core::run::{NodeRef, Resolved, RunEvent, RunLive, RunRecord, RunState, step};
+use downbeat_core::run::{NodeRef, RunEvent, RunRecord, RunState, step};
 use downbeat_core::{Change, Timestamp};
 
 use crate::dispatch::Board;
-
-#[derive(Debug)]
-struct OpenRun {
-    live: RunLive,
-    exclusive: bool,
-    priority: i32,
-    created_at: Timestamp,
-    resolved: Arc<Resolved>,
-}
-
-impl OpenRun {
-    fn of(run: &RunRecord) -> Self {
-        Self {
-            live: run.live.clone(),
-            exclusive: run.definition.exclusive,
-            priority: run.definition.priority,
-            created_at: run.created_at,
-            resolved: Arc::clone(&run.resolved),
-        }
-    }
-
-    /// Returns the nodes that the run wants for itself.
-    fn nodes(&self) -> &[NodeRef] {
-        if self.exclusive { &self.resolved.nodes } else { &[] }
-    }
-}
 
 /// Which waiting runs a committed change may admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,15 +21,14 @@ pub(super) enum Affects {
 /// The open runs, with those that wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    runs: HashMap<RunId, OpenRun>,
+    runs: HashMap<RunId, RunRecord>,
     waiting: usize,
 }
 
 impl Queue {
-    /// Adds an open run.
     pub(super) fn add(&mut self, run: &RunRecord) {
         self.waiting += usize::from(run.live.is_waiting());
-        let before = self.runs.insert(run.id.clone(), OpenRun::of(run));
+        let before = self.runs.insert(run.id.clone(), run.clone());
         self.waiting -= usize::from(before.is_some_and(|before| before.live.is_waiting()));
     }
 
@@ -74,11 +45,11 @@ impl Queue {
     }
 
     pub(super) fn awaits_nodes(&self) -> bool {
-        self.waiting > 0 && self.runs.values().any(|run| run.live.is_waiting() && run.exclusive)
+        self.waiting > 0 && self.runs.values().any(|run| run.live.is_waiting() && run.definition.exclusive)
     }
 
     pub(super) fn state(&self, run: &RunId) -> Option<RunState> {
-        self.runs.get(run).map(|run| run.live.state())
+        self.runs.get(run).map(RunRecord::state)
     }
 
     pub(super) fn apply(&mut self, change: &Change) -> Affects {
@@ -87,44 +58,26 @@ impl Queue {
                 self.add(run);
                 Affects::Runs
             }
-            Change::RunCancelRequested { .. } => {
-                self.alter(change);
-                Affects::Nothing
-            }
-            Change::RunMoved { path, .. } if path.is_empty() => Affects::Nothing,
-            Change::RunTaken { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
-            | Change::RunMoved { .. } => self.alter(change),
             Change::ExecutionFinished { .. }
             | Change::ExecutionLost { .. }
             | Change::NodeDrainSet { .. }
             | Change::NodeDeleted { .. } => Affects::Nodes,
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::ExecutionsAdded { .. }
-            | Change::ExecutionLeased { .. }
-            | Change::ExecutionStarted { .. }
-            | Change::ExecutionCancelRequested { .. }
-            | Change::ExecutionGivenUp { .. }
-            | Change::ExecutionSkipped { .. }
-            | Change::InstanceFailed { .. }
-            | Change::Unknown { .. } => Affects::Nothing,
+            Change::RunMoved { path, .. } if path.is_empty() => Affects::Nothing,
+            _ => RunEvent::of(change).map_or(Affects::Nothing, |(run, event)| self.alter(run, &event)),
         }
     }
 
-    fn alter(&mut self, change: &Change) -> Affects {
-        let Some((id, event)) = RunEvent::of(change) else { return Affects::Nothing };
+    fn alter(&mut self, id: &RunId, event: &RunEvent<'_>) -> Affects {
         let Some(run) = self.runs.get_mut(id) else { return Affects::Nothing };
         // An event without an effect was part of the loaded state.
-        let Ok(next) = step(&run.live, &event) else { return Affects::Nothing };
+        let Ok(next) = step(&run.live, event) else { return Affects::Nothing };
         self.waiting = self.waiting + usize::from(next.is_waiting()) - usize::from(run.live.is_waiting());
         run.live = next;
         if run.live.is_ended() {
             self.runs.remove(id);
         }
-        Affects::Runs
+        // A requested end admits no run; the end itself may.
+        if matches!(event, RunEvent::CancelRequested { .. }) { Affects::Nothing } else { Affects::Runs }
     }
 
     pub(super) fn decide(&self, board: &Board, limit: Option<u32>) -> Decision {
@@ -138,9 +91,9 @@ impl Queue {
                 id,
                 waits: run.live.is_waiting(),
                 paused: run.live.paused_at.is_some(),
-                priority: run.priority,
+                priority: run.definition.priority,
                 created_at: run.created_at,
-                nodes: run.nodes(),
+                nodes: wanted_nodes(run),
             })
             .collect();
         let holder = |node: NodeId| board.holder(node).cloned();
@@ -158,7 +111,12 @@ impl Queue {
         at: Timestamp,
     ) -> Option<Change> {
         let run = self.runs.get(id).filter(|run| run.live.owner == server)?;
-        let nodes = run.nodes().iter().map(|node| node.id).collect();
+        let nodes = wanted_nodes(run).iter().map(|node| node.id).collect();
         Some(Change::RunAdmitted { run: id.clone(), epoch: run.live.epoch, limit, nodes, at })
     }
+}
+
+/// Returns the nodes that the run wants for itself.
+fn wanted_nodes(run: &RunRecord) -> &[NodeRef] {
+    if run.definition.exclusive { &run.resolved.nodes } else { &[] }
 }

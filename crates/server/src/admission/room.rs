@@ -42,7 +42,6 @@ impl Admission {
         self.queue.lock().expect("nothing panics while it holds the queue")
     }
 
-    /// Replaces the open runs.
     pub(crate) fn load(&self, runs: &[RunRecord]) {
         let mut queue = self.queue();
         queue.clear();
@@ -53,7 +52,6 @@ impl Admission {
         self.queue().waiting()
     }
 
-    /// Returns why each waiting run waits.
     pub(crate) fn reasons(&self) -> HashMap<RunId, Reason> {
         let decision = {
             let queue = self.queue();

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
-use downbeat_core::level;
 use downbeat_core::servers::{Look, Sign, Silence, look};
 use downbeat_store::{self as store, Hint, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -18,6 +16,7 @@ use tracing::{error, info, warn};
 use crate::dispatch::Share;
 use crate::parts::Parts;
 use crate::runs::take_over;
+use crate::signal::heard;
 
 /// `server_stale_after` is divided into this many parts. A server sends two heartbeats in each, and counts
 /// as gone after all but one have passed in silence, so that its runs continue elsewhere within that time.
@@ -45,8 +44,6 @@ impl LastSign {
 /// This server's membership in the set of servers that share the store.
 pub(crate) struct Membership {
     parts: Parts,
-    http: String,
-    grpc: String,
     history: Mutex<History>,
 }
 
@@ -63,11 +60,11 @@ struct History {
 
 impl Membership {
     /// Reads the store's time, and registers this server.
-    pub(crate) async fn join(parts: Parts, http: String, grpc: String) -> Result<Self, store::Error> {
+    pub(crate) async fn join(parts: Parts) -> Result<Self, store::Error> {
         parts.clock.set_by(parts.store.as_ref()).await?;
         let now = parts.clock.now();
         let history = Mutex::new(History { since: now, last: now, replaced: false });
-        let member = Self { parts, http, grpc, history };
+        let member = Self { parts, history };
         member.sign().await?;
         if !member.parts.store.is_shared() {
             // An embedded store has one server: all others are earlier sessions of it.
@@ -136,16 +133,7 @@ impl Membership {
 
     async fn sign(&self) -> Result<(), store::Error> {
         let parts = &self.parts;
-        let record = ServerRecord {
-            id: parts.server,
-            name: parts.name.to_string(),
-            http: self.http.clone(),
-            grpc: self.grpc.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: parts.started_at,
-            seen_at: parts.clock.now(),
-            level: level::LEVEL,
-        };
+        let record = ServerRecord { seen_at: parts.clock.now(), ..(*parts.itself).clone() };
         parts.store.put_server(&record).await?;
         parts.last_sign.set(Some(Instant::now()));
         let (now, break_after) = (parts.clock.now(), self.gone_after() / 2);
@@ -173,13 +161,7 @@ impl Membership {
     fn look(&self, servers: &[ServerRecord], open: Vec<(RunId, ServerId)>) -> Look {
         let parts = &self.parts;
         let now = parts.clock.now();
-        let own = Sign {
-            id: parts.server,
-            name: &parts.name,
-            started_at: parts.started_at,
-            seen_at: now,
-            level: level::LEVEL,
-        };
+        let own = Sign { seen_at: now, ..sign_of(&parts.itself) };
         let signs: Vec<Sign<'_>> = servers.iter().map(sign_of).collect();
         let silence = Silence { since: self.history().since, gone_after: self.gone_after() };
         look(&own, &signs, open, |run| parts.runs.owns(run), silence, now)
@@ -194,7 +176,7 @@ impl Membership {
             if look.replaced_by == Some(server.id) && !std::mem::replace(&mut self.history().replaced, true) {
                 parts.last_sign.set(None);
                 error!(
-                    name = &*parts.name,
+                    name = parts.itself.name,
                     other = %server.http,
                     "another server was started with this server's name, and other servers take over its runs; start each \
                      server with its own --name"
@@ -226,11 +208,5 @@ fn sign_of(server: &ServerRecord) -> Sign<'_> {
 
 /// Waits until a server announces that it stops: its runs need not wait until it counts as gone.
 async fn another_left(hints: &mut broadcast::Receiver<Hint>) {
-    loop {
-        match hints.recv().await {
-            Ok(Hint::Servers) => return,
-            Ok(_) | Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
-    }
+    while !matches!(heard(hints).await, Some(Hint::Servers)) {}
 }

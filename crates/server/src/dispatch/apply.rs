@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, Lease, State};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
+use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::RunState;
-use downbeat_core::work::{Attempt, Parent, Work};
+use downbeat_core::work::{Attempt, Work};
 use downbeat_core::{Change, Event};
 
 use super::board::{Board, DispatchState, OpenExecution};
@@ -73,14 +73,12 @@ impl Board {
                     lease.granted_at.duration_since(open.created_at).unsigned_abs()
                 });
                 self.waits.extend(waited);
-                self.lease_committed(*execution, lease, false, touched);
+                self.lease_committed(*execution, lease, false, Some(touched));
             }
-            Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
-                self.close(*execution);
-            }
-            Change::ExecutionGivenUp { execution, .. } | Change::ExecutionSkipped { execution, .. } => {
-                self.close(*execution);
-            }
+            Change::ExecutionFinished { execution, .. }
+            | Change::ExecutionLost { execution, .. }
+            | Change::ExecutionGivenUp { execution, .. }
+            | Change::ExecutionSkipped { execution, .. } => self.close(*execution),
             Change::ExecutionCancelRequested { execution, .. } => {
                 match self.open.get(execution).map(|open| open.stage) {
                     Some(DispatchState::Leased { node }) => {
@@ -155,55 +153,47 @@ impl Board {
             State::Pending { not_before: Some(until) } => self.queue.delay(*until, execution.id),
             State::Leased { lease, stop } => {
                 self.waits.push(lease.granted_at.duration_since(execution.created_at).unsigned_abs());
-                self.lease_committed(execution.id, lease, *stop, touched);
+                self.lease_committed(execution.id, lease, *stop, Some(touched));
             }
-            State::Running { lease, stop, .. } => self.keep(execution.id, lease, *stop),
+            State::Running { lease, stop, .. } => {
+                self.lease_committed(execution.id, lease, *stop, None);
+            }
             _ => {}
         }
     }
 
-    /// Assigns a newly leased execution to its node.
-    fn lease_committed(&mut self, execution: ExecutionId, lease: &Lease, stop: bool, touched: &mut Touched) {
+    /// Notes a committed lease. Assigns the execution to its node, unless its work is known to have reached
+    /// the node: then `touched` is `None`.
+    fn lease_committed(
+        &mut self,
+        execution: ExecutionId,
+        lease: &Lease,
+        stop: bool,
+        touched: Option<&mut Touched>,
+    ) {
         self.use_limits(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = DispatchState::Leased { node: lease.node };
-        let (of, placed) = (open.parent.clone(), open.is_placed);
+        let (of, placed, token) = (open.parent.clone(), open.is_placed, lease.token);
         let Some(post) = self.posts.get_mut(&lease.node) else {
-            self.stray.push(of_deleted(of, execution, lease.token));
+            let reason = "the node was deleted".to_owned();
+            self.stray.found.push(Stray { of, execution, token, reason, may_run: true });
             return;
         };
         let is_former = post.record.session != lease.session;
         let is_kept = is_former && post.record.undelivered.contains(&execution);
-        if (is_former && !is_kept) || post.record.status == NodeStatus::Offline {
+        let is_gone = (is_former && !is_kept) || post.record.status == NodeStatus::Offline;
+        if is_gone && touched.is_some() {
             // No agent is there to run it, and the sweep ignores nodes that are already offline.
             post.held.remove(&execution);
-            let (token, reason) = (lease.token, "the agent's session has ended".to_owned());
-            self.stray.push(Stray { of, execution, token, reason, may_run: false });
+            let reason = "the agent's session has ended".to_owned();
+            self.stray.found.push(Stray { of, execution, token, reason, may_run: false });
             return;
         }
-        let (token, session, since) = (lease.token, lease.session, lease.granted_at);
-        post.held.insert(execution, Holding { token, session, of, since, missing_since: None, placed, stop });
-        if post.asks_here() && !is_former {
-            post.assign(open.assignment(lease.token));
+        post.held.insert(execution, Holding::new(lease, of, placed, stop));
+        if let Some(touched) = touched.filter(|_| post.asks_here() && !is_former) {
+            post.assign(open.assignment(token));
             touched.push((execution, lease.node));
-        }
-    }
-
-    /// Notes a lease whose work is known to have reached its node.
-    fn keep(&mut self, execution: ExecutionId, lease: &Lease, stop: bool) {
-        self.use_limits(execution, lease);
-        let Some(open) = self.open.get_mut(&execution) else { return };
-        open.stage = DispatchState::Leased { node: lease.node };
-        let (of, placed) = (open.parent.clone(), open.is_placed);
-        match self.posts.get_mut(&lease.node) {
-            Some(post) => {
-                let (token, session, since) = (lease.token, lease.session, lease.granted_at);
-                post.held.insert(
-                    execution,
-                    Holding { token, session, of, since, missing_since: None, placed, stop },
-                );
-            }
-            None => self.stray.push(of_deleted(of, execution, lease.token)),
         }
     }
 
@@ -226,9 +216,4 @@ impl Board {
         }
         self.queue.release(open.slot);
     }
-}
-
-/// Returns a stray lease of a deleted node.
-fn of_deleted(of: Parent, execution: ExecutionId, token: LeaseToken) -> Stray {
-    Stray { of, execution, token, reason: "the node was deleted".to_owned(), may_run: true }
 }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
-use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::work::{Attempt, Parent, Work};
+use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
 use tokio::sync::oneshot;
 
@@ -77,7 +76,6 @@ pub(crate) struct Board {
     schemas: Schemas,
     catalogues: Catalogues,
     pub(super) parked: usize,
-    /// Leases that no agent has any more.
     pub(super) stray: Strays,
     /// Counts pending executions that were just cancelled, for the metrics: only the board knows that they
     /// were pending.
@@ -88,21 +86,14 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    pub(crate) fn add_node(&mut self, record: NodeRecord) {
-        let mut record = record;
+    pub(crate) fn add_node(&mut self, mut record: NodeRecord) {
         self.schemas.share(&mut record.description.backends);
         let record = Arc::new(record);
         let former = self.posts.get(&record.id).map(|post| &post.record);
         self.catalogues.note(former.map(Arc::as_ref), &record);
-        match self.posts.get_mut(&record.id) {
-            Some(post) => {
-                self.parked -= usize::from(post.is_parked());
-                post.replace(record);
-                self.parked += usize::from(post.is_parked());
-            }
-            None => {
-                self.posts.insert(record.id, Post::new(record));
-            }
+        let known = self.with_post(record.id, |post| post.replace(Arc::clone(&record)));
+        if known.is_none() {
+            self.posts.insert(record.id, Post::new(record));
         }
     }
 
@@ -112,7 +103,7 @@ impl Board {
             self.parked -= usize::from(post.is_parked());
             self.catalogues.remove(&post.record.cluster);
             let reason = format!("node {} was deleted", post.record.description.hostname);
-            self.stray.extend(post.held.into_iter().map(|(execution, holding)| Stray {
+            self.stray.found.extend(post.held.into_iter().map(|(execution, holding)| Stray {
                 of: holding.of,
                 execution,
                 token: holding.token,
@@ -167,7 +158,7 @@ impl Board {
     }
 
     pub(crate) fn has_stray(&self) -> bool {
-        !self.stray.is_empty()
+        !self.stray.found.is_empty()
     }
 
     /// Drops the stray leases: another server has to end them.
@@ -188,17 +179,8 @@ impl Board {
         std::mem::take(&mut self.waits)
     }
 
-    pub(crate) fn take_cancelled(&mut self) -> usize {
-        std::mem::take(&mut self.cancelled)
-    }
-
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.queue.next_due().into_iter().chain(self.stray.next_due()).min()
-    }
-
-    /// How long a lease lasts without a renewal.
-    pub(crate) fn set_lease_ttl(&mut self, lease_ttl: std::time::Duration) {
-        self.stray.set_lease_ttl(lease_ttl);
     }
 
     /// Parks a poll until there is something for its node.
@@ -210,11 +192,8 @@ impl Board {
         free: Free,
         answer: oneshot::Sender<PollAnswer>,
     ) -> Result<(), Parking> {
-        let post = self.current(node, session)?;
-        let before = post.is_parked();
-        post.park(poll, free, answer);
-        let after = post.is_parked();
-        self.parked = self.parked + usize::from(after) - usize::from(before);
+        self.current(node, session)?;
+        self.with_post(node, |post| post.park(poll, free, answer));
         Ok(())
     }
 
@@ -287,7 +266,7 @@ impl Board {
     ) -> (Vec<LeaseRef>, Vec<LeaseRef>) {
         let (mut stop, mut unknown) = (Vec::new(), Vec::new());
         let Some(post) = self.posts.get_mut(&node) else { return (stop, held.to_vec()) };
-        self.stray.extend(post.lost_results(held, now));
+        self.stray.found.extend(post.lost_results(held, now));
         let mut missed: HashSet<ExecutionId> = post.undelivered(now).collect();
         for held in held {
             missed.remove(&held.execution);

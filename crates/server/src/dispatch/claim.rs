@@ -23,18 +23,17 @@ const LINES_LOOKED_AT: usize = 64;
 
 /// The result for the first pile of a line.
 enum ClaimTurn {
-    Claim {
-        execution: ExecutionId,
-        node: NodeId,
-    },
-    /// Left to other servers until this time.
+    Claim { execution: ExecutionId, node: NodeId },
     Deferred(Timestamp),
-    /// This limit is full.
-    LimitFull {
-        bound: Bound,
-        until: Option<Timestamp>,
-    },
+    LimitFull { bound: Bound, until: Option<Timestamp> },
     NoNode,
+}
+
+struct Round<'a> {
+    candidates: Candidates,
+    now: Timestamp,
+    dice: &'a mut Dice,
+    claims: Vec<Change>,
 }
 
 impl Board {
@@ -111,10 +110,11 @@ impl Board {
     }
 
     /// Takes back the leases of executions whose commit did not happen.
-    pub(crate) fn release<'a>(&mut self, executions: impl Iterator<Item = &'a Execution>) {
+    pub(crate) fn release(&mut self, executions: &mut [Execution]) {
         for execution in executions {
             if let State::Leased { lease, .. } = execution.state {
                 self.take_back(execution.id, &lease);
+                execution.state = State::Pending { not_before: None };
             }
         }
     }
@@ -130,16 +130,18 @@ impl Board {
                 self.queue.push(slot, execution);
             }
         }
-        let mut claims = Vec::new();
-        self.claim_in_turn(now, dice, &mut claims);
+        let candidates = Candidates::new(self, self.nodes_with_slots());
+        let mut round = Round { candidates, now, dice, claims: Vec::new() };
+        self.claim_in_turn(&mut round);
         let nodes: Vec<NodeId> = self.queue.pinned_nodes().collect();
         for node in nodes {
             while self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
                 && let Some((_, execution)) = self.next_pinned(node)
             {
-                claims.push(self.claim_one(execution, node, now, dice));
+                self.claim_one(execution, node, &mut round);
             }
         }
+        let mut claims = round.claims;
         let open = &self.open;
         let overlaps_never =
             |execution: ExecutionId| open.get(&execution).is_some_and(|open| open.work.stop_on_disconnect);
@@ -158,12 +160,11 @@ impl Board {
 
     /// Claims placed work, and fleet work with limits. The heads of all lines compete. Within a round slots
     /// are only used up, so a line whose head finds none is finished.
-    fn claim_in_turn(&mut self, now: Timestamp, dice: &mut Dice, claims: &mut Vec<Change>) {
-        let mut candidates = Candidates::new(self, self.nodes_with_slots());
+    fn claim_in_turn(&mut self, round: &mut Round<'_>) {
         let posts = &self.posts;
         let has_fleet_slot = |node: &NodeId| posts.get(node).is_some_and(|post| post.free().fleet > 0);
         let heads = self.queue.heads(|gate| match gate {
-            Gate::Class(_) => !candidates.is_empty(),
+            Gate::Class(_) => !round.candidates.is_empty(),
             Gate::Node(node) => has_fleet_slot(node),
             Gate::Limit { .. } => true,
         });
@@ -171,7 +172,7 @@ impl Board {
         let mut heads: BinaryHeap<Reverse<Head>> = heads.into_iter().map(Reverse).collect();
         while let Some(Reverse(head)) = heads.pop() {
             let Some(gate) = self.queue.gate(head.pile).cloned() else { continue };
-            if matches!(gate, Gate::Class(_)) && candidates.is_empty() {
+            if matches!(gate, Gate::Class(_)) && round.candidates.is_empty() {
                 continue;
             }
             // Its lane may have had a turn in another line.
@@ -180,11 +181,11 @@ impl Board {
                 heads.extend(first.map(Reverse));
                 continue;
             }
-            match self.turn_of(head.pile, &mut candidates, now) {
+            match self.turn_of(head.pile, round) {
                 ClaimTurn::Claim { execution, node } => {
-                    claims.push(self.claim_for(execution, node, &mut candidates, now, dice));
+                    self.claim_one(execution, node, round);
                     if heads.is_empty() && self.queue.is_alone(head.pile) {
-                        self.claim_pile(head.pile, &mut candidates, now, dice, claims);
+                        self.claim_pile(head.pile, round);
                     }
                     self.queue.served(head.pile);
                 }
@@ -204,7 +205,7 @@ impl Board {
                         aside.push(head.pile);
                     }
                     // Nothing else in this line finds a slot either.
-                    Gate::Limit { pinned: false, .. } if candidates.is_empty() => continue,
+                    Gate::Limit { pinned: false, .. } if round.candidates.is_empty() => continue,
                     Gate::Limit { .. } => self.queue.wait_for_node(head.pile),
                 },
             }
@@ -216,22 +217,16 @@ impl Board {
     }
 
     /// Claims as much of a pile as possible. No other pile competes, so turns need no check.
-    fn claim_pile(
-        &mut self,
-        pile: u32,
-        candidates: &mut Candidates,
-        now: Timestamp,
-        dice: &mut Dice,
-        claims: &mut Vec<Change>,
-    ) {
+    fn claim_pile(&mut self, pile: u32, round: &mut Round<'_>) {
         self.queue.step_out(pile);
-        while let ClaimTurn::Claim { execution, node } = self.turn_of(pile, candidates, now) {
-            claims.push(self.claim_for(execution, node, candidates, now, dice));
+        while let ClaimTurn::Claim { execution, node } = self.turn_of(pile, round) {
+            self.claim_one(execution, node, round);
         }
         self.queue.wait_for_node(pile);
     }
 
-    fn turn_of(&mut self, pile: u32, candidates: &mut Candidates, now: Timestamp) -> ClaimTurn {
+    fn turn_of(&mut self, pile: u32, round: &mut Round<'_>) -> ClaimTurn {
+        let now = round.now;
         let execution = match self.queue.next(pile, now) {
             Some(Next::Now(execution)) => execution,
             Some(Next::Later(until)) => return ClaimTurn::Deferred(until),
@@ -244,7 +239,7 @@ impl Board {
             }
         }
         let node = match self.queue.pile_at(pile) {
-            Where::Placed(class) => candidates.best(class, self),
+            Where::Placed(class) => round.candidates.best(class, self),
             Where::Pinned(node) => Some(node).filter(|_| self.is_next_on(node, execution)),
         };
         node.map_or(ClaimTurn::NoNode, |node| ClaimTurn::Claim { execution, node })
@@ -260,29 +255,15 @@ impl Board {
             && !self.next_pinned(node).is_some_and(comes_first)
     }
 
-    fn claim_for(
-        &mut self,
-        execution: ExecutionId,
-        node: NodeId,
-        candidates: &mut Candidates,
-        now: Timestamp,
-        dice: &mut Dice,
-    ) -> Change {
-        let claim = self.claim_one(execution, node, now, dice);
-        if let (Change::ExecutionLeased { of, .. }, Some(open)) = (&claim, self.open.get(&execution)) {
-            candidates.granted(of, node, open.is_placed, self);
-        }
-        claim
-    }
-
-    fn claim_one(&mut self, execution: ExecutionId, node: NodeId, now: Timestamp, dice: &mut Dice) -> Change {
+    fn claim_one(&mut self, execution: ExecutionId, node: NodeId, round: &mut Round<'_>) {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
         let (slot, placed, of) = (open.slot, open.is_placed, open.parent.clone());
-        open.stage = DispatchState::Claimed { node, at: now };
+        open.stage = DispatchState::Claimed { node, at: round.now };
         self.queue.remove(slot, None, execution);
-        self.use_limits_at(slot, execution, now);
-        let lease = self.grant(execution, of.clone(), node, placed, now, dice);
-        Change::ExecutionLeased { of, execution, lease }
+        self.use_limits_at(slot, execution, round.now);
+        let lease = self.grant(execution, of.clone(), node, placed, round.now, round.dice);
+        round.candidates.granted(&of, node, placed, self);
+        round.claims.push(Change::ExecutionLeased { of, execution, lease });
     }
 
     /// Puts a refused claim back into the queue, unless the feed has already resolved the execution.
@@ -306,12 +287,11 @@ impl Board {
         self.take_back(*execution, lease);
     }
 
-    /// Puts all claims of a failed commit back.
     pub(crate) fn claims_failed(&mut self, claims: Vec<Change>) {
         for claim in claims {
             match claim {
                 Change::ExecutionLost { of, execution, token, reason, .. } => {
-                    self.stray.push(Stray { of, execution, token, reason, may_run: false });
+                    self.stray.found.push(Stray { of, execution, token, reason, may_run: false });
                 }
                 other => self.unclaim(&other),
             }
@@ -330,11 +310,9 @@ impl Board {
     ) -> Lease {
         let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
         post.take(placed);
-        let lease =
-            Lease { token: LeaseToken(dice.uuid()), node, session: post.record.session, granted_at: now };
-        let Lease { token, session, .. } = lease;
-        let holding = Holding { token, session, of, since: now, missing_since: None, placed, stop: false };
-        post.held.insert(execution, holding);
+        let (token, session) = (LeaseToken(dice.uuid()), post.record.session);
+        let lease = Lease { token, node, session, granted_at: now };
+        post.held.insert(execution, Holding::new(&lease, of, placed, false));
         lease
     }
 

@@ -17,7 +17,6 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// Returns the class of an execution of this work.
     pub(super) fn new(work: &Work, of: &Origin) -> Self {
         Self {
             cluster: work.cluster,

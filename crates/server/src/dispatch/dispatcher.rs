@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::expr;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::Turn;
-use downbeat_core::{Change, Dice, Event, Refusal, Timestamp};
+use downbeat_core::{Change, Dice, Event, Refusal, Timestamp, expr};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -17,7 +16,7 @@ use super::Board;
 use crate::clock::Clock;
 use crate::cluster::CommonLevel;
 use crate::journal::{Journal, Perform};
-use crate::metrics::{Figure, Metrics};
+use crate::metrics::Metrics;
 use crate::works::Works;
 
 /// The pause after a failed commit, so that the store can recover.
@@ -38,7 +37,7 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration, level: CommonLevel) -> Self {
         let mut board = Board::default();
-        board.set_lease_ttl(lease_ttl);
+        board.stray.lease_ttl = lease_ttl;
         Self {
             board: Arc::new(Mutex::new(board)),
             works: Works::default(),
@@ -51,7 +50,7 @@ impl Dispatcher {
 
     /// Counts a refused change that may have held claims.
     pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
-        self.metrics.refused(change, refusal);
+        self.metrics.per_node().refused(change, refusal);
     }
 
     /// Lets the engine decide: calls `act` with the time, the dice and the board's knowledge of nodes.
@@ -72,14 +71,22 @@ impl Dispatcher {
         act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits, level: self.level.get() })
     }
 
-    /// Returns the work of all open executions.
     pub(crate) fn works(&self) -> &Works {
         &self.works
     }
 
-    /// See [`Board::reserve`].
-    pub(crate) fn reserve(&self, executions: &mut [Execution], now: Timestamp, dice: &mut Dice) {
-        self.board().reserve(executions, &self.works, now, dice);
+    /// Leases new executions to nodes that wait for work.
+    pub(crate) fn reserve(&self, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
+        for executions in added(changes) {
+            self.board().reserve(executions, &self.works, now, dice);
+        }
+    }
+
+    /// Takes such leases back if their commit failed.
+    pub(crate) fn release(&self, changes: &mut [Change]) {
+        for executions in added(changes) {
+            self.board().release(executions);
+        }
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
@@ -91,7 +98,6 @@ impl Dispatcher {
         self.wake.notify_one();
     }
 
-    /// Claims until `stop` is cancelled.
     pub(crate) async fn run(self, journal: Journal, clock: Clock, seed: u64, stop: CancellationToken) {
         let mut dice = Dice::new(seed);
         loop {
@@ -112,7 +118,7 @@ impl Dispatcher {
                     let (mut board, now) = (self.board(), clock.now());
                     for (claim, outcome) in claims.iter().zip(&outcomes) {
                         let Err(refusal) = outcome else { continue };
-                        self.metrics.refused(claim, refusal);
+                        self.refused(claim, refusal);
                         board.unclaim(claim);
                         if let Refusal::LimitReached(key) = refusal {
                             board.rest(claim, key, now);
@@ -132,6 +138,14 @@ impl Dispatcher {
     }
 }
 
+/// Returns the executions that changes add.
+pub(crate) fn added(changes: &mut [Change]) -> impl Iterator<Item = &mut Vec<Execution>> {
+    changes.iter_mut().filter_map(|change| match change {
+        Change::ExecutionsAdded { executions, .. } => Some(executions),
+        _ => None,
+    })
+}
+
 impl Perform for Dispatcher {
     fn perform(&self, events: &Arc<[Event]>) {
         self.works.learn(events);
@@ -139,17 +153,14 @@ impl Perform for Dispatcher {
             let mut board = self.board();
             board.apply(events, &self.works);
             // Under the board's lock: a node that has just registered is known when it is counted.
-            self.metrics.committed(
-                events.iter().filter(|event| event.server == self.server).map(|event| &event.change),
-            );
+            let own = events.iter().filter(|event| event.server == self.server);
+            self.metrics.per_node().committed(own.map(|event| &event.change));
             for waited in board.take_waits() {
                 self.metrics.observe_pending_to_leased(waited);
             }
-            for _ in 0..board.take_cancelled() {
+            for _ in 0..std::mem::take(&mut board.cancelled) {
                 self.metrics.execution_ended(Status::Cancelled);
             }
-            self.metrics.set(Figure::QueueDepth, board.waiting() as u64);
-            self.metrics.set(Figure::PollsParked, board.parked() as u64);
             board.has_work()
         };
         self.works.forget(events);

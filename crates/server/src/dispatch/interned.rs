@@ -11,7 +11,6 @@ pub(super) struct Interned<T> {
     slots: Vec<Option<Slot<T>>>,
     by_text: HashMap<Arc<str>, u32>,
     vacant: Vec<u32>,
-    /// How many values have no user.
     unused: usize,
 }
 

@@ -13,12 +13,14 @@ use super::uses::Bound;
 /// A gate is what a line waits for. Lines of limits are sorted last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gate {
-    /// A node that fits this class.
     Class(u32),
     /// The node's slot for fleet work.
     Node(NodeId),
     /// A slot of a limit. Pinned work has its own line: it uses other node slots and must not block placed work.
-    Limit { bound: Bound, pinned: bool },
+    Limit {
+        bound: Bound,
+        pinned: bool,
+    },
 }
 
 /// A lane is a job, or a run without a job name, at one priority in one cluster.
@@ -46,7 +48,6 @@ pub(super) struct Line {
     order: BTreeSet<(Reverse<i32>, u64, u32)>,
 }
 
-/// The piles of one lane.
 #[derive(Debug)]
 struct LanePiles {
     key: (Reverse<i32>, u64, u32),

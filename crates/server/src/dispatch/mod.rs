@@ -22,6 +22,5 @@ mod turns;
 mod uses;
 
 pub(crate) use board::{Board, Parking};
-pub(crate) use dispatcher::Dispatcher;
+pub(crate) use dispatcher::{Dispatcher, added};
 pub(crate) use pile::Share;
-pub(crate) use reasons::Obstacle;

@@ -43,7 +43,6 @@ impl Share {
 /// The nodes that can run a pile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Where {
-    /// Nodes that fit a class.
     Placed(u32),
     /// One node. Its work belongs to no share: a node polls only one server.
     Pinned(NodeId),

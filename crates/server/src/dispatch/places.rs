@@ -1,10 +1,9 @@
 //! Counts the slots of limits in use, as executions are claimed, leased and ended.
 
-use downbeat_core::Change;
-use downbeat_core::Timestamp;
 use downbeat_core::execution::Lease;
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::state::LimitUse;
+use downbeat_core::{Change, Timestamp};
 
 use super::board::{Board, DispatchState};
 use super::queue::QueueSlot;

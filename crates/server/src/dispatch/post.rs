@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::collections::{HashMap, HashSet};
+use downbeat_core::execution::Lease;
 use downbeat_core::ids::{ExecutionId, LeaseToken, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::work::Parent;
@@ -32,7 +33,6 @@ pub(super) struct Post {
     pub held: HashMap<ExecutionId, Holding>,
 }
 
-/// A lease that a node holds.
 #[derive(Debug)]
 pub(super) struct Holding {
     pub token: LeaseToken,
@@ -45,6 +45,13 @@ pub(super) struct Holding {
     pub missing_since: Option<Timestamp>,
     pub placed: bool,
     pub stop: bool,
+}
+
+impl Holding {
+    pub(super) fn new(lease: &Lease, of: Parent, placed: bool, stop: bool) -> Self {
+        let Lease { token, session, granted_at, .. } = *lease;
+        Self { token, session, of, since: granted_at, missing_since: None, placed, stop }
+    }
 }
 
 #[derive(Debug)]
@@ -93,7 +100,6 @@ impl Post {
         }
     }
 
-    /// Ends the parked poll, because a new one is coming.
     pub(super) fn unpark_any(&mut self) {
         self.parked = None;
         self.asks_here = true;

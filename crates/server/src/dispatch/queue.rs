@@ -22,7 +22,6 @@ use super::uses::{Bound, Key};
 /// With this few, shares are ignored: a failed claim costs less than waiting.
 const FEW: usize = 4;
 
-/// The queue of pending executions.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// Fleet work without limits.
@@ -54,7 +53,6 @@ struct Shared {
     others: usize,
 }
 
-/// The position of an execution in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueSlot {
     /// With the fleet work of a node: by priority, then by age.
@@ -308,10 +306,10 @@ impl Queue {
     /// Moves the pile to the line of a full limit. The end of an execution wakes the line; otherwise the
     /// line is checked again at `until`.
     pub(super) fn sleep(&mut self, pile: u32, bound: &Bound, until: Option<Timestamp>) {
-        let gate = self.limit_gate(pile, bound);
-        self.awake.remove(&gate);
+        let pinned = matches!(self.piles.get(pile).at, Where::Pinned(_));
+        let gate = Gate::Limit { bound: bound.clone(), pinned };
+        self.close(&gate, until);
         self.stand_in(pile, gate);
-        self.alarms.extend(until.map(|until| (until, bound.key.clone())));
     }
 
     /// Closes a line that seemed to have room and has none.
@@ -320,11 +318,6 @@ impl Queue {
         if let Gate::Limit { bound, .. } = gate {
             self.alarms.extend(until.map(|until| (until, bound.key.clone())));
         }
-    }
-
-    fn limit_gate(&self, pile: u32, bound: &Bound) -> Gate {
-        let pinned = matches!(self.piles.get(pile).at, Where::Pinned(_));
-        Gate::Limit { bound: bound.clone(), pinned }
     }
 
     /// Leaves the pile to the servers that own its share, until `until`.
@@ -341,24 +334,13 @@ impl Queue {
 
     /// Moves deferred piles and limits that are due back into play. Returns the retries that are due.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<ExecutionId> {
-        while let Some(&(until, pile)) = self.deferred.first()
-            && until <= now
-        {
+        while let Some(pile) = pop_due(&mut self.deferred, now) {
             self.wait_for_node(pile);
         }
-        while self.alarms.first().is_some_and(|(until, _)| *until <= now) {
-            let Some((_, key)) = self.alarms.pop_first() else { break };
+        while let Some(key) = pop_due(&mut self.alarms, now) {
             self.wake(&key);
         }
-        let mut due = Vec::new();
-        while let Some(&(until, execution)) = self.delayed.first() {
-            if until > now {
-                break;
-            }
-            self.delayed.pop_first();
-            due.push(execution);
-        }
-        due
+        std::iter::from_fn(|| pop_due(&mut self.delayed, now)).collect()
     }
 
     /// Returns when `due` next has something to do.
@@ -413,7 +395,6 @@ impl Queue {
         self.head(&Gate::Node(node)).map(|head| head.priority.0)
     }
 
-    /// Returns which execution of a pile to claim.
     pub(super) fn next(&self, pile: u32, now: Timestamp) -> Option<Next> {
         let pile = self.piles.get(pile);
         let few = match pile.at {
@@ -455,6 +436,12 @@ impl Queue {
             }
         }
     }
+}
+
+/// Removes and returns the first entry whose time has come.
+pub(super) fn pop_due<T: Ord>(entries: &mut BTreeSet<(Timestamp, T)>, now: Timestamp) -> Option<T> {
+    entries.first().filter(|(at, _)| *at <= now)?;
+    entries.pop_first().map(|(_, due)| due)
 }
 
 /// Writes a text that identifies the lane. It holds the length of the job's name, because users choose the name.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use downbeat_api::Waiting;
 use downbeat_core::Timestamp;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, NodeId};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::node::WaitFacts;
 use downbeat_core::place::{self, Misfit};
 use downbeat_core::work::{Origin, Parent, Work};
@@ -13,24 +14,10 @@ use super::board::Board;
 use super::post::Post;
 use super::uses::Bound;
 
-/// Why a node, or `-` for all nodes, does not run an execution.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Obstacle {
-    pub(crate) node: String,
-    pub(crate) reason: String,
-    /// One word for reasons that are normal under load; `None` for all others.
-    pub(crate) cause: Option<&'static str>,
-}
-
-impl Obstacle {
-    fn of_all(reason: String) -> Self {
-        Self { node: "-".to_owned(), reason, cause: None }
-    }
-}
-
 impl Board {
-    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per node.
-    pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Obstacle> {
+    /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per
+    /// node. Only reasons that are normal under load have a cause.
+    pub(crate) fn obstacles(&self, work: &Work, execution: &Execution, now: Timestamp) -> Vec<Waiting> {
         let full = self.full(work.cluster, execution, now);
         let mut reasons = Vec::new();
         for post in self.posts.values() {
@@ -42,44 +29,37 @@ impl Board {
                 Some(misfit) => (misfit, None),
                 // A full limit is the reason, on every node.
                 None if !full.is_empty() => continue,
-                None if post.has_slots() => ("other jobs come first".to_owned(), Some("busy")),
-                None => ("all slots are in use".to_owned(), Some("busy")),
+                None if post.has_slots() => ("other jobs come first".to_owned(), Some("busy".to_owned())),
+                None => ("all slots are in use".to_owned(), Some("busy".to_owned())),
             };
-            reasons.push(Obstacle { node: node.description.hostname.clone(), reason, cause });
+            reasons.push(Waiting { node: node.description.hostname.clone(), reason, cause });
         }
         reasons.sort_by(|a, b| a.node.cmp(&b.node));
-        full.into_iter().map(Obstacle::of_all).chain(reasons).collect()
+        let of_all = |reason| Waiting { node: "-".to_owned(), reason, cause: None };
+        full.into_iter().map(of_all).chain(reasons).collect()
     }
 
     /// Returns the facts that explain why a pinned execution waits, with the node's hostname. The caller
     /// adds how long the node has been silent.
     pub(crate) fn wait_facts(&self, execution: &Execution, now: Timestamp) -> Option<(String, WaitFacts)> {
-        let (hostname, mut facts) = self.node_facts(&execution.of, execution.pinned?)?;
-        facts.retry_in = match execution.state {
+        let (of, node) = (&execution.of, execution.pinned?);
+        let (post, Origin::Step { run, .. }) = (self.posts.get(&node)?, of);
+        let retry_in = match execution.state {
             State::Pending { not_before: Some(at) } if at > now => {
                 Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
             }
             _ => None,
         };
-        let cluster = self.work(execution.id).map(|work| work.cluster);
-        let full = cluster.map_or_else(Vec::new, |cluster| self.full(cluster, execution, now));
-        facts.full = full.into_iter().next();
-        Some((hostname, facts))
-    }
-
-    /// Returns the facts that concern the node alone.
-    fn node_facts(&self, of: &Origin, node: NodeId) -> Option<(String, WaitFacts)> {
-        let post = self.posts.get(&node)?;
-        let Origin::Step { run, .. } = of;
+        let work = self.work(execution.id);
         let facts = WaitFacts {
             run: run.clone(),
-            retry_in: None,
+            retry_in,
             run_is_paused: self.is_paused(of),
             kept: (!self.may_take(node, Some(&of.parent()))).then(|| self.why_not(node)),
             status: post.record.status,
             is_draining: post.record.draining,
             silent_for: None,
-            full: None,
+            full: work.and_then(|work| self.full(work.cluster, execution, now).into_iter().next()),
             busy_with: post.held.values().find(|held| !held.placed).map(|held| {
                 let Parent::Run(run) = &held.of;
                 run.clone()

@@ -21,7 +21,6 @@ pub(super) struct Schemas {
 }
 
 impl Schemas {
-    /// Replaces each schema by the shared one.
     pub(super) fn share(&mut self, backends: &mut [Arc<BackendSchema>]) {
         for backend in backends {
             match self.known.get(backend) {

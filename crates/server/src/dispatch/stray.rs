@@ -21,31 +21,14 @@ pub(super) struct Stray {
 
 #[derive(Debug, Default)]
 pub(super) struct Strays {
-    found: Vec<Stray>,
+    pub(super) found: Vec<Stray>,
     /// Stray leases of work that must never overlap and may still run. Each ends when its agent has stopped
     /// the work because the lease was not renewed.
     resting: Vec<(Timestamp, Stray)>,
-    /// How long a lease lasts without a renewal.
-    lease_ttl: Duration,
+    pub(super) lease_ttl: Duration,
 }
 
 impl Strays {
-    pub(super) fn set_lease_ttl(&mut self, lease_ttl: Duration) {
-        self.lease_ttl = lease_ttl;
-    }
-
-    pub(super) fn push(&mut self, stray: Stray) {
-        self.found.push(stray);
-    }
-
-    pub(super) fn extend(&mut self, strays: impl IntoIterator<Item = Stray>) {
-        self.found.extend(strays);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.found.is_empty()
-    }
-
     pub(super) fn clear(&mut self) {
         self.found.clear();
         self.resting.clear();
@@ -89,16 +72,15 @@ mod tests {
 
     #[test]
     fn work_that_must_never_overlap_is_ended_when_its_agent_has_ended_it() {
-        let mut strays = Strays::default();
-        strays.set_lease_ttl(Duration::from_secs(30));
-        strays.extend([stray(1, true), stray(2, true), stray(3, false)]);
+        let mut strays = Strays { lease_ttl: Duration::from_secs(30), ..Strays::default() };
+        strays.found.extend([stray(1, true), stray(2, true), stray(3, false)]);
         // 1 and 3 must never overlap. 3 does not run: its agent has ended.
         let never = |execution: ExecutionId| execution.0.as_u128() != 2;
         let at = |second| Timestamp::from_second(second).unwrap();
         let numbers =
             |due: Vec<Stray>| -> Vec<u128> { due.iter().map(|stray| stray.execution.0.as_u128()).collect() };
         assert_eq!(numbers(strays.take_due(at(100), never)), [2, 3]);
-        assert_eq!((strays.is_empty(), strays.next_due()), (true, Some(at(130))));
+        assert_eq!((strays.found.is_empty(), strays.next_due()), (true, Some(at(130))));
         assert_eq!(numbers(strays.take_due(at(129), never)), [0; 0]);
         assert_eq!(numbers(strays.take_due(at(130), never)), [1]);
         assert_eq!(strays.next_due(), None);

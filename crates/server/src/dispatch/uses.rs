@@ -11,6 +11,8 @@ use downbeat_core::span::Span;
 use downbeat_core::spec::{Limit, Limits};
 use jiff::SignedDuration;
 
+use super::queue::pop_due;
+
 /// How long a limit rests after the store refused a claim for it, how often that time doubles, and how long
 /// refusals count.
 const REST: SignedDuration = SignedDuration::from_millis(20);
@@ -221,10 +223,8 @@ impl LimitUses {
         }
     }
 
-    /// Removes expired entries.
     pub(super) fn prune(&mut self, now: Timestamp) {
-        while self.expiring.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, key)) = self.expiring.pop_first() else { return };
+        while let Some(key) = pop_due(&mut self.expiring, now) {
             let Some(count) = self.keys.get_mut(&key) else { continue };
             // Nearly all entries of a key have the same window and expire in order. One that expires before
             // an older entry is removed after it; until then `next` ignores it.

@@ -4,9 +4,11 @@
 mod accept;
 mod opening;
 mod room;
-mod spawn;
+mod serve;
 
-pub(crate) use accept::Door;
-pub(crate) use opening::{Protocol, open, refuse};
-pub(crate) use room::{Bounds, Permit, Room};
-pub(crate) use spawn::Spawn;
+use accept::Door;
+use opening::open;
+pub(crate) use opening::{Opened, Protocol, refuse};
+pub(crate) use room::Bounds;
+use room::{Permit, Room};
+pub(crate) use serve::{KEEPALIVE, PortLimits, Spawn, serve};

@@ -8,9 +8,7 @@ use downbeat_core::collections::HashMap;
 /// How many connections one port accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// All connections.
     pub(crate) total: usize,
-    /// Connections from one address.
     pub(crate) per_address: usize,
     /// Connections from this machine: a proxy, a test or many agents may connect from there.
     pub(crate) loopback: usize,

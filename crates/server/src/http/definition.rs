@@ -21,7 +21,6 @@ use crate::service::{Service, Submit};
 /// Larger bodies are parsed on a thread that blocks no other request; for smaller ones, the hand-over would cost more.
 const LARGE_BYTES: usize = 32 * 1024;
 
-/// A body that holds a job file.
 #[derive(Debug)]
 pub(super) struct Body {
     bytes: Bytes,
@@ -70,7 +69,7 @@ impl Body {
         };
         let catalogue = service.catalogue(ClusterId::DEFAULT);
         let parsed = if self.bytes.len() > LARGE_BYTES {
-            service.parts().heavy.run(move || self.parse(&catalogue)).await?
+            service.parts.heavy.run(move || self.parse(&catalogue)).await?
         } else {
             self.parse(&catalogue)
         };

@@ -1,12 +1,19 @@
-//! Owns single executions. `output` owns their output.
+//! Owns executions: single ones, and those of a run or of a node. `output` owns their output.
+
+use std::collections::HashMap;
 
 use axum::Json;
-use downbeat_api::Execution;
-use downbeat_core::execution::Status;
+use downbeat_api::{Execution, List, Names};
+use downbeat_core::execution::{Execution as Record, Status};
+use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::run::RunRecord;
+use downbeat_core::spec::Definition;
+use downbeat_store::{ExecutionFilter, Listed};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::extract::{Api, Id, Nothing};
-use super::problem::Reply;
-use super::{lookup, runs, waits};
+use super::extract::{Api, Id, Nothing, Query, page, words};
+use super::problem::{HttpResult, Reply};
 
 /// Shows an execution; while it is pending, with the reason for each node
 #[utoipa::path(
@@ -14,13 +21,150 @@ use super::{lookup, runs, waits};
     params(("id" = String, Path, description = "The execution's id")),
     responses((status = 200, description = "The execution", body = Execution))
 )]
-pub(super) async fn show(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Execution> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Execution> {
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
-    let names = lookup::names(service.store().as_ref(), &run, [&execution]).await?;
-    let mut shown = Execution::of(&execution, runs::label(&run.definition, execution.step()), &names);
+    let names = service.names(&run, [&execution]).await?;
+    let mut shown = Execution::of(&execution, label(&run.definition, execution.step()), &names);
     if execution.state.status() == Status::Pending {
-        shown.waiting = waits::reasons(&service, &execution).await?;
+        shown.waiting = service.obstacles(&execution).await?;
     }
     Ok(Json(shown))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExecutionsQuery {
+    /// Only executions of these statuses, comma-separated.
+    status: Option<String>,
+    /// Only executions of this node, by hostname or id.
+    node: Option<String>,
+    /// Only executions of this step.
+    step: Option<u32>,
+    /// Only executions of this item of `for_each`, from 0.
+    item: Option<u32>,
+    /// The number of rows; default 100, at most 1,000.
+    limit: Option<u32>,
+    /// How many rows to skip.
+    offset: Option<u64>,
+}
+
+/// Lists a run's executions, every attempt of every step, in the order of creation
+#[utoipa::path(
+    get, operation_id = "listRunExecutions", path = "/runs/{id}/executions", tag = "runs",
+    params(("id" = String, Path, description = "The run's id"), ExecutionsQuery),
+    responses((status = 200, description = "One page of executions", body = List<Execution>))
+)]
+pub(super) async fn of_run(api: Api, id: Id, query: Query<ExecutionsQuery>) -> Reply<List<Execution>> {
+    let Api(service, caller) = &api;
+    let page = page(query.limit, query.offset)?;
+    let run = service.run(caller, &id.run()).await?;
+    let part = Part::of(&api, &run, query.node.as_deref(), query.step, query.item).await?;
+    let statuses = statuses(query.status.as_deref())?;
+    let listed = if part.item.is_none() {
+        let filter =
+            ExecutionFilter { run: Some(run.id.clone()), node: part.node, step: part.step, statuses };
+        service.executions(caller, &filter, page).await?
+    } else {
+        // The store cannot filter by item.
+        let mut all = service.store().executions_of(&run.id).await?;
+        let is_wanted = |status: Status| statuses.is_empty() || statuses.contains(&status);
+        all.retain(|execution| part.selects(execution) && is_wanted(execution.state.status()));
+        let total = all.len() as u64;
+        let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
+        Listed { rows: rows.take(page.limit as usize).collect(), total }
+    };
+    let names = service.names(&run, &listed.rows).await?;
+    let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
+    let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
+    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
+    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+}
+
+/// Selects executions of a run; a missing field selects all.
+pub(super) struct Part {
+    node: Option<NodeId>,
+    step: Option<u32>,
+    item: Option<u32>,
+}
+
+impl Part {
+    /// `node` is a hostname or an id.
+    pub(super) async fn of(
+        Api(service, caller): &Api,
+        run: &RunRecord,
+        node: Option<&str>,
+        step: Option<u32>,
+        item: Option<u32>,
+    ) -> HttpResult<Self> {
+        let node = match node {
+            Some(node) => Some(service.node_id(caller, node, Some(&run.cluster.to_string())).await?),
+            None => None,
+        };
+        Ok(Self { node, step, item })
+    }
+
+    pub(super) fn selects(&self, execution: &Record) -> bool {
+        self.step.is_none_or(|step| execution.step() == step)
+            && self.item.is_none_or(|item| execution.item() == Some(item))
+            && self.node.is_none_or(|node| execution.node() == Some(node))
+    }
+}
+
+fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
+    words("status", text, &Status::ALL.map(Status::as_str).join(", "), Status::parse)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NodeExecutionsQuery {
+    /// The cluster in which to look up a hostname; default `default`.
+    cluster: Option<String>,
+    /// Only executions of these statuses, comma-separated.
+    status: Option<String>,
+    /// The number of rows; default 100, at most 1,000.
+    limit: Option<u32>,
+    /// How many rows to skip.
+    offset: Option<u64>,
+}
+
+/// Lists a node's executions, past, current and pending, in the order of creation
+#[utoipa::path(
+    get, operation_id = "listNodeExecutions", path = "/nodes/{id}/executions", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), NodeExecutionsQuery),
+    responses((status = 200, description = "One page of executions", body = List<Execution>))
+)]
+pub(super) async fn of_node(
+    Api(service, caller): Api,
+    id: Id,
+    query: Query<NodeExecutionsQuery>,
+) -> Reply<List<Execution>> {
+    let page = page(query.limit, query.offset)?;
+    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
+    let statuses = statuses(query.status.as_deref())?;
+    let filter = ExecutionFilter { node: Some(node.id), statuses, ..ExecutionFilter::default() };
+    let listed = service.executions(&caller, &filter, page).await?;
+    let mut names = Names::default();
+    names.insert(node.id, node.description.hostname);
+    let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
+    let mut rows = Vec::with_capacity(listed.rows.len());
+    for record in &listed.rows {
+        if !known.contains_key(record.run()) {
+            known.insert(record.run().clone(), service.store().run(record.run()).await?);
+        }
+        let task = match &known[record.run()] {
+            Some(run) => label(&run.definition, record.step()),
+            None => format!("step {}", record.step()),
+        };
+        rows.push(Execution::of(record, task, &names));
+    }
+    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+}
+
+/// Returns the display name of a step.
+pub(super) fn label(definition: &Definition, step: u32) -> String {
+    let mut leaves = definition.steps();
+    leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
 }

@@ -1,17 +1,18 @@
 //! Reads the parts of a request. An invalid part becomes a problem that names it.
 
-use std::fmt;
+use std::ops::Deref;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Path, Query as AxumQuery};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use downbeat_api::code;
+use downbeat_core::ids::RunId;
 use downbeat_core::limits;
 use downbeat_core::shown::shown;
 use downbeat_store::Page;
-use serde::de::{DeserializeOwned, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::problem::{Failure, HttpResult};
@@ -21,6 +22,14 @@ use crate::service::Service;
 /// Query parameters; unknown ones are refused by name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<T>(pub(super) T);
+
+impl<T> Deref for Query<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Failure;
@@ -69,18 +78,9 @@ fn not_a_number(name: &str, why: &str) -> Option<String> {
 const LIMITS: &str = "a number from 1 to 1000";
 const _: () = assert!(limits::PAGE_MOST == 1_000);
 
-/// A query without parameters.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
-
-impl<S: Send + Sync> FromRequestParts<S> for Nothing {
-    type Rejection = Failure;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        Query::from_request_parts(parts, state).await.map(|Query(nothing)| nothing)
-    }
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -96,16 +96,27 @@ pub(super) struct PageQuery {
 #[derive(Clone, Debug)]
 pub(super) struct Id(pub(super) String);
 
+impl Deref for Id {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Id {
+    pub(super) fn run(&self) -> RunId {
+        RunId::from(self.0.as_str())
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Id {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(id)) => Ok(Self(id)),
-            Err(rejection) => {
-                Err(Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
-            }
-        }
+        let id = Path::<String>::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id))
+            .map_err(|rejection| Failure::new(StatusCode::BAD_REQUEST, code::BAD_PATH, rejection.body_text()))
     }
 }
 
@@ -123,7 +134,8 @@ impl FromRequestParts<Service> for Api {
 }
 
 /// `1`, `true`, `0` or `false`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(super) enum Flag {
     On,
     #[default]
@@ -136,31 +148,18 @@ impl Flag {
     }
 }
 
-impl<'de> Deserialize<'de> for Flag {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FlagText;
+impl TryFrom<String> for Flag {
+    type Error = String;
 
-        impl Visitor<'_> for FlagText {
-            type Value = Flag;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("1, true, 0 or false")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Flag, E> {
-                match text {
-                    "1" | "true" => Ok(Flag::On),
-                    "0" | "false" => Ok(Flag::Off),
-                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
-                }
-            }
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "1" | "true" => Ok(Flag::On),
+            "0" | "false" => Ok(Flag::Off),
+            other => Err(format!("invalid value: string {other:?}, expected 1, true, 0 or false")),
         }
-
-        deserializer.deserialize_str(FlagText)
     }
 }
 
-/// Returns the page that `limit` and `offset` select.
 pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> HttpResult<Page> {
     let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
     if limit == 0 || limit > limits::PAGE_MOST {

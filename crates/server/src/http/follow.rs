@@ -7,8 +7,8 @@ use std::time::Duration;
 use downbeat_api::Event;
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::ids::RunId;
+use downbeat_core::run::RunRecord;
 use downbeat_store::{self as store, EventFilter, Store};
-use tokio::sync::broadcast::error::RecvError;
 
 use crate::journal::Batches;
 use crate::pace::Pace;
@@ -85,6 +85,14 @@ impl Follower {
         }
     }
 
+    /// Returns the run whose end was the end of the events.
+    pub(super) async fn ended_run(&self) -> Result<Option<RunRecord>, store::Error> {
+        match &self.scope {
+            Scope::UntilEnd(run) => self.store.run(run).await,
+            Scope::All | Scope::Run(_) => Ok(None),
+        }
+    }
+
     async fn read_store(&mut self) -> Result<(), store::Error> {
         // Read before the page: everything up to this number is then seen, even if it belongs to other runs.
         let committed = self.store.last_seq().await?;
@@ -114,8 +122,8 @@ impl Follower {
     }
 
     async fn read_feed(&mut self) -> Result<(), store::Error> {
-        match tokio::time::timeout(LOOK_AGAIN, self.feed.recv()).await {
-            Ok(Ok(batch)) => {
+        match tokio::time::timeout(LOOK_AGAIN, self.feed.next()).await {
+            Ok(Some(batch)) => {
                 for record in batch.iter() {
                     if record.seq > self.seen + 1 {
                         // Another server committed in between: read it from the store.
@@ -127,8 +135,7 @@ impl Follower {
                     }
                 }
             }
-            Ok(Err(RecvError::Lagged(_))) => self.phase = Phase::Behind,
-            Ok(Err(RecvError::Closed)) => self.phase = Phase::Ended,
+            Ok(None) => self.phase = Phase::Behind,
             Err(_) => {
                 if self.store.last_seq().await? > self.seen {
                     self.phase = Phase::Behind;

@@ -60,7 +60,6 @@ impl Hosts {
         }
     }
 
-    /// Refuses a request with a host that is not this server.
     pub(super) fn check(&self, parts: &Parts) -> HttpResult<()> {
         let named = parts.uri.authority().map(Authority::as_str).into_iter();
         let named = named.chain(parts.headers.get_all(HOST).iter().map(|name| name.to_str().unwrap_or("?")));

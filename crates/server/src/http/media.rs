@@ -28,7 +28,6 @@ impl Media {
         }
     }
 
-    /// Returns the type of a body, which must be declared.
     pub(super) fn required(headers: &HeaderMap) -> HttpResult<Self> {
         Self::declared(headers)?.ok_or_else(|| unsupported("the body has no Content-Type"))
     }

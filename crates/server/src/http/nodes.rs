@@ -1,20 +1,17 @@
 //! Owns nodes and clusters.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
 
 use axum::Json;
-use downbeat_api::{Cluster, DeletedNode, Execution, List, Names, Node, NodeSummary};
-use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_api::{Cluster, DeletedNode, List, Node, NodeSummary};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::run::RunRecord;
-use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
 use super::problem::{HttpResult, Reply};
-use super::runs;
+use super::system::zeros;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
 use crate::nodes::Force;
@@ -76,7 +73,7 @@ impl Sort {
     get, operation_id = "listNodes", path = "/nodes", tag = "nodes", params(NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
-pub(super) async fn list(api: Api, Query(query): Query<NodesQuery>) -> Reply<List<NodeSummary>> {
+pub(super) async fn list(api: Api, query: Query<NodesQuery>) -> Reply<List<NodeSummary>> {
     listed(&api, None, &query).await
 }
 
@@ -86,11 +83,7 @@ pub(super) async fn list(api: Api, Query(query): Query<NodesQuery>) -> Reply<Lis
     params(("id" = String, Path, description = "The cluster's name or id"), NodesQuery),
     responses((status = 200, description = "One page of nodes", body = List<NodeSummary>))
 )]
-pub(super) async fn list_of_cluster(
-    api: Api,
-    Id(id): Id,
-    Query(query): Query<NodesQuery>,
-) -> Reply<List<NodeSummary>> {
+pub(super) async fn list_of_cluster(api: Api, id: Id, query: Query<NodesQuery>) -> Reply<List<NodeSummary>> {
     let Api(service, caller) = &api;
     let cluster = service.cluster(caller, Some(&id)).await?;
     listed(&api, Some(cluster), &query).await
@@ -131,60 +124,9 @@ pub(super) struct NodeQuery {
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> Reply<Node> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     Ok(Json(Node::from(node)))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct NodeExecutionsQuery {
-    /// The cluster in which to look up a hostname; default `default`.
-    cluster: Option<String>,
-    /// Only executions of these statuses, comma-separated.
-    status: Option<String>,
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
-/// Lists a node's executions, past, current and pending, in the order of creation
-#[utoipa::path(
-    get, operation_id = "listNodeExecutions", path = "/nodes/{id}/executions", tag = "nodes",
-    params(("id" = String, Path, description = "The node's hostname or id"), NodeExecutionsQuery),
-    responses((status = 200, description = "One page of executions", body = List<Execution>))
-)]
-pub(super) async fn executions(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeExecutionsQuery>,
-) -> Reply<List<Execution>> {
-    let page = page(query.limit, query.offset)?;
-    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
-    let statuses = runs::statuses(query.status.as_deref())?;
-    let filter = ExecutionFilter { node: Some(node.id), statuses, ..ExecutionFilter::default() };
-    let listed = service.executions(&caller, &filter, page).await?;
-    let mut names = Names::default();
-    names.insert(node.id, node.description.hostname);
-    let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
-    let mut rows = Vec::with_capacity(listed.rows.len());
-    for record in &listed.rows {
-        if !known.contains_key(record.run()) {
-            known.insert(record.run().clone(), service.store().run(record.run()).await?);
-        }
-        let task = match &known[record.run()] {
-            Some(run) => runs::label(&run.definition, record.step()),
-            None => format!("step {}", record.step()),
-        };
-        rows.push(Execution::of(record, task, &names));
-    }
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
 }
 
 /// Drains a node: it finishes its work and gets no new work
@@ -193,7 +135,7 @@ pub(super) async fn executions(
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn drain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+pub(super) async fn drain(api: Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     set_drain(&api, &id, &query, Drain::On).await
 }
 
@@ -203,7 +145,7 @@ pub(super) async fn drain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) 
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node", body = Node))
 )]
-pub(super) async fn undrain(api: Api, Id(id): Id, Query(query): Query<NodeQuery>) -> Reply<Node> {
+pub(super) async fn undrain(api: Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     set_drain(&api, &id, &query, Drain::Off).await
 }
 
@@ -228,14 +170,14 @@ pub(super) struct DeleteQuery {
 )]
 pub(super) async fn delete(
     Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<DeleteQuery>,
+    id: Id,
+    query: Query<DeleteQuery>,
 ) -> Reply<DeletedNode> {
     let node = service.node_id(&caller, &id, query.cluster.as_deref()).await?;
     let force = if query.force.is_on() { Force::On } else { Force::Off };
     match service.delete_node(&caller, node, force).await {
         // Names the node as the request did.
-        Err(Error::NoSuch(Noun::Node(..))) => Err(Error::NoSuch(Noun::Node(id, Vec::new())).into()),
+        Err(Error::NoSuch(Noun::Node(..))) => Err(Error::NoSuch(Noun::Node(id.0, Vec::new())).into()),
         deleted => Ok(Json(deleted?.into())),
     }
 }
@@ -247,7 +189,7 @@ pub(super) async fn delete(
 )]
 pub(super) async fn list_deleted(
     Api(service, caller): Api,
-    Query(query): Query<PageQuery>,
+    query: Query<PageQuery>,
 ) -> Reply<List<DeletedNode>> {
     let page = page(query.limit, query.offset)?;
     let mut deleted: Vec<DeletedNode> =
@@ -267,10 +209,7 @@ async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drai
     get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(PageQuery),
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
-pub(super) async fn clusters(
-    Api(service, caller): Api,
-    Query(query): Query<PageQuery>,
-) -> Reply<List<Cluster>> {
+pub(super) async fn clusters(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
     let page = page(query.limit, query.offset)?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
     Ok(Json(List::cut(all, page.limit, page.offset)))
@@ -282,13 +221,13 @@ pub(super) async fn clusters(
     params(("id" = String, Path, description = "The cluster's name or id")),
     responses((status = 200, description = "The cluster", body = Cluster))
 )]
-pub(super) async fn cluster(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Cluster> {
+pub(super) async fn cluster(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Cluster> {
     let id = service.cluster(&caller, Some(&id)).await?;
     Ok(Json(shown_cluster(&service, &caller, id).await?))
 }
 
 async fn shown_cluster(service: &Service, caller: &Caller, id: ClusterId) -> HttpResult<Cluster> {
-    let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
+    let mut nodes = zeros(NodeStatus::ALL);
     for node in service.nodes(caller, Some(id)).await? {
         *nodes.entry(node.status).or_default() += 1;
     }

@@ -30,12 +30,12 @@ pub(super) async fn observe(State(service): State<Service>, request: Request, ne
         .filter(|id| id.len() <= REQUEST_ID_BYTES && id.to_str().is_ok())
         .cloned()
         .unwrap_or_else(new_id);
-    let span = service.span().clone();
+    let span = service.parts.span.clone();
     let mut response = next.run(request).instrument(span.clone()).await;
     let _entered = span.entered();
     let elapsed = begun.elapsed();
     let status = response.status();
-    service.metrics().on_request(
+    service.parts.metrics.on_request(
         labelled(&method),
         route.as_ref().map_or(UNMATCHED, MatchedPath::as_str),
         status.as_u16(),

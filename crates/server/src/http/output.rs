@@ -1,25 +1,22 @@
 //! Owns the output of one execution: as JSON, as text, or as a live stream.
 
-use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::sse::Event as SseEvent;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{Chunk, End, Output, code};
+use downbeat_api::{Chunk, End, Output};
 use downbeat_core::execution::Execution as Record;
 use downbeat_core::ids::ExecutionId;
-use downbeat_store::{self as store, OutputChunk, Store};
-use futures_util::stream;
+use downbeat_store::{OutputChunk, Store};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::events::{live, sse};
 use super::extract::{Api, Flag, Id, Query};
-use super::problem::{Failure, HttpResult};
+use super::live::{Ready, Source, last_event_id, live, sse};
+use super::problem::HttpResult;
 use super::wake::Wake;
-use crate::service::Service;
 
 /// Chunks that are read from the store at once: at most 1 MiB, which bounds the memory of a slow client.
 pub(super) const READ_AT_ONCE: u32 = 64;
@@ -68,28 +65,20 @@ enum Format {
 )]
 pub(super) async fn show(
     Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<OutputQuery>,
+    id: Id,
+    query: Query<OutputQuery>,
     headers: HeaderMap,
 ) -> HttpResult<Response> {
     let execution = service.execution(&caller, &id).await?;
     if query.follow.is_on() {
-        let from = last_offset(&headers)?.unwrap_or(query.offset);
-        return Ok(streamed(&service, execution.id, from));
+        let next = last_event_id(&headers, "an offset into the output")?.unwrap_or(query.offset);
+        let (store, wake) = (service.store().clone(), Wake::new(&service));
+        return Ok(live(&service, Tail { store, execution: execution.id, next, wake }));
     }
     let output = whole(service.store().as_ref(), &execution, query.offset).await?;
     Ok(match query.format {
         Format::Json => Json(output).into_response(),
         Format::Text => ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.text).into_response(),
-    })
-}
-
-fn last_offset(headers: &HeaderMap) -> HttpResult<Option<u64>> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let offset = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    offset.map(Some).ok_or_else(|| {
-        let detail = "the header Last-Event-ID is not an offset into the output";
-        Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
     })
 }
 
@@ -129,58 +118,30 @@ struct Tail {
     store: Arc<dyn Store>,
     execution: ExecutionId,
     next: u64,
-    ready: VecDeque<SseEvent>,
     wake: Wake,
-    ended: bool,
 }
 
-fn streamed(service: &Service, execution: ExecutionId, from: u64) -> Response {
-    let tail = Tail {
-        store: service.store().clone(),
-        execution,
-        next: from,
-        ready: VecDeque::new(),
-        wake: Wake::new(service),
-        ended: false,
-    };
-    let events = stream::unfold(tail, |mut tail| async move {
-        match tail.next().await {
-            Ok(event) => event.map(|event| (event, tail)),
-            Err(error) => {
-                tracing::warn!(%error, "an output stream ends early; the client has to reconnect");
-                None
-            }
+impl Source for Tail {
+    async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
+        // The state is read first: an execution that has ended has all its output in the store.
+        let Some(record) = self.store.execution(self.execution).await? else {
+            return Ok(ControlFlow::Break(()));
+        };
+        let read = self.store.output(written_by(&record), self.next, READ_AT_ONCE).await?;
+        let drained = read.len() < READ_AT_ONCE as usize;
+        for chunk in read {
+            self.next = chunk.offset + chunk.text.len() as u64;
+            ready.push_back(sse("output", &chunk_view(chunk)).id(self.next.to_string()));
         }
-    });
-    live(service, events)
-}
-
-impl Tail {
-    async fn next(&mut self) -> Result<Option<SseEvent>, store::Error> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
-            }
-            if self.ended {
-                return Ok(None);
-            }
-            // The state is read first: an execution that has ended has all its output in the store.
-            let Some(record) = self.store.execution(self.execution).await? else { return Ok(None) };
-            let read = self.store.output(written_by(&record), self.next, READ_AT_ONCE).await?;
-            let drained = read.len() < READ_AT_ONCE as usize;
-            for chunk in read {
-                self.next = chunk.offset + chunk.text.len() as u64;
-                self.ready.push_back(sse("output", &chunk_view(chunk)).id(self.next.to_string()));
-            }
-            let status = record.state.status();
-            if drained && !status.is_open() {
-                let end =
-                    End { run: record.run().clone(), execution: Some(record.id), status: status.to_string() };
-                self.ready.push_back(sse("end", &end));
-                self.ended = true;
-            } else if self.ready.is_empty() {
-                self.wake.execution(self.execution).await;
-            }
+        let status = record.state.status();
+        if drained && !status.is_open() {
+            let (run, status) = (record.run().clone(), status.to_string());
+            ready.push_back(sse("end", &End { run, execution: Some(record.id), status }));
+            return Ok(ControlFlow::Break(()));
         }
+        if ready.is_empty() {
+            self.wake.execution(self.execution).await;
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }

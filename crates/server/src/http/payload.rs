@@ -22,7 +22,6 @@ const KIB: usize = 1024;
 /// One permit per KiB of a large body.
 static ROOM: Semaphore = Semaphore::const_new(limits::HTTP_BODIES_BYTES / KIB);
 
-/// A body with its permits.
 struct Reserved {
     bytes: Bytes,
     _permits: SemaphorePermit<'static>,

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{NodeReason, Plan, Valid};
+use downbeat_api::{Plan, Valid};
 use downbeat_core::expr;
 use downbeat_core::plan::Plan as CompiledPlan;
 
@@ -28,14 +28,14 @@ use crate::service::Submit;
 )]
 pub(super) async fn plan(
     Api(service, caller): Api,
-    Query(query): Query<TargetQuery>,
+    query: Query<TargetQuery>,
     body: Body,
 ) -> HttpResult<Response> {
     let (Submit { definition, params, .. }, notes) = body.read(&service, &query).await?;
     let knower = service.clone();
     let show = move |plan: CompiledPlan| {
         let mut view = Plan::of(&plan);
-        view.silent = knower.silent_nodes(&plan.resolved).into_iter().map(NodeReason::from).collect();
+        view.silent = knower.silent_nodes(&plan.resolved);
         view.notes = notes.iter().map(ToString::to_string).collect();
         written(&view)
     };
@@ -65,11 +65,7 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
-pub(super) async fn validate(
-    Api(service, _): Api,
-    Query(query): Query<TargetQuery>,
-    body: Body,
-) -> Reply<Valid> {
+pub(super) async fn validate(Api(service, _): Api, query: Query<TargetQuery>, body: Body) -> Reply<Valid> {
     let (Submit { definition, params, .. }, _) = body.read(&service, &query).await?;
     if let Some(params) = params {
         expr::resolve_params(&definition, &params).map_err(Error::Params)?;

@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{FieldError, NAMED, NodeReason, Problem, code, named_of, with_nodes};
 use downbeat_core::backend::{Element, ParamProblem};
+use downbeat_core::plan::Unfit;
 use downbeat_core::spec;
 use downbeat_store as store;
 
@@ -17,10 +18,8 @@ const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
 
 pub(super) type HttpResult<T> = Result<T, Failure>;
-/// A response with a view as JSON.
 pub(super) type Reply<T> = HttpResult<Json<T>>;
 
-/// A request that failed.
 #[derive(Debug)]
 pub(super) struct Failure(Box<Problem>);
 
@@ -50,7 +49,6 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, code::BAD_QUERY, detail)
     }
 
-    /// A definition with errors.
     pub(super) fn invalid(problems: Vec<spec::Problem>) -> Self {
         let (what, errors) = ("the definition is not valid", problems.into_iter().map(FieldError::from));
         Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors.collect())
@@ -75,10 +73,10 @@ impl Failure {
         failure
     }
 
-    fn refused(message: &str, nodes: Vec<(String, String)>) -> Self {
-        let nodes: Vec<NodeReason> =
-            nodes.into_iter().map(|(node, reason)| NodeReason { node, reason }).collect();
-        let mut failure = Self::new(StatusCode::CONFLICT, code::REFUSED, with_nodes(message, &nodes));
+    fn refused(unfit: Unfit) -> Self {
+        let nodes = unfit.nodes.into_iter().map(|(node, reason)| NodeReason { node, reason });
+        let nodes: Vec<NodeReason> = nodes.collect();
+        let mut failure = Self::new(StatusCode::CONFLICT, code::REFUSED, with_nodes(&unfit.message, &nodes));
         failure.0.nodes = nodes;
         failure
     }
@@ -105,7 +103,7 @@ impl From<Error> for Failure {
                 "the run's params are not valid",
                 problems.into_iter().map(of_param).collect(),
             ),
-            Error::Refused { message, nodes } => Self::refused(&message, nodes),
+            Error::Refused(unfit) => Self::refused(unfit),
             error => {
                 let (status, code) = match class {
                     Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, code::REJECTED),

@@ -42,59 +42,46 @@ pub(super) struct ReplicationQuery {
 )]
 pub(super) async fn replicate(
     State(service): State<Service>,
-    Query(query): Query<ReplicationQuery>,
+    query: Query<ReplicationQuery>,
 ) -> HttpResult<Response> {
     if let Some(replica) = service.replica() {
         // A copy may be replaced at any moment, so it must not be copied.
         return Err(Failure::read_only(replica.primary()));
     }
     let until = if query.follow.unwrap_or(Flag::On).is_on() { Until::Stopped } else { Until::CaughtUp };
-    let since = Since { seq: query.since, fingerprint: query.last };
-    let lines = ReceiverStream::new(stream(service.parts(), since, until));
+    let since = Since { seq: query.since, fingerprint: query.0.last };
+    let lines = ReceiverStream::new(stream(&service.parts, since, until));
     let body = Body::from_stream(lines.map(Ok::<_, Infallible>));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
 /// Refuses requests that a replica cannot handle. Does nothing on a primary.
 pub(super) async fn gate(State(service): State<Service>, request: Request, next: Next) -> Response {
-    match service.replica() {
+    match service.replica().and_then(|replica| refusal(replica, &request)) {
         None => next.run(request).await,
-        Some(replica) => match refusal(replica, request.method(), request.uri().path()) {
-            None => next.run(request).await,
-            Some(Refusal::NotReady(why)) => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_READY, why).into_response()
-            }
-            Some(Refusal::ReadOnly) => {
-                let primary = replica.primary();
-                let there = format!("{}{}", primary.trim_end_matches('/'), request.uri());
-                let mut response = Failure::read_only(primary).into_response();
-                if let Ok(there) = HeaderValue::from_str(&there) {
-                    response.headers_mut().insert(header::LOCATION, there);
-                }
-                response
-            }
-        },
+        Some(refusal) => refusal,
     }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Refusal {
-    ReadOnly,
-    NotReady(String),
 }
 
 /// Returns why a replica refuses a request. Dry runs are reads, although they are posted. Until the copy is
 /// complete, only the replica's own state can be read.
-fn refusal(replica: &Following, method: &Method, path: &str) -> Option<Refusal> {
+fn refusal(replica: &Following, request: &Request) -> Option<Response> {
     const DRY_RUNS: [&str; 2] = ["/api/v1/plan", "/api/v1/validate"];
     const OWN_STATE: [&str; 5] =
         ["/api/v1/status", "/api/v1/servers", "/api/v1/openapi.json", "/api/v1/docs", "/api/v1/replication"];
-    let reads = method == Method::GET || method == Method::HEAD || method == Method::OPTIONS;
+    let (primary, path) = (replica.primary(), request.uri().path());
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if !reads && !DRY_RUNS.contains(&path) {
-        return Some(Refusal::ReadOnly);
+        let there = format!("{}{}", primary.trim_end_matches('/'), request.uri());
+        let mut response = Failure::read_only(primary).into_response();
+        if let Ok(there) = HeaderValue::from_str(&there) {
+            response.headers_mut().insert(header::LOCATION, there);
+        }
+        return Some(response);
     }
-    if !replica.is_copied() && path.starts_with("/api/") && !OWN_STATE.contains(&path) {
-        return Some(Refusal::NotReady(format!("the copy of {} is not complete yet", replica.primary())));
+    if replica.is_copied() || !path.starts_with("/api/") || OWN_STATE.contains(&path) {
+        return None;
     }
-    None
+    let why = format!("the copy of {primary} is not complete yet");
+    Some(Failure::new(StatusCode::SERVICE_UNAVAILABLE, code::NOT_READY, why).into_response())
 }

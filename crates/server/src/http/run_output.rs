@@ -1,26 +1,22 @@
 //! Owns the output of a whole run: the output of its executions in one stream, each chunk with its execution.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use axum::response::Response;
-use axum::response::sse::Event as SseEvent;
 use downbeat_api::{End, RunChunk};
-use downbeat_core::execution::Execution as Record;
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::{RunRecord, RunStatus};
-use downbeat_store::Store;
-use futures_util::stream;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::events::{live, sse};
+use super::executions::{Part, label};
 use super::extract::{Api, Flag, Id, Query};
+use super::live::{Ready, Source, live, sse};
 use super::output::{READ_AT_ONCE, chunk_view};
 use super::problem::HttpResult;
 use super::wake::{Look, Wake};
-use super::{lookup, runs};
 use crate::service::Service;
 
 /// The minimum time between two listings of a run's executions: a large run has many.
@@ -51,31 +47,25 @@ pub(super) struct RunOutputQuery {
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
     responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<RunOutputQuery>,
-) -> HttpResult<Response> {
-    let run = service.run(&caller, &id.as_str().into()).await?;
-    let node = match &query.node {
-        Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
-        None => None,
+pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> HttpResult<Response> {
+    let Api(service, caller) = &api;
+    let run = service.run(caller, &id.run()).await?;
+    let part = Part::of(&api, &run, query.node.as_deref(), query.step, query.item).await?;
+    let merged = Merged {
+        service: service.clone(),
+        run: run.id.clone(),
+        part,
+        cursors: BTreeMap::new(),
+        todo: VecDeque::new(),
+        status: RunStatus::Pending,
+        over: false,
     };
-    let part = Part { node, step: query.step, item: query.item };
-    let merged = Merged::new(service.store().clone(), run.id.clone(), part);
-    Ok(streamed(&service, merged, query.follow))
+    let (wake, follow) = (Wake::new(service), query.follow);
+    Ok(live(service, Stream { merged, wake, listed_at: None, relist: true, follow }))
 }
 
-/// Selects executions of a run; a missing field selects all.
-struct Part {
-    node: Option<NodeId>,
-    step: Option<u32>,
-    item: Option<u32>,
-}
-
-/// A reader of the output of a run's executions.
 struct Merged {
-    store: Arc<dyn Store>,
+    service: Service,
     run: RunId,
     part: Part,
     cursors: BTreeMap<ExecutionId, Cursor>,
@@ -86,7 +76,6 @@ struct Merged {
     over: bool,
 }
 
-/// The position in the output of one execution.
 struct Cursor {
     step: u32,
     task: String,
@@ -100,28 +89,17 @@ struct Cursor {
 }
 
 impl Merged {
-    fn new(store: Arc<dyn Store>, run: RunId, part: Part) -> Self {
-        Self {
-            store,
-            run,
-            part,
-            cursors: BTreeMap::new(),
-            todo: VecDeque::new(),
-            status: RunStatus::Pending,
-            over: false,
-        }
-    }
-
     /// Notes new and ended executions. `run` was read before they are listed.
     async fn list(&mut self, run: RunRecord) -> HttpResult<()> {
-        let mut executions = self.store.executions_of(&self.run).await?;
-        executions.retain(|execution| self.wants(execution));
-        let names = lookup::names(self.store.as_ref(), &run, &executions).await?;
+        let mut executions = self.service.store().executions_of(&self.run).await?;
+        // Only executions that were leased can have output.
+        executions.retain(|execution| execution.state.lease().is_some() && self.part.selects(execution));
+        let names = self.service.names(&run, &executions).await?;
         for execution in executions {
             let closed = !execution.state.status().is_open();
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
                 step: execution.step(),
-                task: runs::label(&run.definition, execution.step()),
+                task: label(&run.definition, execution.step()),
                 item: execution.item(),
                 node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
                 attempt: execution.attempt,
@@ -139,20 +117,12 @@ impl Merged {
         Ok(())
     }
 
-    /// Selects executions that were leased: only those can have output.
-    fn wants(&self, execution: &Record) -> bool {
-        execution.state.lease().is_some()
-            && self.part.step.is_none_or(|step| execution.step() == step)
-            && self.part.item.is_none_or(|item| execution.item() == Some(item))
-            && self.part.node.is_none_or(|node| execution.node() == Some(node))
-    }
-
     /// Reads more output of one execution, and queues it again if there is more.
     async fn read(&mut self, id: ExecutionId) -> HttpResult<Vec<RunChunk>> {
         let Some(cursor) = self.cursors.get_mut(&id).filter(|cursor| !cursor.drained) else {
             return Ok(Vec::new());
         };
-        let read = self.store.output(id, cursor.next, READ_AT_ONCE).await?;
+        let read = self.service.store().output(id, cursor.next, READ_AT_ONCE).await?;
         let more = read.len() == READ_AT_ONCE as usize;
         if more {
             self.todo.push_front(id);
@@ -178,67 +148,42 @@ impl Merged {
 struct Stream {
     merged: Merged,
     wake: Wake,
-    ready: VecDeque<SseEvent>,
     listed_at: Option<Instant>,
     /// Whether to list the run's executions again.
     relist: bool,
     follow: Flag,
-    ended: bool,
 }
 
-fn streamed(service: &Service, merged: Merged, follow: Flag) -> Response {
-    let (wake, ready) = (Wake::new(service), VecDeque::new());
-    let stream = Stream { merged, wake, ready, listed_at: None, relist: true, follow, ended: false };
-    let events = stream::unfold(stream, |mut stream| async move {
-        match stream.next().await {
-            Ok(event) => event.map(|event| (event, stream)),
-            Err(failure) => {
-                tracing::warn!(?failure, "an output stream ends early; the client has to reconnect");
-                None
-            }
+impl Source for Stream {
+    async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
+        if let Some(id) = self.merged.todo.pop_front() {
+            ready.extend(self.merged.read(id).await?.iter().map(|chunk| sse("output", chunk)));
+        } else if self.relist {
+            return self.list().await;
+        } else if self.merged.over || !self.follow.is_on() {
+            let status = self.merged.status.to_string();
+            let end = End { run: self.merged.run.clone(), execution: None, status };
+            ready.push_back(sse("end", &end));
+            return Ok(ControlFlow::Break(()));
+        } else {
+            self.wait().await;
         }
-    });
-    live(service, events)
+        Ok(ControlFlow::Continue(()))
+    }
 }
 
 impl Stream {
-    async fn next(&mut self) -> HttpResult<Option<SseEvent>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
-            }
-            if self.ended {
-                return Ok(None);
-            }
-            if let Some(id) = self.merged.todo.pop_front() {
-                let chunks = self.merged.read(id).await?;
-                self.ready.extend(chunks.iter().map(|chunk| sse("output", chunk)));
-            } else if self.relist {
-                self.list().await?;
-            } else if self.merged.over || !self.follow.is_on() {
-                let status = self.merged.status.to_string();
-                let end = End { run: self.merged.run.clone(), execution: None, status };
-                self.ready.push_back(sse("end", &end));
-                self.ended = true;
-            } else {
-                self.wait().await;
-            }
-        }
-    }
-
-    async fn list(&mut self) -> HttpResult<()> {
+    async fn list(&mut self) -> HttpResult<ControlFlow<()>> {
         if let Some(wait) = self.listed_at.and_then(|at| RELIST_AFTER.checked_sub(at.elapsed())) {
             tokio::time::sleep(wait).await;
         }
         self.relist = false;
         self.listed_at = Some(Instant::now());
-        match self.merged.store.run(&self.merged.run).await? {
-            Some(run) => self.merged.list(run).await,
-            None => {
-                self.ended = true;
-                Ok(())
-            }
-        }
+        let Some(run) = self.merged.service.store().run(&self.merged.run).await? else {
+            return Ok(ControlFlow::Break(()));
+        };
+        self.merged.list(run).await?;
+        Ok(ControlFlow::Continue(()))
     }
 
     async fn wait(&mut self) {

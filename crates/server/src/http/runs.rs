@@ -3,12 +3,10 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{EndRules, Execution, List, Names, NodeReason, Plan, Run, RunProgress, RunSummary, code};
-use downbeat_core::execution::{Execution as Record, Status};
-use downbeat_core::ids::RunId;
+use downbeat_api::{EndRules, List, Names, Plan, Run, RunProgress, RunSummary, code};
+use downbeat_core::execution::Status;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
-use downbeat_core::spec::Definition;
-use downbeat_store::{ExecutionFilter, Listed, RunFilter};
+use downbeat_store::RunFilter;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -17,7 +15,7 @@ use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
-use super::{lookup, plans, waits};
+use super::{plans, waits};
 use crate::error::Error;
 use crate::service::{Redo, Retry, Service, Submit};
 
@@ -51,7 +49,7 @@ const KEY_BYTES: usize = 255;
 )]
 pub(super) async fn submit(
     Api(service, caller): Api,
-    Query(query): Query<TargetQuery>,
+    query: Query<TargetQuery>,
     headers: HeaderMap,
     body: Body,
 ) -> HttpResult<Response> {
@@ -63,8 +61,7 @@ pub(super) async fn submit(
         let mut shown = Run::of(&submitted.run, &[], &Names::default());
         shown.summary.pending_reason = service.pending_reason(&submitted.run);
         // Also for a run that has already failed because they are silent.
-        shown.silent =
-            service.silent_nodes(&submitted.run.resolved).into_iter().map(NodeReason::from).collect();
+        shown.silent = service.silent_nodes(&submitted.run.resolved);
         shown
     } else {
         load(&service, &submitted.run).await?
@@ -94,22 +91,23 @@ fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
 
 async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
     let executions = service.store().executions_of(&run.id).await?;
-    let names = lookup::names(service.store().as_ref(), run, &executions).await?;
+    let names = service.names(run, &executions).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
     waits::add_last_stderr(service, &mut shown).await?;
-    shown.silent = silent(service, run);
+    if !run.state().is_terminal() {
+        shown.silent = service.silent_nodes(&run.resolved);
+    }
     Ok(shown)
 }
 
-/// Loads a run without results.
 async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProgress> {
     let executions = service.store().executions_of(&run.id).await?;
     // Hostnames are needed only for the first failed executions, which texts name; the others are only counted.
     let failed = executions
         .iter()
         .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
-    let names = lookup::names(service.store().as_ref(), run, failed.take(NAMED_FAILURES)).await?;
+    let names = service.names(run, failed.take(NAMED_FAILURES)).await?;
     let mut shown = Run::of(run, &executions, &names);
     waits::explain(service, run, &executions, &mut shown).await?;
     let plan = match service.open_plan(&run.id) {
@@ -117,20 +115,6 @@ async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProg
         None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
     };
     Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
-}
-
-/// Returns the silent nodes of a run, or none if the run has ended.
-fn silent(service: &Service, run: &RunRecord) -> Vec<NodeReason> {
-    if run.state().is_terminal() {
-        return Vec::new();
-    }
-    service.silent_nodes(&run.resolved).into_iter().map(NodeReason::from).collect()
-}
-
-/// Returns the display name of a step.
-pub(super) fn label(definition: &Definition, step: u32) -> String {
-    let mut leaves = definition.steps();
-    leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -154,10 +138,7 @@ pub(super) struct ListQuery {
     get, operation_id = "listRuns", path = "/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
-pub(super) async fn list(
-    Api(service, caller): Api,
-    Query(query): Query<ListQuery>,
-) -> Reply<List<RunSummary>> {
+pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
     let page = page(query.limit, query.offset)?;
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
@@ -168,7 +149,7 @@ pub(super) async fn list(
         Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
     };
-    let filter = RunFilter { cluster, states: states.concat(), job: query.job };
+    let filter = RunFilter { cluster, states: states.concat(), job: query.0.job };
     let listed = service.runs(&caller, &filter, page).await?;
     let mut reasons = service.pending_reasons(&listed.rows);
     let row = |run: &RunRecord| {
@@ -207,12 +188,8 @@ pub(super) enum Shown {
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
     responses((status = 200, description = "The run", body = Shown))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<ShowQuery>,
-) -> Reply<Shown> {
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQuery>) -> Reply<Shown> {
+    let run = service.run(&caller, &id.run()).await?;
     if query.results == Some(Flag::Off) {
         if query.definition.is_on() {
             return Err(Failure::bad_query(
@@ -239,11 +216,11 @@ pub(super) async fn show(
 )]
 pub(super) async fn cancel(
     Api(service, caller): Api,
-    Id(id): Id,
-    _: Nothing,
+    id: Id,
+    _: Query<Nothing>,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
-    service.cancel(&caller, &id.as_str().into()).await?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+    service.cancel(&caller, &id.run()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
 }
 
@@ -254,9 +231,9 @@ pub(super) async fn cancel(
     post, operation_id = "pauseRun", path = "/runs/{id}/pause", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which is paused", body = Run))
 )]
-pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
-    service.pause(&caller, &id.as_str().into()).await?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn pause(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Run> {
+    service.pause(&caller, &id.run()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
@@ -265,9 +242,9 @@ pub(super) async fn pause(Api(service, caller): Api, Id(id): Id, _: Nothing) -> 
     post, operation_id = "resumeRun", path = "/runs/{id}/resume", tag = "runs", params(("id" = String, Path, description = "The run's id")),
     responses((status = 200, description = "The run, which continues", body = Run))
 )]
-pub(super) async fn resume(Api(service, caller): Api, Id(id): Id, _: Nothing) -> Reply<Run> {
-    service.resume(&caller, &id.as_str().into()).await?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn resume(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Run> {
+    service.resume(&caller, &id.run()).await?;
+    let run = service.run(&caller, &id.run()).await?;
     Ok(Json(load(&service, &run).await?))
 }
 
@@ -303,8 +280,8 @@ pub(super) struct RetryRequest {
 )]
 pub(super) async fn retry(
     Api(service, caller): Api,
-    Id(id): Id,
-    _: Nothing,
+    id: Id,
+    _: Query<Nothing>,
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
@@ -328,79 +305,10 @@ pub(super) async fn retry(
             return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
         }
     };
-    let run = RunId::from(id.as_str());
+    let run = id.run();
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct ExecutionsQuery {
-    /// Only executions of these statuses, comma-separated.
-    status: Option<String>,
-    /// Only executions of this node, by hostname or id.
-    node: Option<String>,
-    /// Only executions of this step.
-    step: Option<u32>,
-    /// Only executions of this item of `for_each`, from 0.
-    item: Option<u32>,
-    /// The number of rows; default 100, at most 1,000.
-    limit: Option<u32>,
-    /// How many rows to skip.
-    offset: Option<u64>,
-}
-
-/// Lists a run's executions, every attempt of every step, in the order of creation
-#[utoipa::path(
-    get, operation_id = "listRunExecutions", path = "/runs/{id}/executions", tag = "runs",
-    params(("id" = String, Path, description = "The run's id"), ExecutionsQuery),
-    responses((status = 200, description = "One page of executions", body = List<Execution>))
-)]
-pub(super) async fn executions(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<ExecutionsQuery>,
-) -> Reply<List<Execution>> {
-    let page = page(query.limit, query.offset)?;
-    let run = service.run(&caller, &id.as_str().into()).await?;
-    let node = match &query.node {
-        Some(node) => Some(service.node_id(&caller, node, Some(&run.cluster.to_string())).await?),
-        None => None,
-    };
-    let filter = ExecutionFilter {
-        run: Some(run.id.clone()),
-        node,
-        step: query.step,
-        statuses: statuses(query.status.as_deref())?,
-    };
-    let listed = match query.item {
-        None => service.executions(&caller, &filter, page).await?,
-        Some(item) => {
-            let mut all = service.store().executions_of(&run.id).await?;
-            all.retain(|execution| execution.item() == Some(item) && is_wanted(execution, &filter));
-            let total = all.len() as u64;
-            let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
-            Listed { rows: rows.take(page.limit as usize).collect(), total }
-        }
-    };
-    let names = lookup::names(service.store().as_ref(), &run, &listed.rows).await?;
-    let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
-    let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
-    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
-}
-
-/// Filters like the store, which cannot filter by item.
-fn is_wanted(execution: &Record, filter: &ExecutionFilter) -> bool {
-    filter.node.is_none_or(|node| execution.node() == Some(node))
-        && filter.step.is_none_or(|step| execution.step() == step)
-        && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
-}
-
-pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
-    words("status", text, &Status::ALL.map(Status::as_str).join(", "), Status::parse)
 }
 
 /// Shows the plan of a run
@@ -411,7 +319,7 @@ pub(super) fn statuses(text: Option<&str>) -> HttpResult<Vec<Status>> {
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
-pub(super) async fn plan(Api(service, caller): Api, Id(id): Id, _: Nothing) -> HttpResult<Response> {
-    let run = service.run(&caller, &id.as_str().into()).await?;
+pub(super) async fn plan(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> HttpResult<Response> {
+    let run = service.run(&caller, &id.run()).await?;
     Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
 }

@@ -7,18 +7,18 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{List, Replica, Role, Server, Status, code};
+use downbeat_api::{List, Role, Server, Status, code};
 use downbeat_core::Span;
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
-use downbeat_store::{ServerRecord, Tally};
+use downbeat_store::ServerRecord;
 
 use super::extract::{Api, Nothing, PageQuery, Query, page};
 use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
-use crate::replica::{Following, Lag};
+use crate::replica::Following;
 use crate::service::Service;
 
 /// Shows the whole system at a glance
@@ -26,16 +26,23 @@ use crate::service::Service;
     get, operation_id = "showStatus", path = "/status", tag = "system",
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
-pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> Reply<Status> {
-    let (runs, executions, nodes) = counts(service.tally(&caller).await?);
+pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Reply<Status> {
+    let tally = service.tally(&caller).await?;
+    let mut runs = zeros(RunStatus::ALL);
+    for (state, count) in tally.runs {
+        *runs.entry(state.status()).or_default() += count;
+    }
+    let (mut executions, mut nodes) = (zeros(ExecutionStatus::ALL), zeros(NodeStatus::ALL));
+    executions.extend(tally.executions);
+    nodes.extend(tally.nodes);
     let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        server: service.server_name().to_owned(),
+        server: service.parts.itself.name.clone(),
         role: if lag.is_some() { Role::Replica } else { Role::Primary },
-        replica: lag.map(Replica::from),
+        replica: lag,
         store: service.store().name().to_owned(),
         store_problem: service.store_problem().await,
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
@@ -52,10 +59,7 @@ pub(super) async fn status(Api(service, caller): Api, _: Nothing) -> Reply<Statu
     get, operation_id = "listServers", path = "/servers", tag = "system", params(PageQuery),
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
-pub(super) async fn servers(
-    Api(service, caller): Api,
-    Query(query): Query<PageQuery>,
-) -> Reply<List<Server>> {
+pub(super) async fn servers(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Server>> {
     let page = page(query.limit, query.offset)?;
     Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
 }
@@ -68,15 +72,16 @@ async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Serve
     }
     // A replica knows which servers were alive when it last received data from its primary.
     let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
-    let stale_after = service.settings().server_stale_after.0;
+    let stale_after = service.parts.settings.server_stale_after.0;
     let servers = service.servers(caller).await?.into_iter().map(|server| {
         let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
         server_view(server, silent < stale_after, runs)
     });
     let mut servers: Vec<Server> = servers.collect();
-    if let Some(replica) = service.replica() {
-        servers.push(Server { role: Role::Replica, ..server_view(replica.itself(service.now()), true, 0) });
+    if service.replica().is_some() {
+        let itself = ServerRecord { seen_at: service.now(), ..(*service.parts.itself).clone() };
+        servers.push(Server { role: Role::Replica, ..server_view(itself, true, 0) });
         servers.sort_by(|a, b| a.name.cmp(&b.name));
     }
     Ok(servers)
@@ -97,33 +102,9 @@ fn server_view(server: ServerRecord, alive: bool, runs: u64) -> Server {
     }
 }
 
-impl From<Lag> for Replica {
-    fn from(lag: Lag) -> Self {
-        Self {
-            primary: lag.primary,
-            connected: lag.connected,
-            seq: lag.seq,
-            lag_events: lag.events,
-            lag: lag.time,
-            copies: lag.copies,
-            error: lag.error,
-        }
-    }
-}
-
-/// Counts by run status, execution status and node status, including zeros.
-type Counts = (BTreeMap<RunStatus, u64>, BTreeMap<ExecutionStatus, u64>, BTreeMap<NodeStatus, u64>);
-
-fn counts(tally: Tally) -> Counts {
-    let mut runs: BTreeMap<_, _> = RunStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    for (state, count) in tally.runs {
-        *runs.entry(state.status()).or_default() += count;
-    }
-    let mut executions: BTreeMap<_, _> = ExecutionStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    executions.extend(tally.executions);
-    let mut nodes: BTreeMap<_, _> = NodeStatus::ALL.into_iter().map(|status| (status, 0)).collect();
-    nodes.extend(tally.nodes);
-    (runs, executions, nodes)
+/// Counts by status: a status that does not occur has a count, too.
+pub(super) fn zeros<S: Ord>(all: impl IntoIterator<Item = S>) -> BTreeMap<S, u64> {
+    all.into_iter().map(|status| (status, 0)).collect()
 }
 
 /// Returns `ok` if the process runs

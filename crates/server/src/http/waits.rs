@@ -2,34 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_api::{Run, StepWaiting, Waiting};
+use downbeat_api::{Run, StepWaiting};
 use downbeat_core::execution::{Execution as Record, Status, Stream};
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
 
+use super::executions::label;
 use super::problem::HttpResult;
-use super::runs::label;
-use crate::dispatch::Obstacle;
-use crate::service::{NodeWaits, Service};
+use crate::service::Service;
 
 /// For how many pending steps to show reasons: each placed step needs a check of every node.
 const STEPS_SHOWN: usize = 5;
-/// For how many nodes of a pending step to show reasons.
 const NODES_SHOWN: usize = 5;
-
-/// Returns why a pending execution waits, per node.
-pub(super) async fn reasons(service: &Service, execution: &Record) -> HttpResult<Vec<Waiting>> {
-    let waiting = |Obstacle { node, reason, cause }: Obstacle| Waiting {
-        node,
-        reason,
-        cause: cause.map(str::to_owned),
-    };
-    Ok(service.obstacles(execution).await?.into_iter().map(waiting).collect())
-}
-
-fn node_waiting(NodeWaits { hostname, wait }: NodeWaits) -> Waiting {
-    Waiting { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
-}
 
 /// Sets why the run and its steps are pending.
 pub(super) async fn explain(
@@ -79,7 +63,7 @@ async fn bound(
             nodes: Vec::new(),
         });
         if step.nodes.len() < NODES_SHOWN {
-            step.nodes.push(node_waiting(found));
+            step.nodes.push(found.into());
         } else {
             step.others += 1;
         }
@@ -96,7 +80,7 @@ async fn placed(service: &Service, run: &RunRecord, pending: &[&Record]) -> Http
     }
     let mut steps = Vec::new();
     for (step, (execution, others)) in by_step.into_iter().take(STEPS_SHOWN) {
-        let nodes = reasons(service, execution).await?;
+        let nodes = service.obstacles(execution).await?;
         let (task, item) = (label(&run.definition, step), execution.item());
         steps.push(StepWaiting { step, task, item, others, bound: false, execution: execution.id, nodes });
     }

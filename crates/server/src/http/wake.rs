@@ -6,10 +6,10 @@ use std::time::Duration;
 use downbeat_core::change::Change;
 use downbeat_core::ids::{ExecutionId, RunId};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
 
 use crate::journal::Batches;
 use crate::service::Service;
+use crate::signal::heard;
 
 /// How often to check without a signal: another server may have received the output.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -21,10 +21,8 @@ pub(super) struct Wake {
     feed: Batches,
 }
 
-/// The objects to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// These executions.
     At(BTreeSet<ExecutionId>),
     /// The run's executions, and whether it has ended.
     AtRun,
@@ -35,23 +33,19 @@ pub(super) enum Look {
 impl Wake {
     /// Create it before the first read, so that no signal is missed.
     pub(super) fn new(service: &Service) -> Self {
-        Self { grown: service.output_grown(), feed: service.feed().subscribe() }
+        Self { grown: service.parts.outputs.grown(), feed: service.parts.feed.subscribe() }
     }
 
     pub(super) async fn execution(&mut self, id: ExecutionId) {
         let wait = async {
             loop {
                 tokio::select! {
-                    grown = self.grown.recv() => match grown {
-                        Ok(grown) if grown != id => {}
-                        Ok(_) | Err(RecvError::Lagged(_)) => return,
-                        Err(RecvError::Closed) => std::future::pending().await,
-                    },
-                    batch = self.feed.recv() => match batch {
-                        Ok(batch) if !batch.iter().any(|record| concerns(&record.change, id)) => {}
-                        Ok(_) | Err(RecvError::Lagged(_)) => return,
-                        Err(RecvError::Closed) => std::future::pending().await,
-                    },
+                    grown = heard(&mut self.grown) => if grown.is_none_or(|grown| grown == id) { return },
+                    batch = self.feed.next() => {
+                        if batch.is_none_or(|batch| batch.iter().any(|record| concerns(&record.change, id))) {
+                            return;
+                        }
+                    }
                 }
             }
         };
@@ -63,16 +57,15 @@ impl Wake {
         let wait = async {
             loop {
                 tokio::select! {
-                    grown = self.grown.recv() => match grown {
-                        Ok(execution) => return Look::At(self.more_grown(execution)),
-                        Err(RecvError::Lagged(_)) => return Look::AtAll,
-                        Err(RecvError::Closed) => std::future::pending().await,
-                    },
-                    batch = self.feed.recv() => match batch {
-                        Ok(batch) if !batch.iter().any(|record| record.change.run() == Some(id)) => {}
-                        Ok(_) => return Look::AtRun,
-                        Err(RecvError::Lagged(_)) => return Look::AtAll,
-                        Err(RecvError::Closed) => std::future::pending().await,
+                    grown = heard(&mut self.grown) => {
+                        return grown.map_or(Look::AtAll, |execution| Look::At(self.more_grown(execution)));
+                    }
+                    batch = self.feed.next() => match batch {
+                        None => return Look::AtAll,
+                        Some(batch) if batch.iter().any(|record| record.change.run() == Some(id)) => {
+                            return Look::AtRun;
+                        }
+                        Some(_) => {}
                     },
                 }
             }

@@ -1,7 +1,7 @@
 //! Owns a node's work. All of it comes from the store, so all servers that share the store, and replicas,
 //! return the same.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use axum::Json;
 use downbeat_api::{HeldWork, NodeWork, Slots};
@@ -15,6 +15,7 @@ use downbeat_store::NodeTotals;
 use super::extract::{Api, Id, Query};
 use super::nodes::NodeQuery;
 use super::problem::Reply;
+use super::system::zeros;
 
 /// Shows what a node holds and has done: leases and their ages, free slots, totals by status, last activity
 #[utoipa::path(
@@ -22,14 +23,10 @@ use super::problem::Reply;
     params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
     responses((status = 200, description = "The node's work", body = NodeWork))
 )]
-pub(super) async fn show(
-    Api(service, caller): Api,
-    Id(id): Id,
-    Query(query): Query<NodeQuery>,
-) -> Reply<NodeWork> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<NodeWork> {
     let store = service.store().as_ref();
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
-    let (lease_ttl, now) = (service.settings().lease_ttl.0, service.now());
+    let (lease_ttl, now) = (service.parts.settings.lease_ttl.0, service.now());
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut held = Vec::new();
     for execution in store.held_by(node.id).await? {
@@ -44,7 +41,7 @@ pub(super) async fn show(
 }
 
 fn node_work(node: &NodeRecord, held: Vec<HeldWork>, totals: NodeTotals, now: Timestamp) -> NodeWork {
-    let mut by_status: BTreeMap<Status, u64> = Status::ALL.into_iter().map(|status| (status, 0)).collect();
+    let mut by_status = zeros(Status::ALL);
     by_status.extend(totals.executions);
     let taken = u32::try_from(held.iter().filter(|held| held.placed).count()).unwrap_or(u32::MAX);
     let total = node.description.slots;

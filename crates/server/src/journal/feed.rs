@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use downbeat_core::{Event, limits};
 use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
 
-use crate::size::size;
+use crate::pace::size;
+use crate::signal::heard;
 
 /// How many batches a slow stream may be behind before it has to read the store.
 const BATCHES: usize = 1_024;
 
 #[derive(Clone, Debug)]
-pub struct Feed {
+pub(crate) struct Feed {
     sender: broadcast::Sender<Arc<Batch>>,
     last: Arc<AtomicU64>,
     waiting: Arc<Waiting>,
@@ -43,7 +43,7 @@ struct Waiting {
 }
 
 #[derive(Debug)]
-pub struct Batches(broadcast::Receiver<Arc<Batch>>);
+pub(crate) struct Batches(broadcast::Receiver<Arc<Batch>>);
 
 impl Feed {
     pub(crate) fn new(last: u64) -> Self {
@@ -61,12 +61,11 @@ impl Feed {
     }
 
     /// Returns a reader of all batches from now on.
-    pub fn subscribe(&self) -> Batches {
+    pub(crate) fn subscribe(&self) -> Batches {
         Batches(self.sender.subscribe())
     }
 
-    /// Returns the sequence number of the last published event.
-    pub fn last_seq(&self) -> u64 {
+    pub(crate) fn last_seq(&self) -> u64 {
         self.last.load(Ordering::Acquire)
     }
 
@@ -80,9 +79,7 @@ impl Feed {
         let mut batches = self.subscribe();
         while self.last_seq() < seq {
             // A missed batch was published as well.
-            if let Err(RecvError::Closed) = batches.recv().await {
-                return;
-            }
+            batches.next().await;
         }
     }
 
@@ -136,11 +133,10 @@ impl Drop for Batch {
 }
 
 impl Batches {
-    /// Returns the next batch. `Lagged`: at least one was missed; the store has it.
-    pub async fn recv(&mut self) -> Result<Arc<[Event]>, RecvError> {
-        let batch = self.0.recv().await?;
-        let events = batch.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        events.ok_or(RecvError::Lagged(1))
+    /// Returns the next batch, or `None` if at least one was missed; the store has it.
+    pub(crate) async fn next(&mut self) -> Option<Arc<[Event]>> {
+        let batch = heard(&mut self.0).await?;
+        batch.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -164,8 +160,8 @@ mod tests {
         feed.waiting.bytes.load(Ordering::Acquire)
     }
 
-    async fn received(reader: &mut Batches) -> Result<u64, RecvError> {
-        reader.recv().await.map(|events| events[0].seq)
+    async fn received(reader: &mut Batches) -> Option<u64> {
+        reader.next().await.map(|events| events[0].seq)
     }
 
     #[tokio::test]
@@ -177,13 +173,13 @@ mod tests {
             assert!(waiting(&feed) <= BOUND, "{} bytes wait", waiting(&feed));
         }
         let mut missed = 0;
-        while received(&mut stalled).await == Err(RecvError::Lagged(1)) {
+        while received(&mut stalled).await.is_none() {
             missed += 1;
         }
         assert!((90..100).contains(&missed), "{missed}");
         // The newest batches are still there, in order.
         for seq in missed + 2..=100 {
-            assert_eq!(received(&mut stalled).await, Ok(seq));
+            assert_eq!(received(&mut stalled).await, Some(seq));
         }
         assert_eq!(waiting(&feed), 0);
     }
@@ -196,9 +192,9 @@ mod tests {
             let batch = events(seq, 1_000);
             let held = Arc::downgrade(&batch);
             feed.publish(batch);
-            assert_eq!(received(&mut one).await, Ok(seq));
+            assert_eq!(received(&mut one).await, Some(seq));
             assert!(held.upgrade().is_some());
-            assert_eq!(received(&mut two).await, Ok(seq));
+            assert_eq!(received(&mut two).await, Some(seq));
             assert!(held.upgrade().is_none());
         }
         assert_eq!(waiting(&feed), 0);
@@ -211,8 +207,8 @@ mod tests {
         let mut reader = feed.subscribe();
         feed.publish(events(1, BOUND * 2));
         feed.publish(events(2, 10));
-        assert_eq!(received(&mut reader).await, Err(RecvError::Lagged(1)));
-        assert_eq!(received(&mut reader).await, Ok(2));
+        assert_eq!(received(&mut reader).await, None);
+        assert_eq!(received(&mut reader).await, Some(2));
         assert_eq!(feed.last_seq(), 2);
     }
 

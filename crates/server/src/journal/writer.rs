@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Applied, Change, Event, Refusal};
+use downbeat_proto::message::Fault;
 use downbeat_store::{self as store, EventFilter, Hint, Store};
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use tracing::{Instrument, error, info, warn};
 use super::Feed;
 use crate::cluster::CommonLevel;
 use crate::metrics::Metrics;
+use crate::signal::heard;
 
 /// Submissions that may wait for the next batch. Beyond this, submitters wait (back-pressure).
 const QUEUE: usize = 4_096;
@@ -75,6 +76,18 @@ pub(crate) enum CommitError {
     Rejected(String),
 }
 
+impl From<CommitError> for store::Error {
+    fn from(error: CommitError) -> Self {
+        store::Error::Unavailable(error.to_string())
+    }
+}
+
+impl From<CommitError> for Fault {
+    fn from(error: CommitError) -> Self {
+        Fault::Unavailable(error.to_string())
+    }
+}
+
 impl Journal {
     /// Starts the journal's task. It ends when `stop` is cancelled and all submitted changes have an outcome.
     pub(crate) fn start(
@@ -90,17 +103,9 @@ impl Journal {
         let condition = Arc::new(Condition { available: AtomicBool::new(true), failed: Mutex::default() });
         let is_shared = store.is_shared();
         let hints = is_shared.then(|| store.hints());
-        let writer = Writer {
-            store,
-            server,
-            feed,
-            performers,
-            metrics,
-            condition: Arc::clone(&condition),
-            is_shared,
-            hints,
-        };
-        let task = tokio::spawn(writer.run(queue, stop).in_current_span());
+        let writer =
+            Writer { store, server, feed, performers, metrics, condition: Arc::clone(&condition), is_shared };
+        let task = tokio::spawn(writer.run(queue, hints, stop).in_current_span());
         (Self { submissions, condition, level }, task)
     }
 
@@ -137,16 +142,10 @@ impl Journal {
 }
 
 /// Waits until another server may have committed something.
-async fn others_committed(hints: &mut Option<broadcast::Receiver<Hint>>) {
+async fn others_committed(hints: &mut Hints) {
     let Some(hints) = hints else { return std::future::pending().await };
     let heard = async {
-        loop {
-            match hints.recv().await {
-                Ok(Hint::Events | Hint::Anything) | Err(RecvError::Lagged(_)) => break,
-                Ok(Hint::Servers | Hint::Output(_)) => {}
-                Err(RecvError::Closed) => std::future::pending().await,
-            }
-        }
+        while matches!(heard(hints).await, Some(Hint::Servers | Hint::Output(_))) {}
         // One read covers all hints that have arrived.
         while hints.try_recv().is_ok() {}
     };
@@ -162,14 +161,14 @@ struct Writer {
     metrics: Metrics,
     condition: Arc<Condition>,
     is_shared: bool,
-    /// Hints of other servers; `None` if the store is not shared.
-    hints: Option<broadcast::Receiver<Hint>>,
 }
 
+/// Hints of other servers; `None` if the store is not shared.
+type Hints = Option<broadcast::Receiver<Hint>>;
+
 impl Writer {
-    async fn run(mut self, mut queue: mpsc::Receiver<Submission>, stop: CancellationToken) {
+    async fn run(self, mut queue: mpsc::Receiver<Submission>, mut hints: Hints, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH);
-        let mut hints = self.hints.take();
         loop {
             tokio::select! {
                 biased;
@@ -282,7 +281,7 @@ impl Writer {
             let limit = u32::try_from(missing).unwrap_or(u32::MAX).min(CATCH_UP);
             let events = self.store.events(&filter, limit).await?;
             if events.is_empty() {
-                // They were removed by retention: nothing can act on them any more.
+                // The store has no more. Missing ones were removed by retention: nothing can act on them any more.
                 return Ok(());
             }
             self.perform_all(events);
@@ -303,14 +302,7 @@ impl Writer {
 
     /// Publishes all events of the store that were not published yet.
     async fn publish_new(&self) -> Result<(), store::Error> {
-        loop {
-            let filter = EventFilter { since: self.feed.last_seq(), run: None };
-            let events = self.store.events(&filter, CATCH_UP).await?;
-            if events.is_empty() {
-                return Ok(());
-            }
-            self.perform_all(events);
-        }
+        self.read_up_to(u64::MAX).await
     }
 
     /// Reads the store until it responds: after a failed commit only the store knows whether it took
@@ -322,10 +314,8 @@ impl Writer {
             while let Ok(submission) = queue.try_recv() {
                 let _ = submission.reply.send(Err(CommitError::Unavailable(error.to_string())));
             }
-            tokio::select! {
-                biased;
-                () = tokio::time::sleep(STORE_RETRY) => {}
-                () = stop.cancelled() => return,
+            if stop.run_until_cancelled(tokio::time::sleep(STORE_RETRY)).await.is_none() {
+                return;
             }
         }
         self.condition.available.store(true, Ordering::Release);

@@ -13,7 +13,6 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// The counts of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     claims: u64,
@@ -36,7 +35,7 @@ impl Table {
 
 /// The counts of all nodes; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PerNode(Arc<Mutex<Table>>);
+pub(crate) struct PerNode(Arc<Mutex<Table>>);
 
 /// A metric: its name, its help text, and its value.
 type Figure = (&'static str, &'static str, fn(&Counts) -> u64);
@@ -60,8 +59,7 @@ impl PerNode {
         self.0.lock().expect("nothing panics while it counts")
     }
 
-    /// Counts changes that this server committed.
-    pub(super) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
+    pub(crate) fn committed<'a>(&self, changes: impl Iterator<Item = &'a Change>) {
         let mut table = self.table();
         for change in changes {
             match change {
@@ -75,8 +73,7 @@ impl PerNode {
         }
     }
 
-    /// Counts a refused change of this server.
-    pub(super) fn refused(&self, change: &Change, refusal: &Refusal) {
+    pub(crate) fn refused(&self, change: &Change, refusal: &Refusal) {
         let mut table = self.table();
         match (change, refusal) {
             // No other server was faster: an older server does not know the change.
@@ -94,7 +91,7 @@ impl PerNode {
     }
 
     /// Sets the existing nodes, and drops the counts of others.
-    pub(super) fn name(&self, names: Vec<(NodeId, String)>) {
+    pub(crate) fn name(&self, names: Vec<(NodeId, String)>) {
         let mut table = self.table();
         let known: HashSet<NodeId> = names.iter().map(|(node, _)| *node).collect();
         table.counts.retain(|node, _| known.contains(node));

@@ -7,7 +7,7 @@ use downbeat_core::{Change, Refusal};
 use tracing::info;
 
 use crate::caller::Caller;
-use crate::error::{Conflict, Error, Noun};
+use crate::error::{Conflict, Error, Noun, Result};
 use crate::parts::Parts;
 
 /// How often the decision is made again because the node changed in between.
@@ -21,12 +21,7 @@ pub enum Force {
 }
 
 /// Deletes a node; its agent stops when it notices. Returns the earlier tombstone of a node that was deleted before.
-pub(crate) async fn delete(
-    parts: &Parts,
-    id: NodeId,
-    force: Force,
-    caller: &Caller,
-) -> Result<Tombstone, Error> {
+pub(crate) async fn delete(parts: &Parts, id: NodeId, force: Force, caller: &Caller) -> Result<Tombstone> {
     for _ in 0..TRIES {
         let Some(node) = parts.store.node(id).await? else {
             let last = parts.store.tombstones(Some(id)).await?.pop();
@@ -47,13 +42,9 @@ pub(crate) async fn delete(
                 parts.dispatcher.wake();
                 return Ok(Tombstone { node: id, session, cluster: node.cluster, hostname, at });
             }
-            Err(Refusal::NotKnownToAll) => {
-                return Err(Error::OlderServer("deleting nodes"));
-            }
+            Err(Refusal::NotKnownToAll) => return Err(Error::OlderServer("deleting nodes")),
             // The caller meant the previous agent, not one that was started since.
-            Err(Refusal::StaleSession) => {
-                return Err(Conflict::NodeRegistered(hostname).into());
-            }
+            Err(Refusal::StaleSession) => return Err(Conflict::NodeRegistered(hostname).into()),
             // A heartbeat arrived, or another caller deleted the node: decide again.
             Err(_) => {}
         }

@@ -45,12 +45,7 @@ impl Heartbeats {
         let mark = move |at| *begun.lock().expect("nothing panics while it holds this") = at;
         let gatherer = async move {
             let mut gathered = Vec::new();
-            loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    received = beats.recv_many(&mut gathered, QUEUE) => if received == 0 { return },
-                }
+            while let Some(1..) = stop.run_until_cancelled(beats.recv_many(&mut gathered, QUEUE)).await {
                 tokio::time::sleep(TICK).await;
                 while let Ok(beat) = beats.try_recv() {
                     gathered.push(beat);

@@ -2,11 +2,9 @@
 
 mod delete;
 mod heartbeat;
-mod serving;
 mod sweep;
 
 pub use delete::Force;
 pub(crate) use delete::delete;
 pub(crate) use heartbeat::Heartbeats;
-pub(crate) use serving::Serving;
-pub(crate) use sweep::Sweeper;
+pub(crate) use sweep::{Serving, sweep};

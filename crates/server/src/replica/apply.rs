@@ -18,7 +18,6 @@ use crate::runs::load_board;
 /// Parts of a snapshot that may wait to be written.
 const PARTS: usize = 2;
 
-/// Why the replica stops following its primary.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("the copy differs from its primary: {0}; it is replaced by a new snapshot")]
@@ -98,13 +97,13 @@ impl Applier {
 
     async fn load(&mut self, part: Part) -> Result<(), Failure> {
         let end = matches!(part, Part::End { .. });
-        let loading = self.loading.as_mut().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
+        let loading = self.loading.take().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
         let taken = loading.parts.send(part).await.is_ok();
         if taken && !end {
+            self.loading = Some(loading);
             return Ok(());
         }
         // At the end, or if a write failed: then the writer returns the error.
-        let loading = self.loading.take().ok_or(Failure::InvalidFrame("a part without a snapshot"))?;
         drop(loading.parts);
         let written = loading.written.await;
         let seq = written
@@ -144,11 +143,7 @@ impl Applier {
             self.parts.runs.perform(&events);
             self.parts.feed.publish(events);
         }
-        let mut grown: Vec<_> = output.iter().map(|chunk| chunk.execution).collect();
-        grown.dedup();
-        for execution in grown {
-            self.parts.outputs.announce(execution);
-        }
+        self.parts.outputs.announce(&output);
         Ok(())
     }
 }

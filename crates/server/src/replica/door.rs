@@ -11,7 +11,6 @@ use downbeat_proto::message::{
 use super::Following;
 use crate::parts::Parts;
 
-/// The replica's side of the agent protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct Door {
     parts: Parts,

@@ -20,7 +20,6 @@ const SILENCE: Duration = Duration::from_secs(15);
 const FIRST_PAUSE_MS: u64 = 100;
 const MOST_PAUSE_MS: u64 = 5_000;
 
-/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("{0}")]
@@ -41,7 +40,6 @@ enum Ended {
     Store(#[from] store::Error),
 }
 
-/// Follows a primary until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Follower {
     applier: Applier,
@@ -57,10 +55,7 @@ impl Follower {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.follow_forever() => {}
-        }
+        stop.run_until_cancelled(self.follow_forever()).await;
         // A half-received snapshot must not keep the store open.
         self.applier.forget_loading();
     }
@@ -116,7 +111,7 @@ impl Follower {
             while let Some(end) = more.iter().position(|byte| *byte == b'\n') {
                 buffer.extend_from_slice(&more[..end]);
                 more = &more[end + 1..];
-                let frame = Frame::read(&buffer)?;
+                let frame: Frame = serde_json::from_slice(&buffer)?;
                 buffer.clear();
                 self.applier.apply(primary, frame).await?;
                 *frames += 1;

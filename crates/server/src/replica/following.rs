@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use downbeat_api::Replica;
 use downbeat_core::{Span, Timestamp};
-use downbeat_store::ServerRecord;
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 
@@ -44,23 +44,7 @@ impl Age {
     }
 }
 
-/// How far a copy is behind its primary; `None` where that is unknown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lag {
-    /// The server for writes and agents.
-    pub(crate) primary: String,
-    pub(crate) connected: bool,
-    /// The copy's last event.
-    pub(crate) seq: u64,
-    pub(crate) events: Option<u64>,
-    pub(crate) time: Option<Span>,
-    /// How often the copy was replaced since the start.
-    pub(crate) copies: u64,
-    /// Why the primary is not followed, or was not the last time.
-    pub(crate) error: Option<String>,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     primary: String,
     connected: bool,
@@ -80,43 +64,18 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) struct Following {
     state: Arc<Mutex<State>>,
-    itself: Arc<ServerRecord>,
     closing: CancellationToken,
 }
 
 impl Following {
     /// `copied`: a complete copy up to `seq` exists from an earlier start.
-    pub(crate) fn new(
-        itself: ServerRecord,
-        primary: String,
-        copied: bool,
-        seq: u64,
-        closing: CancellationToken,
-    ) -> Self {
-        let streams = closing.child_token();
-        let state = State {
-            primary,
-            connected: false,
-            copied,
-            seq,
-            primary_seq: None,
-            heard_at: None,
-            primary_time: None,
-            age: Age::default(),
-            copies: 0,
-            error: None,
-            streams,
-        };
-        Self { state: Arc::new(Mutex::new(state)), itself: Arc::new(itself), closing }
+    pub(crate) fn new(primary: String, copied: bool, seq: u64, closing: CancellationToken) -> Self {
+        let state = State { primary, copied, seq, streams: closing.child_token(), ..State::default() };
+        Self { state: Arc::new(Mutex::new(state)), closing }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it holds this")
-    }
-
-    /// Returns this replica as an entry in the list of servers.
-    pub(crate) fn itself(&self, now: Timestamp) -> ServerRecord {
-        ServerRecord { seen_at: now, ..(*self.itself).clone() }
     }
 
     pub(crate) fn primary(&self) -> String {
@@ -177,14 +136,14 @@ impl Following {
         state.age.beat(heard_at, primary_time, whole);
     }
 
-    pub(crate) fn lag(&self, now: Timestamp) -> Lag {
+    pub(crate) fn lag(&self, now: Timestamp) -> Replica {
         let state = self.state();
-        Lag {
+        Replica {
             primary: state.primary.clone(),
             connected: state.connected,
             seq: state.seq,
-            events: state.primary_seq.map(|seq| seq.saturating_sub(state.seq)),
-            time: state.age.behind(now).map(|age| Span(whole_milliseconds(age))),
+            lag_events: state.primary_seq.map(|seq| seq.saturating_sub(state.seq)),
+            lag: state.age.behind(now).map(|age| Span(whole_milliseconds(age))),
             copies: state.copies,
             error: state.error.clone(),
         }
@@ -210,8 +169,6 @@ fn whole_milliseconds(age: SignedDuration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use downbeat_core::ids::ServerId;
-
     use super::*;
 
     fn at(ms: i64) -> Timestamp {
@@ -219,40 +176,30 @@ mod tests {
     }
 
     fn following(copied: bool) -> Following {
-        let itself = ServerRecord {
-            id: ServerId(uuid::Uuid::nil()),
-            name: "two".to_owned(),
-            http: String::new(),
-            grpc: String::new(),
-            version: String::new(),
-            started_at: at(0),
-            seen_at: at(0),
-            level: 1,
-        };
-        Following::new(itself, "http://a".to_owned(), copied, 10, CancellationToken::new())
+        Following::new("http://a".to_owned(), copied, 10, CancellationToken::new())
     }
 
     fn ms(following: &Following, now: i64) -> Option<u128> {
-        following.lag(at(now)).time.map(|span| span.0.as_millis())
+        following.lag(at(now)).lag.map(|span| span.0.as_millis())
     }
 
     #[test]
     fn the_lag_is_the_age_of_the_copy_whatever_the_clocks_say() {
         for skew in [-3_600_000, 0, 5_000] {
             let following = following(true);
-            assert_eq!((ms(&following, 0), following.lag(at(0)).events), (None, None));
+            assert_eq!((ms(&following, 0), following.lag(at(0)).lag_events), (None, None));
             following.connected("http://b", at(0), at(skew - 5));
             following.beat(at(1_000), 10, at(1_000 + skew - 5));
-            assert_eq!((ms(&following, 1_000), following.lag(at(1_000)).events), (Some(0), Some(0)));
+            assert_eq!((ms(&following, 1_000), following.lag(at(1_000)).lag_events), (Some(0), Some(0)));
             // A beat that waited behind events that were slow to apply.
             following.beat(at(4_000), 10, at(2_000 + skew - 5));
             assert_eq!(ms(&following, 4_000), Some(2_000));
             // The copy is not complete, so its age grows.
             following.beat(at(5_000), 13, at(5_000 + skew - 5));
-            assert_eq!((ms(&following, 5_000), following.lag(at(5_000)).events), (Some(3_000), Some(3)));
+            assert_eq!((ms(&following, 5_000), following.lag(at(5_000)).lag_events), (Some(3_000), Some(3)));
             following.applied(13);
             following.beat(at(5_500), 13, at(5_500 + skew - 5));
-            assert_eq!((ms(&following, 5_600), following.lag(at(5_500)).events), (Some(100), Some(0)));
+            assert_eq!((ms(&following, 5_600), following.lag(at(5_500)).lag_events), (Some(100), Some(0)));
         }
     }
 

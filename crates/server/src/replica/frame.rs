@@ -1,8 +1,13 @@
 //! Owns frames: what a primary sends to a replica, one JSON document per line.
 
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::LeaseToken;
 use downbeat_core::{Event, Timestamp};
 use downbeat_store::{Kept, OutputChunk, Part, Seen, ServerRecord};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::pace::size;
 
 /// The version of the frames and their meaning. A replica follows only a primary of the same version.
 pub(super) const VERSION: u32 = 1;
@@ -45,10 +50,61 @@ impl Frame {
         line.push(b'\n');
         line
     }
+}
 
-    pub(super) fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(line)
+/// Larger lists of rows are split into several lines. A single row may be larger, but not larger than a job file and
+/// its plan, which is far below `LINE_BYTES`.
+const CUT_BYTES: usize = 4 * 1024 * 1024;
+
+/// Returns how many of the first rows fit into one line: at least one.
+pub(super) fn fitting<T: Serialize>(rows: &[T]) -> usize {
+    let mut bytes = 0;
+    let within = |row: &&T| {
+        bytes += size(*row);
+        bytes <= CUT_BYTES
+    };
+    rows.iter().take_while(within).count().max(1).min(rows.len())
+}
+
+/// Splits a part of a snapshot into parts that fit into one line each.
+pub(super) fn cut(part: Part) -> Vec<Part> {
+    match part {
+        Part::Nodes(rows) => pieces(rows).map(Part::Nodes).collect(),
+        Part::Runs(rows) => pieces(rows).map(Part::Runs).collect(),
+        Part::Events(rows) => pieces(rows).map(Part::Events).collect(),
+        // Their rows are small, and their number is limited.
+        other @ (Part::Tombstones(_)
+        | Part::Holds(_)
+        | Part::Executions(_)
+        | Part::Output(_)
+        | Part::End { .. }) => vec![other],
     }
+}
+
+fn pieces<T: Serialize>(mut rows: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+    std::iter::from_fn(move || {
+        if rows.is_empty() {
+            return None;
+        }
+        let later = rows.split_off(fitting(&rows));
+        Some(std::mem::replace(&mut rows, later))
+    })
+}
+
+/// Masks a lease token. Tokens never leave the server: the holder of a token may act for the execution. Equal
+/// tokens have equal masks, so the guards of a copy work; a mask does not reveal its token.
+fn mask(token: &mut LeaseToken) {
+    *token = LeaseToken(Uuid::new_v5(&Uuid::NAMESPACE_OID, token.0.as_bytes()));
+}
+
+pub(super) fn mask_execution(execution: &mut Execution) {
+    if let Some(lease) = execution.state.lease_mut() {
+        mask(&mut lease.token);
+    }
+}
+
+pub(super) fn mask_event(event: &mut Event) {
+    event.change.tokens_mut().for_each(mask);
 }
 
 /// Distinguishes two events of the same number, in case the store was reset or replaced.
@@ -93,9 +149,27 @@ mod tests {
         for frame in frames {
             let line = frame.line();
             assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-            assert_eq!(Frame::read(&line).unwrap(), frame);
+            assert_eq!(serde_json::from_slice::<Frame>(&line).unwrap(), frame);
         }
         let other = Event { server: ServerId(uuid::Uuid::max()), ..event.clone() };
         assert_ne!(fingerprint(&event), fingerprint(&other));
+    }
+    #[test]
+    fn a_line_holds_what_fits_and_at_least_one() {
+        let small = vec!["x".repeat(100); 10];
+        assert_eq!(fitting(&small), 10);
+        let large = vec!["x".repeat(CUT_BYTES / 3); 10];
+        assert_eq!(fitting(&large), 2);
+        let huge = vec!["x".repeat(CUT_BYTES * 2); 3];
+        assert_eq!(fitting(&huge), 1);
+        assert_eq!(fitting::<String>(&[]), 0);
+    }
+
+    #[test]
+    fn pieces_are_all_rows_in_order() {
+        let rows: Vec<String> = (0..10).map(|row| format!("{row}{}", "x".repeat(CUT_BYTES / 3))).collect();
+        let cut: Vec<Vec<String>> = pieces(rows.clone()).collect();
+        assert_eq!(cut.iter().map(Vec::len).collect::<Vec<_>>(), [2; 5]);
+        assert_eq!(cut.concat(), rows);
     }
 }

@@ -8,17 +8,15 @@
 //! primary applied is invalid and is replaced.
 
 mod apply;
-mod cut;
 mod door;
 mod follow;
 mod following;
 mod frame;
-mod mask;
 mod outputs;
 mod send;
 
 pub(crate) use apply::Applier;
 pub(crate) use door::Door;
 pub(crate) use follow::Follower;
-pub(crate) use following::{Following, Lag};
+pub(crate) use following::Following;
 pub(crate) use send::{Since, Until, stream};

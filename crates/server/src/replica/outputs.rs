@@ -25,7 +25,6 @@ pub(super) struct Cursors {
     sent: HashMap<ExecutionId, u64>,
     /// Ended executions, with the time to check each again.
     ended: VecDeque<(Instant, ExecutionId)>,
-    /// Executions that may have more output.
     grown: BTreeSet<ExecutionId>,
     /// Executions with output whose event was not sent yet, or that ended long ago.
     early: HashSet<ExecutionId>,
@@ -34,7 +33,6 @@ pub(super) struct Cursors {
 /// Which executions to check for new output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Check {
-    /// Only those that were noted.
     Noted,
     /// All of them: too many were unknown.
     All,

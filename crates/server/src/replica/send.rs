@@ -12,18 +12,16 @@ use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::{Change, Event};
 use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::cut::{cut, fitting};
-use super::frame::{Frame, VERSION, fingerprint};
-use super::mask::{mask_event, mask_execution};
+use super::frame::{Frame, VERSION, cut, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
 use crate::journal::Batches;
 use crate::pace::Pace;
 use crate::parts::Parts;
+use crate::signal::heard;
 
 /// The interval of beats, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);
@@ -50,14 +48,12 @@ pub(crate) struct Since {
     pub(crate) fingerprint: Option<String>,
 }
 
-/// When a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     CaughtUp,
     Stopped,
 }
 
-/// Why a stream ended early.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("it disconnected, or read nothing for {}s", PATIENCE.as_secs())]
@@ -86,11 +82,8 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
     };
     let closing = parts.closing.clone();
     let send = async move {
-        tokio::select! {
-            ended = sender.run(since, until) => if let Err(why) = ended {
-                info!(%why, "stopped sending to a replica");
-            },
-            () = closing.cancelled() => {}
+        if let Some(Err(why)) = closing.run_until_cancelled(sender.run(since, until)).await {
+            info!(%why, "stopped sending to a replica");
         }
     };
     tokio::spawn(tracing::Instrument::instrument(send, parts.span.clone()));
@@ -126,7 +119,7 @@ impl Sender {
     async fn run(mut self, since: Since, until: Until) -> Result<(), Ended> {
         let hello = Frame::Hello {
             version: VERSION,
-            server: self.parts.name.to_string(),
+            server: self.parts.itself.name.clone(),
             output_max_bytes: self.parts.settings.output_max_bytes,
             at: self.parts.clock.now(),
         };
@@ -157,11 +150,7 @@ impl Sender {
     }
 
     async fn send(&self, frame: &Frame) -> Result<(), Ended> {
-        self.send_line(frame.line()).await
-    }
-
-    async fn send_line(&self, line: Vec<u8>) -> Result<(), Ended> {
-        match timeout(PATIENCE, self.lines.send(line.into())).await {
+        match timeout(PATIENCE, self.lines.send(frame.line().into())).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Ended::Gone),
         }
@@ -171,14 +160,8 @@ impl Sender {
         tokio::select! {
             biased;
             () = sleep_until(self.next_beat) => Wake::Beat,
-            batch = self.feed.recv() => match batch {
-                Ok(batch) => Wake::Batch(batch),
-                Err(RecvError::Lagged(_) | RecvError::Closed) => Wake::Lagged,
-            },
-            grown = self.grown.recv() => match grown {
-                Ok(id) => Wake::Grown(id),
-                Err(RecvError::Lagged(_) | RecvError::Closed) => Wake::Lagged,
-            },
+            batch = self.feed.next() => batch.map_or(Wake::Lagged, Wake::Batch),
+            grown = heard(&mut self.grown) => grown.map_or(Wake::Lagged, Wake::Grown),
         }
     }
 

@@ -1,27 +1,22 @@
-//! Owns one agent's connection as a service: it counts each call and limits its message.
+//! Owns the calls of one agent's connection: it counts each call and limits its message.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use downbeat_proto::grpc;
 use hyper::body::Incoming;
-use hyper::service::Service;
 use hyper::{Request, Response};
 
-use super::intake::{Intake, Metered, Received};
+use super::intake::{Intake, Metered};
 
-type Agent = grpc::Service;
-
-/// The service that hyper calls for each request of one connection.
+/// One agent's connection. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Connected {
-    agent: Agent,
+    agent: grpc::Service,
     intake: Intake,
-    calls: Calls,
+    pub(super) calls: Calls,
 }
 
 /// The calls of one connection: how many started, and how many are in progress.
@@ -37,20 +32,25 @@ struct Counts {
 #[derive(Debug)]
 struct CallInProgress(Calls);
 
-/// The future of a call. The size of its message counts until the response.
-pub(super) struct CallFuture {
-    response: <Agent as tower::Service<Request<Metered<Incoming>>>>::Future,
-    _received: Arc<Received>,
-    _in_progress: CallInProgress,
-}
-
 impl Connected {
-    pub(super) fn new(agent: Agent, intake: Intake) -> Self {
+    pub(super) fn new(agent: grpc::Service, intake: Intake) -> Self {
         Self { agent, intake, calls: Calls::default() }
     }
 
-    pub(super) fn calls(&self) -> Calls {
-        self.calls.clone()
+    pub(super) fn call(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<grpc::Body>, Infallible>> + Send + use<> {
+        let in_progress = self.calls.begin();
+        let received = self.intake.call();
+        let request = request.map(|body| Metered::new(body, Arc::clone(&received)));
+        // It is stateless and always ready.
+        let response = tower::Service::call(&mut self.agent.clone(), request);
+        async move {
+            // The size of the message counts until the response.
+            let _counted = (received, in_progress);
+            response.await
+        }
     }
 }
 
@@ -79,29 +79,6 @@ impl Calls {
 impl Drop for CallInProgress {
     fn drop(&mut self) {
         self.0.0.in_progress.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Service<Request<Incoming>> for Connected {
-    type Response = Response<grpc::Body>;
-    type Error = Infallible;
-    type Future = CallFuture;
-
-    fn call(&self, request: Request<Incoming>) -> CallFuture {
-        let in_progress = self.calls.begin();
-        let received = self.intake.call();
-        let request = request.map(|body| Metered::new(body, Arc::clone(&received)));
-        // It is stateless and always ready.
-        let response = tower::Service::call(&mut self.agent.clone(), request);
-        CallFuture { response, _received: received, _in_progress: in_progress }
-    }
-}
-
-impl Future for CallFuture {
-    type Output = Result<Response<grpc::Body>, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.response.as_mut().poll(cx)
     }
 }
 

@@ -3,11 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
-use downbeat_core::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
-use downbeat_core::level;
 use downbeat_core::node::{NodeStatus, bounded_problems};
+use downbeat_core::{Change, level};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Fault, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
@@ -15,14 +14,13 @@ use downbeat_proto::message::{
 };
 use downbeat_store as store;
 
+use super::Result;
 use crate::parts::Parts;
 
 /// The leases that an agent lists, compared with this server's knowledge.
 #[derive(Debug, Default)]
 pub(super) struct CheckedLeases {
-    /// Executions whose lease is current.
     pub(super) current: HashSet<ExecutionId>,
-    /// Leases that are not current (any more).
     refused: Vec<LeaseRef>,
     /// Leases that this store does not know and that another store may have granted.
     unheard: Vec<LeaseRef>,
@@ -30,7 +28,7 @@ pub(super) struct CheckedLeases {
 
 impl CheckedLeases {
     /// Fails if a lease may belong to another store. The agent then keeps its report and sends it again.
-    pub(super) fn require_known(&self) -> Result<(), Fault> {
+    pub(super) fn require_known(&self) -> Result<()> {
         match &self.unheard[..] {
             [] => Ok(()),
             [held, ..] => Err(Fault::Unknown(format!("execution `{}`", held.execution))),
@@ -50,11 +48,7 @@ impl Host {
     }
 
     /// Checks which of these leases are current. Reads the store only for leases that the board does not know.
-    pub(super) async fn check_leases(
-        &self,
-        node: NodeId,
-        held: Vec<LeaseRef>,
-    ) -> Result<CheckedLeases, Fault> {
+    pub(super) async fn check_leases(&self, node: NodeId, held: Vec<LeaseRef>) -> Result<CheckedLeases> {
         let (known, unknown): (Vec<LeaseRef>, Vec<LeaseRef>) = {
             let board = self.parts.dispatcher.board();
             held.into_iter().partition(|held| board.holds(node, held))
@@ -65,34 +59,34 @@ impl Host {
     }
 
     /// Returns whether the node was deleted while it had this session.
-    pub(super) async fn is_deleted(&self, node: NodeId, session: SessionId) -> Result<bool, Fault> {
+    pub(super) async fn is_deleted(&self, node: NodeId, session: SessionId) -> Result<bool> {
         let tombstones = self.parts.store.tombstones(Some(node)).await.map_err(unavailable)?;
         Ok(tombstones.iter().any(|tombstone| tombstone.session == session))
     }
 
     /// Returns why a session is not the current one of its node.
     async fn why_not_current(&self, node: NodeId, session: SessionId) -> Fault {
-        match self.is_deleted(node, session).await {
-            Ok(false) => {}
-            Ok(true) => return deleted(node),
-            Err(fault) => return fault,
-        }
-        match self.parts.store.node(node).await.map_err(unavailable) {
-            Ok(None) => Fault::Unknown(format!("node `{node}`")),
-            Ok(Some(stored)) if stored.displaced == Some(session) => Fault::Occupied(format!(
+        let stored = async {
+            let is_deleted = self.is_deleted(node, session).await?;
+            Ok((is_deleted, self.parts.store.node(node).await.map_err(unavailable)?))
+        };
+        match stored.await {
+            Ok((true, _)) => deleted(node),
+            Ok((false, None)) => Fault::Unknown(format!("node `{node}`")),
+            Ok((false, Some(stored))) if stored.displaced == Some(session) => Fault::Occupied(format!(
                 "another installation registered as {} while this one was disconnected",
                 stored.description.hostname
             )),
-            Ok(Some(stored)) if stored.session == session => {
+            Ok((false, Some(stored))) if stored.session == session => {
                 Fault::Unavailable(format!("node `{node}` has just registered; try again"))
             }
-            Ok(Some(_)) => superseded(node),
+            Ok((false, Some(_))) => superseded(node),
             Err(fault) => fault,
         }
     }
 
     /// Fails if the node does not exist. Any of its sessions will do.
-    pub(super) async fn require_node(&self, node: NodeId, session: SessionId) -> Result<(), Fault> {
+    pub(super) async fn require_node(&self, node: NodeId, session: SessionId) -> Result<()> {
         let is_known = self.parts.dispatcher.board().node(node).is_some();
         if is_known || self.parts.store.node(node).await.map_err(unavailable)?.is_some() {
             return Ok(());
@@ -101,26 +95,20 @@ impl Host {
     }
 
     /// Records the problems of an agent's host, if they have changed.
-    async fn note_problems(
-        &self,
-        node: NodeId,
-        session: SessionId,
-        problems: Vec<String>,
-    ) -> Result<(), Fault> {
+    async fn note_problems(&self, node: NodeId, session: SessionId, problems: Vec<String>) -> Result<()> {
         let problems = bounded_problems(problems);
         let is_new = self.parts.dispatcher.board().node(node).is_some_and(|node| node.problems != problems);
         if is_new {
             let at = self.parts.clock.now();
             let change = Change::NodeProblemsSet { node, session, problems, at };
             if self.parts.level.allows(&change) {
-                self.parts.commit(vec![change]).await?;
+                self.parts.journal.commit(vec![change]).await?;
             }
         }
         Ok(())
     }
 
-    /// Checks leases that the board does not know.
-    async fn check_in_store(&self, node: NodeId, unknown: Vec<LeaseRef>) -> Result<CheckedLeases, Fault> {
+    async fn check_in_store(&self, node: NodeId, unknown: Vec<LeaseRef>) -> Result<CheckedLeases> {
         let executions: Vec<ExecutionId> = unknown.iter().map(|held| held.execution).collect();
         let stored = self.stored(&executions).await?;
         let mut checked = CheckedLeases::default();
@@ -145,10 +133,7 @@ impl Host {
     }
 
     /// Reads these executions from the store with one query.
-    pub(super) async fn stored(
-        &self,
-        executions: &[ExecutionId],
-    ) -> Result<HashMap<ExecutionId, Execution>, Fault> {
+    pub(super) async fn stored(&self, executions: &[ExecutionId]) -> Result<HashMap<ExecutionId, Execution>> {
         if executions.is_empty() {
             return Ok(HashMap::new());
         }
@@ -168,7 +153,6 @@ pub(super) fn unavailable(error: store::Error) -> Fault {
     Fault::Unavailable(error.to_string())
 }
 
-/// The fault for a session of a deleted node.
 pub(super) fn deleted(node: NodeId) -> Fault {
     Fault::NotFound(format!("node `{node}` was deleted"))
 }
@@ -179,7 +163,7 @@ pub(super) fn superseded(node: NodeId) -> Fault {
 
 #[async_trait]
 impl Link for Host {
-    async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
+    async fn hello(&self, hello: Hello) -> Result<Welcome> {
         let protocol = agreed_protocol(hello.protocol).ok_or_else(|| {
             Fault::Rejected(format!(
                 "this server supports versions {OLDEST_PROTOCOL} to {PROTOCOL} of the agent protocol, the agent ({}) \
@@ -192,7 +176,7 @@ impl Link for Host {
         let settings = &self.parts.settings;
         Ok(Welcome {
             cluster,
-            server_name: self.parts.name.to_string(),
+            server_name: self.parts.itself.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             heartbeat_interval: settings.heartbeat_interval.0,
             lease_ttl: settings.lease_ttl.0,
@@ -203,11 +187,11 @@ impl Link for Host {
         })
     }
 
-    async fn register(&self, register: Register) -> Result<(), Fault> {
+    async fn register(&self, register: Register) -> Result<()> {
         self.register_node(register).await
     }
 
-    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer> {
         let Heartbeat { node, session, held, leaving, problems } = heartbeat;
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(self.why_not_current(node, session).await);
@@ -225,7 +209,7 @@ impl Link for Host {
         if let Some(from) = status.filter(|from| *from != to) {
             let at = self.parts.clock.now();
             let moved = Change::NodeMoved { node, session, from, to, silent_since: None, at };
-            self.parts.commit(vec![moved]).await?;
+            self.parts.journal.commit(vec![moved]).await?;
             self.parts.dispatcher.wake();
         }
         if leaving {
@@ -240,15 +224,15 @@ impl Link for Host {
         Ok(HeartbeatAnswer { refused, stop, unheard })
     }
 
-    async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+    async fn poll(&self, poll: Poll) -> Result<PollAnswer> {
         self.park(poll).await
     }
 
-    async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
+    async fn report(&self, report: Report) -> Result<ReportAnswer> {
         self.record(report).await
     }
 
-    async fn output(&self, output: Output) -> Result<(), Fault> {
+    async fn output(&self, output: Output) -> Result<()> {
         self.require_node(output.node, output.session).await?;
         let checked = self.check_leases(output.node, output.held).await?;
         let chunks = output.chunks.into_iter().filter(|chunk| checked.current.contains(&chunk.execution));

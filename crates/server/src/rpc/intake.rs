@@ -36,7 +36,6 @@ pub(super) struct Received {
     counted_bytes: AtomicUsize,
 }
 
-/// The body of one call.
 #[derive(Debug)]
 pub(super) struct Metered<B> {
     body: B,

@@ -9,4 +9,6 @@ mod report;
 mod serve;
 
 pub(crate) use host::Host;
-pub(crate) use serve::serve;
+pub(crate) use serve::{LIMITS, serve};
+
+type Result<T> = std::result::Result<T, downbeat_proto::message::Fault>;

@@ -10,8 +10,8 @@ use downbeat_core::work::{Attempt, Work};
 use downbeat_proto::message::{Assignment, Fault, LeaseRef, Poll, PollAnswer};
 use tokio::sync::oneshot;
 
-use super::Host;
 use super::host::{superseded, unavailable};
+use super::{Host, Result};
 use crate::dispatch::{Dispatcher, Parking};
 
 /// The maximum wait, whatever an agent requests.
@@ -31,7 +31,7 @@ impl Drop for Parked<'_> {
 }
 
 impl Host {
-    pub(super) async fn park(&self, poll: Poll) -> Result<PollAnswer, Fault> {
+    pub(super) async fn park(&self, poll: Poll) -> Result<PollAnswer> {
         let dispatcher = &self.parts.dispatcher;
         let closing = &self.parts.closing;
         if let Some(held) = &poll.resync {
@@ -77,7 +77,7 @@ impl Host {
     }
 
     /// Returns leases of this session that did not arrive, from the store: the board may be behind.
-    async fn resync(&self, poll: &Poll, held: &[LeaseRef]) -> Result<PollAnswer, Fault> {
+    async fn resync(&self, poll: &Poll, held: &[LeaseRef]) -> Result<PollAnswer> {
         let mut answer = PollAnswer::default();
         // Everything that is committed from here on waits for this poll, and is not lost with the one before.
         self.parts.dispatcher.board().unpark_any(poll.node);

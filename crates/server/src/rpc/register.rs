@@ -6,20 +6,19 @@ use std::collections::BTreeSet;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease};
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
-use downbeat_core::limits;
 use downbeat_core::node::{Decision, Installation, Newcomer, Registration, Rule};
-use downbeat_core::{Change, Timestamp};
+use downbeat_core::{Change, Timestamp, limits};
 use downbeat_proto::message::{Fault, LeaseRef, Register};
 use tracing::info;
 
-use super::Host;
 use super::host::{deleted, superseded, unavailable};
+use super::{Host, Result};
 
 /// How often a registration is decided again because its node changed in between.
 const TRIES: u32 = 5;
 
 impl Host {
-    pub(super) async fn register_node(&self, register: Register) -> Result<(), Fault> {
+    pub(super) async fn register_node(&self, register: Register) -> Result<()> {
         let Register { cluster, node, session, description, instance, undelivered, life } = register;
         let derived = NodeId::derive(cluster, &description.hostname);
         if node != derived {
@@ -68,7 +67,7 @@ impl Host {
                 former,
                 at,
             };
-            if self.parts.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
+            if self.parts.journal.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
                 break former.displaced().is_some();
             }
             // The node changed between the read and the commit: decide again.
@@ -79,7 +78,11 @@ impl Host {
                 )));
             }
         };
-        self.end_former_sessions(node, session, &kept, is_another).await?;
+        let reason = if is_another { "another agent replaced this one" } else { "the agent restarted" };
+        // After the commit nothing more is leased to former sessions.
+        let former =
+            |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
+        self.end_leases(node, reason, former).await?;
         self.parts.dispatcher.wake();
         let (hostname, results) = (&description.hostname, kept.len());
         info!(%node, hostname, %session, results, "node registered");
@@ -100,7 +103,7 @@ impl Host {
         node: NodeId,
         session: SessionId,
         announced: &[LeaseRef],
-    ) -> Result<BTreeSet<ExecutionId>, Fault> {
+    ) -> Result<BTreeSet<ExecutionId>> {
         if announced.is_empty() {
             return Ok(BTreeSet::new());
         }
@@ -115,27 +118,13 @@ impl Host {
         Ok(held.iter().filter(|execution| counts(execution)).map(|execution| execution.id).collect())
     }
 
-    /// Ends the leases of former sessions. Called after the registration is committed: nothing more is leased to them.
-    async fn end_former_sessions(
-        &self,
-        node: NodeId,
-        session: SessionId,
-        kept: &BTreeSet<ExecutionId>,
-        is_another: bool,
-    ) -> Result<(), Fault> {
-        let reason = if is_another { "another agent replaced this one" } else { "the agent restarted" };
-        let former =
-            |execution: &Execution, lease: &Lease| lease.session != session && !kept.contains(&execution.id);
-        self.end_leases(node, reason, former).await
-    }
-
     /// Ends the leases of a node that `selects` returns true for.
     pub(super) async fn end_leases(
         &self,
         node: NodeId,
         reason: &str,
         selects: impl Fn(&Execution, &Lease) -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let now = self.parts.clock.now();
         let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
         let lost = held.into_iter().filter_map(|execution| {
@@ -151,7 +140,7 @@ impl Host {
         });
         let lost: Vec<Change> = lost.collect();
         if !lost.is_empty() {
-            self.parts.commit(lost).await?;
+            self.parts.journal.commit(lost).await?;
         }
         Ok(())
     }

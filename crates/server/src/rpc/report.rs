@@ -7,17 +7,17 @@ use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::work::Work;
-use downbeat_proto::message::{Fault, Finished, LeaseRef, Receipt, Report, ReportAnswer};
+use downbeat_proto::message::{Finished, LeaseRef, Receipt, Report, ReportAnswer};
 use tracing::info;
 
-use super::Host;
 use super::host::unavailable;
+use super::{Host, Result};
 
 /// The work of open executions, which names their declared outputs.
 type Declared = HashMap<ExecutionId, Arc<Work>>;
 
 impl Host {
-    pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer, Fault> {
+    pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer> {
         let Report { node, session, started, mut finished, free, poll } = report;
         // The slots are free even if the commit fails. Claims for them can join the same batch, which saves one commit.
         if self.parts.dispatcher.board().refresh(node, session, poll, free) {
@@ -59,7 +59,8 @@ impl Host {
                 outcome: outcome.with_declared_outputs(declared),
             });
         }
-        let outcomes = if changes.is_empty() { Vec::new() } else { self.parts.commit(changes).await? };
+        let outcomes =
+            if changes.is_empty() { Vec::new() } else { self.parts.journal.commit(changes).await? };
         // Reports of current leases are recorded. A receipt for the others would make the agent drop them.
         checked.require_known()?;
         let mut outcomes = outcomes.into_iter();
@@ -89,7 +90,7 @@ impl Host {
 
     /// Returns the work of executions that declare outputs. Reads the store only for open executions that
     /// the board does not know yet: another server has just created them.
-    async fn declared_outputs(&self, finished: &[Finished]) -> Result<Declared, Fault> {
+    async fn declared_outputs(&self, finished: &[Finished]) -> Result<Declared> {
         let mut declared = Declared::default();
         let mut unknown = Vec::new();
         {

@@ -6,20 +6,18 @@ use std::time::Duration;
 
 use downbeat_core::limits;
 use downbeat_proto::{Link, grpc};
-use hyper::rt::Executor;
 use hyper::server::conn::http2;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::connected::Connected;
 use super::intake::Intake;
-use crate::doors::{Bounds, Door, Protocol, Spawn, open, refuse};
+use crate::doors::{self, Bounds, KEEPALIVE, PortLimits, Protocol, Spawn, refuse};
 
-/// A node that is silent for this long is pinged, and disconnected if it does not respond for as long again.
-const KEEPALIVE: Duration = Duration::from_secs(20);
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
@@ -35,43 +33,24 @@ const WRONG_PORT: &str = concat!(
     r#""detail":"this is the agents' port (gRPC); REST is on the --http port, by default 4680","errors":[]}"#,
 );
 
-/// The limits of connections.
-#[derive(Clone, Copy, Debug)]
-struct ConnectionLimits {
-    bounds: Bounds,
-    /// Time limit for the first bytes, and for reading the refusal on the wrong port.
-    first_bytes: Duration,
-    /// Maximum time without a call.
-    idle: Duration,
-}
-
-impl Default for ConnectionLimits {
-    fn default() -> Self {
-        Self {
-            bounds: Bounds {
-                total: limits::AGENT_CONNECTIONS,
-                per_address: limits::AGENT_CONNECTIONS_PER_ADDRESS,
-                loopback: limits::AGENT_CONNECTIONS_LOOPBACK,
-            },
-            first_bytes: Duration::from_secs(limits::AGENT_FIRST_BYTES_S),
-            idle: Duration::from_secs(limits::AGENT_IDLE_S),
-        }
-    }
-}
+pub(crate) const LIMITS: PortLimits = PortLimits {
+    connections: Bounds {
+        total: limits::AGENT_CONNECTIONS,
+        per_address: limits::AGENT_CONNECTIONS_PER_ADDRESS,
+        loopback: limits::AGENT_CONNECTIONS_LOOPBACK,
+    },
+    first_bytes: Duration::from_secs(limits::AGENT_FIRST_BYTES_S),
+    idle: Duration::from_secs(limits::AGENT_IDLE_S),
+};
 
 /// Serves until `closing`, and then until all calls in progress have a response.
-pub(crate) async fn serve(listener: TcpListener, host: Arc<impl Link + 'static>, closing: CancellationToken) {
-    serve_with(ConnectionLimits::default(), listener, host, closing).await;
-}
-
-async fn serve_with(
-    limit: ConnectionLimits,
+pub(crate) async fn serve(
     listener: TcpListener,
     host: Arc<impl Link + 'static>,
+    port: PortLimits,
     closing: CancellationToken,
 ) {
-    let spawn = Spawn::current();
-    let mut builder = http2::Builder::new(spawn.clone());
+    let mut builder = http2::Builder::new(Spawn::current());
     builder
         .timer(TokioTimer::new())
         .keep_alive_interval(Some(KEEPALIVE))
@@ -83,39 +62,27 @@ async fn serve_with(
         .max_frame_size(limits::AGENT_FRAME_BYTES);
     let agent = grpc::service(host);
     let intake = Intake::new(limits::LARGE_MESSAGES_BYTES, limits::LARGE_MESSAGES_PER_CONNECTION_BYTES);
-    let connections = GracefulShutdown::new();
-    let mut door = Door::new(listener, "grpc", limit.bounds);
-    while let Some((stream, permit)) = door.accept(&closing).await {
+    let connection = move |protocol, stream, watcher: Watcher| {
         let connected = Connected::new(agent.clone(), intake.of_connection());
-        let (builder, watcher, closing) = (builder.clone(), connections.watcher(), closing.clone());
-        spawn.execute(async move {
-            let _permit = permit;
-            let opened = tokio::select! {
-                opened = open(stream, limit.first_bytes) => opened,
-                () = closing.cancelled() => None,
-            };
-            let stream = match opened {
-                Some((Protocol::Http2, stream)) => stream,
-                Some((Protocol::Http1, stream)) => {
-                    return refuse(stream, WRONG_PORT.as_bytes(), limit.first_bytes).await;
-                }
-                None => return,
-            };
-            let calls = connected.calls();
-            let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), connected));
+        let builder = builder.clone();
+        async move {
+            if protocol == Protocol::Http1 {
+                return refuse(stream, WRONG_PORT.as_bytes(), port.first_bytes).await;
+            }
+            let calls = connected.calls.clone();
+            let service = service_fn(move |request| connected.call(request));
+            let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 biased;
                 ended = connection => if let Err(error) = ended {
                     debug!(%error, "a connection ended with an error");
                 },
                 // No call in progress is aborted.
-                () = calls.until_idle(limit.idle) => debug!("closed a connection without calls"),
+                () = calls.until_idle(port.idle) => debug!("closed a connection without calls"),
             }
-        });
-    }
-    // New connections are refused from now on.
-    drop(door);
-    connections.shutdown().await;
+        }
+    };
+    doors::serve(listener, "grpc", port, closing, connection).await;
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use downbeat_core::run::Course;
 use downbeat_core::run::engine::Turn;
-use downbeat_core::{Applied, Change, Dice, Refusal, Timestamp};
+use downbeat_core::{Applied, Change, Dice, Refusal};
 use downbeat_store::{self as store, Store};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
@@ -20,26 +20,22 @@ use crate::journal::{CommitError, Journal};
 const RETRY: Duration = Duration::from_millis(200);
 
 pub(super) struct Actor {
-    mailbox: Mailbox,
-    course: Course,
-    journal: Journal,
-    dispatcher: Dispatcher,
-    cache: Option<Cache>,
-    store: Arc<dyn Store>,
-    clock: Clock,
-    dice: Dice,
+    pub(super) mailbox: Mailbox,
+    pub(super) course: Course,
+    pub(super) parts: ActorParts,
+    pub(super) dice: Dice,
     /// Another server took the run over.
-    is_disowned: bool,
+    pub(super) is_disowned: bool,
     /// Changes to commit before anything else, unaltered.
-    again: Vec<Change>,
+    pub(super) again: Vec<Change>,
 }
 
-/// The parts of the server that an actor uses.
 #[derive(Debug)]
 pub(crate) struct ActorParts {
     pub journal: Journal,
     pub dispatcher: Dispatcher,
     pub cache: Option<Cache>,
+    pub clock: Clock,
     pub store: Arc<dyn Store>,
 }
 
@@ -52,29 +48,6 @@ enum Uncommitted {
 }
 
 impl Actor {
-    pub(super) fn new(
-        mailbox: Mailbox,
-        course: Course,
-        again: Vec<Change>,
-        parts: ActorParts,
-        clock: Clock,
-        seed: u64,
-    ) -> Self {
-        let ActorParts { journal, dispatcher, cache, store } = parts;
-        Self {
-            mailbox,
-            course,
-            again,
-            journal,
-            dispatcher,
-            cache,
-            store,
-            clock,
-            dice: Dice::new(seed),
-            is_disowned: false,
-        }
-    }
-
     /// Runs until the run ends, is disowned, or the server stops. The last two lose nothing: the store has everything.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let again = std::mem::take(&mut self.again);
@@ -85,9 +58,9 @@ impl Actor {
             }
         }
         loop {
-            let mut changes = self.course.take_changes(self.clock.now());
-            if let Some(cache) = &self.cache {
-                cache.fill(&mut changes, self.clock.now()).await;
+            let mut changes = self.course.take_changes(self.parts.clock.now());
+            if let Some(cache) = &self.parts.cache {
+                cache.fill(&mut changes, self.parts.clock.now()).await;
             }
             let committed =
                 if changes.is_empty() { Ok(()) } else { self.commit(changes, Reserving::On, &stop).await };
@@ -102,7 +75,7 @@ impl Actor {
                 self.decide(Course::finish_turn);
                 continue;
             }
-            let pause = self.course.next_tick().map(|next| self.clock.until(next));
+            let pause = self.course.next_tick().map(|next| self.parts.clock.until(next));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -113,7 +86,7 @@ impl Actor {
                             self.take(input);
                         }
                         // Inputs come first, but they must not delay the deadline.
-                        if self.course.is_late(self.clock.now()) {
+                        if self.course.is_late(self.parts.clock.now()) {
                             self.time_passed();
                         }
                     }
@@ -146,18 +119,16 @@ impl Actor {
             (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
         loop {
             // A store that rejects the end as well must not be asked without a pause.
-            tokio::select! {
-                biased;
-                () = tokio::time::sleep(RETRY) => {}
-                () = stop.cancelled() => return false,
+            if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+                return false;
             }
-            let stored = async {
-                Ok::<_, store::Error>((self.store.run(&run).await?, self.store.executions_of(&run).await?))
-            };
+            let store = &self.parts.store;
+            let stored =
+                async { Ok::<_, store::Error>((store.run(&run).await?, store.executions_of(&run).await?)) };
             match stored.await {
                 Ok((Some(record), executions)) => {
-                    let (course, now) = (&mut self.course, self.clock.now());
-                    self.dispatcher.turn(&run, now, &mut self.dice, |turn| {
+                    let (course, now) = (&mut self.course, self.parts.clock.now());
+                    self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {
                         *course = Course::reject(plan, &record, epoch, &executions, turn);
                     });
                     return true;
@@ -189,7 +160,7 @@ impl Actor {
     fn decide(&mut self, act: impl FnOnce(&mut Course, &mut Turn<'_>)) {
         let run = self.course.run().clone();
         let course = &mut self.course;
-        self.dispatcher.turn(&run, self.clock.now(), &mut self.dice, |turn| act(course, turn));
+        self.parts.dispatcher.turn(&run, self.parts.clock.now(), &mut self.dice, |turn| act(course, turn));
     }
 
     /// Commits a turn's changes; retries while the store is unavailable.
@@ -201,11 +172,11 @@ impl Actor {
     ) -> Result<(), Uncommitted> {
         loop {
             if reserving == Reserving::On {
-                reserve(&self.dispatcher, &mut changes, self.clock.now(), &mut self.dice);
+                self.parts.dispatcher.reserve(&mut changes, self.parts.clock.now(), &mut self.dice);
             }
             let committed = tokio::select! {
                 biased;
-                committed = self.journal.commit(changes.clone()) => committed,
+                committed = self.parts.journal.commit(changes.clone()) => committed,
                 () = stop.cancelled() => return Err(Uncommitted::Disowned),
             };
             match committed {
@@ -217,16 +188,14 @@ impl Actor {
                     reserving = Reserving::Off;
                 }
                 Err(CommitError::Rejected(_)) => {
-                    release(&self.dispatcher, &mut changes);
+                    self.parts.dispatcher.release(&mut changes);
                     return Err(Uncommitted::Rejected);
                 }
                 Err(error) => {
                     warn!(%error, "cannot commit; trying again");
-                    release(&self.dispatcher, &mut changes);
-                    tokio::select! {
-                        biased;
-                        () = tokio::time::sleep(RETRY) => {}
-                        () = stop.cancelled() => return Err(Uncommitted::Disowned),
+                    self.parts.dispatcher.release(&mut changes);
+                    if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+                        return Err(Uncommitted::Disowned);
                     }
                 }
             }
@@ -242,8 +211,8 @@ impl Actor {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
-            self.dispatcher.refused(&change, &refusal);
-            release(&self.dispatcher, std::slice::from_mut(&mut change));
+            self.parts.dispatcher.refused(&change, &refusal);
+            self.parts.dispatcher.release(std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Uncommitted::Disowned),
                 // An older server has just joined, and the whole submission was refused: the rest is committed again.
@@ -282,28 +251,6 @@ pub(super) fn refused_for_nodes(
             again.push(change);
         }
     }
-    release(dispatcher, &mut again);
+    dispatcher.release(&mut again);
     again
-}
-
-/// Leases new executions to nodes that wait for work.
-pub(super) fn reserve(dispatcher: &Dispatcher, changes: &mut [Change], now: Timestamp, dice: &mut Dice) {
-    for change in changes {
-        if let Change::ExecutionsAdded { executions, .. } = change {
-            dispatcher.reserve(executions, now, dice);
-        }
-    }
-}
-
-/// Takes such leases back if their commit failed.
-pub(super) fn release(dispatcher: &Dispatcher, changes: &mut [Change]) {
-    use downbeat_core::execution::State;
-    for change in changes {
-        if let Change::ExecutionsAdded { executions, .. } = change {
-            dispatcher.board().release(executions.iter());
-            for execution in executions.iter_mut().filter(|e| matches!(e.state, State::Leased { .. })) {
-                execution.state = State::Pending { not_before: None };
-            }
-        }
-    }
 }

@@ -10,6 +10,8 @@ use downbeat_core::{Change, Timestamp};
 use downbeat_store::Store;
 use tracing::{info, warn};
 
+use crate::dispatch::added;
+
 /// The results of earlier runs, for one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -60,11 +62,7 @@ impl Cache {
 
 /// Returns pending first attempts.
 fn wanted(changes: &mut [Change]) -> impl Iterator<Item = &mut Execution> {
-    let added = changes.iter_mut().filter_map(|change| match change {
-        Change::ExecutionsAdded { executions, .. } => Some(executions),
-        _ => None,
-    });
-    added.flatten().filter(|execution| {
+    added(changes).flatten().filter(|execution| {
         execution.attempt == 1
             && execution.cache_key.is_some()
             && matches!(execution.state, State::Pending { .. })

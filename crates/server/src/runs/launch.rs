@@ -8,13 +8,12 @@ use downbeat_core::run::{Course, Gate, New, RunMade, RunRecord};
 use downbeat_core::{Refusal, level};
 use tracing::info;
 
-use super::actor::{ActorParts, refused_for_nodes, release, reserve};
+use super::actor::{ActorParts, refused_for_nodes};
 use super::cache::Cache;
 use crate::error::Error;
 use crate::parts::Parts;
 use crate::works::RunWork;
 
-/// A run to commit and start.
 pub(crate) struct Launch {
     pub made: RunMade,
     pub plan: Arc<Plan>,
@@ -26,7 +25,8 @@ impl ActorParts {
     pub(super) fn of(parts: &Parts, run: &RunRecord, plan: &Arc<Plan>) -> Self {
         let cache = Cache::of(&parts.store, run, plan);
         let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-        Self { journal, dispatcher, cache, store: Arc::clone(&parts.store) }
+        let (clock, store) = (parts.clock.clone(), Arc::clone(&parts.store));
+        Self { journal, dispatcher, cache, clock, store }
     }
 }
 
@@ -52,12 +52,12 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     }
     let works = parts.dispatcher.works();
     works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
-    reserve(&parts.dispatcher, &mut changes, now, &mut dice);
+    parts.dispatcher.reserve(&mut changes, now, &mut dice);
     let committed = parts.journal.commit(changes.clone()).await;
     let outcomes = match committed {
         Ok(outcomes) if outcomes[0].is_ok() => outcomes,
         failed => {
-            release(&parts.dispatcher, &mut changes);
+            parts.dispatcher.release(&mut changes);
             works.remove(&id);
             return Ok(failed?.swap_remove(0).map(|()| run));
         }

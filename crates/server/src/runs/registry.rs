@@ -7,18 +7,16 @@ use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::Course;
-use downbeat_core::{Change, Event};
+use downbeat_core::{Change, Dice, Event};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
 use super::actor::{Actor, ActorParts};
-use crate::clock::Clock;
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 
-/// A message to an actor.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Committed events that concern its run: a batch, and the indexes into it.
@@ -34,7 +32,6 @@ pub(crate) struct Runs {
     mailboxes: Arc<Mutex<HashMap<RunId, mpsc::UnboundedSender<Input>>>>,
     tasks: TaskTracker,
     metrics: Metrics,
-    clock: Clock,
     stop: CancellationToken,
 }
 
@@ -60,8 +57,8 @@ impl Drop for Mailbox {
 }
 
 impl Runs {
-    pub(crate) fn new(metrics: Metrics, clock: Clock, stop: CancellationToken) -> Self {
-        Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, clock, stop }
+    pub(crate) fn new(metrics: Metrics, stop: CancellationToken) -> Self {
+        Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, stop }
     }
 
     fn mailboxes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, mpsc::UnboundedSender<Input>>> {
@@ -89,26 +86,17 @@ impl Runs {
         parts: ActorParts,
         seed: u64,
     ) {
-        let run = course.run().clone();
-        let actor = Actor::new(mailbox, course, again, parts, self.clock.clone(), seed);
-        let stop = self.stop.clone();
-        let span = info_span!("run", run = %run);
-        self.tasks.spawn(actor.run(stop).instrument(span));
+        let span = info_span!("run", run = %course.run());
+        let actor = Actor { mailbox, course, parts, dice: Dice::new(seed), is_disowned: false, again };
+        self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
 
-    /// Waits until all actors have ended.
     pub(crate) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    fn send_to_all(&self, node: NodeId) {
-        for mailbox in self.mailboxes().values() {
-            // An actor that has ended needs no messages.
-            let _ = mailbox.send(Input::NodeGone(node));
-        }
-    }
-
+    /// Counts the executions that a change ends.
     fn count(&self, change: &Change) {
         match change {
             Change::ExecutionFinished { outcome, .. } => {
@@ -128,22 +116,7 @@ impl Runs {
                     self.metrics.execution_ended(execution.state.status());
                 }
             }
-            Change::NodeRegistered { .. }
-            | Change::NodeMoved { .. }
-            | Change::NodeDrainSet { .. }
-            | Change::NodeProblemsSet { .. }
-            | Change::NodeDeleted { .. }
-            | Change::RunCreated { .. }
-            | Change::RunMoved { .. }
-            | Change::RunTaken { .. }
-            | Change::RunCancelRequested { .. }
-            | Change::RunPauseSet { .. }
-            | Change::RunAdmitted { .. }
-            | Change::ExecutionLeased { .. }
-            | Change::ExecutionStarted { .. }
-            | Change::ExecutionCancelRequested { .. }
-            | Change::InstanceFailed { .. }
-            | Change::Unknown { .. } => {}
+            _ => {}
         }
     }
 }
@@ -160,7 +133,10 @@ impl Perform for Runs {
             if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
             | Change::NodeDeleted { node, .. } = event.change
             {
-                self.send_to_all(node);
+                for mailbox in self.mailboxes().values() {
+                    // An actor that has ended needs no messages.
+                    let _ = mailbox.send(Input::NodeGone(node));
+                }
             }
         }
         let mailboxes = self.mailboxes();

@@ -31,7 +31,6 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
     Ok(())
 }
 
-/// A run that is about to be taken.
 struct Taking {
     run: RunRecord,
     work: Arc<RunWork>,
@@ -60,8 +59,7 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> 
     if changes.is_empty() {
         return Ok(0);
     }
-    let outcomes = parts.journal.commit(changes).await;
-    let outcomes = outcomes.map_err(|error| store::Error::Unavailable(error.to_string()))?;
+    let outcomes = parts.journal.commit(changes).await?;
     let mut taken = 0;
     for (taking, outcome) in takings.into_iter().zip(outcomes) {
         if outcome.is_err() {

@@ -1,24 +1,31 @@
-//! Finds the run, execution, node or cluster that a request names. Data of a found object is read from the store.
+//! Finds the run, execution, node or cluster that a request names, and lists them. Data of a found object is
+//! read from the store.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use downbeat_api::Names;
+use downbeat_core::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
-use downbeat_core::node::NodeRecord;
+use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::shown::shown;
+use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, ServerRecord, Tally};
 
 use super::Service;
 use crate::caller::Caller;
-use crate::error::{Conflict, Error, Noun};
+use crate::error::{Conflict, Noun, Result};
+
+/// Up to this many missing hostnames are read one by one; for more, one query reads the whole cluster.
+const ONE_BY_ONE: usize = 8;
 
 impl Service {
-    pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord, Error> {
+    pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
         Ok(self.parts.store.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
-    /// Returns the run, if it has not ended.
-    pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord, Error> {
+    pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord> {
         let run = self.run(caller, id).await?;
         if run.live.is_ended() {
             return Err(Conflict::RunEnded(run.id.clone(), run.state()).into());
@@ -26,25 +33,20 @@ impl Service {
         Ok(run)
     }
 
-    pub async fn execution(&self, _caller: &Caller, id: &str) -> Result<Execution, Error> {
+    pub async fn execution(&self, _caller: &Caller, id: &str) -> Result<Execution> {
         let missing = || Noun::Execution(id.to_owned());
         let parsed = ExecutionId::from_str(id).map_err(|_| missing())?;
         Ok(self.parts.store.execution(parsed).await?.ok_or_else(missing)?)
     }
 
     /// Returns the cluster with this name or id; without a name, the default cluster.
-    pub async fn cluster(&self, _caller: &Caller, name_or_id: Option<&str>) -> Result<ClusterId, Error> {
+    pub async fn cluster(&self, _caller: &Caller, name_or_id: Option<&str>) -> Result<ClusterId> {
         let Some(name) = name_or_id else { return Ok(ClusterId::DEFAULT) };
         Ok(self.parts.store.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
     }
 
     /// Returns the node with this id, or with this hostname in a cluster.
-    pub async fn node(
-        &self,
-        caller: &Caller,
-        name_or_id: &str,
-        cluster: Option<&str>,
-    ) -> Result<NodeRecord, Error> {
+    pub async fn node(&self, caller: &Caller, name_or_id: &str, cluster: Option<&str>) -> Result<NodeRecord> {
         let id = self.node_id(caller, name_or_id, cluster).await?;
         if let Some(node) = self.parts.store.node(id).await? {
             return Ok(node);
@@ -56,15 +58,71 @@ impl Service {
     }
 
     /// Returns the id that a node has or would have; the node need not exist.
-    pub async fn node_id(
-        &self,
-        caller: &Caller,
-        name_or_id: &str,
-        cluster: Option<&str>,
-    ) -> Result<NodeId, Error> {
+    pub async fn node_id(&self, caller: &Caller, name_or_id: &str, cluster: Option<&str>) -> Result<NodeId> {
         match NodeId::from_str(name_or_id) {
             Ok(id) => Ok(id),
             Err(_) => Ok(NodeId::derive(self.cluster(caller, cluster).await?, name_or_id)),
         }
+    }
+    pub async fn runs(&self, _caller: &Caller, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
+        Ok(self.parts.store.runs(filter, page).await?)
+    }
+
+    pub async fn executions(
+        &self,
+        _caller: &Caller,
+        filter: &ExecutionFilter,
+        page: Page,
+    ) -> Result<Listed<Execution>> {
+        Ok(self.parts.store.executions(filter, page).await?)
+    }
+
+    pub async fn nodes(&self, _caller: &Caller, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
+        Ok(self.parts.store.nodes(cluster).await?)
+    }
+
+    pub async fn deleted_nodes(&self, _caller: &Caller) -> Result<Vec<Tombstone>> {
+        Ok(self.parts.store.tombstones(None).await?)
+    }
+
+    pub async fn events(&self, _caller: &Caller, filter: &EventFilter, most: u32) -> Result<Vec<Event>> {
+        Ok(self.parts.store.events(filter, most).await?)
+    }
+
+    /// Returns how many runs, executions and nodes are in each state.
+    pub async fn tally(&self, _caller: &Caller) -> Result<Tally> {
+        Ok(self.parts.store.tally().await?)
+    }
+
+    pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>> {
+        Ok(self.parts.store.servers().await?)
+    }
+    /// Returns the hostnames of a run's nodes: its targets, and the nodes of its placed executions.
+    pub(crate) async fn names<'a>(
+        &self,
+        run: &RunRecord,
+        executions: impl IntoIterator<Item = &'a Execution>,
+    ) -> Result<Names> {
+        let store = &self.parts.store;
+        let mut names = Names::of_run(run);
+        let nodes = executions.into_iter().filter_map(Execution::node);
+        let missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();
+        if missing.len() <= ONE_BY_ONE {
+            for id in missing {
+                if let Some(node) = store.node(id).await? {
+                    names.insert(id, node.description.hostname);
+                } else if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
+                    names.insert(id, deleted.hostname);
+                }
+            }
+        } else {
+            for deleted in store.tombstones(None).await? {
+                names.insert(deleted.node, deleted.hostname);
+            }
+            for node in store.nodes(Some(run.cluster)).await? {
+                names.insert(node.id, node.description.hostname);
+            }
+        }
+        Ok(names)
     }
 }

@@ -1,24 +1,20 @@
-//! Owns [`Service`]: the handle on one server's parts. Each operation is one of its methods.
+//! Owns [`Service`]: the handle on one server's parts, and whether it is ready. Each operation is one of its methods.
 
 use std::sync::Arc;
 
 use downbeat_core::Timestamp;
-use downbeat_core::ids::{ExecutionId, ServerId};
+use downbeat_core::ids::ServerId;
 use downbeat_store::Store;
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
-use crate::journal::Feed;
-use crate::metrics::{self, Metrics};
+use crate::metrics;
 use crate::parts::Parts;
 use crate::replica::Following;
-use crate::settings::Settings;
 
 /// One server, as users and programs see it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Service {
-    pub(super) parts: Parts,
+    pub(crate) parts: Parts,
 }
 
 impl Service {
@@ -30,29 +26,13 @@ impl Service {
         &self.parts.store
     }
 
-    pub fn feed(&self) -> &Feed {
-        &self.parts.feed
-    }
-
-    pub fn metrics(&self) -> &Metrics {
-        &self.parts.metrics
-    }
-
     pub(crate) async fn figures(&self) -> String {
         metrics::update(&self.parts).await;
         self.parts.metrics.encode()
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.parts.settings
-    }
-
     pub fn server_id(&self) -> ServerId {
         self.parts.server
-    }
-
-    pub fn server_name(&self) -> &str {
-        &self.parts.name
     }
 
     /// Returns the time that all servers agree on.
@@ -61,20 +41,12 @@ impl Service {
     }
 
     pub fn started_at(&self) -> Timestamp {
-        self.parts.started_at
-    }
-
-    pub(crate) fn span(&self) -> &Span {
-        &self.parts.span
+        self.parts.itself.started_at
     }
 
     /// Cancelled when open streams have to end: the server stops, or a replica replaces the copy that they read.
-    pub fn streams(&self) -> CancellationToken {
+    pub(crate) fn streams(&self) -> CancellationToken {
         self.replica().map_or_else(|| self.parts.closing.clone(), Following::streams)
-    }
-
-    pub(crate) fn parts(&self) -> &Parts {
-        &self.parts
     }
 
     /// Returns what a replica knows of its primary; `None` on a primary.
@@ -82,8 +54,31 @@ impl Service {
         self.parts.replica.as_ref()
     }
 
-    /// Returns a receiver of executions whose output has grown.
-    pub fn output_grown(&self) -> broadcast::Receiver<ExecutionId> {
-        self.parts.outputs.grown()
+    /// Returns whether the server can handle requests; if not, the reason.
+    pub async fn readiness(&self) -> Result<(), String> {
+        if self.parts.closing.is_cancelled() {
+            return Err("the server is stopping".to_owned());
+        }
+        self.store_problem().await.map_or(Ok(()), Err)?;
+        self.replica().map_or(Ok(()), |replica| replica.readiness(self.now()))
+    }
+
+    /// Returns why the store is not usable now, or `None`.
+    pub(crate) async fn store_problem(&self) -> Option<String> {
+        if let Err(error) = self.parts.store.health().await {
+            return Some(error.to_string());
+        }
+        if self.replica().is_some() {
+            // A replica commits nothing and sends no heartbeats.
+            return None;
+        }
+        let signs = self.parts.last_sign.is_fresh(self.parts.settings.server_stale_after.0);
+        let silent = || (!signs).then(|| "the store does not respond".to_owned());
+        self.parts.journal.store_problem().or_else(silent)
+    }
+
+    pub(crate) fn nodes_with_problems(&self) -> u64 {
+        let board = self.parts.dispatcher.board();
+        board.nodes().filter(|node| !node.problems.is_empty()).count() as u64
     }
 }

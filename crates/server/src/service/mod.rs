@@ -1,25 +1,19 @@
-//! Owns the server's service: all operations that users and programs can call, over any transport. One file
-//! per operation.
+//! Owns the server's service: all operations that users and programs can call, over any transport.
 
-mod cancel;
-mod delete;
-mod drain;
 mod find;
 mod handle;
-mod health;
-mod list;
+mod nodes;
 mod patience;
-mod pause;
 mod plan;
 mod retry;
+mod runs;
 mod submit;
 mod waits;
 
-pub use drain::Drain;
 pub use handle::Service;
+pub use nodes::Drain;
 pub use retry::{Redo, Retry};
 pub use submit::{Submit, Submitted};
-pub(crate) use waits::NodeWaits;
 
 #[cfg(test)]
 mod tests;

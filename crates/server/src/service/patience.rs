@@ -5,13 +5,13 @@ use std::time::Duration;
 use downbeat_core::{Applied, Change};
 
 use super::Service;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// How long a request waits for the store.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits for a read from the store, with a time limit.
-pub(super) async fn read_in_time<T>(reading: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(super) async fn read_in_time<T>(reading: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(PATIENCE, reading).await.unwrap_or_else(|_| {
         let seconds = PATIENCE.as_secs();
         Err(Error::Unavailable(format!(
@@ -21,7 +21,7 @@ pub(super) async fn read_in_time<T>(reading: impl Future<Output = Result<T, Erro
 }
 
 /// Waits for a change, with a time limit. After the limit it may still take effect.
-pub(super) async fn change_in_time<T>(work: impl Future<Output = T>) -> Result<T, Error> {
+pub(super) async fn change_in_time<T>(work: impl Future<Output = T>) -> Result<T> {
     tokio::time::timeout(PATIENCE, work).await.map_err(|_| {
         let seconds = PATIENCE.as_secs();
         Error::Unavailable(format!(
@@ -34,7 +34,7 @@ pub(super) async fn change_in_time<T>(work: impl Future<Output = T>) -> Result<T
 impl Service {
     /// Waits until this server knows all changes that any server has committed: a job targets every
     /// registered node, whichever server registered it.
-    pub(super) async fn catch_up(&self) -> Result<(), Error> {
+    pub(super) async fn catch_up(&self) -> Result<()> {
         if !self.parts.store.is_shared() {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Service {
         read_in_time(reached).await
     }
 
-    pub(super) async fn commit_one(&self, change: Change) -> Result<Applied, Error> {
+    pub(super) async fn commit_one(&self, change: Change) -> Result<Applied> {
         Ok(change_in_time(self.parts.journal.commit_one(change)).await??)
     }
 }

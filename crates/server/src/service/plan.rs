@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use downbeat_api::NodeReason;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::NodeRecord;
-use downbeat_core::plan::{Plan, resolve, silent_nodes};
+use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::run::{Resolved, RunRecord};
 use downbeat_core::spec::Definition;
 use downbeat_core::{expr, limits};
 
 use super::Service;
 use crate::caller::Caller;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 impl Service {
     /// Creates the plan of a definition, and returns the result of `show`. Starts nothing.
@@ -22,7 +23,7 @@ impl Service {
         definition: Definition,
         params: &Params,
         show: impl FnOnce(Plan) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         self.catch_up().await?;
         let params = expr::resolve_params(&definition, params).map_err(Error::Params)?;
         let cluster = self.cluster(caller, definition.cluster.as_deref()).await?;
@@ -34,7 +35,7 @@ impl Service {
         &self,
         run: RunRecord,
         show: impl FnOnce(Plan) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let definition = Arc::clone(&run.definition);
         let nodes = run.resolved.nodes.len();
         let make = move || {
@@ -58,9 +59,10 @@ impl Service {
 
     /// Returns the run's nodes that are stale, offline or deleted now, by hostname, each with the
     /// consequence for its steps.
-    pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<(String, &'static str)> {
+    pub fn silent_nodes(&self, resolved: &Resolved) -> Vec<NodeReason> {
         let board = self.parts.dispatcher.board();
-        silent_nodes(resolved, |id| board.node(id).map(|node| node.status))
+        let silent = resolved.silent_nodes(|id| board.node(id).map(|node| node.status));
+        silent.into_iter().map(NodeReason::from).collect()
     }
 
     pub(super) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
@@ -74,7 +76,7 @@ impl Service {
         definition: Arc<Definition>,
         params: &Params,
         show: impl FnOnce(Plan) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
         let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
@@ -93,8 +95,8 @@ impl Service {
         &self,
         definition: &Definition,
         nodes: usize,
-        make: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        make: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
         let steps = definition.steps().count();
         if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
             make()

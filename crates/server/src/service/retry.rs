@@ -13,7 +13,7 @@ use downbeat_core::spec::Entry;
 use super::patience::read_in_time;
 use super::{Service, Submitted};
 use crate::caller::Caller;
-use crate::error::{Conflict, Error, Noun};
+use crate::error::{Conflict, Noun, Result};
 use crate::runs::Launch;
 
 /// Which part of a run to execute again.
@@ -28,7 +28,6 @@ pub enum Redo {
     From(String),
 }
 
-/// A request to retry a run.
 #[derive(Clone, Debug)]
 pub struct Retry {
     pub run: RunId,
@@ -38,7 +37,7 @@ pub struct Retry {
 
 impl Service {
     /// Creates a run that reuses the successful results of an ended one.
-    pub async fn retry(&self, caller: &Caller, retry: Retry) -> Result<Submitted, Error> {
+    pub async fn retry(&self, caller: &Caller, retry: Retry) -> Result<Submitted> {
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
@@ -70,7 +69,7 @@ impl Service {
 }
 
 /// Returns the index of the entry that a name or a step number refers to.
-fn find_entry(run: &RunRecord, task: &str) -> Result<EntryIx, Error> {
+fn find_entry(run: &RunRecord, task: &str) -> Result<EntryIx> {
     let definition = &run.definition;
     if let Some(entry) = entry_named(definition, task) {
         return Ok(entry);

@@ -13,10 +13,9 @@ use tracing::Instrument;
 use super::Service;
 use super::patience::{change_in_time, read_in_time};
 use crate::caller::Caller;
-use crate::error::{Conflict, Error};
+use crate::error::{Conflict, Error, Result};
 use crate::runs::{Launch, launch};
 
-/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct Submit {
     pub definition: Definition,
@@ -38,7 +37,7 @@ pub struct Submitted {
 impl Service {
     /// Creates a run, and starts it in the same commit. If the caller disconnects before the plan is
     /// created, nothing happens.
-    pub async fn submit(&self, caller: &Caller, submit: Submit) -> Result<Submitted, Error> {
+    pub async fn submit(&self, caller: &Caller, submit: Submit) -> Result<Submitted> {
         self.check_level(submit.definition.level())?;
         self.catch_up().await?;
         let cluster = read_in_time(self.cluster(caller, submit.definition.cluster.as_deref())).await?;
@@ -51,7 +50,7 @@ impl Service {
     }
 
     /// Refuses a run that an older server on this store would execute wrongly if it took the run over.
-    pub(super) fn check_level(&self, level: u32) -> Result<(), Error> {
+    pub(super) fn check_level(&self, level: u32) -> Result<()> {
         if self.parts.level.reaches(level) {
             return Ok(());
         }
@@ -66,7 +65,7 @@ impl Service {
         params: Params,
         idempotency_key: Option<String>,
     ) -> RunMade {
-        let now = self.parts.clock.now();
+        let now = self.now();
         RunMade {
             id: RunId::from(self.parts.chance.dice().uuid_at(now)),
             cluster,
@@ -83,7 +82,7 @@ impl Service {
     }
 
     /// Launches a run even if the caller disconnects: a committed run needs an actor.
-    pub(super) async fn create(&self, new: Launch) -> Result<Submitted, Error> {
+    pub(super) async fn create(&self, new: Launch) -> Result<Submitted> {
         let parts = self.parts.clone();
         let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span());
         let launched = change_in_time(launched).await?;

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use downbeat_api::Waiting;
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
-use downbeat_core::node::{Health, NodeWait, WaitFacts};
+use downbeat_core::node::{NodeWait, WaitFacts};
 use downbeat_core::run::RunRecord;
 use jiff::SignedDuration;
 
 use super::Service;
-use crate::dispatch::Obstacle;
-use crate::error::{Error, Noun};
+use crate::error::{Noun, Result};
 
 /// A node counts as silent after one and a half heartbeat intervals: before that, its next heartbeat may just be due.
 const MISSED: (u32, u32) = (3, 2);
@@ -21,6 +21,12 @@ const MISSED: (u32, u32) = (3, 2);
 pub(crate) struct NodeWaits {
     pub(crate) hostname: String,
     pub(crate) wait: NodeWait,
+}
+
+impl From<NodeWaits> for Waiting {
+    fn from(NodeWaits { hostname, wait }: NodeWaits) -> Self {
+        Self { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
+    }
 }
 
 impl Service {
@@ -40,22 +46,16 @@ impl Service {
     }
 
     /// Returns why a pending execution waits, per node.
-    pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Obstacle>, Error> {
+    pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Waiting>> {
         if execution.pinned.is_some() {
-            let waits = self.node_waits(&[execution]).await?;
-            let obstacle = |NodeWaits { hostname, wait }: NodeWaits| Obstacle {
-                node: hostname,
-                reason: wait.to_string(),
-                cause: Some(wait.cause()),
-            };
-            return Ok(waits.into_values().map(obstacle).collect());
+            return Ok(self.node_waits(&[execution]).await?.into_values().map(Waiting::from).collect());
         }
-        let now = self.parts.clock.now();
+        let now = self.now();
         if let State::Pending { not_before: Some(at) } = execution.state
             && at > now
         {
             let reason = format!("an attempt failed; the next one starts at {at}");
-            return Ok(vec![Obstacle { node: "-".to_owned(), reason, cause: Some("retry") }]);
+            return Ok(vec![Waiting { node: "-".to_owned(), reason, cause: Some("retry".to_owned()) }]);
         }
         let works = self.parts.dispatcher.works();
         match works.find(&execution.of, self.parts.store.as_ref()).await? {
@@ -69,8 +69,8 @@ impl Service {
     pub(crate) async fn node_waits(
         &self,
         executions: &[&Execution],
-    ) -> Result<HashMap<ExecutionId, NodeWaits>, Error> {
-        let now = self.parts.clock.now();
+    ) -> Result<HashMap<ExecutionId, NodeWaits>> {
+        let now = self.now();
         let mut facts = Vec::new();
         {
             let board = self.parts.dispatcher.board();
@@ -83,7 +83,7 @@ impl Service {
             }
         }
         self.fill_silence(facts.iter_mut().map(|(_, node, _, facts)| (*node, facts)).collect()).await?;
-        let health = self.health();
+        let health = self.parts.settings.health();
         let wait = |(execution, _, hostname, facts): (ExecutionId, NodeId, String, WaitFacts)| {
             let wait = NodeWait::of(&facts, &health)?;
             Some((execution, NodeWaits { hostname, wait }))
@@ -92,8 +92,8 @@ impl Service {
     }
 
     /// Reads from the store which nodes are silent, unless every wait is already explained.
-    async fn fill_silence(&self, mut facts: Vec<(NodeId, &mut WaitFacts)>) -> Result<(), Error> {
-        let health = self.health();
+    async fn fill_silence(&self, mut facts: Vec<(NodeId, &mut WaitFacts)>) -> Result<()> {
+        let health = self.parts.settings.health();
         facts.retain(|(_, facts)| match NodeWait::of(facts, &health) {
             None => true,
             Some(wait) => matches!(wait, NodeWait::Silent { .. } | NodeWait::Busy { .. }),
@@ -101,7 +101,7 @@ impl Service {
         if facts.is_empty() {
             return Ok(());
         }
-        let now = self.parts.clock.now();
+        let now = self.now();
         let (more, of) = MISSED;
         let missed = self.parts.settings.heartbeat_interval.0 * more / of;
         let missed = SignedDuration::try_from(missed).unwrap_or(SignedDuration::MAX);
@@ -117,10 +117,5 @@ impl Service {
             facts.silent_for = silent.get(&node).copied();
         }
         Ok(())
-    }
-
-    fn health(&self) -> Health {
-        let settings = &self.parts.settings;
-        Health { stale_after: settings.node_stale_after.0, offline_after: settings.node_offline_after.0 }
     }
 }

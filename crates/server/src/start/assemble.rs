@@ -21,7 +21,7 @@ use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving, Sweeper};
+use crate::nodes::{Heartbeats, Serving, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following};
@@ -31,7 +31,6 @@ use crate::service::Service;
 use crate::settings::Settings;
 use crate::surroundings::{Chance, Surroundings};
 
-/// The input for starting a server.
 pub(super) struct Order {
     pub(super) settings: Settings,
     pub(super) name: String,
@@ -48,24 +47,23 @@ pub(super) struct Doors {
 /// Starts a server on a store of its own. Everything that it spawns logs in the current span.
 pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Server, StartError> {
     let (mut server, doors) = base(order, store, None).await?;
-    let (parts, stopping) = (server.parts.clone(), server.stopping.clone());
-    let (http, grpc) = (server.http_addr.to_string(), server.grpc_addr.to_string());
-    let member = Arc::new(Membership::join(parts.clone(), http, grpc).await?);
+    let (parts, stopping) = (server.service.parts.clone(), server.stopping.clone());
+    let member = Arc::new(Membership::join(parts.clone()).await?);
     server.signing = Some(spawn(Arc::clone(&member).send_heartbeats(stopping.clone())));
     member.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
     spawn(parts.dispatcher.clone().run(journal, clock, seed, stopping.clone()));
     spawn(parts.admission.clone().run(parts.clone(), stopping.clone()));
-    spawn(Sweeper::new(parts.clone()).run(stopping.clone()));
+    spawn(sweep(parts.clone(), stopping.clone()));
     spawn(member.watch(stopping.clone()));
     spawn(prune(parts.clone(), stopping));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
-        let host = Arc::clone(&server.host);
+        let host = Arc::new(Host::new(parts.clone()));
         server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
-        server.listeners.push(spawn(rpc::serve(doors.grpc, host, parts.closing.clone())));
+        server.listeners.push(spawn(rpc::serve(doors.grpc, host, rpc::LIMITS, parts.closing.clone())));
         let (http, grpc) = (server.http_addr, server.grpc_addr);
         info!(id = %parts.server, store = parts.store.name(), %http, %grpc, "listening");
     }
@@ -76,7 +74,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
 pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Server, StartError> {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(&copy);
     let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
-    let parts = server.parts.clone();
+    let parts = server.service.parts.clone();
     parts.metrics.start_from(&parts.store.tally().await?);
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
@@ -85,7 +83,7 @@ pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Serv
         if let Some(doors) = doors {
             let door = Arc::new(Door::new(parts.clone(), following));
             server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
-            server.listeners.push(spawn(rpc::serve(doors.grpc, door, parts.closing.clone())));
+            server.listeners.push(spawn(rpc::serve(doors.grpc, door, rpc::LIMITS, parts.closing.clone())));
         }
     }
     let primary = parts.settings.replica_of.first().cloned().unwrap_or_default();
@@ -117,7 +115,7 @@ async fn base(
     let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone());
     let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
-    let runs = Runs::new(metrics.clone(), clock.clone(), stopping.clone());
+    let runs = Runs::new(metrics.clone(), stopping.clone());
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
         performers = vec![Arc::new(dispatcher.clone()), Arc::new(admission.clone()), Arc::new(runs.clone())];
@@ -136,19 +134,19 @@ async fn base(
     );
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
+    let itself = ServerRecord {
+        id: server,
+        name,
+        http: http_addr.to_string(),
+        grpc: grpc_addr.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: clock.now(),
+        seen_at: clock.now(),
+        level: level::LEVEL,
+    };
     let following = is_copied.map(|is_copied| {
-        let itself = ServerRecord {
-            id: server,
-            name: name.clone(),
-            http: http_addr.to_string(),
-            grpc: grpc_addr.to_string(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at: clock.now(),
-            seen_at: clock.now(),
-            level: level::LEVEL,
-        };
         let primary = settings.replica_of.first().cloned().unwrap_or_default();
-        Following::new(itself, primary, is_copied, last_seq, closing.clone())
+        Following::new(primary, is_copied, last_seq, closing.clone())
     });
     let parts = Parts {
         heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
@@ -162,8 +160,7 @@ async fn base(
         metrics,
         settings: Arc::new(settings),
         server,
-        name: name.into(),
-        started_at: clock.now(),
+        itself: Arc::new(itself),
         clock,
         chance,
         last_sign: LastSign::default(),
@@ -175,9 +172,7 @@ async fn base(
         span: Span::current(),
     };
     let server = Server {
-        service: Service::new(parts.clone()),
-        host: Arc::new(Host::new(parts.clone())),
-        parts,
+        service: Service::new(parts),
         http_addr,
         grpc_addr,
         found_nothing: last_seq == 0,
@@ -199,7 +194,8 @@ fn address(listener: Option<&TcpListener>, configured: SocketAddr) -> SocketAddr
 }
 
 async fn serve_http(listener: TcpListener, service: Service) {
-    let hosts = http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.settings().allowed_hosts);
-    let closing = service.parts().closing.clone();
-    http::serve(listener, http::router(service, hosts), http::PortLimits::default(), closing).await;
+    let hosts =
+        http::Hosts::new(listener.local_addr().ok(), &hostname(), &service.parts.settings.allowed_hosts);
+    let closing = service.parts.closing.clone();
+    http::serve(listener, http::router(service, hosts), http::LIMITS, closing).await;
 }

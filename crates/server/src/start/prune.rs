@@ -13,15 +13,9 @@ use crate::parts::Parts;
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 const PRUNE_MOST: u32 = 200;
 
-/// Removes old runs until `stop` is cancelled.
 pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);
-    loop {
-        tokio::select! {
-            biased;
-            () = tokio::time::sleep(PRUNE_EVERY) => {}
-            () = stop.cancelled() => return,
-        }
+    while stop.run_until_cancelled(tokio::time::sleep(PRUNE_EVERY)).await.is_some() {
         // Without retention, or with one longer than the calendar, no run is removed; the other cleanup still runs.
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);

@@ -8,15 +8,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::parts::Parts;
 use crate::rpc::Host;
 use crate::service::Service;
 
 #[derive(Debug)]
 pub struct Server {
     pub(super) service: Service,
-    pub(super) parts: Parts,
-    pub(super) host: Arc<Host>,
     pub(super) http_addr: SocketAddr,
     pub(super) grpc_addr: SocketAddr,
     pub(super) found_nothing: bool,
@@ -45,7 +42,7 @@ impl Server {
 
     /// Returns the calls for agents, independent of the transport.
     pub fn link(&self) -> Arc<dyn Link> {
-        Arc::clone(&self.host) as Arc<dyn Link>
+        Arc::new(Host::new(self.service.parts.clone()))
     }
 
     pub fn service(&self) -> &Service {
@@ -55,21 +52,22 @@ impl Server {
     /// Stops the server: refuses new requests, finishes those in progress, and writes all submitted changes.
     pub async fn stop(self) {
         info!("stopping");
-        self.parts.closing.cancel();
-        self.parts.dispatcher.board().drop_polls();
-        let grace = self.parts.settings.shutdown_grace.0;
+        let parts = self.service.parts;
+        parts.closing.cancel();
+        parts.dispatcher.board().drop_polls();
+        let grace = parts.settings.shutdown_grace.0;
         for listener in self.listeners {
             let abort = listener.abort_handle();
             if tokio::time::timeout(grace, listener).await.is_err() {
                 warn!(
                     "requests were still in progress after {}; they are aborted",
-                    self.parts.settings.shutdown_grace
+                    parts.settings.shutdown_grace
                 );
                 abort.abort();
             }
         }
         self.stopping.cancel();
-        self.parts.runs.ended().await;
+        parts.runs.ended().await;
         self.journal_stop.cancel();
         // Its last batch is written when the task ends.
         let _ = self.journal.await;
@@ -77,10 +75,10 @@ impl Server {
             // A heartbeat in progress must not undo the removal.
             let _ = tokio::time::timeout(grace, signing).await;
         }
-        if let Err(error) = self.parts.store.remove_server(self.parts.server).await {
+        if let Err(error) = parts.store.remove_server(parts.server).await {
             warn!(%error, "cannot remove this server from the store");
         }
-        self.parts.store.close().await;
+        parts.store.close().await;
         info!("stopped");
     }
 }

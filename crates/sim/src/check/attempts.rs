@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use downbeat_core::execution::{Execution, Lease, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::plan::StepIx;
+use downbeat_core::work::Parent;
 use downbeat_core::{Change, Event};
 
 /// One attempt, as of the last applied event.
@@ -24,6 +25,26 @@ pub(super) struct Attempt {
 
 /// An instance of a step: on a node, for an item, or placed.
 pub(super) type Instance = (RunId, StepIx, Option<NodeId>, Option<u32>);
+
+/// Returns the instance of an execution.
+pub(super) fn instance_of(execution: &Execution) -> Instance {
+    (execution.run().clone(), StepIx(execution.step()), execution.pinned, execution.item())
+}
+
+/// Returns the leases that a change grants.
+pub(super) fn granted(change: &Change) -> Vec<(&RunId, ExecutionId, Lease)> {
+    match change {
+        Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => vec![(run, *execution, *lease)],
+        Change::ExecutionsAdded { run, executions, .. } => {
+            let leased = |each: &Execution| match each.state {
+                State::Leased { lease, .. } => Some((run, each.id, lease)),
+                _ => None,
+            };
+            executions.iter().filter_map(leased).collect()
+        }
+        _ => Vec::new(),
+    }
+}
 
 impl Attempt {
     pub(super) fn instance(&self) -> Instance {

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
-use downbeat_store::{EventFilter, Events, Executions, MemoryStore, Nodes, Page, RunFilter, Runs};
+use downbeat_core::{Change, Event, Timestamp};
+use downbeat_store::{
+    EventFilter, Events, ExecutionFilter, Executions, MemoryStore, Nodes, Page, RunFilter, Runs,
+};
+use jiff::SignedDuration;
 
 use super::feed;
 use crate::cluster::Cluster;
 use crate::seed::Broken;
 use crate::truth::Truth;
+
+const NEVER_FAILS: &str = "the memory store does not fail";
 
 pub(crate) struct Evidence {
     pub(crate) events: Vec<Event>,
@@ -43,31 +48,40 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) async fn of(store: &MemoryStore) -> Self {
-        let mut nodes = store.nodes(None).await.expect("the memory store does not fail");
+        let mut nodes = store.nodes(None).await.expect(NEVER_FAILS);
         for node in &mut nodes {
             node.seen_at = node.registered_at;
         }
         let all = Page { limit: u32::MAX, offset: 0 };
-        let runs = store.runs(&RunFilter::default(), all).await.expect("the memory store does not fail").rows;
-        let executions = store.executions(&downbeat_store::ExecutionFilter::default(), all).await;
+        let runs = store.runs(&RunFilter::default(), all).await.expect(NEVER_FAILS).rows;
+        let executions = store.executions(&ExecutionFilter::default(), all).await.expect(NEVER_FAILS).rows;
         Self {
             nodes,
             runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),
-            executions: executions
-                .expect("the memory store does not fail")
-                .rows
-                .into_iter()
-                .map(|each| (each.id, each))
-                .collect(),
+            executions: executions.into_iter().map(|each| (each.id, each)).collect(),
         }
     }
 }
 
+/// The largest error of a server's estimate of the store's clock: half of the slowest response that it accepts.
+pub(super) const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(250);
+
 impl Evidence {
+    /// Returns the true time at which an event was committed.
+    pub(super) fn committed_at(&self, event: &Event) -> Option<Timestamp> {
+        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
+        self.truth.commits.get(index).copied()
+    }
+
+    /// Returns the last heartbeat of a node that was recorded by then.
+    pub(super) fn last_heard(&self, node: NodeId, by: Timestamp) -> Option<Timestamp> {
+        let renewals = self.truth.renewals.iter().filter(|one| one.node == node && one.applied <= by);
+        renewals.map(|one| one.at).max()
+    }
+
     pub(crate) async fn gather(cluster: &Cluster, broken: Option<Broken>) -> Self {
         let store = &cluster.memory;
-        let mut events =
-            store.events(&EventFilter::default(), u32::MAX).await.expect("the memory store does not fail");
+        let mut events = store.events(&EventFilter::default(), u32::MAX).await.expect(NEVER_FAILS);
         if broken == Some(Broken::FeedGap) {
             events.retain(|event| event.seq % 17 != 0);
         }
@@ -83,9 +97,9 @@ impl Evidence {
             truth.counts.executions = tables.executions.len() as u64;
             for event in &events {
                 match event.change {
-                    downbeat_core::Change::ExecutionLost { .. } => truth.counts.lost += 1,
-                    downbeat_core::Change::RunTaken { .. } => truth.counts.takeovers += 1,
-                    downbeat_core::Change::NodeDeleted { .. } => truth.counts.deletions += 1,
+                    Change::ExecutionLost { .. } => truth.counts.lost += 1,
+                    Change::RunTaken { .. } => truth.counts.takeovers += 1,
+                    Change::NodeDeleted { .. } => truth.counts.deletions += 1,
                     _ => {}
                 }
             }
@@ -94,7 +108,7 @@ impl Evidence {
         });
         cluster.world.truth(|left| left.counts = truth.counts);
         Self {
-            last_seq: store.last_seq().await.expect("the memory store does not fail"),
+            last_seq: store.last_seq().await.expect(NEVER_FAILS),
             replayed: feed::replay(&events).await,
             events,
             plans,

@@ -22,40 +22,38 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Feed);
     for (expected, event) in (1..).zip(&evidence.events) {
         if event.seq != expected {
-            findings.add(format_args!("event {expected} is missing; {} follows", event.seq));
+            findings.add(format!("event {expected} is missing; {} follows", event.seq));
             break;
         }
     }
     if evidence.events.last().map_or(0, |event| event.seq) != evidence.last_seq {
-        findings.add(format_args!("the feed does not end with the last event, {}", evidence.last_seq));
+        findings.add(format!("the feed does not end with the last event, {}", evidence.last_seq));
     }
     let replayed = match &evidence.replayed {
         Ok(replayed) => replayed,
         Err(why) => {
-            findings.add(format_args!("the feed cannot be replayed: {why}"));
+            findings.add(format!("the feed cannot be replayed: {why}"));
             return findings;
         }
     };
     let tables = &evidence.tables;
     for (id, run) in &tables.runs {
         if replayed.runs.get(id) != Some(run) {
-            findings.add(format_args!("replayed, run {id} is {:?}, not {run:?}", replayed.runs.get(id)));
+            findings.add(format!("replayed, run {id} is {:?}, not {run:?}", replayed.runs.get(id)));
         }
     }
     for (id, execution) in &tables.executions {
         if replayed.executions.get(id) != Some(execution) {
             let other = replayed.executions.get(id);
-            findings.add(format_args!("replayed, execution {id} is {other:?}, not {execution:?}"));
+            findings.add(format!("replayed, execution {id} is {other:?}, not {execution:?}"));
         }
     }
     if replayed.nodes != tables.nodes {
-        findings.add(format_args!(
-            "after the replay the nodes are {:?}, expected {:?}",
-            replayed.nodes, tables.nodes
-        ));
+        findings
+            .add(format!("after the replay the nodes are {:?}, expected {:?}", replayed.nodes, tables.nodes));
     }
     if (replayed.runs.len(), replayed.executions.len()) != (tables.runs.len(), tables.executions.len()) {
-        findings.add(format_args!("the replayed tables have extra rows"));
+        findings.add("the replayed tables have extra rows".to_owned());
     }
     findings
 }

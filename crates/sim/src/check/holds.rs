@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Change;
-use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::run::RunState;
-use downbeat_core::work::Parent;
 
+use super::attempts::granted;
 use super::evidence::Evidence;
 use super::{Checker, Findings};
 
@@ -27,20 +26,23 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         holders.apply(&event.change, &mut findings);
     }
     if !holders.held.is_empty() && holders.active.is_empty() {
-        findings.add(format_args!("{} nodes are held, but no run is active", holders.held.len()));
+        findings.add(format!("{} nodes are held, but no run is active", holders.held.len()));
     }
     findings
 }
 
 impl Holders {
     fn apply(&mut self, change: &Change, findings: &mut Findings) {
+        for (run, execution, lease) in granted(change) {
+            self.lease(run, execution, lease.node, findings);
+        }
         match change {
             Change::RunAdmitted { run, limit, nodes, .. } => {
                 if let Some(limit) = limit
                     && self.active.len() >= *limit as usize
                 {
                     let active = self.active.len();
-                    findings.add(format_args!(
+                    findings.add(format!(
                         "{run} is admitted while {active} runs are active; the limit is {limit}"
                     ));
                 }
@@ -48,7 +50,7 @@ impl Holders {
                     let holder = self.held.insert(*node, run.clone());
                     let busy_elsewhere = self.leased.values().find(|(other, at)| at == node && other != run);
                     if let Some(other) = holder.as_ref().or(busy_elsewhere.map(|(other, _)| other)) {
-                        findings.add(format_args!("{run} takes {node}, where {other} is"));
+                        findings.add(format!("{run} takes {node}, where {other} is"));
                     }
                 }
                 self.active.insert(run.clone());
@@ -63,16 +65,6 @@ impl Holders {
                 }
                 Some(_) | None => {}
             },
-            Change::ExecutionsAdded { run, executions, .. } => {
-                for execution in executions {
-                    if let Execution { state: State::Leased { lease, .. }, id, .. } = execution {
-                        self.lease(run, *id, lease.node, findings);
-                    }
-                }
-            }
-            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
-                self.lease(run, *execution, lease.node, findings);
-            }
             // Deleting a node ends everything on it. A node that registers again under its name is free.
             Change::NodeDeleted { node, .. } => {
                 self.held.remove(node);
@@ -89,7 +81,7 @@ impl Holders {
         if let Some(holder) = self.held.get(&node)
             && holder != run
         {
-            findings.add(format_args!("{execution} of {run} is leased to {node}, which {holder} holds"));
+            findings.add(format!("{execution} of {run} is leased to {node}, which {holder} holds"));
         }
         self.leased.insert(execution, (run.clone(), node));
     }

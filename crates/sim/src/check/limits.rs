@@ -8,10 +8,9 @@ use downbeat_core::execution::{Lease, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::spec::{Limit, Limits};
-use downbeat_core::work::Parent;
 use downbeat_core::{Change, Event, Timestamp};
 
-use super::attempts::AttemptLog;
+use super::attempts::{AttemptLog, granted};
 use super::evidence::Evidence;
 use super::{Checker, Findings};
 use crate::truth::Process;
@@ -29,21 +28,10 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 fn per_node(findings: &mut Findings, evidence: &Evidence) {
     let mut log = AttemptLog::default();
     for event in &evidence.events {
-        let mut leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> = Vec::new();
-        match &event.change {
-            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
-                if let Some(attempt) = log.attempts.get(execution) {
-                    leased.push((run, attempt.step, *execution, *lease));
-                }
-            }
-            Change::ExecutionsAdded { run, executions, .. } => {
-                let new_leased = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                let new_leased = new_leased
-                    .filter_map(|each| Some((run, StepIx(each.step()), each.id, *each.state.lease()?)));
-                leased.extend(new_leased);
-            }
-            _ => {}
-        }
+        let step_of = |id| evidence.tables.executions.get(&id).map(|each| StepIx(each.step()));
+        let leased = granted(&event.change).into_iter();
+        let leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> =
+            leased.filter_map(|(run, id, lease)| Some((run, step_of(id)?, id, lease))).collect();
         for (index, (run, step, id, lease)) in leased.iter().enumerate() {
             let plan = &evidence.plans[*run];
             let rule = plan.placement(*step).filter(|_| plan.is_placed(*step));
@@ -59,7 +47,7 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
             let same_change = leased[..index].iter().filter(|other| counts(other.1, &other.3)).count();
             let holds = 1 + held + same_change;
             if holds > most as usize {
-                findings.add(format_args!(
+                findings.add(format!(
                     "{id} of step {step}: its node has {holds} attempts of the run; the limit is {most}"
                 ));
             }
@@ -82,45 +70,30 @@ fn named(findings: &mut Findings, events: &[Event]) {
     let mut known: BTreeMap<ExecutionId, &Arc<Limits>> = BTreeMap::new();
     let mut given: BTreeMap<ExecutionId, Given> = BTreeMap::new();
     for event in events {
-        let mut leased: Vec<(ExecutionId, Timestamp, &RunId)> = Vec::new();
         match &event.change {
             Change::RunCreated { run, .. } => {
                 homes.insert(&run.id, run.cluster);
             }
-            Change::ExecutionsAdded { run, executions, .. } => {
+            Change::ExecutionsAdded { executions, .. } => {
                 known.extend(executions.iter().filter_map(|each| Some((each.id, each.limits.as_ref()?))));
-                let new_leased = executions.iter().filter(|each| each.state.status() == Status::Leased);
-                leased.extend(
-                    new_leased.filter_map(|each| Some((each.id, each.state.lease()?.granted_at, run))),
-                );
-            }
-            Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
-                leased.push((*execution, lease.granted_at, run));
             }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
                 given.entry(*execution).and_modify(|given| given.is_over = true);
             }
             _ => {}
         }
-        for (id, at, run) in leased {
+        for (run, id, Lease { granted_at: at, .. }) in granted(&event.change) {
             let (Some(limits), Some(&cluster)) = (known.get(&id), homes.get(run)) else { continue };
             for (key, limit) in limits.iter() {
                 let count =
                     given.values().filter(|each| each.cluster == cluster && counts(each, key, *limit, at));
-                let (count, most) = (count.count(), most(*limit));
+                let (count, most) = (count.count(), limit.most());
                 if count >= most as usize {
-                    findings
-                        .add(format_args!("{id} is leased while {count} have `{key}`; the limit is {most}"));
+                    findings.add(format!("{id} is leased while {count} have `{key}`; the limit is {most}"));
                 }
             }
             given.insert(id, Given { cluster, limits: Arc::clone(limits), at, is_over: false });
         }
-    }
-}
-
-fn most(limit: Limit) -> u32 {
-    match limit {
-        Limit::AtOnce(most) | Limit::Rate(most, _) => most,
     }
 }
 
@@ -145,7 +118,7 @@ fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
         if let Some(most) = plan.definition.max_parallel
             && open().count() > most as usize
         {
-            findings.add(format_args!("{} of {run} are open at once; the limit is {most}", open().count()));
+            findings.add(format!("{} of {run} are open at once; the limit is {most}", open().count()));
         }
         for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
             let Some(most) = entry.each.as_ref().and_then(|each| each.max_parallel) else { continue };
@@ -153,9 +126,8 @@ fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
             let items: BTreeSet<Option<u32>> = of_entry.map(|attempt| attempt.item).collect();
             if items.len() > most as usize {
                 let items = items.len();
-                findings.add(format_args!(
-                    "{items} items of entry {number} of {run} are open; the limit is {most}"
-                ));
+                findings
+                    .add(format!("{items} items of entry {number} of {run} are open; the limit is {most}"));
             }
         }
     }
@@ -177,7 +149,7 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
                 let count = processes.iter().filter(running).count();
                 if count > most {
                     let id = process.identity;
-                    findings.add(format_args!(
+                    findings.add(format!(
                         "n{agent} runs {count} {what} at once when {id} starts; the limit is {most}"
                     ));
                 }
@@ -189,6 +161,7 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
 #[cfg(test)]
 mod tests {
     use downbeat_core::ids::ServerId;
+    use downbeat_core::work::Parent;
     use downbeat_store::conformance::make::{
         added, at, created, execution, execution_id, finished, lease, pending, run_id,
     };

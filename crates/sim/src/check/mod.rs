@@ -67,8 +67,8 @@ impl Findings {
         Self { checker, found: Vec::new() }
     }
 
-    fn add(&mut self, what: fmt::Arguments<'_>) {
-        self.found.push(Violation { checker: self.checker, what: what.to_string() });
+    fn add(&mut self, what: String) {
+        self.found.push(Violation { checker: self.checker, what });
     }
 }
 

@@ -7,11 +7,8 @@ use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
 use jiff::SignedDuration;
 
-use super::evidence::Evidence;
+use super::evidence::{CLOCK_DOUBT, Evidence};
 use super::{Checker, Findings};
-
-/// The largest error of a server's estimate of the store's clock; see `terms`.
-const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(250);
 
 /// The installation that owns a node.
 struct Owner {
@@ -30,8 +27,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         SignedDuration::try_from(evidence.stale_after).expect("durations are short") - CLOCK_DOUBT;
     let mut owners: BTreeMap<NodeId, Owner> = BTreeMap::new();
     for event in &evidence.events {
-        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        let Some(at) = evidence.truth.commits.get(index).copied() else { continue };
+        let Some(at) = evidence.committed_at(event) else { continue };
         match &event.change {
             Change::NodeRegistered { registration } => {
                 let node = registration.node;
@@ -40,13 +36,11 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                     && former.digest != digest
                     && former.status == NodeStatus::Online
                 {
-                    let renewals = evidence.truth.renewals.iter();
-                    let heard =
-                        renewals.filter(|one| one.node == node && one.applied <= at).map(|one| one.at);
-                    let heard = heard.max().unwrap_or(former.registered).max(former.registered);
+                    let heard = evidence.last_heard(node, at).unwrap_or(former.registered);
+                    let heard = heard.max(former.registered);
                     if at < heard + stale_after {
                         let number = evidence.hosts.get(&node);
-                        findings.add(format_args!(
+                        findings.add(format!(
                             "n{number:?} was seen at {heard}, but another installation got its name at {at}"
                         ));
                     }

@@ -1,7 +1,7 @@
 //! Checks the order of attempts by the feed: one attempt at a time, retries and resends only as the rules allow,
 //! barriers, dependencies and conditions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{NodeId, RunId};
@@ -10,7 +10,7 @@ use downbeat_core::run::RunState;
 use downbeat_core::spec::{Condition, Delivery};
 use downbeat_core::{Change, limits};
 
-use super::attempts::{Attempt, AttemptLog, Instance};
+use super::attempts::{Attempt, AttemptLog, Instance, instance_of};
 use super::evidence::Evidence;
 use super::{Checker, Findings};
 
@@ -25,8 +25,7 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
                 before.entry(attempt.instance()).or_default().push(attempt);
             }
             for execution in executions {
-                let instance = (run.clone(), StepIx(execution.step()), execution.pinned, execution.item());
-                let former = before.get(&instance).map_or(&[][..], Vec::as_slice);
+                let former = before.get(&instance_of(execution)).map_or(&[][..], Vec::as_slice);
                 one_after_the_other(&mut findings, execution, former);
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
             }
@@ -45,14 +44,14 @@ fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &
     let (id, step) = (execution.id, execution.step());
     if let Some(open) = former.iter().find(|attempt| attempt.is_open()) {
         let number = open.number;
-        findings.add(format_args!(
+        findings.add(format!(
             "{id}, attempt {} of step {step}, is added while attempt {number} is {}",
             execution.attempt, open.status
         ));
     }
     let last = former.iter().map(|attempt| attempt.number).max().unwrap_or(0);
     if execution.attempt != last + 1 {
-        findings.add(format_args!("{id} is attempt {} of step {step} after {last}", execution.attempt));
+        findings.add(format!("{id} is attempt {} of step {step} after {last}", execution.attempt));
     }
 }
 
@@ -60,7 +59,7 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
     let Some(last) = former.last() else { return };
     let (id, step) = (execution.id, StepIx(execution.step()));
     if last.is_final {
-        findings.add(format_args!("{id} is retried although step {step} failed for good"));
+        findings.add(format!("{id} is retried although step {step} failed for good"));
     }
     let count = |statuses: &[Status]| {
         u32::try_from(former.iter().filter(|each| statuses.contains(&each.status)).count())
@@ -71,19 +70,19 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
             let allowed = plan.task(step).retry.map_or(0, |rule| rule.max);
             let failed = count(&[Status::Failed]);
             if failed > allowed {
-                findings.add(format_args!("{id} is retried after {failed} failures; {allowed} are allowed"));
+                findings.add(format!("{id} is retried after {failed} failures; {allowed} are allowed"));
             }
         }
         Status::Lost | Status::Cancelled => {
             let lost = count(&[Status::Lost, Status::Cancelled]);
             if plan.steps[step].delivery == Delivery::AtMostOnce {
-                findings.add(format_args!("{id} is resent, but step {step} runs at most once"));
+                findings.add(format!("{id} is resent, but step {step} runs at most once"));
             } else if lost > limits::RESENDS_AFTER_LOSS {
-                findings.add(format_args!("{id} is resent after {lost} losses"));
+                findings.add(format!("{id} is resent after {lost} losses"));
             }
         }
         Status::Succeeded | Status::Skipped => {
-            findings.add(format_args!("{id} is retried after an attempt that is {}", last.status));
+            findings.add(format!("{id} is retried after an attempt that is {}", last.status));
         }
         // Reported above.
         Status::Pending | Status::Leased | Status::Running => {}
@@ -92,16 +91,14 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
 
 /// Checks that a run that ended has nothing open, and a record of every instance.
 fn check_complete(findings: &mut Findings, plan: &Plan, run: &RunId, log: &AttemptLog) {
-    let mut instances: Vec<Instance> = Vec::new();
+    let mut instances: BTreeSet<Instance> = BTreeSet::new();
     for attempt in log.of(run) {
         if attempt.is_open() {
             let (step, status) = (attempt.step, attempt.status);
-            findings.add(format_args!("{run} ended while an attempt of step {step} is {status}"));
+            findings.add(format!("{run} ended while an attempt of step {step} is {status}"));
         }
-        instances.push(attempt.instance());
+        instances.insert(attempt.instance());
     }
-    instances.sort();
-    instances.dedup();
     for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
         let of_entry = |(_, step, _, _): &&Instance| plan.steps[*step].entry == number;
         let recorded: Vec<&Instance> = instances.iter().filter(of_entry).collect();
@@ -115,7 +112,7 @@ fn check_complete(findings: &mut Findings, plan: &Plan, run: &RunId, log: &Attem
         };
         if recorded.len() != expected {
             let recorded = recorded.len();
-            findings.add(format_args!(
+            findings.add(format!(
                 "{run} ended with records of {recorded} instances of entry {number}; it has {expected}"
             ));
         }
@@ -163,13 +160,13 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     for &before in &pass.after {
         for open in attempts.iter().filter(|attempt| in_pass(attempt, before) && attempt.is_open()) {
             let (earlier, later) = (open.step, execution.step());
-            findings.add(format_args!("{id} of step {later} starts while step {earlier} is {}", open.status));
+            findings.add(format!("{id} of step {later} starts while step {earlier} is {}", open.status));
         }
     }
     for &after in &pass.before {
         let began = |attempt: &&&Attempt| in_pass(attempt, after) && attempt.status != Status::Skipped;
         if let Some(later) = attempts.iter().find(began) {
-            findings.add(format_args!("{id} of step {} starts after step {}", execution.step(), later.step));
+            findings.add(format!("{id} of step {} starts after step {}", execution.step(), later.step));
         }
     }
     let on_this_node = |attempt: &&&Attempt| {
@@ -177,8 +174,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
     };
     for leaf in attempts.iter().filter(on_this_node) {
         if leaf.step < number && leaf.is_open() {
-            findings
-                .add(format_args!("{id} starts while leaf {} of its branch is {}", leaf.step, leaf.status));
+            findings.add(format!("{id} starts while leaf {} of its branch is {}", leaf.step, leaf.status));
         }
     }
     let is_first = !attempts.iter().any(|attempt| in_pass(attempt, own));
@@ -187,15 +183,14 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
             |attempt: &&&Attempt| plan.passes[pass_of(plan, attempt.step, attempt.pinned)].wave == pass.wave;
         let failed = failed_nodes(plan, attempts);
         if failed > budget && !attempts.iter().any(|attempt| begun(&attempt)) {
-            findings.add(format_args!(
+            findings.add(format!(
                 "{id} starts wave {wave} after {failed} nodes failed; max_failures is {budget}"
             ));
         }
     }
     if is_first && !met(plan, step.entry, attempts) {
         let condition = entry.condition;
-        findings
-            .add(format_args!("{id} of step {} starts although {condition:?} is not met", execution.step()));
+        findings.add(format!("{id} of step {} starts although {condition:?} is not met", execution.step()));
     }
 }
 
@@ -206,10 +201,8 @@ fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
         nodes.is_none_or(|nodes| nodes.iter().any(|index| Some(plan.node(*index).id) == node))
     };
     let mut passes = (0..).map(PassIx).zip(&plan.passes);
-    passes
-        .find(|(pass, of)| of.entry == entry && has(*pass))
-        .map(|(pass, _)| pass)
-        .expect("every instance belongs to a pass")
+    let own = passes.find(|(pass, of)| of.entry == entry && has(*pass));
+    own.expect("every instance belongs to a pass").0
 }
 
 /// Returns how many nodes failed for good in a step without a failure handler.
@@ -218,14 +211,9 @@ fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
         let step = &plan.steps[step];
         [step.condition, plan.entries[step.entry].condition].contains(&Some(Condition::OnFailure))
     };
-    let failed = last(attempts.iter().copied().filter(|attempt| !handles(attempt.step)));
-    let mut nodes: Vec<Option<NodeId>> = failed
-        .into_iter()
-        .filter(|(_, status)| is_failed(*status))
-        .map(|((_, _, node, _), _)| node)
-        .collect();
-    nodes.sort();
-    nodes.dedup();
+    let ends = last(attempts.iter().copied().filter(|attempt| !handles(attempt.step)));
+    let failed = ends.iter().filter(|(_, status)| is_failed(**status));
+    let nodes: BTreeSet<Option<NodeId>> = failed.map(|((_, _, node, _), _)| *node).collect();
     u32::try_from(nodes.len()).expect("nodes are bounded")
 }
 
@@ -267,33 +255,27 @@ fn end(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> End {
     }
 }
 
-fn met(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> bool {
-    let entry_number = entry;
-    let entry = &plan.entries[entry];
-    let ends = |entries: &[EntryIx]| -> Vec<End> {
-        entries.iter().map(|before| end(plan, *before, attempts)).collect()
-    };
+fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
+    let entry = &plan.entries[number];
     match plan.shape {
         Shape::Graph => {
-            let ends = ends(&entry.after);
+            let mut ends = entry.after.iter().map(|before| end(plan, *before, attempts));
             match entry.condition {
                 Some(Condition::Always) => true,
-                Some(Condition::OnFailure) => ends.contains(&End::Failed),
-                Some(Condition::OnSuccess) | None => ends.iter().all(|end| *end == End::Succeeded),
+                Some(Condition::OnFailure) => ends.any(|end| end == End::Failed),
+                Some(Condition::OnSuccess) | None => ends.all(|end| end == End::Succeeded),
             }
         }
         Shape::List => {
-            let earlier: Vec<EntryIx> = EntryIx::first(entry_number.0).collect();
-            let failed = ends(&earlier).contains(&End::Failed);
+            let any_failed = |first: usize| {
+                let mut entries = (0..).map(EntryIx).zip(&plan.entries).take(first);
+                entries.any(|(entry, _)| end(plan, entry, attempts) == End::Failed)
+            };
             match entry.condition {
                 // In a rollout, the earlier waves have run all entries.
-                Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => {
-                    let all: Vec<EntryIx> =
-                        (0..).map(EntryIx).zip(&plan.entries).map(|(entry, _)| entry).collect();
-                    !ends(&all).contains(&End::Failed)
-                }
-                Some(Condition::OnSuccess) => !failed,
-                Some(Condition::OnFailure) => failed,
+                Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => !any_failed(usize::MAX),
+                Some(Condition::OnSuccess) => !any_failed(number.get()),
+                Some(Condition::OnFailure) => any_failed(number.get()),
                 Some(Condition::Always) | None => true,
             }
         }

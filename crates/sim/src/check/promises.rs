@@ -15,7 +15,7 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
     let tables = &evidence.tables;
     for run in &evidence.truth.accepted {
         if !tables.runs.contains_key(run) {
-            findings.add(format_args!("run {run} was accepted but does not exist"));
+            findings.add(format!("run {run} was accepted but does not exist"));
         }
     }
     for run in tables.runs.values().filter(|run| !run.live.is_ended()) {
@@ -26,7 +26,7 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
             .map(|each| format!("{} (step {}, {})", each.id, each.step(), each.state.status()))
             .collect();
         let (id, state, owner) = (&run.id, run.state(), run.live.owner);
-        findings.add(format_args!("run {id} of {owner} is {state}; open: {}", open.join(", ")));
+        findings.add(format!("run {id} of {owner} is {state}; open: {}", open.join(", ")));
     }
     findings
 }
@@ -40,7 +40,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             let count = applied.entry(*execution).or_default();
             *count += 1;
             if *count > 1 {
-                findings.add(format_args!("{execution} has {count} applied results"));
+                findings.add(format!("{execution} has {count} applied results"));
             }
             check_origin(&mut findings, evidence, *execution, outcome);
         }
@@ -55,8 +55,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
         if !kept {
             let (id, at, received) = (held.execution, receipt.at, receipt.outcome.verdict);
             let state = stored.map(|execution| &execution.state);
-            findings
-                .add(format_args!("{id}: {received:?} was acknowledged at {at}, but the state is {state:?}"));
+            findings.add(format!("{id}: {received:?} was acknowledged at {at}, but the state is {state:?}"));
         }
     }
     for execution in tables.executions.values().filter(|execution| execution.reused.is_none()) {
@@ -64,16 +63,14 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             continue;
         };
         let Some(received_at) = outcome.received_at else {
-            findings
-                .add(format_args!("{}: the time at which its result was received is missing", execution.id));
+            findings.add(format!("{}: the time at which its result was received is missing", execution.id));
             continue;
         };
         let (started, finished) = (outcome.started_at, outcome.finished_at);
         let latest = received_at.max(lease.granted_at);
         if !(lease.granted_at <= started && started <= finished && finished <= latest) {
             let (id, granted) = (execution.id, lease.granted_at);
-            findings
-                .add(format_args!("{id}: granted {granted}, ran {started} to {finished}, received {latest}"));
+            findings.add(format!("{id}: granted {granted}, ran {started} to {finished}, received {latest}"));
         }
     }
     for held in &evidence.truth.kept {
@@ -82,8 +79,7 @@ pub(super) fn results(evidence: &Evidence) -> Findings {
             && lease.token == held.token
             && reason == "the agent restarted"
         {
-            findings
-                .add(format_args!("{id} is lost because {reason}, but its result was on the agent's disk"));
+            findings.add(format!("{id} is lost because {reason}, but its result was on the agent's disk"));
         }
     }
     findings
@@ -114,6 +110,6 @@ fn check_origin(findings: &mut Findings, evidence: &Evidence, execution: Executi
     if !brought_about && !unbegun {
         let seen: Vec<_> = evidence.truth.of(execution).collect();
         let verdict = outcome.verdict;
-        findings.add(format_args!("{execution} {verdict:?} on {host:?}, but the processes were {seen:?}"));
+        findings.add(format!("{execution} {verdict:?} on {host:?}, but the processes were {seen:?}"));
     }
 }

@@ -4,11 +4,8 @@ use downbeat_core::Change;
 use jiff::SignedDuration;
 
 use super::attempts::AttemptLog;
-use super::evidence::Evidence;
+use super::evidence::{CLOCK_DOUBT, Evidence};
 use super::{Checker, Findings};
-
-/// The largest error of a server's estimate of the store's clock: half of the slowest response that it accepts.
-const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(250);
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Terms);
@@ -24,16 +21,12 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         if !["the lease expired", "the node went offline"].contains(&reason.as_str()) {
             continue;
         }
-        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        let Some(ended) = evidence.truth.commits.get(index).copied() else { continue };
+        let Some(ended) = evidence.committed_at(event) else { continue };
         let Some(lease) = log.attempts.get(execution).and_then(|attempt| attempt.lease) else { continue };
-        let renewals = evidence.truth.renewals.iter();
-        let last =
-            renewals.filter(|one| one.node == lease.node && one.applied <= ended).map(|one| one.at).max();
-        let valid = last.unwrap_or(lease.granted_at).max(lease.granted_at) + term;
+        let last = evidence.last_heard(lease.node, ended).unwrap_or(lease.granted_at);
+        let valid = last.max(lease.granted_at) + term;
         if ended < valid {
-            findings
-                .add(format_args!("{execution}: the lease was valid until {valid} but was ended at {ended}"));
+            findings.add(format!("{execution}: the lease was valid until {valid} but was ended at {ended}"));
         }
     }
     findings

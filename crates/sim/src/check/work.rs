@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_core::execution::Status;
+use downbeat_core::Timestamp;
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::plan::StepIx;
 use downbeat_core::spec::OnDisconnect;
-use downbeat_core::{Change, Timestamp};
 
-use super::attempts::Instance;
+use super::attempts::{Instance, granted, instance_of};
 use super::evidence::Evidence;
 use super::{Checker, Findings};
 use crate::truth::Process;
@@ -25,19 +24,9 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 fn leases(evidence: &Evidence) -> BTreeMap<ExecutionId, (Timestamp, Option<usize>)> {
     let mut leases = BTreeMap::new();
     for event in &evidence.events {
-        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        let Some(at) = evidence.truth.commits.get(index).copied() else { continue };
-        match &event.change {
-            Change::ExecutionLeased { execution, lease, .. } => {
-                leases.insert(*execution, (at, evidence.hosts.get(&lease.node).copied()));
-            }
-            Change::ExecutionsAdded { executions, .. } => {
-                for each in executions.iter().filter(|each| each.state.status() == Status::Leased) {
-                    let host = each.state.lease().and_then(|lease| evidence.hosts.get(&lease.node).copied());
-                    leases.insert(each.id, (at, host));
-                }
-            }
-            _ => {}
+        let Some(at) = evidence.committed_at(event) else { continue };
+        for (_, execution, lease) in granted(&event.change) {
+            leases.insert(execution, (at, evidence.hosts.get(&lease.node).copied()));
         }
     }
     leases
@@ -48,12 +37,11 @@ fn with_a_lease(findings: &mut Findings, evidence: &Evidence) {
     for process in &evidence.truth.processes {
         let id = process.identity;
         match leases.get(&id.execution) {
-            None => findings.add(format_args!("n{} ran {id}, which was never leased", process.agent)),
+            None => findings.add(format!("n{} ran {id}, which was never leased", process.agent)),
             Some((at, host)) if *at > process.begun || *host != Some(process.agent) => {
                 let (agent, begun) = (process.agent, process.begun);
-                findings.add(format_args!(
-                    "n{agent} ran {id} at {begun}, but {host:?} has had the lease since {at}"
-                ));
+                findings
+                    .add(format!("n{agent} ran {id} at {begun}, but {host:?} has had the lease since {at}"));
             }
             Some(_) => {}
         }
@@ -66,9 +54,7 @@ fn never_twice(findings: &mut Findings, evidence: &Evidence) {
         let id = process.identity;
         if !seen.insert((id.execution, id.attempt)) {
             let (agent, session) = (process.agent, process.incarnation);
-            findings.add(format_args!(
-                "{id} was started twice, the second time by session {session} of n{agent}"
-            ));
+            findings.add(format!("{id} was started twice, the second time by session {session} of n{agent}"));
         }
     }
 }
@@ -81,16 +67,14 @@ fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
         let Some(execution) = evidence.tables.executions.get(&process.identity.execution) else { continue };
         let task = evidence.plans[execution.run()].task(StepIx(execution.step()));
         if task.on_disconnect == Some(OnDisconnect::Stop) {
-            let instance =
-                (execution.run().clone(), StepIx(execution.step()), execution.pinned, execution.item());
-            instances.entry(instance).or_default().push(process);
+            instances.entry(instance_of(execution)).or_default().push(process);
         }
     }
     for processes in instances.values() {
         for pair in processes.windows(2) {
             if !pair[0].orphaned && pair[0].ended.is_none_or(|ended| ended > pair[1].begun) {
                 let (former, next) = (pair[0], pair[1]);
-                findings.add(format_args!(
+                findings.add(format!(
                     "{} on n{} until {:?} overlaps with {} on n{} from {}, which is not allowed",
                     former.identity, former.agent, former.ended, next.identity, next.agent, next.begun
                 ));

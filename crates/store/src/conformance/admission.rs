@@ -5,22 +5,14 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::run::{RunLive, RunRecord, RunStage, RunState};
-use downbeat_core::work::Parent;
+use downbeat_core::run::{RunLive, RunStage, RunState};
 
 use super::Snapshot;
 use super::copies::copy;
-use super::make::{
-    SERVER, added, admitted, apply, at, commit, created, execution, execution_id, finished, lease, leased,
-    living, moved, node, pending, refuse, run, run_id, server,
-};
+use super::make::*;
 use crate::port::Store;
 
 const START: [RunState; 2] = [RunState::Starting, RunState::Running];
-
-async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
-    store.run(&run_id(number)).await.unwrap().expect("the run exists")
-}
 
 fn held(holds: &[(u32, u32)]) -> Vec<(NodeId, RunId)> {
     holds.iter().map(|&(on, by)| (node(on), run_id(by))).collect()
@@ -31,8 +23,7 @@ fn queued(number: u32, max_pending: u32) -> Change {
 }
 
 fn given(run: u32, execution: u32, on: u32) -> Change {
-    let (run, execution) = (run_id(run), execution_id(execution));
-    Change::ExecutionLeased { of: Parent::Run(run), execution, lease: lease(1, on) }
+    granted(run, execution, lease(1, on))
 }
 
 pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
@@ -46,14 +37,17 @@ pub async fn a_run_is_paused_and_resumed_until_it_ends(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     refuse(&store, set(1, false, 9), Refusal::WrongState).await;
     apply(&store, &[set(1, true, 9)]).await;
-    assert_eq!(read(&store, 1).await, living(1, RunLive { paused_at: Some(at(9)), ..RunLive::new(SERVER) }));
+    assert_eq!(
+        read_run(&store, 1).await,
+        living(1, RunLive { paused_at: Some(at(9)), ..RunLive::new(SERVER) })
+    );
     refuse(&store, set(1, true, 10), Refusal::WrongState).await;
     // A paused run still moves, because its running work ends.
     apply(&store, &[moved(1, &START, 11)]).await;
-    assert_eq!(read(&store, 1).await.live.paused_at, Some(at(9)));
+    assert_eq!(read_run(&store, 1).await.live.paused_at, Some(at(9)));
     let outcomes = commit(&store, &[set(1, false, 12), set(1, false, 13)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
-    assert_eq!(read(&store, 1).await.live.paused_at, None);
+    assert_eq!(read_run(&store, 1).await.live.paused_at, None);
     apply(&store, &[moved(1, &[RunState::Terminating, RunState::Cancelled], 14)]).await;
     refuse(&store, set(1, true, 15), Refusal::WrongState).await;
 }
@@ -85,11 +79,10 @@ pub async fn a_run_is_let_in_once_by_its_owner_while_it_waits(store: Arc<dyn Sto
     refuse(&store, admitted(2, None, &[1]), Refusal::WrongState).await;
     let by_owner =
         || Change::RunAdmitted { run: run_id(1), epoch: 2, limit: None, nodes: vec![], at: at(15) };
-    let outcomes = commit(&store, &[by_owner(), by_owner()]).await.outcomes;
-    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
+    assert_eq!(commit(&store, &[by_owner(), by_owner()]).await.outcomes, [Ok(()), Err(Refusal::WrongState)]);
     let expected =
         RunLive { stage: RunStage::Admitted, admitted_at: Some(at(15)), epoch: 2, ..RunLive::new(server(2)) };
-    assert_eq!(read(&store, 1).await, living(1, expected));
+    assert_eq!(read_run(&store, 1).await, living(1, expected));
     assert_eq!(store.holds().await.unwrap(), []);
 }
 
@@ -132,7 +125,7 @@ pub async fn a_run_takes_all_its_nodes_or_none(store: Arc<dyn Store>) {
     assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1)]));
     refuse(&store, admitted(2, None, &[3, 2]), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.holds().await.unwrap(), held(&[(1, 1), (2, 1)]));
-    assert_eq!(read(&store, 2).await, run(2));
+    assert_eq!(read_run(&store, 2).await, run(2));
     // Two in one batch: the first gets the nodes.
     let outcomes = commit(&store, &[admitted(3, None, &[3, 4]), admitted(4, None, &[4])]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::NodeHeld(run_id(3)))]);
@@ -145,14 +138,7 @@ pub async fn a_run_does_not_take_a_node_that_another_uses(store: Arc<dyn Store>)
         vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending()), execution(3, 1, leased(3, 1))];
     apply(&store, &[added(1, executions)]).await;
     refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;
-    let started = Change::ExecutionStarted {
-        of: Parent::Run(run_id(1)),
-        execution: execution_id(1),
-        token: lease(1, 1).token,
-        at: at(21),
-        received_at: None,
-    };
-    apply(&store, &[started, finished(1, 3, 3, Verdict::Succeeded)]).await;
+    apply(&store, &[started(1, 1, 1, 21), finished(1, 3, 3, Verdict::Succeeded)]).await;
     refuse(&store, admitted(2, None, &[2, 1]), Refusal::NodeHeld(run_id(1))).await;
     assert_eq!(store.holds().await.unwrap(), []);
     // Ended executions, pending ones and the run's own do not prevent it.

@@ -6,31 +6,20 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{State, Verdict};
 use downbeat_core::run::RunState;
-use downbeat_core::work::Parent;
 
-use super::make::{
-    SERVER, added, apply, at, commit, created, execution, execution_id, finished, lease, leased, moved,
-    pending, registered, run_id, server, session, token,
-};
+use super::make::*;
 use super::snapshot::{Snapshot, fill};
 use crate::memory::MemoryStore;
 use crate::port::{Committed, EventFilter, Store};
 
 pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>) {
-    let (run, execution_1) = (run_id(1), execution_id(1));
     let batch = [
         moved(1, &[RunState::Terminating, RunState::Completed], 9),
         finished(1, 1, 1, Verdict::Succeeded),
-        Change::ExecutionStarted {
-            of: Parent::Run(run.clone()),
-            execution: execution_1,
-            token: token(1),
-            at: at(8),
-            received_at: None,
-        },
-        Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: execution_1, lease: lease(1, 1) },
+        started(1, 1, 1, 8),
+        granted(1, 1, lease(1, 1)),
         added(1, vec![execution(1, 1, pending())]),
-        Change::RunCancelRequested { run, by: "ada".to_owned(), at: at(7) },
+        Change::RunCancelRequested { run: run_id(1), by: "ada".to_owned(), at: at(7) },
         created(1),
         registered(1, session(1), 6),
     ];
@@ -68,8 +57,7 @@ pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
         moved(1, &[Running], 6),
         moved(1, &[Terminating], 7),
     ];
-    let outcomes = commit(&store, &batch).await.outcomes;
-    assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
+    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
     let run = store.run(&run_id(1)).await.unwrap().unwrap();
     assert_eq!((run.state(), run.live.started_at), (Terminating, Some(at(6))));
 }
@@ -77,51 +65,21 @@ pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
 pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn Store>) {
     fill(&store).await;
     let before = Snapshot::of(&store).await;
-    let (run, epoch, why) = (run_id(1), 7, || "why".to_owned());
-    let execution_9 = execution_id(9);
+    let (run, epoch) = (run_id(1), 7);
+    let new = vec![execution(50, 1, pending())];
     let refused = vec![
         created(1),
         Change::RunTaken { run: run.clone(), owner: server(3), epoch: 9, at: at(90) },
-        Change::RunCancelRequested { run: run_id(2), by: why(), at: at(90) },
-        Change::ExecutionsAdded {
-            run: run.clone(),
-            epoch,
-            executions: vec![execution(50, 1, pending())],
-            at: at(90),
-        },
+        Change::RunCancelRequested { run: run_id(2), by: "ada".to_owned(), at: at(90) },
+        Change::ExecutionsAdded { run, epoch, executions: new, at: at(90) },
         added(1, vec![execution(51, 1, pending()), execution(9, 1, pending())]),
-        Change::ExecutionLeased { of: Parent::Run(run.clone()), execution: execution_9, lease: lease(90, 1) },
-        Change::ExecutionStarted {
-            of: Parent::Run(run.clone()),
-            execution: execution_9,
-            token: token(90),
-            at: at(90),
-            received_at: None,
-        },
+        granted(1, 9, lease(90, 1)),
+        started(1, 9, 90, 90),
         finished(1, 9, 90, Verdict::Succeeded),
-        Change::ExecutionLost {
-            of: Parent::Run(run.clone()),
-            execution: execution_9,
-            token: token(90),
-            silence: None,
-            reason: why(),
-            at: at(90),
-        },
-        Change::ExecutionCancelRequested {
-            run: run.clone(),
-            execution: execution_9,
-            epoch,
-            reason: why(),
-            at: at(90),
-        },
-        Change::ExecutionGivenUp {
-            run: run.clone(),
-            execution: execution_9,
-            epoch,
-            error: why(),
-            at: at(90),
-        },
-        Change::ExecutionSkipped { run, execution: execution_9, epoch, reason: why(), at: at(90) },
+        lost(1, 9, 90, None, 90),
+        stop_requested(1, 9, epoch, 90),
+        given_up(1, 9, epoch, 90),
+        skipped(1, 9, epoch, 90),
         moved(1, &[RunState::Running], 90),
     ];
     let Committed { outcomes, seqs } = commit(&store, &refused).await;
@@ -143,7 +101,7 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
         .filter(|each| !before.executions.contains(each))
         .map(|each| each.id)
         .collect();
-    assert_eq!(differing, [execution_9]);
+    assert_eq!(differing, [execution_id(9)]);
     assert_eq!((after.runs, after.nodes), (before.runs, before.nodes));
 }
 

@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunMade, RunState};
-use downbeat_core::work::Parent;
 
 use super::copies::copy;
 use super::executions::states;
-use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, made,
-    made_as, moved, outcome, run_id, token,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn key(text: &str) -> Option<Arc<str>> {
@@ -48,16 +43,10 @@ pub async fn the_newest_result_of_each_key_is_found(store: Arc<dyn Store>) {
         (1..=5).map(|number| keyed(number, 1, if number < 4 { "a" } else { "b" }, leased(number, 1)));
     apply(&store, &[added(1, leases.collect())]).await;
     assert_eq!(found(&store, &["a", "b"]).await, []);
-    let finish = |number: u32, second: i64| Change::ExecutionFinished {
-        of: Parent::Run(run_id(1)),
-        execution: execution_id(number),
-        token: token(number),
+    let finish = |number: u32, second: i64| {
         // The agents' clocks have the opposite order.
-        outcome: Outcome {
-            finished_at: at(1_000 - second),
-            received_at: Some(at(second)),
-            ..outcome(Verdict::Succeeded)
-        },
+        let (finished_at, received_at) = (at(1_000 - second), Some(at(second)));
+        finished_with(1, number, number, Outcome { finished_at, received_at, ..outcome(Verdict::Succeeded) })
     };
     apply(&store, &[finish(2, 40)]).await;
     assert_eq!(found(&store, &["a", "b", "c"]).await, all(&[("a", 2)]));
@@ -119,7 +108,7 @@ pub async fn another_cluster_has_none_of_it(store: Arc<dyn Store>) {
 /// For stores that can create a second cluster. Not a case of the suite, because the port cannot.
 pub async fn clusters_have_their_own(store: Arc<dyn Store>, other: ClusterId) {
     let elsewhere = made_as(RunMade { cluster: other, ..made(12) });
-    apply(&store, &[created(11), Change::RunCreated { run: elsewhere, max_pending: None }]).await;
+    apply(&store, &[created(11), created_as(elsewhere)]).await;
     apply(&store, &[added(11, vec![keyed(11, 11, "a", succeeded(50))])]).await;
     apply(&store, &[added(12, vec![keyed(12, 12, "a", succeeded(60))])]).await;
     assert_eq!(found(&store, &["a"]).await, all(&[("a", 11)]));

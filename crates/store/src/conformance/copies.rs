@@ -3,14 +3,10 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
-use downbeat_core::execution::Stream;
-use downbeat_core::run::{RunMade, RunState};
+use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
-use super::make::{
-    added, apply, at, created, execution, execution_id, leased, made, made_as, moved, node, registered,
-    run_id, session,
-};
+use super::make::*;
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Kept, Part, Replica};
 use crate::memory::MemoryStore;
@@ -32,11 +28,6 @@ pub(super) async fn copy(store: &Arc<dyn Store>) -> Arc<dyn Store> {
         store.last_seq().await.expect("the last number is read")
     );
     memory
-}
-
-pub(super) fn chunk(number: u32, offset: u64, text: &str) -> OutputChunk {
-    let (execution, stream) = (execution_id(number), Stream::Stderr);
-    OutputChunk { execution, offset, stream, text: text.to_owned(), at: at(30) }
 }
 
 pub async fn a_snapshot_is_all_there_is(store: Arc<dyn Store>) {
@@ -156,12 +147,4 @@ pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>)
         [&all[..2], &all[3..4]].concat()
     );
     assert_eq!(store.output_of(&[], 3).await.unwrap(), []);
-}
-
-/// A run with a key, which shows whether keys are copied.
-pub(super) fn keyed(number: u32, key: &str) -> Change {
-    Change::RunCreated {
-        run: made_as(RunMade { idempotency_key: Some(key.to_owned()), ..made(number) }),
-        max_pending: None,
-    }
 }

@@ -9,10 +9,7 @@ use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::work::Parent;
 use serde_json::json;
 
-use super::make::{
-    added, apply, at, commit, created, execution, execution_id, failed_for_good, finished, lease, leased,
-    node, origin, outcome, outcome_with_outputs, pending, refuse, run_id, token, try_one,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn both() -> [(String, Limit); 2] {
@@ -58,61 +55,27 @@ pub fn states() -> Vec<State> {
 
 /// Returns every event with its change, for an execution of run 1.
 fn events(number: u32) -> Vec<(Event, Change)> {
-    let (run, execution, epoch) = (run_id(1), execution_id(number), 1);
-    let (reason, when) = ("because".to_owned(), at(60));
+    let text = |text: &str| text.to_owned();
     let other = lease(2, 2);
     let mut events = vec![
-        (
-            Event::Leased { lease: other },
-            Change::ExecutionLeased { of: Parent::Run(run.clone()), execution, lease: other },
-        ),
-        (
-            Event::CancelRequested { reason: reason.clone(), at: when },
-            Change::ExecutionCancelRequested {
-                run: run.clone(),
-                execution,
-                epoch,
-                reason: reason.clone(),
-                at: when,
-            },
-        ),
-        (
-            Event::GivenUp { error: reason.clone(), at: when },
-            Change::ExecutionGivenUp { run: run.clone(), execution, epoch, error: reason.clone(), at: when },
-        ),
-        (
-            Event::Skipped { reason: reason.clone(), at: when },
-            Change::ExecutionSkipped { run: run.clone(), execution, epoch, reason: reason.clone(), at: when },
-        ),
+        (Event::Leased { lease: other }, granted(1, number, other)),
+        (Event::CancelRequested { reason: text("enough"), at: at(60) }, stop_requested(1, number, 1, 60)),
+        (Event::GivenUp { error: text("no node fits"), at: at(60) }, given_up(1, number, 1, 60)),
+        (Event::Skipped { reason: text("another failed"), at: at(60) }, skipped(1, number, 1, 60)),
     ];
-    for token in [token(1), token(2)] {
+    for by in [1, 2] {
+        let token = token(by);
+        let (of, execution, received_at) = (Parent::Run(run_id(1)), execution_id(number), Some(at(60)));
         events.push((
-            Event::Started { token, at: at(1), received_at: Some(when) },
-            Change::ExecutionStarted {
-                of: Parent::Run(run.clone()),
-                execution,
-                token,
-                at: at(1),
-                received_at: Some(when),
-            },
+            Event::Started { token, at: at(1), received_at },
+            Change::ExecutionStarted { of, execution, token, at: at(1), received_at },
         ));
-        events.push((
-            Event::LeaseEnded { token, reason: reason.clone(), at: when },
-            Change::ExecutionLost {
-                of: Parent::Run(run.clone()),
-                execution,
-                token,
-                silence: None,
-                reason: reason.clone(),
-                at: when,
-            },
-        ));
+        let ended = Event::LeaseEnded { token, reason: text("silence"), at: at(60) };
+        events.push((ended, lost(1, number, by, None, 60)));
         let outcomes = [Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled].map(outcome);
         for outcome in outcomes.into_iter().chain([outcome_with_outputs()]) {
-            events.push((
-                Event::Finished { token, outcome: outcome.clone() },
-                Change::ExecutionFinished { of: Parent::Run(run.clone()), execution, token, outcome },
-            ));
+            let change = finished_with(1, number, by, outcome.clone());
+            events.push((Event::Finished { token, outcome }, change));
         }
     }
     events
@@ -212,19 +175,8 @@ pub async fn a_change_that_names_another_run_is_refused(store: Arc<dyn Store>) {
 
 pub async fn deciding_for_a_run_needs_its_epoch(store: Arc<dyn Store>) {
     apply(&store, &[created(1), added(1, vec![execution(1, 1, pending())])]).await;
-    let (run, execution, text) = (run_id(1), execution_id(1), || "why".to_owned());
     for epoch in [0, 2] {
-        for change in [
-            Change::ExecutionCancelRequested {
-                run: run.clone(),
-                execution,
-                epoch,
-                reason: text(),
-                at: at(9),
-            },
-            Change::ExecutionGivenUp { run: run.clone(), execution, epoch, error: text(), at: at(9) },
-            Change::ExecutionSkipped { run: run.clone(), execution, epoch, reason: text(), at: at(9) },
-        ] {
+        for change in [stop_requested(1, 1, epoch, 9), given_up(1, 1, epoch, 9), skipped(1, 1, epoch, 9)] {
             refuse(&store, change, Refusal::StaleEpoch).await;
         }
     }
@@ -257,11 +209,7 @@ pub async fn a_final_failure_is_marked_once_on_an_execution_that_did_not_succeed
 pub async fn a_second_result_in_one_batch_is_refused(store: Arc<dyn Store>) {
     apply(&store, &[created(1), added(1, vec![execution(1, 1, leased(1, 1)), execution(2, 1, pending())])])
         .await;
-    let to = |number| Change::ExecutionLeased {
-        of: Parent::Run(run_id(1)),
-        execution: execution_id(2),
-        lease: lease(number, 1),
-    };
+    let to = |number| granted(1, 2, lease(number, 1));
     let batch = [finished(1, 1, 1, Verdict::Failed), finished(1, 1, 1, Verdict::Succeeded), to(5), to(6)];
     let outcomes = commit(&store, &batch).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleLease), Ok(()), Err(Refusal::WrongState)]);
@@ -302,9 +250,7 @@ pub async fn a_nul_in_an_error_harms_nothing(store: Arc<dyn Store>) {
     .await;
     let mut outcome = outcome(Verdict::Failed);
     outcome.error = Some("no\0pe".to_owned());
-    let (run, execution) = (run_id(1), execution_id(1));
-    let poisoned = Change::ExecutionFinished { of: Parent::Run(run), execution, token: token(1), outcome };
-    apply(&store, &[poisoned, finished(1, 2, 2, Verdict::Succeeded)]).await;
+    apply(&store, &[finished_with(1, 1, 1, outcome), finished(1, 2, 2, Verdict::Succeeded)]).await;
     let State::Failed { error: Some(error), .. } = read(&store, 1).await.state else { panic!("it failed") };
     assert!(error.starts_with("no") && error.ends_with("pe"), "{error:?}");
 }

@@ -8,12 +8,8 @@ use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunMade, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
-use downbeat_core::work::Parent;
 
-use super::make::{
-    added, apply, at, commit, created, execution, execution_id, finished, lease, made, made_as, moved, node,
-    pending, refuse, run_id, session, token, try_one,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn limits(limits: &[(&str, &str)]) -> Option<Arc<Limits>> {
@@ -35,8 +31,7 @@ fn new_leased(number: u32, second: i64) -> State {
 }
 
 fn give(run: u32, number: u32, second: i64) -> Change {
-    let (run, execution) = (run_id(run), execution_id(number));
-    Change::ExecutionLeased { of: Parent::Run(run), execution, lease: since(number, second) }
+    granted(run, number, since(number, second))
 }
 
 fn full(key: &str) -> Refusal {
@@ -94,30 +89,9 @@ pub async fn a_limit_is_full_when_so_many_have_a_place(store: Arc<dyn Store>) {
 pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     let keys = [("db", "1"), ("api", "1000/1h")];
-    let text = |text: &str| text.to_owned();
-    let (run, epoch) = (run_id(1), 1);
-    let started = |number| Change::ExecutionStarted {
-        of: Parent::Run(run_id(1)),
-        execution: execution_id(number),
-        token: token(number),
-        at: at(25),
-        received_at: None,
-    };
-    let stopped = |number| Change::ExecutionCancelRequested {
-        run: run_id(1),
-        execution: execution_id(number),
-        epoch,
-        reason: text("enough"),
-        at: at(26),
-    };
-    let lost = |number| Change::ExecutionLost {
-        of: Parent::Run(run.clone()),
-        execution: execution_id(number),
-        token: token(number),
-        silence: None,
-        reason: text("silence"),
-        at: at(27),
-    };
+    let started = |number| started(1, number, number, 25);
+    let stopped = |number| stop_requested(1, number, 1, 26);
+    let lost = |number| lost(1, number, number, None, 27);
     let stories: [Vec<Change>; 8] = [
         vec![finished(1, 1, 1, Verdict::Succeeded)],
         vec![started(2), finished(1, 2, 2, Verdict::Failed)],
@@ -149,20 +123,7 @@ pub async fn every_end_of_a_lease_gives_its_place_back(store: Arc<dyn Store>) {
 pub async fn what_never_had_a_lease_takes_no_place(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     wait(&store, 1..=3, &[("db", "1"), ("api", "1/1h")]).await;
-    let (reason, error, epoch) = ("no".to_owned(), "none fits".to_owned(), 1);
-    let (run, when) = (|| run_id(1), at(30));
-    let ends = [
-        Change::ExecutionCancelRequested {
-            run: run(),
-            execution: execution_id(1),
-            epoch,
-            reason: reason.clone(),
-            at: when,
-        },
-        Change::ExecutionGivenUp { run: run(), execution: execution_id(2), epoch, error, at: when },
-        Change::ExecutionSkipped { run: run(), execution: execution_id(3), epoch, reason, at: when },
-    ];
-    apply(&store, &ends).await;
+    apply(&store, &[stop_requested(1, 1, 1, 30), given_up(1, 2, 1, 30), skipped(1, 3, 1, 30)]).await;
     // Nor do reused results.
     let outcome = super::make::outcome(Verdict::Succeeded);
     let reused = Execution {
@@ -367,7 +328,7 @@ pub async fn a_large_number_is_counted(store: Arc<dyn Store>) {
 /// For stores that can create a second cluster. Not a case of the suite, because the port cannot.
 pub async fn clusters_count_apart(store: Arc<dyn Store>, other: ClusterId) {
     let elsewhere = made_as(RunMade { cluster: other, ..made(2) });
-    apply(&store, &[created(1), Change::RunCreated { run: elsewhere, max_pending: None }]).await;
+    apply(&store, &[created(1), created_as(elsewhere)]).await;
     let keys = [("db", "1"), ("api", "1/1h")];
     wait(&store, 1..=2, &keys).await;
     apply(&store, &[added(2, vec![limited(3, 2, pending(), &keys), limited(4, 2, pending(), &keys)])]).await;

@@ -9,10 +9,7 @@ use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunMade, RunRecord, RunState};
 
 use super::executions::states;
-use super::make::{
-    UNKNOWN_CLUSTER, added, apply, at, created, execution, execution_id, finished, lease, leased, made,
-    made_as, moved, node, origin, outcome, pending, registered, run_id, run_in, session,
-};
+use super::make::*;
 use super::snapshot::fill;
 use crate::port::{ExecutionFilter, NodeTotals, Page, RunFilter, Store, Tally};
 
@@ -37,14 +34,12 @@ fn numbers(executions: &[Execution]) -> Vec<u32> {
 
 pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Store>) {
     assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![], 0));
-    let job = |number: u32, job: &str| {
-        let run = made_as(RunMade { job: Some(job.to_owned()), ..made(number) });
-        downbeat_core::change::Change::RunCreated { run, max_pending: None }
-    };
+    let job =
+        |number: u32, job: &str| created_as(made_as(RunMade { job: Some(job.to_owned()), ..made(number) }));
     // Created at the same time: the id decides.
     let twin = made_as(RunMade { created_at: at(5), ..made(6) });
     apply(&store, &[created(3), created(1), job(2, "web"), created(5), job(4, "db")]).await;
-    apply(&store, &[downbeat_core::change::Change::RunCreated { run: twin, max_pending: None }]).await;
+    apply(&store, &[created_as(twin)]).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 9), moved(2, &[RunState::Starting], 9)]).await;
     assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![6, 5, 4, 3, 2, 1], 6));
     assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: 1 }).await, (vec![5, 4], 6));
@@ -72,8 +67,7 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
 pub async fn open_runs_are_those_not_ended_oldest_first(store: Arc<dyn Store>) {
     assert_eq!(store.open_runs().await.unwrap(), []);
     for (number, state) in (1..).zip(RunState::ALL) {
-        let run = run_in(number, state);
-        apply(&store, &[downbeat_core::change::Change::RunCreated { run, max_pending: None }]).await;
+        apply(&store, &[created_as(run_in(number, state))]).await;
     }
     let open = store.open_runs().await.unwrap();
     let owners: Vec<_> = open.iter().map(|run| (run.id.clone(), run.live.owner)).collect();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use downbeat_core::backend::Params;
-use downbeat_core::change::{Applied, Change, Refusal};
-use downbeat_core::execution::{Execution, Lease, Outcome, State, Verdict};
+use downbeat_core::change::{Applied, Change, Refusal, Silence};
+use downbeat_core::execution::{Execution, Lease, Outcome, State, Stream, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, Former, Installation, Registration};
 use downbeat_core::plan::{NodeIx, SetIx};
@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::port::{Committed, Store};
+use crate::port::{Committed, OutputChunk, ServerRecord, Store};
 
 pub const SERVER: ServerId = ServerId(Uuid::from_u128(0xface));
 pub const UNKNOWN_CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xdead));
@@ -152,7 +152,16 @@ pub fn made(number: u32) -> RunMade {
 }
 
 pub fn created(number: u32) -> Change {
-    Change::RunCreated { run: run(number), max_pending: None }
+    created_as(run(number))
+}
+
+pub fn created_as(run: RunRecord) -> Change {
+    Change::RunCreated { run, max_pending: None }
+}
+
+/// Creates a run with an idempotency key.
+pub fn created_with_key(number: u32, key: &str) -> Change {
+    created_as(made_as(RunMade { idempotency_key: Some(key.to_owned()), ..made(number) }))
 }
 
 pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
@@ -218,13 +227,42 @@ pub fn added(run: u32, executions: Vec<Execution>) -> Change {
     Change::ExecutionsAdded { run: run_id(run), epoch: 1, executions, at: at(10) }
 }
 
+pub fn granted(run: u32, execution: u32, lease: Lease) -> Change {
+    Change::ExecutionLeased { of: Parent::Run(run_id(run)), execution: execution_id(execution), lease }
+}
+
+pub fn started(run: u32, execution: u32, by: u32, second: i64) -> Change {
+    let (of, execution, token) = (Parent::Run(run_id(run)), execution_id(execution), token(by));
+    Change::ExecutionStarted { of, execution, token, at: at(second), received_at: None }
+}
+
 pub fn finished(run: u32, execution: u32, by: u32, verdict: Verdict) -> Change {
-    Change::ExecutionFinished {
-        of: Parent::Run(run_id(run)),
-        execution: execution_id(execution),
-        token: token(by),
-        outcome: outcome(verdict),
-    }
+    finished_with(run, execution, by, outcome(verdict))
+}
+
+pub fn finished_with(run: u32, execution: u32, by: u32, outcome: Outcome) -> Change {
+    let (of, execution, token) = (Parent::Run(run_id(run)), execution_id(execution), token(by));
+    Change::ExecutionFinished { of, execution, token, outcome }
+}
+
+pub fn lost(run: u32, execution: u32, by: u32, silence: Option<Silence>, second: i64) -> Change {
+    let (of, execution, token) = (Parent::Run(run_id(run)), execution_id(execution), token(by));
+    Change::ExecutionLost { of, execution, token, silence, reason: "silence".to_owned(), at: at(second) }
+}
+
+pub fn stop_requested(run: u32, execution: u32, epoch: u64, second: i64) -> Change {
+    let (run, execution, reason) = (run_id(run), execution_id(execution), "enough".to_owned());
+    Change::ExecutionCancelRequested { run, execution, epoch, reason, at: at(second) }
+}
+
+pub fn given_up(run: u32, execution: u32, epoch: u64, second: i64) -> Change {
+    let (run, execution, error) = (run_id(run), execution_id(execution), "no node fits".to_owned());
+    Change::ExecutionGivenUp { run, execution, epoch, error, at: at(second) }
+}
+
+pub fn skipped(run: u32, execution: u32, epoch: u64, second: i64) -> Change {
+    let (run, execution, reason) = (run_id(run), execution_id(execution), "another failed".to_owned());
+    Change::ExecutionSkipped { run, execution, epoch, reason, at: at(second) }
 }
 
 pub fn failed_for_good(run: u32, execution: u32, epoch: u64) -> Change {
@@ -238,6 +276,28 @@ pub fn failed_for_good(run: u32, execution: u32, epoch: u64) -> Change {
         reason: "no retries are left".to_owned(),
         at: at(61),
     }
+}
+
+pub fn chunk(of: u32, offset: u64, text: &str) -> OutputChunk {
+    let (execution, stream) = (execution_id(of), Stream::Stderr);
+    OutputChunk { execution, offset, stream, text: text.to_owned(), at: at(30) }
+}
+
+pub fn server_record(number: u32, name: &str, seen: i64) -> ServerRecord {
+    ServerRecord {
+        id: server(number),
+        name: name.to_owned(),
+        http: "127.0.0.1:1".to_owned(),
+        grpc: "127.0.0.1:2".to_owned(),
+        version: "0.1".to_owned(),
+        started_at: at(1),
+        seen_at: at(seen),
+        level: 1,
+    }
+}
+
+pub async fn read_run(store: &Arc<dyn Store>, number: u32) -> RunRecord {
+    store.run(&run_id(number)).await.unwrap().expect("the run exists")
 }
 
 pub async fn commit(store: &Arc<dyn Store>, changes: &[Change]) -> Committed {

@@ -6,12 +6,8 @@ use downbeat_core::change::{Change, Refusal, Silence};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::work::Parent;
 
-use super::make::{
-    SERVER, UNKNOWN_CLUSTER, added, admitted, apply, at, created, deleted, execution, execution_id, leased,
-    node, problems, refuse, registered, registration, registration_of, run_id, session, token,
-};
+use super::make::*;
 use crate::port::Store;
 
 fn moved(number: u32, by: u32, from: NodeStatus, to: NodeStatus) -> Change {
@@ -229,15 +225,8 @@ pub async fn draining_needs_a_node(store: Arc<dyn Store>) {
 pub async fn nodes_are_listed_by_hostname_and_cluster(store: Arc<dyn Store>) {
     let mut upper = registration(3, session(3), 5);
     upper.description.hostname = "Zeta".to_owned();
-    apply(
-        &store,
-        &[
-            registered(2, session(2), 5),
-            Change::NodeRegistered { registration: upper },
-            registered(1, session(1), 5),
-        ],
-    )
-    .await;
+    let upper = Change::NodeRegistered { registration: upper };
+    apply(&store, &[registered(2, session(2), 5), upper, registered(1, session(1), 5)]).await;
     let names =
         |nodes: Vec<NodeRecord>| nodes.into_iter().map(|node| node.description.hostname).collect::<Vec<_>>();
     let expected = ["Zeta", "web-01", "web-02"];
@@ -263,15 +252,8 @@ pub async fn nothing_ends_for_a_silence_that_was_broken_meanwhile(store: Arc<dyn
     use NodeStatus::{Online, Stale};
     apply(&store, &[registered(1, session(1), 5), created(1)]).await;
     apply(&store, &[added(1, vec![execution(1, 1, leased(1, 1))])]).await;
-    let lost = |since| Change::ExecutionLost {
-        of: Parent::Run(run_id(1)),
-        execution: execution_id(1),
-        token: token(1),
-        silence: Some(Silence { node: node(1), since: at(since) }),
-        reason: "silence".to_owned(),
-        at: at(90),
-    };
     let (node, session) = (node(1), session(1));
+    let lost = |since| lost(1, 1, 1, Some(Silence { node, since: at(since) }), 90);
     let stale = |since| {
         let silent_since = Some(at(since));
         Change::NodeMoved { node, session, from: Online, to: Stale, silent_since, at: at(90) }

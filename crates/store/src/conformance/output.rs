@@ -2,21 +2,11 @@
 
 use std::sync::Arc;
 
-use super::make::{added, apply, at, created, execution, execution_id, pending};
+use super::make::*;
 use crate::port::{OutputChunk, Store};
 use downbeat_core::execution::Stream;
 
 const PLENTY: u64 = 1024 * 1024;
-
-fn chunk(of: u32, offset: u64, text: &str) -> OutputChunk {
-    OutputChunk {
-        execution: execution_id(of),
-        offset,
-        stream: Stream::Stdout,
-        text: text.to_owned(),
-        at: at(30),
-    }
-}
 
 async fn prepare(store: &Arc<dyn Store>) {
     apply(store, &[created(1), added(1, vec![execution(1, 1, pending()), execution(2, 1, pending())])]).await;
@@ -34,7 +24,7 @@ fn listed(expected: &[(u64, &str)]) -> Vec<(u64, String)> {
 pub async fn output_is_read_back_in_order_from_an_offset(store: Arc<dyn Store>) {
     prepare(&store).await;
     assert_eq!(texts(&store, 1, 0).await, []);
-    let second = OutputChunk { stream: Stream::Stderr, at: at(31), ..chunk(1, 3, "defg") };
+    let second = OutputChunk { stream: Stream::Stdout, at: at(31), ..chunk(1, 3, "defg") };
     let chunks = [chunk(1, 0, "abc"), second, chunk(2, 0, "other"), chunk(1, 7, "hi")];
     store.append_output(&chunks, PLENTY).await.unwrap();
     let read = store.output(execution_id(1), 0, 100).await.unwrap();

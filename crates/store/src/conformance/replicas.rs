@@ -7,15 +7,11 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
-use super::copies::{chunk, keyed};
-use super::make::{
-    SERVER, added, apply, at, created, execution, finished, leased, moved, node, registered, run_id, server,
-    session,
-};
+use super::make::*;
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Diverged, Kept, Replica, Replicated};
 use crate::memory::MemoryStore;
-use crate::port::{Error, EventFilter, ServerRecord, Store};
+use crate::port::{Error, EventFilter, Store};
 
 async fn dump(store: &Arc<dyn Replica>) -> Snapshot {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(store);
@@ -28,7 +24,7 @@ async fn primary() -> Arc<dyn Store> {
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     fill(&primary).await;
     fill_beside(&primary).await;
-    apply(&primary, &[keyed(70, "key")]).await;
+    apply(&primary, &[created_with_key(70, "key")]).await;
     primary
 }
 
@@ -80,7 +76,7 @@ pub async fn a_copy_that_does_not_end_changes_nothing(replica: Arc<dyn Replica>)
 pub async fn events_are_applied_with_their_numbers_and_servers(replica: Arc<dyn Replica>) {
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     fill(&primary).await;
-    primary.commit(server(7), &[created(60), keyed(61, "key")]).await.unwrap();
+    primary.commit(server(7), &[created(60), created_with_key(61, "key")]).await.unwrap();
     // The kinds of changes follow in the order of the commits.
     apply(&primary, &[moved(60, &[RunState::Cancelled], 70)]).await;
     apply(&primary, &[registered(1, session(8), 80)]).await;
@@ -123,7 +119,7 @@ pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Repli
     let before = dump(&replica).await;
     let event = |more: u64, change: Change| Event { seq: before.last_seq + more, server: SERVER, change };
     let cases = [
-        (keyed(71, "key"), Refusal::KeyInUse(run_id(70))),
+        (created_with_key(71, "key"), Refusal::KeyInUse(run_id(70))),
         (created(70), Refusal::RunExists(run_id(70))),
         (moved(999, &[RunState::Cancelled], 1), Refusal::NotFound),
         (added(70, vec![execution(1, 70, leased(1, 1))]), Refusal::WrongState),
@@ -153,7 +149,11 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
     for number in 1..=4 {
         let execution = execution(number, number, leased(number, 1));
-        apply(&primary, &[keyed(number, &format!("key-{number}")), added(number, vec![execution])]).await;
+        apply(
+            &primary,
+            &[created_with_key(number, &format!("key-{number}")), added(number, vec![execution])],
+        )
+        .await;
         apply(&primary, &[finished(number, number, number, Verdict::Succeeded)]).await;
         primary.append_output(&[chunk(number, 0, "text")], 100).await.unwrap();
     }
@@ -168,7 +168,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     }
     // A key that is free again in the primary is free in the copy.
     let seq = primary.last_seq().await.unwrap();
-    apply(&primary, &[keyed(9, "key-1")]).await;
+    apply(&primary, &[created_with_key(9, "key-1")]).await;
     let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
     replica.forget(&Kept { first_seq: Some(seq + 1), ..Kept::default() }).await.unwrap();
@@ -186,16 +186,7 @@ pub async fn heartbeats_are_taken_for_the_current_session(replica: Arc<dyn Repli
 }
 
 pub async fn servers_are_those_that_were_set_last(replica: Arc<dyn Replica>) {
-    let record = |number: u32, name: &str| ServerRecord {
-        id: server(number),
-        name: name.to_owned(),
-        http: "127.0.0.1:1".to_owned(),
-        grpc: "127.0.0.1:2".to_owned(),
-        version: "0.1".to_owned(),
-        started_at: at(1),
-        seen_at: at(2),
-        level: 1,
-    };
+    let record = |number, name| server_record(number, name, 2);
     replica.set_servers(&[record(1, "a"), record(2, "b")]).await.unwrap();
     replica.set_servers(&[record(2, "b"), record(3, "a")]).await.unwrap();
     assert_eq!(replica.servers().await.unwrap(), [record(3, "a"), record(2, "b")]);

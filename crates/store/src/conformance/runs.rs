@@ -10,22 +10,8 @@ use downbeat_core::run::{
 };
 use serde_json::json;
 
-use super::make::{
-    SERVER, UNKNOWN_CLUSTER, apply, at, commit, created, living, made, made_as, moved, refuse, run, run_id,
-    run_in, server, try_one,
-};
+use super::make::*;
 use crate::port::Store;
-
-async fn read(store: &Arc<dyn Store>, number: u32) -> RunRecord {
-    store.run(&run_id(number)).await.unwrap().expect("the run exists")
-}
-
-fn with_key(number: u32, key: &str) -> Change {
-    Change::RunCreated {
-        run: made_as(RunMade { idempotency_key: Some(key.to_owned()), ..made(number) }),
-        max_pending: None,
-    }
-}
 
 pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     assert_eq!(store.run(&run_id(1)).await.unwrap(), None);
@@ -48,36 +34,31 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         ..made(2)
     };
     let full = RunRecord { made: Arc::new(full), live };
-    apply(&store, &[created(1), Change::RunCreated { run: full.clone(), max_pending: None }]).await;
-    assert_eq!(read(&store, 1).await, run(1));
-    assert_eq!(read(&store, 2).await, full);
+    apply(&store, &[created(1), created_as(full.clone())]).await;
+    assert_eq!(read_run(&store, 1).await, run(1));
+    assert_eq!(read_run(&store, 2).await, full);
     assert_eq!(store.run(&RunId::from("no\0where")).await.unwrap(), None);
-    refuse(
-        &store,
-        Change::RunCreated {
-            run: made_as(RunMade { cluster: UNKNOWN_CLUSTER, ..made(3) }),
-            max_pending: None,
-        },
-        Refusal::NotFound,
-    )
-    .await;
+    let elsewhere = made_as(RunMade { cluster: UNKNOWN_CLUSTER, ..made(3) });
+    refuse(&store, created_as(elsewhere), Refusal::NotFound).await;
 }
 
 pub async fn a_run_id_is_used_once(store: Arc<dyn Store>) {
-    let other =
-        Change::RunCreated { run: made_as(RunMade { by: "eve".to_owned(), ..made(1) }), max_pending: None };
+    let other = created_as(made_as(RunMade { by: "eve".to_owned(), ..made(1) }));
     let outcomes = commit(&store, &[created(1), other.clone()]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(1)))]);
     refuse(&store, other, Refusal::RunExists(run_id(1))).await;
-    assert_eq!(read(&store, 1).await, run(1));
+    assert_eq!(read_run(&store, 1).await, run(1));
 }
 
 pub async fn an_idempotency_key_names_its_first_run(store: Arc<dyn Store>) {
-    let outcomes = commit(&store, &[with_key(1, "k"), with_key(2, "k"), with_key(3, "other")]).await.outcomes;
+    let outcomes =
+        commit(&store, &[created_with_key(1, "k"), created_with_key(2, "k"), created_with_key(3, "other")])
+            .await
+            .outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::KeyInUse(run_id(1))), Ok(())]);
-    refuse(&store, with_key(4, "k"), Refusal::KeyInUse(run_id(1))).await;
+    refuse(&store, created_with_key(4, "k"), Refusal::KeyInUse(run_id(1))).await;
     // The id is checked first, because it is more specific.
-    refuse(&store, with_key(3, "k"), Refusal::RunExists(run_id(3))).await;
+    refuse(&store, created_with_key(3, "k"), Refusal::RunExists(run_id(3))).await;
     assert_eq!(store.run(&run_id(2)).await.unwrap(), None);
     apply(&store, &[created(5), created(6)]).await;
 }
@@ -90,11 +71,10 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
         refuse(&store, taken(epoch), Refusal::StaleEpoch).await;
     }
     apply(&store, &[taken(2)]).await;
-    assert_eq!(read(&store, 1).await, living(1, RunLive { epoch: 2, ..RunLive::new(server(9)) }));
+    assert_eq!(read_run(&store, 1).await, living(1, RunLive { epoch: 2, ..RunLive::new(server(9)) }));
     refuse(&store, taken(2), Refusal::StaleEpoch).await;
     // In one batch the first of two gets it.
-    let outcomes = commit(&store, &[taken(3), taken(3)]).await.outcomes;
-    assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
+    assert_eq!(commit(&store, &[taken(3), taken(3)]).await.outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
     let ended =
         Change::RunMoved { run: run_id(1), epoch: 3, path: vec![RunState::Cancelled], end: None, at: at(9) };
     apply(&store, &[ended]).await;
@@ -109,7 +89,7 @@ pub async fn a_cancel_is_asked_for_once_and_not_after_the_end(store: Arc<dyn Sto
     let outcomes = commit(&store, &[cancelled(1), cancelled(1)]).await.outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::WrongState)]);
     assert_eq!(
-        read(&store, 1).await,
+        read_run(&store, 1).await,
         living(1, RunLive { cancel_requested_at: Some(at(9)), ..RunLive::new(SERVER) })
     );
     refuse(&store, cancelled(1), Refusal::WrongState).await;
@@ -121,11 +101,11 @@ pub async fn a_run_moves_exactly_as_the_table_says(store: Arc<dyn Store>) {
     for from in RunState::ALL {
         for to in RunState::ALL {
             number += 1;
-            apply(&store, &[Change::RunCreated { run: run_in(number, from), max_pending: None }]).await;
+            apply(&store, &[created_as(run_in(number, from))]).await;
             let outcome = try_one(&store, moved(number, &[to], 9)).await;
             let expected = check_path(from, &[to]);
             assert_eq!(outcome, expected.map(|_| ()).map_err(|_| Refusal::WrongState), "{from} → {to}");
-            assert_eq!(read(&store, number).await.state(), expected.unwrap_or(from), "{from} → {to}");
+            assert_eq!(read_run(&store, number).await.state(), expected.unwrap_or(from), "{from} → {to}");
         }
     }
 }
@@ -140,13 +120,13 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
         refuse(&store, stale, Refusal::StaleEpoch).await;
     }
     apply(&store, &[moved(1, &[Starting], 10)]).await;
-    assert_eq!(read(&store, 1).await.live.started_at, None);
+    assert_eq!(read_run(&store, 1).await.live.started_at, None);
     apply(&store, &[moved(1, &[Running], 11)]).await;
-    assert_eq!(read(&store, 1).await.live.started_at, Some(at(11)));
+    assert_eq!(read_run(&store, 1).await.live.started_at, Some(at(11)));
     // A retry of the whole run keeps its first start time.
     apply(&store, &[moved(1, &[Terminating, Retrying, Pending, Starting, Running], 12)]).await;
     let running = RunLive { stage: RunStage::Running, started_at: Some(at(11)), ..RunLive::new(SERVER) };
-    assert_eq!(read(&store, 1).await, living(1, running.clone()));
+    assert_eq!(read_run(&store, 1).await, living(1, running.clone()));
     let ended = Change::RunMoved {
         run: run_id(1),
         epoch: 1,
@@ -156,16 +136,16 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     };
     apply(&store, &[ended]).await;
     let stage = RunStage::Ended(Ended { verdict: RunVerdict::Completed, at: at(13), end });
-    assert_eq!(read(&store, 1).await, living(1, RunLive { stage, ..running }));
+    assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage, ..running }));
 }
 
 pub async fn a_path_is_walked_whole_or_not_at_all(store: Arc<dyn Store>) {
     use RunState::{Completed, Running, Starting, Terminating};
     apply(&store, &[created(1)]).await;
     refuse(&store, moved(1, &[Starting, Running, Completed], 9), Refusal::WrongState).await;
-    assert_eq!(read(&store, 1).await, run(1));
+    assert_eq!(read_run(&store, 1).await, run(1));
     apply(&store, &[moved(1, &[Starting, Running, Terminating, Completed], 9)]).await;
-    let found = read(&store, 1).await;
+    let found = read_run(&store, 1).await;
     assert_eq!(
         (found.state(), found.live.started_at, found.live.finished_at()),
         (Completed, Some(at(9)), Some(at(9)))

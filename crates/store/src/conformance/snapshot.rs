@@ -3,20 +3,15 @@
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::{Execution, State, Stream, Verdict};
+use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
-use downbeat_core::work::Parent;
 
 use super::limits::some_limits;
-use super::make::{
-    added, admitted, apply, at, created, deleted, execution, execution_id, failed_for_good, finished, lease,
-    leased, made, made_as, moved, node, origin, outcome_with_outputs, pending, problems, registered,
-    registration_of, run_id, server, session, token,
-};
+use super::make::*;
 use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
 const ALL: Page = Page { limit: 100_000, offset: 0 };
@@ -91,11 +86,9 @@ pub async fn fill_graph(store: &Arc<dyn Store>) {
         ..execution(number, 84, pending())
     };
     let items = (841..).zip(limits()).map(item).collect();
-    apply(store, &[Change::RunCreated { run: graph, max_pending: None }, added(84, items)]).await;
+    apply(store, &[created_as(graph), added(84, items)]).await;
     for number in [841, 843, 844] {
-        let (run, execution) = (run_id(84), execution_id(number));
-        apply(store, &[Change::ExecutionLeased { of: Parent::Run(run), execution, lease: lease(number, 1) }])
-            .await;
+        apply(store, &[granted(84, number, lease(number, 1))]).await;
     }
     apply(store, &[finished(84, 841, 841, Verdict::Succeeded), finished(84, 843, 843, Verdict::Failed)])
         .await;
@@ -106,12 +99,7 @@ pub async fn fill_fleet(store: &Arc<dyn Store>) {
     fill_first(store).await;
     let paused = Change::RunPauseSet { run: run_id(82), paused: true, by: "ada".to_owned(), at: at(47) };
     apply(store, &[created(81), created(82), created(83), admitted(81, Some(9), &[3, 4]), paused]).await;
-    let finished = Change::ExecutionFinished {
-        of: Parent::Run(run_id(81)),
-        execution: execution_id(81),
-        token: token(81),
-        outcome: outcome_with_outputs(),
-    };
+    let finished = finished_with(81, 81, 81, outcome_with_outputs());
     apply(store, &[added(81, vec![execution(81, 81, leased(81, 3))]), finished, admitted(83, None, &[5])])
         .await;
     apply(store, &[moved(83, &[RunState::Cancelled], 48)]).await;
@@ -119,7 +107,6 @@ pub async fn fill_fleet(store: &Arc<dyn Store>) {
 
 /// Adds rows of every kind that programs of the first level know.
 pub async fn fill_first(store: &Arc<dyn Store>) {
-    let (run, epoch) = (run_id(1), 1);
     apply(store, &[registered(1, session(1), 1), registered(2, session(2), 2), created(1), created(2)]).await;
     apply(
         store,
@@ -140,67 +127,26 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
         ],
     )
     .await;
-    let leases = (1..=6).map(|number| Change::ExecutionLeased {
-        of: Parent::Run(run.clone()),
-        execution: execution_id(number),
-        lease: lease(number, 1),
-    });
-    apply(store, &leases.collect::<Vec<_>>()).await;
+    let leases: Vec<Change> = (1..=6).map(|number| granted(1, number, lease(number, 1))).collect();
+    apply(store, &leases).await;
     let text = |text: &str| text.to_owned();
     apply(
         store,
         &[
-            Change::ExecutionStarted {
-                of: Parent::Run(run.clone()),
-                execution: execution_id(1),
-                token: token(1),
-                at: at(21),
-                received_at: None,
-            },
-            Change::ExecutionStarted {
-                of: Parent::Run(run.clone()),
-                execution: execution_id(5),
-                token: token(5),
-                at: at(21),
-                received_at: None,
-            },
+            started(1, 1, 1, 21),
+            started(1, 5, 5, 21),
             finished(1, 1, 1, Verdict::Succeeded),
             finished(1, 2, 2, Verdict::Failed),
             finished(1, 3, 3, Verdict::Cancelled),
-            Change::ExecutionLost {
-                of: Parent::Run(run.clone()),
-                execution: execution_id(5),
-                token: token(5),
-                silence: None,
-                reason: text("silence"),
-                at: at(40),
-            },
-            Change::ExecutionCancelRequested {
-                run: run.clone(),
-                execution: execution_id(6),
-                epoch,
-                reason: text("enough"),
-                at: at(41),
-            },
-            Change::ExecutionGivenUp {
-                run: run.clone(),
-                execution: execution_id(7),
-                epoch,
-                error: text("no node fits"),
-                at: at(42),
-            },
-            Change::ExecutionSkipped {
-                run: run.clone(),
-                execution: execution_id(8),
-                epoch,
-                reason: text("another failed"),
-                at: at(43),
-            },
+            lost(1, 5, 5, None, 40),
+            stop_requested(1, 6, 1, 41),
+            given_up(1, 7, 1, 42),
+            skipped(1, 8, 1, 43),
             Change::RunCancelRequested { run: run_id(2), by: text("ada"), at: at(44) },
             Change::RunTaken { run: run_id(2), owner: server(2), epoch: 2, at: at(45) },
             Change::RunMoved {
-                run,
-                epoch,
+                run: run_id(1),
+                epoch: 1,
                 path: vec![RunState::Terminating, RunState::Failed],
                 end: Some(RunEnd { partial: true, error: Some(text("2 failed")) }),
                 at: at(46),
@@ -212,23 +158,6 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
 
 /// Adds output and servers, which are not changes.
 pub async fn fill_beside(store: &Arc<dyn Store>) {
-    let chunk = OutputChunk {
-        execution: execution_id(1),
-        offset: 0,
-        stream: Stream::Stderr,
-        text: "grüße\n".to_owned(),
-        at: at(30),
-    };
-    store.append_output(&[chunk], 1024).await.expect("output is written");
-    let record = ServerRecord {
-        id: server(1),
-        name: "one".to_owned(),
-        http: "127.0.0.1:1".to_owned(),
-        grpc: "127.0.0.1:2".to_owned(),
-        version: "1".to_owned(),
-        started_at: at(1),
-        seen_at: at(2),
-        level: 1,
-    };
-    store.put_server(&record).await.expect("a server is written");
+    store.append_output(&[chunk(1, 0, "grüße\n")], 1024).await.expect("output is written");
+    store.put_server(&server_record(1, "one", 2)).await.expect("a server is written");
 }

@@ -2,60 +2,40 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::Change;
-use downbeat_core::execution::{State, Status, Stream, Verdict};
-use downbeat_core::ids::ServerId;
-use downbeat_core::run::{RunMade, RunState};
+use downbeat_core::execution::{State, Status, Verdict};
+use downbeat_core::run::RunState;
 
-use super::make::{
-    added, apply, at, created, execution, execution_id, lease, made, made_as, moved, outcome, run_id, server,
-};
-use crate::port::{Error, EventFilter, OutputChunk, ServerRecord, Store};
+use super::make::*;
+use crate::port::{Error, EventFilter, ServerRecord, Store};
 
-fn record(id: ServerId, name: &str, seen: i64) -> ServerRecord {
-    ServerRecord {
-        id,
-        name: name.to_owned(),
-        http: "127.0.0.1:1".to_owned(),
-        grpc: "127.0.0.1:2".to_owned(),
-        version: "0.1".to_owned(),
-        started_at: at(1),
-        seen_at: at(seen),
-        level: u32::try_from(seen).expect("the tests' times are small"),
-    }
+fn record(number: u32, name: &str, seen: u32) -> ServerRecord {
+    ServerRecord { level: seen, ..server_record(number, name, seen.into()) }
 }
 
 pub async fn a_server_takes_the_place_of_its_namesake(store: Arc<dyn Store>) {
     assert_eq!(store.servers().await.unwrap(), []);
-    store.put_server(&record(server(1), "b", 2)).await.unwrap();
-    store.put_server(&record(server(2), "a", 2)).await.unwrap();
-    store.put_server(&record(server(1), "b", 3)).await.unwrap();
-    assert_eq!(store.servers().await.unwrap(), [record(server(2), "a", 2), record(server(1), "b", 3)]);
-    store.put_server(&record(server(3), "b", 4)).await.unwrap();
-    assert_eq!(store.servers().await.unwrap(), [record(server(2), "a", 2), record(server(3), "b", 4)]);
+    store.put_server(&record(1, "b", 2)).await.unwrap();
+    store.put_server(&record(2, "a", 2)).await.unwrap();
+    store.put_server(&record(1, "b", 3)).await.unwrap();
+    assert_eq!(store.servers().await.unwrap(), [record(2, "a", 2), record(1, "b", 3)]);
+    store.put_server(&record(3, "b", 4)).await.unwrap();
+    assert_eq!(store.servers().await.unwrap(), [record(2, "a", 2), record(3, "b", 4)]);
     store.remove_server(server(2)).await.unwrap();
     store.remove_server(server(2)).await.unwrap();
-    assert_eq!(store.servers().await.unwrap(), [record(server(3), "b", 4)]);
+    assert_eq!(store.servers().await.unwrap(), [record(3, "b", 4)]);
 }
 
 /// Runs 1 to 3 ended at 101 to 103 seconds, run 4 is open; each has an ended execution with its number and some output.
 async fn prepare(store: &Arc<dyn Store>) {
     for number in 1..=4_u32 {
-        let run = made_as(RunMade { idempotency_key: Some(format!("key-{number}")), ..made(number) });
         let state = match number {
             1 | 4 => State::Skipped { reason: "no".to_owned(), at: at(20) },
             _ => State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) },
         };
         let execution = execution(number, number, state);
-        apply(store, &[Change::RunCreated { run, max_pending: None }, added(number, vec![execution])]).await;
-        let chunk = OutputChunk {
-            execution: execution_id(number),
-            offset: 0,
-            stream: Stream::Stdout,
-            text: "text".to_owned(),
-            at: at(30),
-        };
-        store.append_output(&[chunk], 100).await.unwrap();
+        let run = created_with_key(number, &format!("key-{number}"));
+        apply(store, &[run, added(number, vec![execution])]).await;
+        store.append_output(&[chunk(number, 0, "text")], 100).await.unwrap();
     }
     for number in 1..=3_u32 {
         apply(store, &[moved(number, &[RunState::Cancelled], 100 + i64::from(number))]).await;
@@ -89,8 +69,7 @@ pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn S
     let events = store.events(&EventFilter::default(), 100).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);
     // The key of a removed run is free again.
-    let again = made_as(RunMade { idempotency_key: Some("key-1".to_owned()), ..made(1) });
-    apply(&store, &[Change::RunCreated { run: again, max_pending: None }]).await;
+    apply(&store, &[created_with_key(1, "key-1")]).await;
 }
 
 pub async fn pruning_removes_so_many_runs_at_most(store: Arc<dyn Store>) {

@@ -16,10 +16,11 @@ use super::MemoryStore;
 use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
-    CHUNKS_PER_PART, Diverged, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART,
-    Part, RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, registration,
+    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
+    RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, refused,
+    registration, replayed,
 };
-use crate::port::{Error, OutputChunk, ServerRecord, Source};
+use crate::port::{OutputChunk, Result, ServerRecord, Source};
 
 impl State {
     fn parts(&self) -> Vec<Part> {
@@ -136,7 +137,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
 
 #[async_trait]
 impl Source for MemoryStore {
-    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+    async fn snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         let parts = self.lock().parts();
         for part in parts {
             to.send(part).await.map_err(|_| interrupted())?;
@@ -144,7 +145,7 @@ impl Source for MemoryStore {
         Ok(())
     }
 
-    async fn kept(&self) -> Result<Kept, Error> {
+    async fn kept(&self) -> Result<Kept> {
         let state = self.lock();
         let ended = state.runs(|run| run.live.is_ended());
         let ends = ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone())));
@@ -155,12 +156,12 @@ impl Source for MemoryStore {
         })
     }
 
-    async fn presence(&self) -> Result<Vec<Seen>, Error> {
+    async fn presence(&self) -> Result<Vec<Seen>> {
         let state = self.lock();
         Ok(state.tables.nodes.iter().map(|(id, node)| (*id, node.session, node.seen_at)).collect())
     }
 
-    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>> {
         let state = self.lock();
         let from: BTreeMap<_, _> = from.iter().copied().collect();
         let kept = from.iter().filter_map(|(id, from)| Some((state.output.get(id)?, *from)));
@@ -171,11 +172,11 @@ impl Source for MemoryStore {
 
 #[async_trait]
 impl Replica for MemoryStore {
-    async fn is_copied(&self) -> Result<bool, Error> {
+    async fn is_copied(&self) -> Result<bool> {
         Ok(self.lock().copied)
     }
 
-    async fn replace(&self, mut parts: mpsc::Receiver<Part>) -> Result<u64, Error> {
+    async fn replace(&self, mut parts: mpsc::Receiver<Part>) -> Result<u64> {
         let mut copy = State { copied: true, ..State::empty() };
         while let Some(part) = parts.recv().await {
             if let Some(seq) = copy.put(part) {
@@ -193,16 +194,14 @@ impl Replica for MemoryStore {
         events: &[Event],
         output: &[OutputChunk],
         keep_bytes: u64,
-    ) -> Result<Replicated, Error> {
+    ) -> Result<Replicated> {
         let mut state = self.lock();
         if let Err(gap) = follows(state.last_seq, events) {
             return Ok(Replicated::Diverged(gap));
         }
-        let changes: Vec<Change> =
-            events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
+        let changes = replayed(events);
         if let Err((index, refusal)) = state.apply(&changes) {
-            let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
-            return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+            return Ok(refused(&events[index], refusal));
         }
         for event in events {
             state.record(event.clone());
@@ -211,7 +210,7 @@ impl Replica for MemoryStore {
         Ok(Replicated::Applied)
     }
 
-    async fn forget(&self, kept: &Kept) -> Result<(), Error> {
+    async fn forget(&self, kept: &Kept) -> Result<()> {
         let mut state = self.lock();
         let gone = state.runs(|run| {
             run.live.finished_at().is_some_and(|at| {
@@ -232,7 +231,7 @@ impl Replica for MemoryStore {
         Ok(())
     }
 
-    async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
+    async fn see_nodes(&self, seen: &[Seen]) -> Result<()> {
         let mut state = self.lock();
         for (id, session, at) in seen {
             if let Some(node) = state.tables.nodes.get_mut(id).filter(|node| node.session == *session) {
@@ -242,7 +241,7 @@ impl Replica for MemoryStore {
         Ok(())
     }
 
-    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {
+    async fn set_servers(&self, servers: &[ServerRecord]) -> Result<()> {
         self.lock().servers = servers.iter().map(|server| (server.name.clone(), server.clone())).collect();
         Ok(())
     }

@@ -16,8 +16,8 @@ use tokio::sync::broadcast;
 
 use crate::copy::deleted_before;
 use crate::port::{
-    Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
-    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Store,
+    Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
+    NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, Runs, ServerRecord, Servers, Store,
     Tally, Totals,
 };
 
@@ -214,50 +214,50 @@ pub(super) fn end_of(chunk: &OutputChunk) -> u64 {
 
 #[async_trait]
 impl Events for MemoryStore {
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>> {
         let state = self.lock();
         let start = state.events.partition_point(|event| event.seq <= filter.since);
         let wanted = |event: &&Event| filter.run.is_none() || event.change.run() == filter.run.as_ref();
         Ok(state.events.range(start..).filter(wanted).take(limit as usize).cloned().collect())
     }
 
-    async fn last_seq(&self) -> Result<u64, Error> {
+    async fn last_seq(&self) -> Result<u64> {
         Ok(self.lock().last_seq)
     }
 }
 
 #[async_trait]
 impl Nodes for MemoryStore {
-    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>, Error> {
+    async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>> {
         let state = self.lock();
         let by_id = name_or_id.parse().ok().filter(|id| state.tables.clusters.contains(id));
         Ok(by_id.or_else(|| state.cluster_names.get(name_or_id).copied()))
     }
 
-    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>, Error> {
+    async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
         Ok(self.lock().nodes(|node| cluster.is_none_or(|cluster| node.cluster == cluster)))
     }
 
-    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>, Error> {
+    async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>> {
         Ok(self.lock().node(id))
     }
 
-    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>, Error> {
+    async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>> {
         Ok(self.lock().tombstones(node))
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>, Error> {
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
         Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
     }
 }
 
 #[async_trait]
 impl Runs for MemoryStore {
-    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>, Error> {
+    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
         Ok(self.lock().run(id))
     }
 
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>, Error> {
+    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
         let mut runs = self.lock().runs(|run| {
             filter.cluster.is_none_or(|cluster| run.cluster == cluster)
                 && (filter.states.is_empty() || filter.states.contains(&run.state()))
@@ -267,28 +267,28 @@ impl Runs for MemoryStore {
         Ok(window(runs, page))
     }
 
-    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+    async fn open_runs(&self) -> Result<Vec<RunRecord>> {
         Ok(self.lock().runs(|run| !run.live.is_ended()))
     }
 
-    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>, Error> {
+    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
         Ok(self.open_runs().await?.into_iter().map(|run| (run.id.clone(), run.live.owner)).collect())
     }
 }
 
 #[async_trait]
 impl Executions for MemoryStore {
-    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>, Error> {
+    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>> {
         Ok(self.lock().tables.executions.get(&id).cloned())
     }
 
-    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
         let state = self.lock();
         Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>, Error> {
+    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>> {
         let rows = self.lock().executions(|execution| {
             filter.run.as_ref().is_none_or(|run| execution.run() == run)
                 && filter.node.is_none_or(|node| execution.node() == Some(node))
@@ -298,26 +298,22 @@ impl Executions for MemoryStore {
         Ok(window(rows, page))
     }
 
-    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.run() == run))
     }
 
-    async fn open_executions(&self) -> Result<Vec<Execution>, Error> {
+    async fn open_executions(&self) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>, Error> {
+    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| {
             matches!(execution.state.status(), Status::Leased | Status::Running)
                 && execution.state.lease().is_some_and(|lease| lease.node == node)
         }))
     }
 
-    async fn cached(
-        &self,
-        cluster: ClusterId,
-        keys: &[Arc<str>],
-    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+    async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> Result<BTreeMap<Arc<str>, Execution>> {
         let state = self.lock();
         let mut newest: BTreeMap<Arc<str>, ((Timestamp, ExecutionId), Execution)> = BTreeMap::new();
         for execution in state.tables.executions.values().filter(|execution| execution.reused.is_none()) {
@@ -336,24 +332,24 @@ impl Executions for MemoryStore {
 
 #[async_trait]
 impl Admission for MemoryStore {
-    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>, Error> {
+    async fn holds(&self) -> Result<Vec<(NodeId, RunId)>> {
         Ok(self.lock().tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect())
     }
 
-    async fn uses(&self) -> Result<Vec<LimitUse>, Error> {
+    async fn uses(&self) -> Result<Vec<LimitUse>> {
         Ok(self.lock().tables.uses.list())
     }
 }
 
 #[async_trait]
 impl Output for MemoryStore {
-    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Result<Vec<OutputChunk>> {
         let state = self.lock();
         let chunks = state.output.get(&execution).into_iter().flatten();
         Ok(chunks.filter(|chunk| end_of(chunk) > from).take(limit as usize).cloned().collect())
     }
 
-    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Result<Vec<OutputChunk>> {
         let state = self.lock();
         let chunks: Vec<&OutputChunk> = state.output.get(&execution).into_iter().flatten().collect();
         let before = chunks.len().saturating_sub(limit as usize);
@@ -363,14 +359,14 @@ impl Output for MemoryStore {
 
 #[async_trait]
 impl Servers for MemoryStore {
-    async fn servers(&self) -> Result<Vec<ServerRecord>, Error> {
+    async fn servers(&self) -> Result<Vec<ServerRecord>> {
         Ok(self.lock().servers.values().cloned().collect())
     }
 }
 
 #[async_trait]
 impl Totals for MemoryStore {
-    async fn tally(&self) -> Result<Tally, Error> {
+    async fn tally(&self) -> Result<Tally> {
         let state = self.lock();
         Ok(Tally {
             runs: counts::<RunState>(state.tables.runs.values().map(RunLive::state)),
@@ -379,7 +375,7 @@ impl Totals for MemoryStore {
         })
     }
 
-    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals, Error> {
+    async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
         let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
         let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
         let finished_at =
@@ -391,7 +387,7 @@ impl Totals for MemoryStore {
 
 #[async_trait]
 impl DirectWrites for MemoryStore {
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>> {
         let mut state = self.lock();
         let touch = |&(node, session): &(NodeId, SessionId)| match state.tables.nodes.get_mut(&node) {
             Some(node) if node.session == session => {
@@ -403,24 +399,24 @@ impl DirectWrites for MemoryStore {
         Ok(seen.iter().map(touch).collect())
     }
 
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {
         self.lock().append(chunks, keep_bytes);
         Ok(())
     }
 
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+    async fn put_server(&self, server: &ServerRecord) -> Result<()> {
         let mut state = self.lock();
         state.servers.retain(|_, other| other.id != server.id);
         state.servers.insert(server.name.clone(), server.clone());
         Ok(())
     }
 
-    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+    async fn remove_server(&self, id: ServerId) -> Result<()> {
         self.lock().servers.retain(|_, server| server.id != id);
         Ok(())
     }
 
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         let mut state = self.lock();
         let mut ended = state.runs(|run| run.live.finished_at().is_some_and(|at| at < before));
         ended.sort_by(|a, b| (a.live.finished_at(), &a.id).cmp(&(b.live.finished_at(), &b.id)));
@@ -448,11 +444,11 @@ impl Store for MemoryStore {
         self.hints.subscribe()
     }
 
-    async fn health(&self) -> Result<(), Error> {
+    async fn health(&self) -> Result<()> {
         Ok(())
     }
 
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);

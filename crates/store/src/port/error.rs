@@ -1,5 +1,7 @@
 //! Owns the errors of a store.
 
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why a call of the store failed. A refused change is not an error: see [`Committed::outcomes`](super::Committed).
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -6,11 +6,13 @@ mod record;
 mod store;
 
 pub use error::Error;
+pub(crate) use error::Result;
 pub use reads::{
-    Admission, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped, Wrapper,
+    Admission, DirectWrites, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals, Wrapped,
+    Wrapper,
 };
 pub use record::{
     Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, RunFilter,
     ServerRecord, Tally,
 };
-pub use store::{DirectWrites, Store};
+pub use store::Store;

@@ -1,4 +1,4 @@
-//! Owns the reads of the port, by noun, and wrappers around a store.
+//! Owns the reads of the port, by noun, its direct writes, and wrappers around a store.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,35 +14,35 @@ use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 
-use super::store::{DirectWrites, Store};
+use super::store::Store;
 use super::{
-    Committed, Error, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, RunFilter,
+    Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, Result, RunFilter,
     ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
-/// Declares the traits of reads, and how a [`Wrapper`] forwards each call.
-macro_rules! reads {
-    ($(
+/// Declares the traits of reads and of direct writes, and how a [`Wrapper`] forwards each call.
+macro_rules! calls {
+    ($($through:ident { $(
         $(#[$doc:meta])*
         trait $noun:ident {
-            $($(#[$note:meta])* async fn $read:ident(&$self:ident $(, $arg:ident: $type:ty)*) -> $answer:ty;)+
+            $($(#[$note:meta])* async fn $call:ident(&$self:ident $(, $arg:ident: $type:ty)*) -> $answer:ty;)+
         }
-    )+) => {
-        $(
+    )+ })+) => {
+        $($(
             $(#[$doc])*
             #[async_trait]
             pub trait $noun: Send + Sync {
-                $($(#[$note])* async fn $read(&$self $(, $arg: $type)*) -> Result<$answer, Error>;)+
+                $($(#[$note])* async fn $call(&$self $(, $arg: $type)*) -> Result<$answer>;)+
             }
 
             #[async_trait]
             impl<W: Wrapper> $noun for Wrapped<W> {
-                $(async fn $read(&$self $(, $arg: $type)*) -> Result<$answer, Error> {
-                    $self.0.$read($($arg),*).await
+                $(async fn $call(&$self $(, $arg: $type)*) -> Result<$answer> {
+                    $self.0.$call($($arg),*).await
                 })+
             }
-        )+
+        )+)+
 
         /// A layer in front of a store, such as a slow connection. Every call is forwarded through [`Wrapper::read`] or
         /// [`Wrapper::write`]; a method that does more is overridden.
@@ -50,15 +50,15 @@ macro_rules! reads {
         pub trait Wrapper: Debug + Send + Sync + 'static {
             fn store(&self) -> &dyn Store;
 
-            async fn read<T, R>(&self, read: R) -> Result<T, Error>
+            async fn read<T, R>(&self, read: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T, Error>> + Send;
+                R: Future<Output = Result<T>> + Send;
 
-            async fn write<T, R>(&self, write: R) -> Result<T, Error>
+            async fn write<T, R>(&self, write: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T, Error>> + Send;
+                R: Future<Output = Result<T>> + Send;
 
             fn is_shared(&self) -> bool {
                 self.store().is_shared()
@@ -68,149 +68,134 @@ macro_rules! reads {
                 self.store().hints()
             }
 
-            async fn now(&self) -> Result<Option<Timestamp>, Error> {
+            async fn now(&self) -> Result<Option<Timestamp>> {
                 self.read(self.store().now()).await
             }
 
-            async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+            async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
                 self.write(self.store().commit(server, changes)).await
             }
 
-            async fn touch_nodes(
-                &self,
-                seen: &[(NodeId, SessionId)],
-                at: Timestamp,
-            ) -> Result<Vec<bool>, Error> {
-                self.write(self.store().touch_nodes(seen, at)).await
-            }
-
-            async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
-                self.write(self.store().remove_server(id)).await
-            }
-
-            $($(async fn $read(&$self $(, $arg: $type)*) -> Result<$answer, Error> {
-                $self.read($self.store().$read($($arg),*)).await
-            })+)+
+            $($($(async fn $call(&$self $(, $arg: $type)*) -> Result<$answer> {
+                $self.$through($self.store().$call($($arg),*)).await
+            })+)+)+
         }
     };
 }
 
-reads! {
-    trait Events {
-        /// Returns events in order, at most `limit`.
-        async fn events(&self, filter: &EventFilter, limit: u32) -> Vec<Event>;
-        /// Returns the highest sequence number, or 0.
-        async fn last_seq(&self) -> u64;
+calls! {
+    read {
+        trait Events {
+            /// Returns events in order, at most `limit`.
+            async fn events(&self, filter: &EventFilter, limit: u32) -> Vec<Event>;
+            /// Returns the highest sequence number, or 0.
+            async fn last_seq(&self) -> u64;
+        }
+
+        /// Clusters and their nodes.
+        trait Nodes {
+            async fn cluster(&self, name_or_id: &str) -> Option<ClusterId>;
+            /// Returns the nodes of a cluster (or of all), by hostname.
+            async fn nodes(&self, cluster: Option<ClusterId>) -> Vec<NodeRecord>;
+            async fn node(&self, id: NodeId) -> Option<NodeRecord>;
+            /// Returns the deletions of a node (or of all nodes), by node and time. They are kept for
+            /// `limits::TOMBSTONE_DAYS` longer than runs.
+            async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
+            /// Returns the nodes that are not offline and were last seen before `before`.
+            async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
+        }
+
+        trait Runs {
+            async fn run(&self, id: &RunId) -> Option<RunRecord>;
+            /// Returns runs, newest first (by creation, then id).
+            async fn runs(&self, filter: &RunFilter, page: Page) -> Listed<RunRecord>;
+            /// Returns all runs that have not ended, oldest first.
+            async fn open_runs(&self) -> Vec<RunRecord>;
+            /// Returns only the ids and owners of these runs: cheap enough to read every other second.
+            async fn open_run_owners(&self) -> Vec<(RunId, ServerId)>;
+        }
+
+        trait Executions {
+            async fn execution(&self, id: ExecutionId) -> Option<Execution>;
+            /// Returns those of these executions that exist, by id, each once.
+            async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
+            /// Returns executions by id, which is the order of creation.
+            async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Listed<Execution>;
+            /// Returns all executions of a run, by id.
+            async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
+            /// Returns all pending, leased and running executions, by id.
+            async fn open_executions(&self) -> Vec<Execution>;
+            /// Returns the leased and running executions whose lease names this node, by id.
+            async fn held_by(&self, node: NodeId) -> Vec<Execution>;
+            /// Returns for each of these keys the cluster's newest succeeded execution that was really executed.
+            async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> BTreeMap<Arc<str>, Execution>;
+        }
+
+        /// The nodes and limits that runs and executions use.
+        trait Admission {
+            /// Returns the nodes that exclusive runs hold, by node, each with its run.
+            async fn holds(&self) -> Vec<(NodeId, RunId)>;
+            /// Returns the executions that use a limit: by cluster and key, then by grant. It may include uses of rates
+            /// that have expired. A copy has none: nothing is leased there.
+            async fn uses(&self) -> Vec<LimitUse>;
+        }
+
+        trait Output {
+            /// Returns output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows
+            /// whether older output was cut.
+            async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Vec<OutputChunk>;
+            /// Returns the last `limit` chunks of an execution's output, in order.
+            async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Vec<OutputChunk>;
+        }
+
+        /// The servers that share the store.
+        trait Servers {
+            /// Returns servers by name.
+            async fn servers(&self) -> Vec<ServerRecord>;
+        }
+
+        trait Totals {
+            async fn tally(&self) -> Tally;
+            /// Counts the executions that are pinned to a node or were leased by it. Empty for an unknown node.
+            async fn node_totals(&self, node: NodeId) -> NodeTotals;
+        }
+
+        /// The data for creating and updating a copy. Every store provides it.
+        trait Source {
+            /// Sends everything that reads can return (except servers) as of one sequence number, in parts. Waits while
+            /// the receiver is full, and stops when it is gone.
+            async fn snapshot(&self, to: mpsc::Sender<Part>) -> ();
+            async fn kept(&self) -> Kept;
+            /// Returns when each node was last seen, by id.
+            async fn presence(&self) -> Vec<Seen>;
+            /// Returns output of several executions, each from an offset on: by execution, then in order, at most
+            /// `limit` chunks.
+            async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Vec<OutputChunk>;
+        }
     }
 
-    /// Clusters and their nodes.
-    trait Nodes {
-        async fn cluster(&self, name_or_id: &str) -> Option<ClusterId>;
-        /// Returns the nodes of a cluster (or of all), by hostname.
-        async fn nodes(&self, cluster: Option<ClusterId>) -> Vec<NodeRecord>;
-        async fn node(&self, id: NodeId) -> Option<NodeRecord>;
-        /// Returns the deletions of a node (or of all nodes), by node and time. They are kept for
-        /// `limits::TOMBSTONE_DAYS` longer than runs.
-        async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
-        /// Returns the nodes that are not offline and were last seen before `before`.
-        async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
-    }
-
-    trait Runs {
-        async fn run(&self, id: &RunId) -> Option<RunRecord>;
-        /// Returns runs, newest first (by creation, then id).
-        async fn runs(&self, filter: &RunFilter, page: Page) -> Listed<RunRecord>;
-        /// Returns all runs that have not ended, oldest first.
-        async fn open_runs(&self) -> Vec<RunRecord>;
-        /// Returns only the ids and owners of these runs: cheap enough to read every other second.
-        async fn open_run_owners(&self) -> Vec<(RunId, ServerId)>;
-    }
-
-    trait Executions {
-        async fn execution(&self, id: ExecutionId) -> Option<Execution>;
-        /// Returns those of these executions that exist, by id, each once.
-        async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
-        /// Returns executions by id, which is the order of creation.
-        async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Listed<Execution>;
-        /// Returns all executions of a run, by id.
-        async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
-        /// Returns all pending, leased and running executions, by id.
-        async fn open_executions(&self) -> Vec<Execution>;
-        /// Returns the leased and running executions whose lease names this node, by id.
-        async fn held_by(&self, node: NodeId) -> Vec<Execution>;
-        /// Returns for each of these keys the cluster's newest succeeded execution that was really executed.
-        async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> BTreeMap<Arc<str>, Execution>;
-    }
-
-    /// The nodes and limits that runs and executions use.
-    trait Admission {
-        /// Returns the nodes that exclusive runs hold, by node, each with its run.
-        async fn holds(&self) -> Vec<(NodeId, RunId)>;
-        /// Returns the executions that use a limit: by cluster and key, then by grant. It may include uses of rates
-        /// that have expired. A copy has none: nothing is leased there.
-        async fn uses(&self) -> Vec<LimitUse>;
-    }
-
-    trait Output {
-        /// Returns output from a byte offset on, in order, at most `limit` chunks. The first chunk's offset shows
-        /// whether older output was cut.
-        async fn output(&self, execution: ExecutionId, from: u64, limit: u32) -> Vec<OutputChunk>;
-        /// Returns the last `limit` chunks of an execution's output, in order.
-        async fn output_tail(&self, execution: ExecutionId, limit: u32) -> Vec<OutputChunk>;
-    }
-
-    /// The servers that share the store.
-    trait Servers {
-        /// Returns servers by name.
-        async fn servers(&self) -> Vec<ServerRecord>;
-    }
-
-    trait Totals {
-        async fn tally(&self) -> Tally;
-        /// Counts the executions that are pinned to a node or were leased by it. Empty for an unknown node.
-        async fn node_totals(&self, node: NodeId) -> NodeTotals;
-    }
-
-    /// The data for creating and updating a copy. Every store provides it.
-    trait Source {
-        /// Sends everything that reads can return (except servers) as of one sequence number, in parts. Waits while the
-        /// receiver is full, and stops when it is gone.
-        async fn snapshot(&self, to: mpsc::Sender<Part>) -> ();
-        async fn kept(&self) -> Kept;
-        /// Returns when each node was last seen, by id.
-        async fn presence(&self) -> Vec<Seen>;
-        /// Returns output of several executions, each from an offset on: by execution, then in order, at most `limit`
-        /// chunks.
-        async fn output_of(&self, from: &[(ExecutionId, u64)], limit: u32) -> Vec<OutputChunk>;
+    write {
+        /// The writes besides [`Store::commit`]. They change no state that a guard reads, and create no events.
+        trait DirectWrites {
+            /// Records heartbeats in one write. Returns, for each, whether that session is the node's current one; only
+            /// those are recorded.
+            async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Vec<bool>;
+            /// Appends output and keeps about `keep_bytes` of each execution by dropping its oldest chunks. Chunks of
+            /// unknown executions are dropped.
+            async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> ();
+            /// Writes a server's heartbeat, and removes any other server of the same name.
+            async fn put_server(&self, server: &ServerRecord) -> ();
+            async fn remove_server(&self, id: ServerId) -> ();
+            /// Removes runs that ended before `before`, with their executions and output, and older events; at most
+            /// `most` runs per call. Returns how many runs were removed.
+            async fn prune(&self, before: Timestamp, most: u32) -> u64;
+        }
     }
 }
 
 /// A store with a [`Wrapper`] in front of it.
 #[derive(Debug)]
 pub struct Wrapped<W>(pub W);
-
-#[async_trait]
-impl<W: Wrapper> DirectWrites for Wrapped<W> {
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
-        self.0.touch_nodes(seen, at).await
-    }
-
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
-        self.0.write(self.0.store().append_output(chunks, keep_bytes)).await
-    }
-
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
-        self.0.write(self.0.store().put_server(server)).await
-    }
-
-    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
-        self.0.remove_server(id).await
-    }
-
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
-        self.0.write(self.0.store().prune(before, most)).await
-    }
-}
 
 #[async_trait]
 impl<W: Wrapper> Store for Wrapped<W> {
@@ -226,15 +211,15 @@ impl<W: Wrapper> Store for Wrapped<W> {
         self.0.hints()
     }
 
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+    async fn now(&self) -> Result<Option<Timestamp>> {
         self.0.now().await
     }
 
-    async fn health(&self) -> Result<(), Error> {
+    async fn health(&self) -> Result<()> {
         self.0.read(self.0.store().health()).await
     }
 
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
         self.0.commit(server, changes).await
     }
 

@@ -1,7 +1,6 @@
 //! Owns a commit on PostgreSQL: locks and loads rows, lets `tables` decide, writes, and finds the outcome of a commit
 //! whose response was lost.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
@@ -17,10 +16,10 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::connect::{run_work, within, within_for};
-use super::failure::Failure;
+use super::failure::{Failure, Result};
 use super::save;
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
-use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
+use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
 use crate::rows::{Record, Text, condition, count, json};
 
@@ -49,21 +48,16 @@ const COUNT_RUNS: &str = concat!(
     " AND id <> ALL($1)"
 );
 
-static NODES: LazyLock<String> = LazyLock::new(|| {
-    format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select())
-});
-static RUNS: LazyLock<String> = LazyLock::new(|| {
-    format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select())
-});
-static EXECUTIONS: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select()));
-/// No lock: nobody grants a lease at the same time, and a refusal because of an end that is not visible yet may be
-/// retried.
-static EXECUTIONS_AT: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select()));
-static HELD_NODES: LazyLock<String> = LazyLock::new(|| {
-    format!("{}{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))", <(NodeId, RunId)>::select())
-});
+lazy! {
+    NODES: String = format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select());
+    RUNS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select());
+    EXECUTIONS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select());
+    /// No lock: nobody grants a lease at the same time, and a refusal because of an end that is not visible yet may be
+    /// retried.
+    EXECUTIONS_AT: String = format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select());
+    HELD_NODES: String =
+        format!("{}{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))", <(NodeId, RunId)>::select());
+}
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
@@ -90,7 +84,7 @@ async fn attempt(
     changes: &[Change],
     new_ids: NewIds,
     hints: &str,
-) -> Result<Committed, Failure> {
+) -> Result<Committed> {
     let client = pool.get().await?;
     let begun = within(async {
         let (mut tables, transaction) = begin(&client, &Needs::of(changes, new_ids)).await?;
@@ -150,7 +144,7 @@ async fn find_outcome(
     last: &str,
     verdicts: Verdicts,
     failure: Failure,
-) -> Result<Committed, Failure> {
+) -> Result<Committed> {
     let give_up_at = tokio::time::Instant::now() + OUTCOME_TIMEOUT;
     loop {
         match ask_outcome(pool, server, transaction, last).await {
@@ -178,17 +172,11 @@ enum Outcome {
 
 /// Queries the outcome once; `last` is the batch's last event. The transaction's id alone is not enough: after a crash
 /// PostgreSQL may reuse the id of a transaction that left no trace.
-async fn ask_outcome(
-    pool: &Pool,
-    server: ServerId,
-    transaction: &str,
-    last: &str,
-) -> Result<Outcome, Failure> {
-    let client = pool.get().await?;
-    run_work(client, async |client: &mut Object| ask(client, server, transaction, last).await).await
+async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
+    run_work(pool, async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
-async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome, Failure> {
+async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
     let row = match client.query_one("SELECT pg_xact_status($1::text::xid8)", &[&transaction]).await {
         // The id is in the future: a crash undid the transaction.
         Err(error) if error.code() == Some(&SqlState::INVALID_PARAMETER_VALUE) => {
@@ -236,7 +224,7 @@ fn lock_statements(needs: &Needs<'_>) -> String {
 
 /// Begins a transaction, and locks and loads the rows that the guards read, in one flight. Also returns the
 /// transaction's id.
-async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), Failure> {
+async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
     let deleted_nodes: Vec<Uuid> = needs.deleted.iter().map(|(node, _)| node.0).collect();
@@ -327,7 +315,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String), F
 /// Counts the uses of the limits that the batch needs, under a lock, so that no other server adds uses at the same
 /// time. The lock comes after those of rows, and its owner never waits for a row of another. Freeing a slot needs no
 /// lock: a slot that is not visible as free yet may be requested again.
-async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
+async fn count_uses(client: &Object, changes: &[Change], tables: &mut Tables) -> Result<()> {
     let checks: Vec<LimitCheck<'_>> = LimitCheck::of(changes, tables).into_iter().collect();
     if checks.is_empty() {
         return Ok(());

@@ -6,7 +6,7 @@ use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, R
 use tokio_postgres::{Client, Config, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::failure::Failure;
+use super::failure::{Failure, Result};
 use super::tls;
 use crate::migrate::{self, Ran};
 use crate::port::Error;
@@ -92,26 +92,20 @@ pub(crate) fn pool(target: &Target, purpose: Purpose, size: usize) -> Result<Poo
 }
 
 /// Waits for a unit of work, with a timeout. After a timeout the caller must drop the connection.
-pub(crate) async fn within<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+pub(crate) async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     within_for(0, work).await
 }
 
 /// The same with a longer timeout for many rows: a thousand are written in far less than a second.
-pub(crate) async fn within_for<T>(
-    rows: usize,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
+pub(crate) async fn within_for<T>(rows: usize, work: impl Future<Output = Result<T>>) -> Result<T> {
     let timeout = WORK_TIMEOUT + Duration::from_secs(rows as u64 / 1_000);
     tokio::time::timeout(timeout, work).await.unwrap_or(Err(Failure::Silent(timeout)))
 }
 
 /// Runs a unit of work on a connection. After a timeout it drops the connection: a late response must not be taken for
 /// the response to the next statement.
-pub(crate) async fn run_work<T>(
-    client: Object,
-    work: impl AsyncFnOnce(&mut Object) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    let mut client = client;
+pub(crate) async fn run_work<T>(pool: &Pool, work: impl AsyncFnOnce(&mut Object) -> Result<T>) -> Result<T> {
+    let mut client = pool.get().await?;
     let result = within(work(&mut client)).await;
     if matches!(result, Err(Failure::Silent(_))) {
         drop(Object::take(client));
@@ -120,7 +114,7 @@ pub(crate) async fn run_work<T>(
 }
 
 /// Runs the missing migrations, each in its own transaction; servers that start together take turns.
-pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
+pub(crate) async fn migrate(client: &mut Client) -> Result<()> {
     let mut tries = 0;
     loop {
         match run_next(client).await {
@@ -141,7 +135,7 @@ pub(crate) async fn migrate(client: &mut Client) -> Result<(), Failure> {
 }
 
 /// Runs the first missing migration. Returns false if there is none.
-async fn run_next(client: &mut Client) -> Result<bool, Failure> {
+async fn run_next(client: &mut Client) -> Result<bool> {
     let transaction = client.transaction().await?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
     transaction.batch_execute(LOCK_WAIT).await?;
@@ -165,9 +159,7 @@ async fn run_next(client: &mut Client) -> Result<bool, Failure> {
     transaction.commit().await?;
     Ok(true)
 }
-
-/// Returns the store's migrations.
-async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>, Failure> {
+async fn ran(transaction: &Transaction<'_>) -> Result<Vec<Ran>> {
     // Programs without the rule for schema changes created the table without the last two columns.
     let known = "SELECT count(*) FROM information_schema.columns WHERE table_schema = current_schema() \
                  AND table_name = 'migrations' AND column_name IN ('works_since', 'program')";

@@ -22,6 +22,8 @@ pub(crate) enum Failure {
     Silent(Duration),
 }
 
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 impl Failure {
     fn state(&self) -> Option<&SqlState> {
         match self {

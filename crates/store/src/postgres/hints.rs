@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use downbeat_core::ids::ExecutionId;
 use tokio::sync::broadcast;
-use tokio_postgres::{AsyncMessage, Notification};
+use tokio_postgres::AsyncMessage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
@@ -94,7 +94,7 @@ async fn listen(
             message = messages.next() => match message {
                 None => return Ok(()),
                 Some(Ok(AsyncMessage::Notification(notification))) => {
-                    if let Some(received) = read(own, &notification) {
+                    if let Some(received) = parse(own, notification.payload()) {
                         // An error means that there is no receiver.
                         let _ = hints.send(received);
                     }
@@ -107,10 +107,6 @@ async fn listen(
 }
 
 /// Returns nothing for this store's own notification.
-fn read(own: &str, notification: &Notification) -> Option<Hint> {
-    parse(own, notification.payload())
-}
-
 fn parse(own: &str, payload: &str) -> Option<Hint> {
     let mut words = payload.split(' ');
     if words.next() == Some(own) {

@@ -8,7 +8,7 @@ use downbeat_core::ids::ExecutionId;
 use uuid::Uuid;
 
 use super::connect::run_work;
-use super::failure::Failure;
+use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::Write;
 use crate::port::OutputChunk;
@@ -21,22 +21,11 @@ const ENDS: &str = "SELECT e.id, coalesce((SELECT o.start_byte + length(o.text) 
 static APPEND: LazyLock<Write> = LazyLock::new(|| Write::insert::<OutputRow<'_>>("output"));
 const TRIM: &str = "DELETE FROM output o USING unnest($1::uuid[], $2::bigint[]) AS u (execution, keep_from) \
      WHERE o.execution = u.execution AND o.start_byte < u.keep_from";
-pub(super) async fn append(
-    pool: &Pool,
-    chunks: &[OutputChunk],
-    keep_bytes: u64,
-    hints: &str,
-) -> Result<(), Failure> {
-    let client = pool.get().await?;
-    run_work(client, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
+pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64, hints: &str) -> Result<()> {
+    run_work(pool, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
 }
 
-async fn write(
-    client: &mut Object,
-    chunks: &[OutputChunk],
-    keep_bytes: u64,
-    hints: &str,
-) -> Result<(), Failure> {
+async fn write(client: &mut Object, chunks: &[OutputChunk], keep_bytes: u64, hints: &str) -> Result<()> {
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
     ids.sort_unstable();

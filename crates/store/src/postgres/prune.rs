@@ -4,7 +4,7 @@
 use deadpool_postgres::Pool;
 use jiff::Timestamp;
 
-use super::failure::Failure;
+use super::failure::Result;
 use crate::copy::deleted_before;
 use crate::filter::REMOVE_STALE_USES;
 use crate::rows::{condition, count};
@@ -44,7 +44,7 @@ const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SEL
 
 const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
 
-pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u64, Failure> {
+pub(super) async fn prune(pool: &Pool, before: Timestamp, most: u32) -> Result<u64> {
     let client = pool.get().await?;
     let (at, before) = (before, before.as_microsecond());
     let mut gone = 0;

@@ -2,8 +2,6 @@
 //! numbers, the events and COMMIT. Statements are sent without waiting; if one fails, PostgreSQL turns the following
 //! COMMIT into a ROLLBACK, so the earlier responses are checked first.
 
-use std::sync::LazyLock;
-
 use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId};
@@ -12,77 +10,61 @@ use futures_util::join;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::failure::Failure;
+use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
+use crate::filter::{lazy, writes};
 use crate::port::Error;
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, DescribedRow, ExecutionRow, FailedRow, HoldRow,
-    LimitUseRow, NodeLiveRow, ProblemsRow, RunLiveRow, RunRow, StateColumns, definition_row, description_row,
-    execution_row, json, list, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NodeLiveRow, ProblemsRow,
+    RunLiveRow, StateColumns, definition_row, description_row, execution_row, json, list, run_row,
 };
 
-static PUT_NODES: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
-static PUT_PRESENCE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
-static UPDATE_NODES: LazyLock<Write> = LazyLock::new(|| {
-    Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
-});
-static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
-/// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
-/// is for older servers, which ignore tombstones and may have accepted a session again.
-static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
-    Write::new::<BuriedRow<'_>>(format!(
+writes!();
+
+lazy! {
+    /// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The
+    /// upsert is for older servers, which ignore tombstones and may have accepted a session again.
+    INSERT_TOMBSTONES: Write = Write::new::<BuriedRow<'_>>(format!(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
          SELECT u.node, u.session, coalesce(u.cluster, n.cluster), coalesce(u.hostname, n.hostname), u.at \
          FROM {} LEFT JOIN nodes n ON n.id = u.node \
          ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
         unnest::<BuriedRow<'_>>()
-    ))
-});
+    ));
+    COUNT: Write = Write::insert::<Ended>("ended_lately");
+    /// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if
+    /// the events themselves were pruned.
+    INSERT_EVENTS: String = {
+        let (names, server) = (ChangeColumns::names(), ChangeColumns::COUNT + 1);
+        let arrays = list(&ChangeColumns::columns(), |number, column| format!("${number}::{}[]", column.kind));
+        format!(
+            "WITH last AS (SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), \
+             (SELECT max(seq) FROM events)) AS seq), \
+             recorded AS (INSERT INTO events (seq, server, {names}) \
+             SELECT last.seq + u.place, ${server}::uuid, {} \
+             FROM last, unnest({arrays}) WITH ORDINALITY AS u ({names}, place)) \
+             SELECT seq FROM last",
+            ChangeColumns::names_in("u")
+        )
+    };
+    INSERT_CACHED: Write = Write::new::<CachedRow<'_>>(format!(
+        "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
+         SELECT u.execution, r.cluster, u.cache_key, u.finished_at FROM {} JOIN runs r ON r.id = u.run",
+        unnest::<CachedRow<'_>>()
+    ));
+}
+
 /// The nodes' presence is removed with them.
 const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
-static CREATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
-static DEFINE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
-static UPDATE_RUNS: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
-static INSERT_EXECUTIONS: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
-static UPDATE_EXECUTIONS: LazyLock<Write> =
-    LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
-static FAIL_EXECUTIONS: LazyLock<Write> =
-    LazyLock::new(|| Write::update::<FailedRow<'_>>("executions", |_| true));
-static COUNT: LazyLock<Write> = LazyLock::new(|| Write::insert::<Ended>("ended_lately"));
 /// The lock for numbering events. The commit releases it.
 const LOCK_NUMBERS: &str = "SELECT 1 FROM feed WHERE one = 1 FOR UPDATE";
-/// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if the
-/// events themselves were pruned.
-static INSERT_EVENTS: LazyLock<String> = LazyLock::new(|| {
-    let (names, server) = (ChangeColumns::names(), ChangeColumns::COUNT + 1);
-    let arrays = list(&ChangeColumns::columns(), |number, column| format!("${number}::{}[]", column.kind));
-    format!(
-        "WITH last AS (SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), \
-         (SELECT max(seq) FROM events)) AS seq), \
-         recorded AS (INSERT INTO events (seq, server, {names}) \
-         SELECT last.seq + u.place, ${server}::uuid, {} \
-         FROM last, unnest({arrays}) WITH ORDINALITY AS u ({names}, place)) \
-         SELECT seq FROM last",
-        ChangeColumns::names_in("u")
-    )
-});
-
 const DELETE_HOLDS: &str = "DELETE FROM holds WHERE node = ANY($1)";
-static PUT_HOLDS: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
-static INSERT_USES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
 const DELETE_USES: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND until IS NULL";
 /// Requires the lock of limits; pruning skips locked rows.
 const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
-static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
-    Write::new::<CachedRow<'_>>(format!(
-        "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
-         SELECT u.execution, r.cluster, u.cache_key, u.finished_at FROM {} JOIN runs r ON r.id = u.run",
-        unnest::<CachedRow<'_>>()
-    ))
-});
 
 /// Writes and commits. Returns the number before the first event.
 #[expect(clippy::too_many_arguments, reason = "all that one commit writes")]
@@ -96,7 +78,7 @@ pub(super) async fn save(
     holds: &Holds<'_>,
     limits: &LimitChanges,
     hints: &str,
-) -> Result<i64, Failure> {
+) -> Result<i64> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);

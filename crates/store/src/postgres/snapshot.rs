@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::IsolationLevel;
 
 use super::PostgresStore;
-use super::failure::Failure;
+use super::failure::Result;
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
     RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
@@ -28,7 +28,7 @@ async fn send<T: Record>(
     rest: &str,
     size: usize,
     part: fn(Vec<T>) -> Part,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let portal = view.bind(&format!("{}{rest}", T::select()), &[]).await?;
     let most = i32::try_from(size).expect("a part has few rows");
     loop {
@@ -44,7 +44,7 @@ async fn send<T: Record>(
     }
 }
 
-pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<(), Failure> {
+pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<()> {
     let mut client = pool.get().await?;
     let isolated = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     let view = isolated.read_only(true).start().await?;

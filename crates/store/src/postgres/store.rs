@@ -21,7 +21,7 @@ use super::write::{self, Write};
 use super::{commit, output, prune, snapshot};
 use crate::copy::Part;
 use crate::filter::Arg;
-use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Columns, OutputRow, Record, ServerRow, Text, int, time};
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for PostgresStore {
 
 impl PostgresStore {
     /// Connects and migrates the schema.
-    pub async fn open(location: &str) -> Result<Self, Error> {
+    pub async fn open(location: &str) -> Result<Self> {
         let target = connect::target(location)?;
         let commits = connect::pool(&target, Purpose::Commits, 1)?;
         let queries = connect::pool(&target, Purpose::Queries, CONNECTIONS)?;
@@ -62,8 +62,7 @@ impl PostgresStore {
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
-        let client = self.queries.get().await?;
-        connect::run_work(client, async |client: &mut Object| {
+        connect::run_work(&self.queries, async |client: &mut Object| {
             let statement = client.prepare_cached(sql).await?;
             Ok(client.query(&statement, args).await?)
         })
@@ -71,7 +70,7 @@ impl PostgresStore {
     }
 
     /// Reads the rows of a record's SELECT, followed by `rest`.
-    async fn records<T: Record>(&self, rest: &str, args: Args<'_>) -> Result<Vec<T>, Error> {
+    async fn records<T: Record>(&self, rest: &str, args: Args<'_>) -> Result<Vec<T>> {
         let rows = self.rows(&format!("{}{rest}", T::select()), args).await?;
         rows.iter().map(T::from_row).collect()
     }
@@ -83,7 +82,7 @@ impl Database for PostgresStore {
     const LAST_SEQ: &'static str =
         "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
 
-    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>, Error> {
+    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         let args: Vec<_> = args.iter().map(|arg| write::Arg(&**arg)).collect();
         let args: Vec<_> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
         self.records(rest, &args).await
@@ -97,7 +96,7 @@ impl Database for PostgresStore {
         )
     }
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
     }
@@ -106,7 +105,7 @@ impl Database for PostgresStore {
         &self,
         cluster: ClusterId,
         keys: &[Arc<str>],
-    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+    ) -> Result<BTreeMap<Arc<str>, Execution>> {
         let rest = " WHERE id IN (SELECT n.execution FROM unnest($2::text[]) AS k (cache_key) CROSS JOIN LATERAL \
                     (SELECT c.execution FROM cached c JOIN executions e ON e.id = c.execution \
                     WHERE c.cluster = $1 AND c.cache_key = k.cache_key \
@@ -116,7 +115,7 @@ impl Database for PostgresStore {
         Ok(found.into_iter().filter_map(|each| Some((each.cache_key.clone()?, each))).collect())
     }
 
-    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>> {
         // Each execution's first chunk is the one that contains its offset: looking it up avoids reading all chunks
         // before it.
         let sql = format!(
@@ -133,14 +132,14 @@ impl Database for PostgresStore {
         rows.iter().map(OutputChunk::from_row).collect()
     }
 
-    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         Ok(snapshot::send_all(&self.queries, &to).await?)
     }
 }
 
 #[async_trait]
 impl DirectWrites for PostgresStore {
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>> {
         // Locks rows by id, as commits do.
         let sql = "WITH seen AS (SELECT p.node, p.session FROM presence p \
                    WHERE (p.node, p.session) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) \
@@ -156,35 +155,31 @@ impl DirectWrites for PostgresStore {
         Ok(seen.iter().map(|one| touched.contains(one)).collect())
     }
 
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {
         let executions: BTreeSet<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
         let hints = self.listener.payload(&Hint::Output(executions.into_iter().collect()));
         Ok(output::append(&self.queries, chunks, keep_bytes, &hints).await?)
     }
 
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+    async fn put_server(&self, server: &ServerRecord) -> Result<()> {
         let rows = [ServerRow::of(server)];
-        let put = async {
-            let client = self.queries.get().await?;
-            connect::run_work(client, async |client: &mut Object| {
-                let transaction = client.transaction().await?;
-                let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
-                transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
-                transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
-                Ok(transaction.commit().await?)
-            })
-            .await
-        };
+        let put = connect::run_work(&self.queries, async |client: &mut Object| {
+            let transaction = client.transaction().await?;
+            let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
+            transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
+            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
+            Ok(transaction.commit().await?)
+        });
         Ok(put.await?)
     }
 
-    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+    async fn remove_server(&self, id: ServerId) -> Result<()> {
         self.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
         self.rows(NOTIFY, &[&self.listener.payload(&Hint::Servers)]).await?;
         Ok(())
     }
 
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         Ok(prune::prune(&self.queries, before, most).await?)
     }
 }
@@ -203,25 +198,21 @@ impl Store for PostgresStore {
         self.listener.subscribe()
     }
 
-    async fn now(&self) -> Result<Option<Timestamp>, Error> {
+    async fn now(&self) -> Result<Option<Timestamp>> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
         let rows = self.rows(sql, &[]).await?;
         rows.first().map(|row| time(row.try_get(0).map_err(Failure::from)?)).transpose()
     }
 
-    async fn health(&self) -> Result<(), Error> {
-        let rows = self.rows("SHOW transaction_read_only", &[]).await?;
-        let read_only = match rows.first() {
-            Some(row) => row.try_get::<_, String>(0).map_err(Failure::from)? == "on",
-            None => false,
-        };
-        if read_only {
+    async fn health(&self) -> Result<()> {
+        let read_only: Vec<String> = self.fetch("SHOW transaction_read_only", vec![]).await?;
+        if read_only == ["on"] {
             return Err(Error::Unavailable("PostgreSQL is read-only: is it a standby?".to_owned()));
         }
         Ok(())
     }
 
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
         // A separate task: a dropped caller must not leave a transaction open.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
         let hints = self.listener.payload(&Hint::Events);

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// The encryption options of a location.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(super) struct Encryption {
 }
 
 /// Separates the encryption options from the part that the driver parses.
-pub(super) fn split(location: &str) -> Result<(String, Encryption), Error> {
+pub(super) fn split(location: &str) -> Result<(String, Encryption)> {
     let Some((base, query)) = location.split_once('?') else {
         return Ok((location.to_owned(), Encryption::default()));
     };
@@ -48,7 +48,7 @@ pub(super) fn split(location: &str) -> Result<(String, Encryption), Error> {
     Ok((if rest.is_empty() { base.to_owned() } else { format!("{base}?{rest}") }, encryption))
 }
 
-fn mode(value: &str) -> Result<SslMode, Error> {
+fn mode(value: &str) -> Result<SslMode> {
     match value {
         "disable" => Ok(SslMode::Disable),
         "prefer" => Ok(SslMode::Prefer),
@@ -61,7 +61,7 @@ fn mode(value: &str) -> Result<SslMode, Error> {
 }
 
 /// Sets the driver's mode and returns its TLS connector.
-pub(super) fn prepare(config: &mut Config, encryption: &Encryption) -> Result<MakeRustlsConnect, Error> {
+pub(super) fn prepare(config: &mut Config, encryption: &Encryption) -> Result<MakeRustlsConnect> {
     let mode = match encryption.mode {
         Some(mode) => mode,
         None if encryption.authorities.is_some() => SslMode::Require,
@@ -101,7 +101,7 @@ fn is_local(config: &Config) -> bool {
     })
 }
 
-fn roots(file: Option<&str>) -> Result<RootCertStore, Error> {
+fn roots(file: Option<&str>) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match file {
         Some(file) => {

@@ -9,7 +9,7 @@ use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Row, Statement};
 
-use super::failure::Failure;
+use super::failure::Result;
 use crate::port::Error;
 use crate::rows::{Cell, Cells, Column, Columns, Value, list};
 
@@ -76,8 +76,6 @@ impl Write {
     pub(super) fn sql(&self) -> &str {
         &self.sql
     }
-
-    /// Returns the statement's arguments for these rows.
     pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
         arrays(rows, self.columns.iter().copied())
     }
@@ -123,7 +121,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Prepares the statements; those of an earlier batch are cached.
-    pub(super) async fn prepare(self, client: &Object) -> Result<Prepared<'a>, Failure> {
+    pub(super) async fn prepare(self, client: &Object) -> Result<Prepared<'a>> {
         let mut statements = Vec::with_capacity(self.statements.len());
         for (sql, args) in self.statements {
             statements.push((client.prepare_cached(sql).await?, args));
@@ -137,7 +135,7 @@ pub(super) struct Prepared<'a>(Vec<(Statement, Args<'a>)>);
 
 impl Prepared<'_> {
     /// Sends all statements, and returns the first failure.
-    pub(super) async fn send(self, client: &Object) -> Result<(), Failure> {
+    pub(super) async fn send(self, client: &Object) -> Result<()> {
         let sent = self
             .0
             .into_iter()

@@ -4,7 +4,7 @@ use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
 
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// A closed set that is stored as a small number.
 pub(crate) trait Code: Sized + Copy {
@@ -12,7 +12,7 @@ pub(crate) trait Code: Sized + Copy {
     fn code(self) -> i16;
     fn find(code: i16) -> Option<Self>;
 
-    fn decode(code: i16) -> Result<Self, Error> {
+    fn decode(code: i16) -> Result<Self> {
         Self::find(code).ok_or_else(|| Error::Corrupt(format!("{} {code} is unknown", Self::WHAT)))
     }
 }

@@ -6,7 +6,7 @@ use tokio_postgres::types as postgres;
 use uuid::Uuid;
 
 use super::text::{Bytes, Text};
-use crate::port::Error;
+use crate::port::Result;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
@@ -41,7 +41,7 @@ impl<T: Cell> Cell for Option<T> {
 
 /// A row that a database returned.
 pub(crate) trait Cells {
-    fn cell<T: Cell>(&self, column: usize) -> Result<T, Error>;
+    fn cell<T: Cell>(&self, column: usize) -> Result<T>;
 }
 
 /// A row of a table, or a part of one. Rows that are read or written together form a pair.
@@ -51,7 +51,7 @@ pub(crate) trait Columns: Sized + Send + Sync {
     fn columns() -> Vec<Column>;
 
     /// Reads the row from a longer one, from its column `first` on.
-    fn read(row: &impl Cells, first: usize) -> Result<Self, Error>;
+    fn read(row: &impl Cells, first: usize) -> Result<Self>;
 
     /// Returns the value of the column at this index of [`Columns::columns`].
     fn value(&self, column: usize) -> &dyn Value;
@@ -93,7 +93,7 @@ impl<A: Columns, B: Columns> Columns for (A, B) {
         A::columns().into_iter().chain(B::columns()).collect()
     }
 
-    fn read(row: &impl Cells, first: usize) -> Result<Self, Error> {
+    fn read(row: &impl Cells, first: usize) -> Result<Self> {
         Ok((A::read(row, first)?, B::read(row, first + A::COUNT)?))
     }
 
@@ -109,7 +109,7 @@ macro_rules! columns {
         struct $row:ident $(<$life:lifetime>)? { $($(#[$note:meta])* $column:ident: $type:ty,)+ }
     ) => {
         $(#[$doc])*
-        #[derive(Debug)]
+        #[derive(Debug, Default)]
         pub(crate) struct $row $(<$life>)? { $($(#[$note])* pub(crate) $column: $type,)+ }
 
         impl $(<$life>)? $crate::rows::Columns for $row $(<$life>)? {
@@ -122,7 +122,7 @@ macro_rules! columns {
                 }),+]
             }
 
-            fn read(row: &impl $crate::rows::Cells, first: usize) -> Result<Self, $crate::port::Error> {
+            fn read(row: &impl $crate::rows::Cells, first: usize) -> $crate::port::Result<Self> {
                 let mut columns = first..;
                 $(let $column = row.cell(columns.next().unwrap_or_default())?;)+
                 Ok(Self { $($column),+ })

@@ -1,16 +1,14 @@
 //! Owns the row of an event. Events of kinds that only a newer program knows can be read, too.
 
-use std::sync::LazyLock;
-
 use downbeat_core::change::{Change, Event};
 use downbeat_core::ids::ServerId;
 use uuid::Uuid;
 
 use super::column::{Cells, Columns, columns};
-use super::record::Record;
+use super::record::{Record, select};
 use super::scalar::{count, int, parse, time};
 use super::text::Text;
-use crate::port::Error;
+use crate::port::Result;
 
 columns! {
     /// The number of an event, and the server that committed it.
@@ -51,14 +49,10 @@ impl<'a> ChangeColumns<'a> {
 }
 
 impl Record for Event {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM events", EventRow::names()));
-        &SELECT
-    }
+    select!(EventRow<'_>, "events");
 
     /// An unknown kind comes from a newer program; a known kind that cannot be decoded is damaged.
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let (number, row) = EventRow::read(row, 0)?;
         let change = if Change::KINDS.contains(&&*row.kind.0) {
             parse("event", &row.data.0)?

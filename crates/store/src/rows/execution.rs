@@ -1,6 +1,6 @@
 //! Owns the row of an execution.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
@@ -8,11 +8,11 @@ use downbeat_core::work::Origin;
 use uuid::Uuid;
 
 use super::column::{Cells, Columns, columns};
-use super::record::Record;
-use super::scalar::{json, parse, small, small_count, time};
+use super::record::{Record, select};
+use super::scalar::{json, parse_opt, small, small_count, time};
 use super::state::StateColumns;
 use super::text::Text;
-use crate::port::Error;
+use crate::port::Result;
 
 columns! {
     /// The columns of `executions` that do not belong to its state.
@@ -48,7 +48,7 @@ impl<'a> FailedRow<'a> {
 /// A whole row of `executions`.
 pub(crate) type ExecutionRow<'a> = (StateColumns<'a>, MadeColumns<'a>);
 
-pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>, Error> {
+pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>> {
     let made = MadeColumns {
         run: execution.run().as_str().into(),
         step: small(execution.step()),
@@ -66,13 +66,9 @@ pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>, E
 }
 
 impl Record for Execution {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM executions", ExecutionRow::names()));
-        &SELECT
-    }
+    select!(ExecutionRow<'_>, "executions");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let (state, made) = ExecutionRow::read(row, 0)?;
         Ok(Execution {
             id: ExecutionId(state.id),
@@ -85,9 +81,9 @@ impl Record for Execution {
             attempt: small_count(made.attempt)?,
             created_at: time(made.created_at)?,
             state: state.state()?,
-            params: made.params.map(|params| parse("params", &params.0)).transpose()?.map(Arc::new),
+            params: parse_opt("params", made.params.as_ref())?.map(Arc::new),
             reused: made.reused.map(ExecutionId),
-            limits: made.limits.map(|limits| parse("limits", &limits.0)).transpose()?.map(Arc::new),
+            limits: parse_opt("limits", made.limits.as_ref())?.map(Arc::new),
             cache_key: made.cache_key.map(|key| Arc::from(&*key.0)),
             failed_for_good: made.failed_for_good.map(|reason| Arc::from(&*reason.0)),
         })

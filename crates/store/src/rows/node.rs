@@ -1,7 +1,6 @@
 //! Owns the rows of a node: the live part, and the whole.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
 
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Installation, NodeRecord, NodeStatus, Registration, Tombstone};
@@ -11,11 +10,11 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
-use super::record::Record;
-use super::scalar::{json, parse, time};
+use super::record::{Record, select};
+use super::scalar::{json, parse, parse_opt, time};
 use super::text::Text;
 use crate::batch::Deleted;
-use crate::port::Error;
+use crate::port::Result;
 
 columns! {
     /// The live part of a node: a row of `presence`.
@@ -41,7 +40,7 @@ impl NodeLiveRow {
         }
     }
 
-    fn live(&self) -> Result<(NodeId, NodeLive), Error> {
+    fn live(&self) -> Result<(NodeId, NodeLive)> {
         let live = NodeLive {
             session: SessionId(self.session),
             status: NodeStatus::decode(self.status)?,
@@ -54,13 +53,9 @@ impl NodeLiveRow {
 }
 
 impl Record for (NodeId, NodeLive) {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM presence", NodeLiveRow::names()));
-        &SELECT
-    }
+    select!(NodeLiveRow, "presence");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         NodeLiveRow::read(row, 0)?.live()
     }
 }
@@ -87,7 +82,7 @@ columns! {
 pub(crate) type DescribedRow<'a> = (NodeKey<'a>, DescriptionRow<'a>);
 
 /// Returns the row that a registration writes. A new session has not reported any problems.
-pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>, Error> {
+pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>> {
     let key =
         NodeKey { id: registration.node.0, hostname: registration.description.hostname.as_str().into() };
     let description = DescriptionRow {
@@ -108,7 +103,7 @@ columns! {
 }
 
 impl ProblemsRow<'_> {
-    pub(crate) fn of(node: NodeId, problems: &[String]) -> Result<Self, Error> {
+    pub(crate) fn of(node: NodeId, problems: &[String]) -> Result<Self> {
         let problems = (!problems.is_empty()).then(|| json(&problems)).transpose()?.map(Text::from);
         Ok(Self { id: node.0, problems })
     }
@@ -127,7 +122,7 @@ struct StoredRegistration<'a> {
 }
 
 /// Returns the column `registration`; none if it would be empty.
-fn registration_column(registration: &Registration) -> Result<Option<String>, Error> {
+fn registration_column(registration: &Registration) -> Result<Option<String>> {
     let Registration { session, installation, undelivered, former, .. } = registration;
     if installation.is_none() && undelivered.is_empty() && former.displaced().is_none() {
         return Ok(None);
@@ -165,13 +160,9 @@ impl<'a> TombstoneRow<'a> {
 }
 
 impl Record for Tombstone {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM tombstones", TombstoneRow::names()));
-        &SELECT
-    }
+    select!(TombstoneRow<'_>, "tombstones");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let row = TombstoneRow::read(row, 0)?;
         Ok(Tombstone {
             node: NodeId(row.node),
@@ -208,19 +199,15 @@ impl<'a> BuriedRow<'a> {
 }
 
 impl Record for NodeRecord {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> = LazyLock::new(|| {
-            let (live, rest) = (NodeLiveRow::names_in("p"), DescriptionRow::names_in("n"));
-            format!("SELECT {live}, {rest} FROM presence p JOIN nodes n ON n.id = p.node")
-        });
-        &SELECT
-    }
+    select!({
+        let (live, rest) = (NodeLiveRow::names_in("p"), DescriptionRow::names_in("n"));
+        format!("SELECT {live}, {rest} FROM presence p JOIN nodes n ON n.id = p.node")
+    });
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
-        let kept: Option<StoredRegistration<'static>> =
-            row.registration.map(|kept| parse("registration", &kept.0)).transpose()?;
+        let kept: Option<StoredRegistration<'static>> = parse_opt("registration", row.registration.as_ref())?;
         let kept = kept.filter(|kept| kept.session == live.session);
         let (installation, undelivered, displaced) = match kept {
             Some(kept) => (kept.installation, kept.undelivered, kept.displaced),
@@ -238,11 +225,7 @@ impl Record for NodeRecord {
             installation: installation.map(Cow::into_owned),
             undelivered: undelivered.into_owned(),
             displaced,
-            problems: row
-                .problems
-                .map(|problems| parse("problems", &problems.0))
-                .transpose()?
-                .unwrap_or_default(),
+            problems: parse_opt("problems", row.problems.as_ref())?.unwrap_or_default(),
         })
     }
 }

@@ -1,7 +1,5 @@
 //! Owns the records that are read: each has one SELECT and a conversion of its rows.
 
-use std::sync::LazyLock;
-
 use downbeat_core::execution::{Status, Stream};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::state::LimitUse;
@@ -12,7 +10,7 @@ use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
-use crate::port::{Error, NodeTotals, OutputChunk, ServerRecord};
+use crate::port::{NodeTotals, OutputChunk, Result, ServerRecord};
 
 /// A value that is read from one row of a SELECT.
 pub(crate) trait Record: Sized + Send + 'static {
@@ -21,28 +19,34 @@ pub(crate) trait Record: Sized + Send + 'static {
         ""
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error>;
+    fn from_row(row: &impl Cells) -> Result<Self>;
 }
 
-/// Declares the SELECT of a record: all columns of a row from a table with an alias.
+/// Declares the SELECT of a record: its text, or all columns of a row from a table, which may have an alias.
 macro_rules! select {
-    ($row:ty, $alias:literal, $from:literal) => {
+    ($row:ty, $table:literal) => {
+        select!(format!("SELECT {} FROM {}", <$row>::names(), $table));
+    };
+    ($row:ty, $alias:literal, $table:literal) => {
+        select!(format!("SELECT {} FROM {} {}", <$row>::names_in($alias), $table, $alias));
+    };
+    ($text:expr) => {
         fn select() -> &'static str {
-            static SELECT: LazyLock<String> =
-                LazyLock::new(|| format!("SELECT {} FROM {} {}", <$row>::names_in($alias), $from, $alias));
+            static SELECT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| $text);
             &SELECT
         }
     };
 }
+pub(super) use select;
 
 impl Record for Option<i64> {
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         row.cell(0)
     }
 }
 
 impl Record for String {
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         Ok(row.cell::<Text<'_>>(0)?.into())
     }
 }
@@ -52,7 +56,7 @@ impl Record for ClusterId {
         "SELECT id FROM clusters"
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         Ok(ClusterId(row.cell(0)?))
     }
 }
@@ -62,7 +66,7 @@ impl Record for (RunId, ServerId) {
         "SELECT id, owner FROM runs"
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         Ok((String::from_row(row)?.into(), ServerId(row.cell(1)?)))
     }
 }
@@ -72,7 +76,7 @@ impl Record for Seen {
         "SELECT node, session, seen_at FROM presence"
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         Ok((NodeId(row.cell(0)?), SessionId(row.cell(1)?), time(row.cell(2)?)?))
     }
 }
@@ -88,7 +92,7 @@ impl Record for Kept {
         )
     }
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let first_seq: Option<i64> = row.cell(0)?;
         let (at, id): (Option<i64>, Option<Text<'_>>) = (row.cell(1)?, row.cell(2)?);
         Ok(Kept {
@@ -101,14 +105,14 @@ impl Record for Kept {
 
 /// The number of rows with a code.
 impl<C: Code + Send + 'static> Record for (C, u64) {
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         Ok((C::decode(row.cell(0)?)?, count(row.cell(1)?)?))
     }
 }
 
 /// The totals of a node for one status.
 impl Record for NodeTotals {
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         Ok(NodeTotals {
             executions: vec![<(Status, u64)>::from_row(row)?],
             claimed_at: time_opt(row.cell(2)?)?,
@@ -134,7 +138,7 @@ impl<'a> HoldRow<'a> {
 impl Record for (NodeId, RunId) {
     select!(HoldRow<'_>, "h", "holds");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let row = HoldRow::read(row, 0)?;
         Ok((NodeId(row.node), String::from(row.run).into()))
     }
@@ -166,7 +170,7 @@ impl<'a> LimitUseRow<'a> {
 impl Record for LimitUse {
     select!(LimitUseRow<'_>, "l", "limit_uses");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let row = LimitUseRow::read(row, 0)?;
         Ok(LimitUse {
             cluster: ClusterId(row.cluster),
@@ -214,7 +218,7 @@ impl<'a> OutputRow<'a> {
 impl Record for OutputChunk {
     select!(OutputRow<'_>, "o", "output");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let row = OutputRow::read(row, 0)?;
         Ok(OutputChunk {
             execution: ExecutionId(row.execution),
@@ -258,7 +262,7 @@ impl<'a> ServerRow<'a> {
 impl Record for ServerRecord {
     select!(ServerRow<'_>, "s", "servers");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let row = ServerRow::read(row, 0)?;
         Ok(ServerRecord {
             id: ServerId(row.id),

@@ -1,6 +1,6 @@
 //! Owns the rows of a run: the live part, the fixed part, and the definition.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
-use super::record::Record;
-use super::scalar::{count, int, json, micros, params_column, parse, time, time_opt};
+use super::record::{Record, select};
+use super::scalar::{count, int, json, micros, params_column, parse, parse_opt, time, time_opt};
 use super::text::Text;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 columns! {
     /// The columns of `runs` that change.
@@ -82,7 +82,7 @@ impl<'a> RunLiveRow<'a> {
         }
     }
 
-    fn live(self) -> Result<(RunId, RunLive), Error> {
+    fn live(self) -> Result<(RunId, RunLive)> {
         let state = RunState::decode(self.state)?;
         let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error.map(String::from) };
         let end = time_opt(self.finished_at)?.map(|at| (at, end));
@@ -113,7 +113,7 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
     (RunLiveRow::of(&run.id, live), made)
 }
 
-pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>, Error> {
+pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>> {
     let definition = DefinitionRow {
         definition: json(&run.definition)?.into(),
         resolved: json(&run.resolved)?.into(),
@@ -123,37 +123,29 @@ pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>, Error> {
 }
 
 impl Record for (RunId, RunLive) {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> =
-            LazyLock::new(|| format!("SELECT {} FROM runs", RunLiveRow::names()));
-        &SELECT
-    }
+    select!(RunLiveRow<'_>, "runs");
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         RunLiveRow::read(row, 0)?.live()
     }
 }
 
 impl Record for RunRecord {
-    fn select() -> &'static str {
-        static SELECT: LazyLock<String> = LazyLock::new(|| {
-            let (run, definition) = (RunRow::names_in("r"), DefinitionRow::names_in("d"));
-            format!("SELECT {run}, {definition} FROM runs r JOIN definitions d ON d.run = r.id")
-        });
-        &SELECT
-    }
+    select!({
+        let (run, definition) = (RunRow::names_in("r"), DefinitionRow::names_in("d"));
+        format!("SELECT {run}, {definition} FROM runs r JOIN definitions d ON d.run = r.id")
+    });
 
-    fn from_row(row: &impl Cells) -> Result<Self, Error> {
+    fn from_row(row: &impl Cells) -> Result<Self> {
         let ((live, made), definition) = <(RunRow<'_>, DefinitionRow<'_>)>::read(row, 0)?;
         let (id, live) = live.live()?;
-        let params = definition.params.map(|params| parse("params", &params.0)).transpose()?;
         let made = RunMade {
             id,
             cluster: ClusterId(made.cluster),
             job: made.job.map(String::from),
             definition: Arc::new(parse("definition", &definition.definition.0)?),
             resolved: Arc::new(parse("resolved targets", &definition.resolved.0)?),
-            params: params.unwrap_or_default(),
+            params: parse_opt("params", definition.params.as_ref())?.unwrap_or_default(),
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
             by: made.submitted_by.into(),

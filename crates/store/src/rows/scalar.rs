@@ -3,9 +3,10 @@
 use downbeat_core::backend::Params;
 use jiff::Timestamp;
 
-use crate::port::Error;
+use super::text::Text;
+use crate::port::{Error, Result};
 
-pub(crate) fn time(micros: i64) -> Result<Timestamp, Error> {
+pub(crate) fn time(micros: i64) -> Result<Timestamp> {
     Timestamp::from_microsecond(micros)
         .map_err(|_| Error::Corrupt(format!("{micros} µs is not a valid time")))
 }
@@ -14,7 +15,7 @@ pub(crate) fn micros(at: Option<Timestamp>) -> Option<i64> {
     at.map(Timestamp::as_microsecond)
 }
 
-pub(crate) fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>, Error> {
+pub(crate) fn time_opt(micros: Option<i64>) -> Result<Option<Timestamp>> {
     micros.map(time).transpose()
 }
 
@@ -27,20 +28,27 @@ pub(crate) fn small(value: u32) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-pub(crate) fn count(value: i64) -> Result<u64, Error> {
+pub(crate) fn count(value: i64) -> Result<u64> {
     u64::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is not a valid count")))
 }
 
-pub(crate) fn small_count(value: i32) -> Result<u32, Error> {
+pub(crate) fn small_count(value: i32) -> Result<u32> {
     u32::try_from(value).map_err(|_| Error::Corrupt(format!("{value} is not a valid count")))
 }
 
-pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> Result<T, Error> {
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> Result<T> {
     serde_json::from_str(json)
         .map_err(|error| Error::Corrupt(format!("a stored {what} cannot be read: {error}")))
 }
 
-pub(crate) fn json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
+pub(crate) fn parse_opt<T: serde::de::DeserializeOwned>(
+    what: &str,
+    json: Option<&Text<'_>>,
+) -> Result<Option<T>> {
+    json.map(|json| parse(what, &json.0)).transpose()
+}
+
+pub(crate) fn json<T: serde::Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| Error::Corrupt(format!("cannot write JSON: {error}")))
 }
 

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::columns;
-use super::scalar::{micros, params_column, parse, time, time_opt};
+use super::scalar::{micros, params_column, parse_opt, time, time_opt};
 use super::text::Text;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 columns! {
     /// The columns of `executions` for an execution's state, after its id.
@@ -47,20 +47,11 @@ impl<'a> StateColumns<'a> {
         let mut row = StateColumns {
             id: execution.id.0,
             status: state.status().code(),
-            not_before: None,
             token: lease.map(|lease| lease.token.0),
             lease_node: lease.map(|lease| lease.node.0),
             session: lease.map(|lease| lease.session.0),
             granted_at: lease.map(|lease| lease.granted_at.as_microsecond()),
-            stop: false,
-            started_at: None,
-            verdict: None,
-            exit_code: None,
-            error: None,
-            finished_at: None,
-            reason: None,
-            ended_at: None,
-            outputs: None,
+            ..Self::default()
         };
         match state {
             State::Pending { not_before } => row.not_before = micros(*not_before),
@@ -105,7 +96,7 @@ impl<'a> StateColumns<'a> {
         self.ended_at = Some(at.as_microsecond());
     }
 
-    pub(crate) fn state(self) -> Result<State, Error> {
+    pub(crate) fn state(self) -> Result<State> {
         let status = Status::decode(self.status)?;
         let missing =
             |column: &str| Error::Corrupt(format!("an execution with status {status} has no {column}"));
@@ -130,11 +121,7 @@ impl<'a> StateColumns<'a> {
                 started_at: started_at.ok_or_else(|| missing("start"))?,
                 finished_at: time(self.finished_at.ok_or_else(|| missing("finish"))?)?,
                 received_at: time_opt(self.ended_at)?,
-                outputs: self
-                    .outputs
-                    .map(|outputs| parse("outputs", &outputs.0))
-                    .transpose()?
-                    .unwrap_or_default(),
+                outputs: parse_opt("outputs", self.outputs.as_ref())?.unwrap_or_default(),
             }),
             None => None,
         };

@@ -9,7 +9,7 @@ use tokio_postgres::types::{IsNull, Type, accepts, to_sql_checked};
 
 type Fault = Box<dyn StdError + Sync + Send>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
 impl<'a> From<&'a str> for Text<'a> {
@@ -64,7 +64,7 @@ impl<'b> tokio_postgres::types::FromSql<'b> for Text<'_> {
 }
 
 /// A piece of output: stored as text by SQLite, and as bytes by PostgreSQL because it may contain NUL.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Bytes<'a>(pub(crate) Cow<'a, str>);
 
 impl rusqlite::ToSql for Bytes<'_> {

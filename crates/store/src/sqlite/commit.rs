@@ -1,8 +1,6 @@
 //! Owns a commit on SQLite: loads the rows that the batch reads, lets `tables` decide, and writes each changed row
 //! once, with the events, in one transaction.
 
-use std::sync::LazyLock;
-
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
@@ -11,76 +9,49 @@ use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::failure::Failure;
+use super::failure::Result;
 use super::write::{Write, fetch, fetch_each};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
-use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS};
+use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, DefinedRow, DescribedRow, EventRow, ExecutionRow, FailedRow,
-    HoldRow, LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, RunRow,
-    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
+    BuriedRow, CachedRow, ChangeColumns, EventRow, FailedRow, HoldRow, LEASE_COLUMNS, LimitUseRow,
+    NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns, condition, count,
+    definition_row, description_row, execution_row, int, run_row,
 };
 
-static NODE: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select()));
-static RUN: LazyLock<String> = LazyLock::new(|| format!("{} WHERE id = ?1", <(RunId, RunLive)>::select()));
-pub(super) static EXECUTION: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE id = ?1", Execution::select()));
-static EXECUTIONS_AT: LazyLock<String> =
-    LazyLock::new(|| format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select()));
-static HOLD_OF_NODE: LazyLock<String> =
-    LazyLock::new(|| format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select()));
-static HOLDS_OF_RUN: LazyLock<String> =
-    LazyLock::new(|| format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select()));
+writes!();
 
-static PUT_NODES: LazyLock<Write> = LazyLock::new(|| Write::upsert::<DescribedRow<'_>>("nodes"));
-static PUT_PRESENCE: LazyLock<Write> = LazyLock::new(|| Write::upsert::<NodeLiveRow>("presence"));
-static UPDATE_NODE: LazyLock<Write> = LazyLock::new(|| {
-    Write::update::<NodeLiveRow>("presence", |column| ["status", "draining"].contains(&column))
-});
-static SET_PROBLEMS: LazyLock<Write> = LazyLock::new(|| Write::update::<ProblemsRow<'_>>("nodes", |_| true));
-/// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The upsert
-/// is for older programs, which ignore tombstones and may have accepted a session again.
-static INSERT_TOMBSTONES: LazyLock<Write> = LazyLock::new(|| {
-    Write::new::<BuriedRow<'_>>(
+lazy! {
+    NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
+    RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
+    pub(super) EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
+    EXECUTIONS_AT: String = format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select());
+    HOLD_OF_NODE: String = format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select());
+    HOLDS_OF_RUN: String = format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select());
+
+    /// The batch provides the cluster and hostname of a node that it also registers; those of others are stored. The
+    /// upsert is for older programs, which ignore tombstones and may have accepted a session again.
+    INSERT_TOMBSTONES: Write = Write::new::<BuriedRow<'_>>(
         "INSERT INTO tombstones (node, session, cluster, hostname, at) \
          SELECT ?1, ?2, coalesce(?3, n.cluster), coalesce(?4, n.hostname), ?5 \
          FROM (SELECT 1) LEFT JOIN nodes n ON n.id = ?1 WHERE true \
          ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
-    )
-});
-static CREATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<RunRow<'_>>("runs"));
-static DEFINE_RUN: LazyLock<Write> = LazyLock::new(|| Write::insert::<DefinedRow<'_>>("definitions"));
-static UPDATE_RUN: LazyLock<Write> = LazyLock::new(|| Write::update::<RunLiveRow<'_>>("runs", |_| true));
-static INSERT_EXECUTION: LazyLock<Write> = LazyLock::new(|| Write::insert::<ExecutionRow<'_>>("executions"));
-static LEASE_EXECUTION: LazyLock<Write> =
-    LazyLock::new(|| Write::update::<StateColumns<'_>>("executions", |_| true));
-static UPDATE_EXECUTION: LazyLock<Write> = LazyLock::new(|| {
-    Write::update::<StateColumns<'_>>("executions", |column| !LEASE_COLUMNS.contains(&column))
-});
-static FAIL_EXECUTION: LazyLock<Write> =
-    LazyLock::new(|| Write::update::<FailedRow<'_>>("executions", |_| true));
-static INSERT_CACHED: LazyLock<Write> = LazyLock::new(|| {
-    Write::new::<CachedRow<'_>>(
+    );
+    /// For executions whose lease did not change.
+    UPDATE_UNLEASED: Write =
+        Write::update::<StateColumns<'_>>("executions", |column| !LEASE_COLUMNS.contains(&column));
+    INSERT_CACHED: Write = Write::new::<CachedRow<'_>>(
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
          SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
-    )
-});
-static PUT_HOLDS: LazyLock<Write> = LazyLock::new(|| Write::upsert::<HoldRow<'_>>("holds"));
-static INSERT_USES: LazyLock<Write> = LazyLock::new(|| Write::insert::<LimitUseRow<'_>>("limit_uses"));
-/// Adds to the counts of rows that have ended, or subtracts from them.
-pub(super) static COUNT_ENDED: LazyLock<Write> = LazyLock::new(|| {
-    Write::insert::<Ended>("ended")
-        .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total")
-});
-pub(super) static INSERT_EVENTS: LazyLock<Write> = LazyLock::new(|| Write::insert::<EventRow<'_>>("events"));
+    );
+    /// Adds to the counts of rows that have ended, or subtracts from them.
+    pub(super) COUNT_ENDED: Write = Write::insert::<Ended>("ended")
+        .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total");
+    pub(super) INSERT_EVENTS: Write = Write::insert::<EventRow<'_>>("events");
+}
 
-pub(crate) fn commit(
-    connection: &mut Connection,
-    server: ServerId,
-    changes: &[Change],
-) -> Result<Committed, Failure> {
+pub(crate) fn commit(connection: &mut Connection, server: ServerId, changes: &[Change]) -> Result<Committed> {
     match attempt(connection, server, changes, NewIds::Trusted) {
         // An execution exists already: check the ids before the second try.
         Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
@@ -93,7 +64,7 @@ fn attempt(
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
-) -> Result<Committed, Failure> {
+) -> Result<Committed> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
     count_uses(&transaction, changes, &mut tables)?;
@@ -114,7 +85,7 @@ fn attempt(
     Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
 }
 
-pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables, Failure> {
+pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables> {
     let mut tables = Tables::default();
     if needs.clusters {
         tables.clusters.extend(fetch::<ClusterId>(transaction, ClusterId::select(), [])?);
@@ -145,7 +116,9 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         fetch_each(transaction, &EXECUTIONS_AT, needs.reserved.iter().map(|node| [node.0]))?;
     tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));
     if needs.holds() && any_holds(transaction)? {
-        load_holds(transaction, needs, &mut tables)?;
+        let (held, holders) = (needs.held.iter(), needs.holders.iter());
+        tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, held.map(|node| [node.0]))?);
+        tables.holds.extend(fetch_each(transaction, &HOLDS_OF_RUN, holders.map(|run| [run.as_str()]))?);
     }
     if needs.counts {
         count_runs(transaction, &mut tables)?;
@@ -154,23 +127,13 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
 }
 
 /// Usually there are none, which saves a lookup for each node.
-fn any_holds(transaction: &Transaction<'_>) -> Result<bool, Failure> {
+fn any_holds(transaction: &Transaction<'_>) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM holds)";
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
 }
 
-fn load_holds(transaction: &Transaction<'_>, needs: &Needs<'_>, tables: &mut Tables) -> Result<(), Failure> {
-    tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, needs.held.iter().map(|node| [node.0]))?);
-    tables.holds.extend(fetch_each(
-        transaction,
-        &HOLDS_OF_RUN,
-        needs.holders.iter().map(|run| [run.as_str()]),
-    )?);
-    Ok(())
-}
-
 /// Counts the runs that were not loaded.
-fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), Failure> {
+fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> {
     let sql = concat!(
         "SELECT id, ",
         condition!(run waits),
@@ -192,7 +155,7 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<(), 
 }
 
 /// Counts the uses of the limits that the batch needs.
-fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<(), Failure> {
+fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<()> {
     for check in LimitCheck::of(changes, tables) {
         let home: Option<_> = transaction
             .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
@@ -219,7 +182,7 @@ fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Ta
     Ok(())
 }
 
-fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(), Failure> {
+fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<()> {
     for execution in &limits.removed {
         transaction
             .prepare_cached("DELETE FROM limit_uses WHERE execution = ?1 AND until IS NULL")?
@@ -233,7 +196,7 @@ fn save_places(transaction: &Transaction<'_>, limits: &LimitChanges) -> Result<(
 }
 
 /// Removes at most `most` expired uses of rates. Returns how many it removed.
-pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize, Failure> {
+pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> Result<usize> {
     let mut remove = connection.prepare_cached(
         "DELETE FROM limit_uses WHERE (execution, key) IN \
          (SELECT execution, key FROM limit_uses WHERE until <= ?1 ORDER BY until LIMIT ?2)",
@@ -241,18 +204,14 @@ pub(super) fn forget_uses(connection: &Connection, at: Timestamp, most: i64) -> 
     Ok(remove.execute(params![at.as_microsecond(), most])?)
 }
 
-pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<(), Failure> {
+pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Result<()> {
     for node in &holds.removed {
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
     PUT_HOLDS.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
 }
 
-pub(super) fn save_nodes(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    dirty: &Dirty<'_>,
-) -> Result<(), Failure> {
+pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
     INSERT_TOMBSTONES.each(transaction, dirty.nodes_deleted.iter().map(BuriedRow::of))?;
     for deleted in &dirty.nodes_deleted {
         // The node's presence is removed with it.
@@ -261,36 +220,32 @@ pub(super) fn save_nodes(
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
     PUT_NODES.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
     PUT_PRESENCE.each(transaction, dirty.nodes_registered.keys().map(live))?;
-    UPDATE_NODE.each(transaction, dirty.nodes_altered.iter().map(live))?;
+    UPDATE_NODES.each(transaction, dirty.nodes_altered.iter().map(live))?;
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
     SET_PROBLEMS.try_each(transaction, problems)
 }
 
-pub(super) fn save_runs(
-    transaction: &Transaction<'_>,
-    tables: &Tables,
-    dirty: &Dirty<'_>,
-) -> Result<(), Failure> {
+pub(super) fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
     let created = dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id]));
-    CREATE_RUN.each(transaction, created)?;
-    DEFINE_RUN.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
-    UPDATE_RUN.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
+    CREATE_RUNS.each(transaction, created)?;
+    DEFINE_RUNS.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
+    UPDATE_RUNS.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
 }
 
 pub(super) fn save_executions(
     transaction: &Transaction<'_>,
     tables: &Tables,
     dirty: &Dirty<'_>,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let executions = &tables.executions;
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
-    INSERT_EXECUTION.try_each(transaction, added)?;
+    INSERT_EXECUTIONS.try_each(transaction, added)?;
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
-    LEASE_EXECUTION.each(transaction, dirty.executions_leased.iter().map(state))?;
+    UPDATE_EXECUTIONS.each(transaction, dirty.executions_leased.iter().map(state))?;
     let others = dirty.executions_altered.difference(&dirty.executions_leased);
-    UPDATE_EXECUTION.each(transaction, others.map(state))?;
+    UPDATE_UNLEASED.each(transaction, others.map(state))?;
     let failed = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id]));
-    FAIL_EXECUTION.each(transaction, failed)?;
+    FAIL_EXECUTIONS.each(transaction, failed)?;
     INSERT_CACHED.each(transaction, dirty.cached(tables))
 }
 
@@ -300,7 +255,7 @@ fn save_events(
     server: ServerId,
     changes: &[Change],
     verdicts: &Verdicts,
-) -> Result<u64, Failure> {
+) -> Result<u64> {
     let added = int(verdicts.applied.len() as u64);
     let last: i64 = transaction
         .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?

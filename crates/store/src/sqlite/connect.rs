@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
-use super::failure::Failure;
-use super::file;
+use super::failure::Result;
+use super::file::{self, cannot};
 use crate::migrate::{self, Ran};
 use crate::port::Error;
 
@@ -34,9 +34,7 @@ const APPLICATION_ID: i64 = 0x646f_776e;
 
 /// Creates the directory, and returns the path that all spellings of the file share.
 pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
-    let failed = |error: std::io::Error| {
-        Error::Unavailable(format!("cannot create the directory of `{}`: {error}", path.display()))
-    };
+    let failed = |error: std::io::Error| cannot("create the directory of", path, error);
     if let Ok(settled) = path.canonicalize() {
         return Ok(settled);
     }
@@ -49,25 +47,19 @@ pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
 /// Locks the file until the returned handle is dropped.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     let lock_path = file::sibling(path, ".lock");
-    let file = file::make_file(&lock_path)
-        .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", lock_path.display())))?;
+    let file = file::make_file(&lock_path).map_err(|error| cannot("create", &lock_path, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::InUse(path.display().to_string())),
-        Err(TryLockError::Error(error)) => {
-            Err(Error::Unavailable(format!("cannot lock `{}`: {error}", lock_path.display())))
-        }
+        Err(TryLockError::Error(error)) => Err(cannot("lock", &lock_path, error)),
     }
 }
 
-pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
-    file::make_file(path)
-        .map_err(|error| Error::Unavailable(format!("cannot create `{}`: {error}", path.display())))?;
+pub(crate) fn writer(path: &Path) -> Result<Connection> {
+    file::make_file(path).map_err(|error| cannot("create", path, error))?;
     let mut connection = Connection::open(path)?;
     recognise(&connection, path)?;
-    file::make_private(path).map_err(|error| {
-        Error::Unavailable(format!("cannot set the mode of `{}`: {error}", path.display()))
-    })?;
+    file::make_private(path).map_err(|error| cannot("set the mode of", path, error))?;
     settings(&mut connection, WRITER_CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -78,7 +70,7 @@ pub(crate) fn writer(path: &Path) -> Result<Connection, Failure> {
 }
 
 /// Refuses a database of another program. Databases of earlier releases have no mark, but a table of migrations.
-fn recognise(connection: &Connection, path: &Path) -> Result<(), Failure> {
+fn recognise(connection: &Connection, path: &Path) -> Result<()> {
     let id: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let is_ours =
@@ -93,14 +85,14 @@ fn recognise(connection: &Connection, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn reader(path: &Path) -> Result<Connection, Failure> {
+pub(crate) fn reader(path: &Path) -> Result<Connection> {
     let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     settings(&mut connection, READER_CACHE_KIB)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
-fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> {
+fn settings(connection: &mut Connection, cache_kib: i64) -> Result<()> {
     #[cfg(feature = "conformance")]
     trace(connection)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -112,7 +104,7 @@ fn settings(connection: &mut Connection, cache_kib: i64) -> Result<(), Failure> 
 }
 
 #[cfg(feature = "conformance")]
-fn trace(connection: &mut Connection) -> Result<(), Failure> {
+fn trace(connection: &mut Connection) -> Result<()> {
     use rusqlite::trace::{TraceEvent, TraceEventCodes};
     if let Some(listener) = LISTENER.get() {
         let log = |event: TraceEvent<'_>| {
@@ -125,7 +117,7 @@ fn trace(connection: &mut Connection) -> Result<(), Failure> {
     Ok(())
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), Failure> {
+fn migrate(connection: &mut Connection) -> Result<()> {
     connection.execute_batch(
         "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, checksum TEXT NOT NULL, \
          works_since INTEGER, program TEXT) STRICT",

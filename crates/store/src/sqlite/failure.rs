@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Store(#[from] Error),
 }
 
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
 impl Failure {
     pub(crate) fn is_violated_key(&self) -> bool {
         matches!(self, Failure::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation))

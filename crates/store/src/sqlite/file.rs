@@ -2,6 +2,7 @@
 //! SQLite owns their contents.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -12,7 +13,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 
 use super::failure::Failure;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// Only the server's own user may read a store: params and output may contain secrets.
 const PRIVATE_DIRECTORY: u32 = 0o700;
@@ -22,6 +23,10 @@ const LEAST_FREE_BYTES: u64 = 1024 * 1024;
 
 /// The suffixes of the files that SQLite and this program keep next to the database.
 const SUFFIXES: [&str; 3] = ["-wal", "-shm", ".lock"];
+
+pub(super) fn cannot(act: &str, path: &Path, error: impl Display) -> Error {
+    Error::Unavailable(format!("cannot {act} `{}`: {error}", path.display()))
+}
 
 /// Returns the path of a file next to the database.
 pub(crate) fn sibling(path: &Path, suffix: &str) -> PathBuf {
@@ -79,11 +84,8 @@ pub(crate) struct Files {
 
 impl Files {
     /// Must be called after SQLite has opened the database and written to its log.
-    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
-        let known = |file: &Path| {
-            identity(file)
-                .map_err(|error| Error::Unavailable(format!("cannot access `{}`: {error}", file.display())))
-        };
+    pub(crate) fn of(path: &Path) -> Result<Self> {
+        let known = |file: &Path| identity(file).map_err(|error| cannot("access", file, error));
         Ok(Self {
             path: path.to_owned(),
             database: known(path)?,
@@ -114,13 +116,13 @@ impl Files {
     }
 
     /// Fails if one of the files is no longer at its path.
-    pub(crate) fn check_exist(&self) -> Result<(), Error> {
+    pub(crate) fn check_exist(&self) -> Result<()> {
         let log = sibling(&self.path, "-wal");
         for (file, known) in [(&self.path, self.database), (&log, self.log)] {
             match identity(file) {
                 Ok(found) if found == known => {}
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::Unavailable(format!("cannot access `{}`: {error}", file.display())));
+                    return Err(cannot("access", file, error));
                 }
                 Ok(_) | Err(_) => {
                     return Err(Error::Unavailable(format!(
@@ -135,14 +137,13 @@ impl Files {
     }
 
     /// Fails if the files are damaged or missing, or if their disk is full or read-only.
-    pub(crate) fn check_writable(&self) -> Result<(), Error> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if let Some(damage) = self.damage().clone() {
             return Err(Error::Damaged(damage));
         }
         self.check_exist()?;
         let path = self.path.display();
-        let disk = statvfs(&self.path)
-            .map_err(|error| Error::Unavailable(format!("cannot access the disk of `{path}`: {error}")))?;
+        let disk = statvfs(&self.path).map_err(|error| cannot("access the disk of", &self.path, error))?;
         if disk.flags().contains(FsFlags::ST_RDONLY) {
             return Err(Error::Unavailable(format!("the disk of `{path}` is read-only")));
         }

@@ -7,18 +7,14 @@ use std::sync::LazyLock;
 use downbeat_core::ids::ExecutionId;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::failure::Failure;
+use super::failure::Result;
 use super::write::Write;
 use crate::port::OutputChunk;
 use crate::rows::{OutputRow, int};
 
 pub(super) static APPEND: LazyLock<Write> = LazyLock::new(|| Write::insert::<OutputRow<'_>>("output"));
 
-pub(crate) fn append(
-    connection: &mut Connection,
-    chunks: &[OutputChunk],
-    keep_bytes: u64,
-) -> Result<(), Failure> {
+pub(crate) fn append(connection: &mut Connection, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     append_within(&transaction, chunks, keep_bytes)?;
     Ok(transaction.commit()?)
@@ -29,7 +25,7 @@ pub(super) fn append_within(
     transaction: &Transaction<'_>,
     chunks: &[OutputChunk],
     keep_bytes: u64,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let mut last = transaction.prepare_cached(
         "SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1",
     )?;

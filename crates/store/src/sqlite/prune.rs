@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::commit::{COUNT_ENDED, forget_uses};
-use super::failure::Failure;
+use super::failure::Result;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
@@ -44,7 +44,7 @@ pub(super) async fn remove(writer: &Writer, run: Arc<str>) -> Result<(), Error> 
     }
 }
 
-fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>, Failure> {
+fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
     let mut query = connection.prepare_cached(concat!(
         "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state ",
         condition!(ended runs),
@@ -55,7 +55,7 @@ fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>,
 }
 
 /// Removes a part of a run; returns whether there is more.
-fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> {
+fn remove_some(connection: &mut Connection, run: &str) -> Result<bool> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction
         .prepare_cached(
@@ -95,7 +95,7 @@ fn remove_some(connection: &mut Connection, run: &str) -> Result<bool, Failure> 
 }
 
 /// Removes a part of the old events, only from the front, so that the rest has no gaps.
-fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failure> {
+fn remove_events(connection: &mut Connection, before: i64) -> Result<bool> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // The end of the first rows, or the first of them that is not old.
     let end: Option<i64> = transaction
@@ -111,14 +111,14 @@ fn remove_events(connection: &mut Connection, before: i64) -> Result<bool, Failu
 }
 
 /// Forgets nodes that were deleted before this time.
-pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Result<(), Failure> {
+pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Result<()> {
     connection.prepare_cached("DELETE FROM tombstones WHERE at < ?1")?.execute([before.as_microsecond()])?;
     Ok(())
 }
 
 /// Removes a part of the limit uses that no longer count: of expired rates, and of executions that ended without
 /// freeing them.
-fn remove_uses(connection: &mut Connection, before: Timestamp) -> Result<bool, Failure> {
+fn remove_uses(connection: &mut Connection, before: Timestamp) -> Result<bool> {
     connection.prepare_cached(REMOVE_STALE_USES)?.execute([])?;
     Ok(forget_uses(connection, before, ROWS)? as i64 == ROWS)
 }

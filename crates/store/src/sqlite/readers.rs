@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::connect;
 use super::failure::Failure;
 use super::file::Files;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// Concurrent queries. More would only take CPU time from the writer.
 const READERS: usize = 4;
@@ -25,7 +25,7 @@ impl Readers {
         Self { files, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
     }
 
-    pub(crate) async fn run<T, F>(&self, query: F) -> Result<T, Error>
+    pub(crate) async fn run<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,

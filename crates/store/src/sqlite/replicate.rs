@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use downbeat_core::change::{Change, Event};
+use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration};
@@ -16,13 +16,15 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{COUNT_ENDED, INSERT_EVENTS, load, save_executions, save_holds, save_nodes, save_runs};
-use super::failure::Failure;
+use super::failure::Result;
 use super::output::APPEND;
-use super::store::ADD_SERVER;
+use super::store::{ADD_SERVER, touch};
 use super::write::Write;
 use super::{SqliteStore, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
-use crate::copy::{Diverged, Kept, Part, Replica, Replicated, Seen, follows, interrupted, registration};
+use crate::copy::{
+    Kept, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
+};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{
     ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
@@ -40,12 +42,12 @@ pub(super) enum Owner {
 
 const OWNER: &str = "user_version";
 
-fn owner(connection: &Connection) -> Result<i64, Failure> {
+fn owner(connection: &Connection) -> Result<i64> {
     Ok(connection.pragma_query_value(None, OWNER, |row| row.get(0))?)
 }
 
 /// Checks the owner: a server must not write to a copy, and a copy must not replace a server's state.
-pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<(), Failure> {
+pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Result<()> {
     let found = owner(connection)?;
     let path = path.display();
     if wanted == Owner::Server {
@@ -70,7 +72,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
     Ok(connection.pragma_update(None, OWNER, Owner::Replica as i64)?)
 }
 
-fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64, Failure> {
+fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Definitions and presence are removed with their rows.
     let tables = [
@@ -111,7 +113,7 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
     Err(interrupted().into())
 }
 
-fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<(), Failure> {
+fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<()> {
     let mut tables = Tables::default();
     tables.nodes.extend(nodes.iter().map(|node| (node.id, NodeLive::of(node))));
     let problems: Vec<(NodeId, Vec<String>)> =
@@ -123,7 +125,7 @@ fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Resul
     save_nodes(transaction, &tables, &Dirty { nodes_registered, node_problems, ..Dirty::default() })
 }
 
-fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Failure> {
+fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<()> {
     let mut tables = Tables::default();
     tables.runs.extend(runs.iter().map(|run| (run.id.clone(), run.live.clone())));
     let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
@@ -131,12 +133,12 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<(), Fai
     COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
-fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<(), Failure> {
+fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<()> {
     let taken = holds.iter().map(|(node, run)| (*node, run)).collect();
     save_holds(transaction, &Holds { added: taken, ..Holds::default() })
 }
 
-fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<(), Failure> {
+fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> Result<()> {
     let mut tables = Tables::default();
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
@@ -144,7 +146,7 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
-fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<(), Failure> {
+fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
     let rows = events.iter().map(|Event { seq, server, change }| {
         Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
     });
@@ -156,19 +158,17 @@ fn replicate(
     events: &[Event],
     chunks: &[OutputChunk],
     keep_bytes: u64,
-) -> Result<Replicated, Failure> {
+) -> Result<Replicated> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let last: i64 = transaction.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
     if let Err(gap) = follows(count(last)?, events) {
         return Ok(Replicated::Diverged(gap));
     }
-    let changes: Vec<Change> =
-        events.iter().map(|event| event.change.without_volatile_guards().into_owned()).collect();
+    let changes = replayed(events);
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let held = tables.holds.clone();
     if let Err((index, refusal)) = tables.apply_in_order(&changes) {
-        let (seq, kind) = (events[index].seq, changes[index].kind().to_owned());
-        return Ok(Replicated::Diverged(Diverged::Refused { seq, kind, refusal }));
+        return Ok(refused(&events[index], refusal));
     }
     let all: Vec<usize> = (0..changes.len()).collect();
     let dirty = Dirty::of(&changes, &all);
@@ -186,7 +186,7 @@ fn replicate(
 }
 
 /// Returns the ended runs before the first one that is kept.
-fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
+fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>> {
     let ended =
         concat!("SELECT id FROM runs WHERE finished_at IS NOT NULL AND state ", condition!(ended runs));
     let runs = match &kept.first_ended {
@@ -201,20 +201,7 @@ fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>, Failure> {
     Ok(runs)
 }
 
-fn see(connection: &mut Connection, seen: &[Seen]) -> Result<(), Failure> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    {
-        let mut update = transaction.prepare_cached(
-            "UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2",
-        )?;
-        for (node, session, at) in seen {
-            update.execute(params![node.0, session.0, at.as_microsecond()])?;
-        }
-    }
-    Ok(transaction.commit()?)
-}
-
-fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<(), Failure> {
+fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute("DELETE FROM servers", [])?;
     ADD_SERVER.each(&transaction, servers.iter().map(ServerRow::of))?;
@@ -265,7 +252,7 @@ impl Replica for SqliteStore {
 
     async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
         let seen = seen.to_vec();
-        self.writer.run(move |connection| see(connection, &seen)).await
+        self.writer.run(move |connection| touch(connection, seen).map(drop)).await
     }
 
     async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use downbeat_core::run::RunRecord;
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use super::failure::Failure;
+use super::failure::Result;
 use crate::copy::{
     CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
     RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
@@ -25,7 +25,7 @@ fn send<T: Record>(
     rest: &str,
     size: usize,
     part: fn(Vec<T>) -> Part,
-) -> Result<(), Failure> {
+) -> Result<()> {
     let mut query = connection.prepare(&format!("{}{rest}", T::select()))?;
     let mut rows = query.query([])?;
     let mut gathered = Vec::new();
@@ -42,7 +42,7 @@ fn send<T: Record>(
     }
 }
 
-pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Result<(), Failure> {
+pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Result<()> {
     // Dropping it ends the transaction: there is nothing to commit.
     let view = connection.unchecked_transaction()?;
     let seq: i64 = view.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;

@@ -20,9 +20,9 @@ use super::replicate::Owner;
 use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate, snapshot};
-use crate::copy::Part;
+use crate::copy::{Part, Seen};
 use crate::filter::Arg;
-use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Record, ServerRow};
 
@@ -40,11 +40,11 @@ pub struct SqliteStore {
 
 impl SqliteStore {
     /// Opens the file, creating it and its directory, and migrates the schema.
-    pub async fn open(path: &Path) -> Result<Self, Error> {
+    pub async fn open(path: &Path) -> Result<Self> {
         Self::open_as(path, Owner::Server).await
     }
 
-    pub(super) async fn open_as(path: &Path, owner: Owner) -> Result<Self, Error> {
+    pub(super) async fn open_as(path: &Path, owner: Owner) -> Result<Self> {
         let path = path.to_owned();
         tokio::task::spawn_blocking(move || {
             let path: PathBuf = connect::resolve_path(&path)?;
@@ -69,7 +69,7 @@ impl SqliteStore {
 
     /// Limits the file to this many additional pages, like a full disk; for tests.
     #[doc(hidden)]
-    pub async fn bound_pages(&self, more: Option<u32>) -> Result<(), Error> {
+    pub async fn bound_pages(&self, more: Option<u32>) -> Result<()> {
         self.writer
             .run(move |connection| {
                 let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
@@ -85,7 +85,7 @@ impl SqliteStore {
 impl Database for SqliteStore {
     const LAST_SEQ: &'static str = "SELECT last_seq FROM feed";
 
-    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>, Error> {
+    async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         // SQLite takes `$1` for a name.
         let sql = format!("{}{}", T::select(), rest.replace('$', "?"));
         self.readers.run(move |connection| fetch(connection, &sql, params_from_iter(args))).await
@@ -95,7 +95,7 @@ impl Database for SqliteStore {
         format!("SELECT code, total FROM ended WHERE kind = {kind} AND total > 0")
     }
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>, Error> {
+    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
         self.readers
             .run(|connection| fetch_each(connection, &EXECUTION, ids.into_iter().map(|id| [id.0])))
@@ -106,7 +106,7 @@ impl Database for SqliteStore {
         &self,
         cluster: ClusterId,
         keys: &[Arc<str>],
-    ) -> Result<BTreeMap<Arc<str>, Execution>, Error> {
+    ) -> Result<BTreeMap<Arc<str>, Execution>> {
         let sql = format!(
             "{} WHERE id = (SELECT c.execution FROM cached c JOIN executions e ON e.id = c.execution \
              WHERE c.cluster = ?1 AND c.cache_key = ?2 ORDER BY c.finished_at DESC, c.execution DESC LIMIT 1)",
@@ -119,7 +119,7 @@ impl Database for SqliteStore {
         Ok(found.into_iter().filter_map(|each| Some((each.cache_key.clone()?, each))).collect())
     }
 
-    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>, Error> {
+    async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>> {
         let mut from = from.to_vec();
         from.sort_unstable();
         let mut chunks = Vec::new();
@@ -133,19 +133,24 @@ impl Database for SqliteStore {
         Ok(chunks)
     }
 
-    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<(), Error> {
+    async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         self.readers.run(move |connection| snapshot::send_all(connection, &to)).await
     }
 }
 
-fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> Result<Vec<bool>, Failure> {
+/// Records when sessions were seen. Returns, for each, whether it is its node's current one.
+pub(super) fn touch(
+    connection: &mut Connection,
+    seen: impl IntoIterator<Item = Seen>,
+) -> Result<Vec<bool>, Failure> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let touched = {
         let mut update = transaction.prepare_cached(
             "UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2",
         )?;
-        let touch = |(node, session): &(NodeId, SessionId)| update.execute(params![node.0, session.0, at]);
-        seen.iter().map(touch).map(|touched| touched.map(|rows| rows == 1)).collect::<Result<_, _>>()?
+        let mut touch =
+            |(node, session, at): Seen| update.execute(params![node.0, session.0, at.as_microsecond()]);
+        seen.into_iter().map(|seen| touch(seen).map(|rows| rows == 1)).collect::<Result<_, _>>()?
     };
     transaction.commit()?;
     Ok(touched)
@@ -153,17 +158,17 @@ fn touch(connection: &mut Connection, seen: &[(NodeId, SessionId)], at: i64) -> 
 
 #[async_trait]
 impl DirectWrites for SqliteStore {
-    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
-        let seen = seen.to_vec();
-        self.writer.run(move |connection| touch(connection, &seen, at.as_microsecond())).await
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>> {
+        let seen: Vec<Seen> = seen.iter().map(|&(node, session)| (node, session, at)).collect();
+        self.writer.run(move |connection| touch(connection, seen)).await
     }
 
-    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<(), Error> {
+    async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {
         let chunks = chunks.to_vec();
         self.writer.run(move |connection| output::append(connection, &chunks, keep_bytes)).await
     }
 
-    async fn put_server(&self, server: &ServerRecord) -> Result<(), Error> {
+    async fn put_server(&self, server: &ServerRecord) -> Result<()> {
         let server = server.clone();
         self.writer
             .run(move |connection| {
@@ -178,7 +183,7 @@ impl DirectWrites for SqliteStore {
             .await
     }
 
-    async fn remove_server(&self, id: ServerId) -> Result<(), Error> {
+    async fn remove_server(&self, id: ServerId) -> Result<()> {
         self.writer
             .run(move |connection| {
                 connection.execute("DELETE FROM servers WHERE id = ?1", [id.0])?;
@@ -187,7 +192,7 @@ impl DirectWrites for SqliteStore {
             .await
     }
 
-    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64, Error> {
+    async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         prune::prune(&self.writer, before, most).await
     }
 }
@@ -202,14 +207,14 @@ impl Store for SqliteStore {
         self.hints.subscribe()
     }
 
-    async fn health(&self) -> Result<(), Error> {
+    async fn health(&self) -> Result<()> {
         let files = Arc::clone(&self.files);
         tokio::task::spawn_blocking(move || files.check_writable())
             .await
             .map_err(|error| Error::Unavailable(format!("a check of the store was interrupted: {error}")))?
     }
 
-    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed> {
         // Cheap: large parts of a change are shared, and the thread cannot borrow.
         let changes = changes.to_vec();
         let files = Arc::clone(&self.files);

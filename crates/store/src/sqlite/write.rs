@@ -2,7 +2,7 @@
 
 use rusqlite::{CachedStatement, Connection, Params, Row, ToSql};
 
-use super::failure::Failure;
+use super::failure::Result;
 use crate::port::Error;
 use crate::rows::{Cell, Cells, Columns, Record, list};
 
@@ -13,11 +13,7 @@ impl Cells for Row<'_> {
 }
 
 /// Reads all rows of a statement.
-pub(super) fn fetch<T: Record>(
-    connection: &Connection,
-    sql: &str,
-    args: impl Params,
-) -> Result<Vec<T>, Failure> {
+pub(super) fn fetch<T: Record>(connection: &Connection, sql: &str, args: impl Params) -> Result<Vec<T>> {
     fetch_each(connection, sql, [args])
 }
 
@@ -26,7 +22,7 @@ pub(super) fn fetch_each<T: Record, P: Params>(
     connection: &Connection,
     sql: &str,
     args: impl IntoIterator<Item = P>,
-) -> Result<Vec<T>, Failure> {
+) -> Result<Vec<T>> {
     let mut records = Vec::new();
     let mut args = args.into_iter().peekable();
     if args.peek().is_none() {
@@ -64,8 +60,6 @@ impl Write {
     pub(super) fn upsert<R: Columns>(table: &str) -> Self {
         Self::insert::<R>(table).then(&R::replace())
     }
-
-    /// Adds to the text of the statement.
     pub(super) fn then(mut self, rest: &str) -> Self {
         self.sql += rest;
         self
@@ -80,13 +74,11 @@ impl Write {
         let columns = [0].into_iter().chain(rest.into_iter().map(|(index, _)| index)).collect();
         Self { sql, columns }
     }
-
-    /// Runs the statement for each row.
     pub(super) fn each<R: Columns>(
         &self,
         connection: &Connection,
         rows: impl IntoIterator<Item = R>,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         self.try_each(connection, rows.into_iter().map(Ok))
     }
 
@@ -94,7 +86,7 @@ impl Write {
         &self,
         connection: &Connection,
         rows: impl IntoIterator<Item = Result<R, Error>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let mut rows = rows.into_iter().peekable();
         if rows.peek().is_none() {
             return Ok(());
@@ -106,7 +98,7 @@ impl Write {
         Ok(())
     }
 
-    pub(super) fn prepare<'a>(&'a self, connection: &'a Connection) -> Result<Prepared<'a>, Failure> {
+    pub(super) fn prepare<'a>(&'a self, connection: &'a Connection) -> Result<Prepared<'a>> {
         Ok(Prepared { statement: connection.prepare_cached(&self.sql)?, columns: &self.columns })
     }
 }
@@ -117,7 +109,7 @@ pub(super) struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    pub(super) fn run(&mut self, row: &impl Columns) -> Result<(), Failure> {
+    pub(super) fn run(&mut self, row: &impl Columns) -> Result<()> {
         for (number, &column) in (1..).zip(self.columns) {
             self.statement.raw_bind_parameter(number, row.value(column) as &dyn ToSql)?;
         }

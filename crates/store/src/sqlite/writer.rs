@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::failure::Failure;
 use super::file::Files;
-use crate::port::Error;
+use crate::port::{Error, Result};
 
 /// The capacity of the queue: the journal has one commit in progress, the rest is heartbeats and output.
 const QUEUE: usize = 64;
@@ -27,7 +27,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Starts the thread. It runs until the handle is closed or dropped, and holds the lock until then.
-    pub(crate) fn start(files: Arc<Files>, mut connection: Connection, lock: File) -> Result<Self, Error> {
+    pub(crate) fn start(files: Arc<Files>, mut connection: Connection, lock: File) -> Result<Self> {
         let (queue, mut work) = mpsc::channel::<Work>(QUEUE);
         let run = move || {
             while let Some(work) = work.blocking_recv() {
@@ -42,7 +42,7 @@ impl Writer {
         Ok(Self { files, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
-    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T, Error>
+    pub(crate) async fn run<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,

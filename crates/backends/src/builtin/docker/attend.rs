@@ -1,11 +1,10 @@
 //! Owns one container from its creation to its removal: its output, its exit, its early end.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
+use std::{fs, io};
 
 use bollard::Docker as Client;
 use bollard::container::LogOutput;
@@ -41,18 +40,14 @@ type Output = Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, Error>> 
 
 /// Runs a container to its end, or ends it early.
 pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
-    let prepared = tokio::select! {
-        biased;
-        () = call.cancel.cancelled() => return Finish::cancelled(None),
-        prepared = prepare(docker, call, spec) => prepared,
-    };
-    let (client, mark, values) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => return Finish::failed(None, error),
+    let (client, mark, values) = match call.cancel.run_until_cancelled(prepare(docker, call, spec)).await {
+        None => return Finish::cancelled(None),
+        Some(Ok(prepared)) => prepared,
+        Some(Err(error)) => return Finish::failed(None, error),
     };
     let name = spec::name(call.identity);
     let body = spec.container(call.identity, &mark, values.as_deref());
-    docker.active().insert(call.identity);
+    docker.active.lock().insert(call.identity);
     if let Some(guard) = &call.guard {
         guard.watch(&Work::Container { engine: docker.engine.clone(), name: name.clone() }).await;
     }
@@ -83,7 +78,7 @@ pub(super) async fn run(docker: &Docker, call: &Call, spec: &Spec) -> Finish {
             may_run_on(finish, &name)
         }
     };
-    docker.active().remove(&call.identity);
+    docker.active.lock().remove(&call.identity);
     finish
 }
 
@@ -136,7 +131,6 @@ fn may_run_on(finish: Finish, name: &str) -> Finish {
     Finish { error: Some(error), ..finish }
 }
 
-/// A created container.
 struct Container<'c> {
     client: &'c Client,
     engine: &'c Engine,

@@ -1,10 +1,9 @@
 //! Owns the address of a container engine, and describes its errors in one line.
 
-use std::env;
-use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{env, fmt};
 
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error;
@@ -77,7 +76,6 @@ impl Engine {
         }
     }
 
-    /// Describes an error in one line.
     pub(super) fn describe(&self, error: &Error) -> String {
         match error {
             Error::DockerResponseServerError { message, .. } => one_line(message),

@@ -2,9 +2,8 @@
 //! share an engine, so containers without the mark are not touched.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io::{self, Write};
 use std::time::Duration;
+use std::{fs, io};
 
 use bollard::Docker as Client;
 use bollard::errors::Error;
@@ -18,6 +17,7 @@ use super::Docker;
 use super::engine::{Engine, is_status};
 use super::spec::{LABEL_ATTEMPT, LABEL_EXECUTION, LABEL_NODE};
 use crate::backend::Identity;
+use crate::private;
 
 /// For a removal that has been started elsewhere.
 const REMOVAL: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ impl Docker {
         for container in client.list_containers(Some(options)).await? {
             let identity = identity(&container);
             // Checked after the list was created: containers that started since are not in it.
-            if identity.is_some_and(|identity| self.active().contains(&identity)) {
+            if identity.is_some_and(|identity| self.active.lock().contains(&identity)) {
                 continue;
             }
             let Some(id) = container.id else { continue };
@@ -71,12 +71,8 @@ impl Docker {
         let mark = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
         let dir = self.mark.parent().unwrap_or(&self.mark);
         fs::create_dir_all(dir)?;
-        let written = self.mark.with_extension("new");
-        let mut file = fs::File::create(&written)?;
-        file.write_all(mark.as_bytes())?;
+        private::write(&self.mark, &mark)?;
         // If a crash lost the mark, its containers would never be removed.
-        file.sync_all()?;
-        fs::rename(&written, &self.mark)?;
         fs::File::open(dir)?.sync_all()?;
         Ok(mark.trim().to_owned())
     }

@@ -9,11 +9,11 @@ mod spec;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::backend::{Backend, Call, Finish, Identity};
@@ -66,10 +66,6 @@ impl Docker {
     #[must_use]
     pub fn waiting(self, away: Duration) -> Self {
         Self { away, ..self }
-    }
-
-    fn active(&self) -> MutexGuard<'_, HashSet<Identity>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

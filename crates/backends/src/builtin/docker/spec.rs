@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::params::{is_on, map, text, texts};
 use crate::backend::Identity;
-use crate::variables::{EXECUTION, OUTPUT};
+use crate::environment::{EXECUTION, OUTPUT};
 
 /// The path in the container of the file in which a program sets outputs for later tasks.
 const VALUES_FILE: &str = "/run/downbeat/output";
@@ -20,7 +20,6 @@ pub(super) const LABEL_EXECUTION: &str = "downbeat.execution";
 pub(super) const LABEL_ATTEMPT: &str = "downbeat.attempt";
 pub(super) const LABEL_NODE: &str = "downbeat.node";
 
-/// The parsed params.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) image: String,
@@ -113,7 +112,6 @@ impl Spec {
     }
 }
 
-/// Returns the name of an execution's container.
 pub(super) fn name(identity: Identity) -> String {
     format!("downbeat-{}-{}", identity.execution, identity.attempt)
 }

@@ -5,10 +5,12 @@ mod stat;
 mod write;
 
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use downbeat_core::backend::BackendSchema;
+use nix::fcntl::OFlag;
 use tokio_util::sync::CancellationToken;
 
 use super::params::text;
@@ -68,6 +70,12 @@ impl Backend for File {
 
 fn stopped(cancel: &CancellationToken) -> Result<(), String> {
     if cancel.is_cancelled() { Err("cancelled".to_owned()) } else { Ok(()) }
+}
+
+/// Opens a file to read it; neither follows a link nor waits for a pipe.
+fn open_unfollowed(path: &Path) -> io::Result<std::fs::File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
 /// A change of a name is durable once its directory is synced.

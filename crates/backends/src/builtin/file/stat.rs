@@ -2,17 +2,16 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use jiff::Timestamp;
-use nix::fcntl::OFlag;
 use nix::unistd::{Gid, Group, Uid, User};
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{Reply, stopped};
+use super::{Reply, open_unfollowed, stopped};
 
 /// Larger files get no checksum, since reading them takes long; use `exec` for those.
 const HASHED_BYTES: u64 = 64 * 1024 * 1024;
@@ -26,14 +25,17 @@ pub(super) fn describe(path: &Path, cancel: &CancellationToken) -> Reply {
         }
         Err(error) => return Err(failed(error)),
     };
+    // A user or group without a name is shown as its number.
+    let owner = User::from_uid(Uid::from_raw(found.uid())).ok().flatten().map(|user| user.name);
+    let group = Group::from_gid(Gid::from_raw(found.gid())).ok().flatten().map(|group| group.name);
     let mut reply = json!({
         "path": path.to_string_lossy(),
         "exists": true,
         "kind": kind(found.file_type()),
         "size": found.len(),
         "mode": format!("{:04o}", found.mode() & 0o7777),
-        "owner": owner(found.uid()),
-        "group": group(found.gid()),
+        "owner": owner.unwrap_or_else(|| found.uid().to_string()),
+        "group": group.unwrap_or_else(|| found.gid().to_string()),
         "uid": found.uid(),
         "gid": found.gid(),
         "mtime": Timestamp::new(found.mtime(), i32::try_from(found.mtime_nsec()).unwrap_or(0)).ok(),
@@ -60,26 +62,9 @@ fn kind(found: fs::FileType) -> &'static str {
     }
 }
 
-/// The number if the user has no name.
-fn owner(uid: u32) -> Value {
-    User::from_uid(Uid::from_raw(uid))
-        .ok()
-        .flatten()
-        .map_or_else(|| json!(uid.to_string()), |user| json!(user.name))
-}
-
-fn group(gid: u32) -> Value {
-    Group::from_gid(Gid::from_raw(gid))
-        .ok()
-        .flatten()
-        .map_or_else(|| json!(gid.to_string()), |group| json!(group.name))
-}
-
 /// Returns `None` if the file grew, was replaced, or may not be read.
 fn sha256(path: &Path, cancel: &CancellationToken) -> Result<Option<String>, String> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-    let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
-    let Ok(file) = opened else { return Ok(None) };
+    let Ok(file) = open_unfollowed(path) else { return Ok(None) };
     if !file.metadata().is_ok_and(|found| found.is_file()) {
         return Ok(None);
     }

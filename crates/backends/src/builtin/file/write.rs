@@ -7,14 +7,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use downbeat_core::backend::Params;
-use nix::fcntl::OFlag;
 use nix::unistd::{Group, User};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::super::params::text;
 use super::stat::hex;
-use super::{Reply, stopped, sync_directory_of};
+use super::{Reply, open_unfollowed, stopped, sync_directory_of};
 
 /// The default of a new file.
 const MODE: u32 = 0o644;
@@ -29,16 +28,13 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub(super) fn read(params: &Params) -> Result<Self, String> {
-        let mode = match text(params, "mode") {
-            None => None,
-            Some(digits) => Some(
-                u32::from_str_radix(digits, 8)
-                    .map_err(|_| format!("param `mode`: `{digits}` is not octal digits such as 0644"))?,
-            ),
+        let octal = |digits| {
+            let wrong = |_| format!("param `mode`: `{digits}` is not octal digits such as 0644");
+            u32::from_str_radix(digits, 8).map_err(wrong)
         };
         Ok(Self {
             content: text(params, "content").unwrap_or_default().to_owned(),
-            mode,
+            mode: text(params, "mode").map(octal).transpose()?,
             owner: text(params, "owner").map(str::to_owned),
         })
     }
@@ -46,10 +42,7 @@ impl Wanted {
     pub(super) fn write(&self, path: &Path, cancel: &CancellationToken) -> Reply {
         let shown = path.display();
         let failed = |error: io::Error| format!("cannot write `{shown}`: {error}");
-        let owner = match &self.owner {
-            Some(owner) => Owner::find(owner)?,
-            None => Owner::default(),
-        };
+        let owner = self.owner.as_deref().map(Owner::find).transpose()?.unwrap_or_default();
         let found = match fs::symlink_metadata(path) {
             Ok(found) if found.is_dir() => return Err(format!("cannot write `{shown}`: it is a directory")),
             Ok(found) => Some(found),
@@ -95,10 +88,7 @@ impl Wanted {
         if found.len() != self.content.len() as u64 {
             return false;
         }
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) else {
-            return false;
-        };
+        let Ok(file) = open_unfollowed(path) else { return false };
         let mut content = Vec::with_capacity(self.content.len());
         file.take(self.content.len() as u64 + 1)
             .read_to_end(&mut content)
@@ -106,7 +96,6 @@ impl Wanted {
     }
 }
 
-/// Ids of a user and a group.
 #[derive(Default)]
 struct Owner {
     uid: Option<u32>,
@@ -115,26 +104,17 @@ struct Owner {
 
 impl Owner {
     fn find(text: &str) -> Result<Self, String> {
-        let (user, group) = match text.split_once(':') {
-            Some((user, group)) => (user, Some(group)),
-            None => (text, None),
-        };
-        let uid = match User::from_name(user) {
-            Ok(Some(found)) => found.uid.as_raw(),
-            _ => user
+        let id = |kind: &str, name: &str, found: Option<u32>| match found {
+            Some(id) => Ok(id),
+            None => name
                 .parse()
-                .map_err(|_| format!("param `owner`: user `{user}` does not exist on this host"))?,
+                .map_err(|_| format!("param `owner`: {kind} `{name}` does not exist on this host")),
         };
-        let gid = match group.map(|group| (group, Group::from_name(group))) {
-            None => None,
-            Some((_, Ok(Some(found)))) => Some(found.gid.as_raw()),
-            Some((group, _)) => Some(
-                group
-                    .parse()
-                    .map_err(|_| format!("param `owner`: group `{group}` does not exist on this host"))?,
-            ),
-        };
-        Ok(Self { uid: Some(uid), gid })
+        let uid = |name| id("user", name, User::from_name(name).ok().flatten().map(|user| user.uid.as_raw()));
+        let gid =
+            |name| id("group", name, Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw()));
+        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+        Ok(Self { uid: Some(uid(user)?), gid: group.map(gid).transpose()? })
     }
 
     fn is_of(&self, found: &fs::Metadata) -> bool {
@@ -175,10 +155,7 @@ impl Draft {
     }
 
     fn remove_leftover(path: &Path) -> io::Result<()> {
-        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
-        if let Ok(left) = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
-            && left.try_lock().is_err()
-        {
+        if open_unfollowed(path).is_ok_and(|left| left.try_lock().is_err()) {
             return Err(io::Error::new(ErrorKind::ResourceBusy, "another write of it is in progress"));
         }
         fs::remove_file(path)

@@ -5,7 +5,6 @@ use downbeat_core::shown::shown;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, LOCATION};
 use reqwest::{Method, Request, StatusCode, Url};
 
-/// The client's next step.
 #[derive(Debug)]
 pub(super) enum Next {
     /// The response is final. The note is the reason why a redirect was not followed.

@@ -85,7 +85,7 @@ fn outcome(run: &Run, findings: &mut Findings) {
         "completed" => {
             // Nobody asked for these to be cancelled, and a withdrawn attempt leaves the failed one before it.
             let ended_badly = |one: &&&Execution| {
-                failed(*one) || one.status == "cancelled" || (one.status == "skipped" && one.attempt > 1)
+                failed(one) || one.status == "cancelled" || (one.status == "skipped" && one.attempt > 1)
             };
             let bad: Vec<&&Execution> = last.iter().copied().filter(ended_badly).collect();
             let counted = bad.iter().filter(|one| !run.steps[one.step as usize].on_failure);

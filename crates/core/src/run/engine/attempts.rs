@@ -77,10 +77,7 @@ impl Attempts {
 
     /// Returns the attempts that are not leased yet.
     pub(super) fn pending(&self) -> impl Iterator<Item = (ExecutionId, &Active)> {
-        self.active
-            .iter()
-            .filter(|(_, active)| !active.leased)
-            .map(|(execution, active)| (*execution, active))
+        self.active.iter().filter(|(_, active)| !active.leased).map(|(id, active)| (*id, active))
     }
 
     /// Returns the placed attempts that are not leased yet.

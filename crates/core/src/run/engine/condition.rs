@@ -86,7 +86,7 @@ impl Progress {
                     // An offline node triggered fail-fast while this pass began: the other nodes get their one attempt,
                     // unless `max_parallel` can make them wait for room.
                     Some((pass, _)) if !begun && pass == at.pass && !self.is_bounded(pass) => Ok(()),
-                    Some((_, step)) if !self.plan.answers_failures(at.step) => {
+                    Some((_, step)) if !self.plan.runs_on_failure(at.step) => {
                         Err(format!("{} failed", self.step_text(step)))
                     }
                     Some(_) | None => Ok(()),
@@ -96,7 +96,7 @@ impl Progress {
     }
 
     fn entry_name(&self, pass: PassIx) -> String {
-        let name = self.plan.entry_of(pass).name.clone();
-        name.unwrap_or_else(|| format!("tasks[{}]", self.plan.passes[pass].entry))
+        let entry = self.plan.passes[pass].entry;
+        self.plan.definition.tasks[entry].name_or(entry.get())
     }
 }

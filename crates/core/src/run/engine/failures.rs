@@ -57,7 +57,7 @@ impl Failures {
 }
 
 /// An instance that failed for good, to be recorded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct FinalFailure {
     instance: Instance,
     execution: ExecutionId,
@@ -136,7 +136,7 @@ impl Progress {
     pub(super) fn count_failure(&mut self, pass: PassIx, step: StepIx, node: Option<NodeIx>) -> bool {
         let failures = &mut self.failures;
         failures.first.get_or_insert((step, node));
-        if self.plan.answers_failures(step) {
+        if self.plan.runs_on_failure(step) {
             return false;
         }
         match node {
@@ -160,7 +160,7 @@ impl Progress {
         let first_attempt = |at: At| self.passes.walk(at.pass, at.walk).attempt == 1;
         let pending = self.attempts.pending().map(|(execution, active)| (execution, active.at));
         let mut withdrawn: Vec<ExecutionId> = pending
-            .filter(|(_, at)| !self.plan.answers_failures(at.step))
+            .filter(|(_, at)| !self.plan.runs_on_failure(at.step))
             .filter(|(_, at)| at.pass != pass || !first_attempt(*at))
             .map(|(execution, _)| execution)
             .collect();

@@ -24,12 +24,9 @@ impl Progress {
                 list(rendered.get(FOR_EACH).unwrap_or(&Value::Null))?
             }
         };
-        let instances = self.instances + items.len() * entry.steps().len();
-        if instances > limits::INSTANCES_PER_RUN {
-            return Err(format!(
-                "for_each: with these items the run has more than {} instances",
-                limits::INSTANCES_PER_RUN
-            ));
+        let most = limits::INSTANCES_PER_RUN;
+        if self.instances + items.len() * entry.steps().len() > most {
+            return Err(format!("for_each: with these items the run has more than {most} instances"));
         }
         Ok(Some(items))
     }
@@ -70,12 +67,9 @@ fn list(value: &Value) -> Result<Arc<[Value]>, String> {
         Value::Object(_) => return Err("for_each: expected a list, got a map".to_owned()),
         other => return Err(format!("for_each: expected a list, got `{other}`")),
     };
-    if items.len() > limits::ITEMS {
-        return Err(format!(
-            "for_each: there are {} items; at most {} are possible",
-            items.len(),
-            limits::ITEMS
-        ));
+    let (count, most) = (items.len(), limits::ITEMS);
+    if count > most {
+        return Err(format!("for_each: there are {count} items; at most {most} are possible"));
     }
     Ok(items.into())
 }

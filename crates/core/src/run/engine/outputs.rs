@@ -13,7 +13,7 @@ use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, ResolvedTemplate, StepIx};
 /// The outputs of a run's instances, by step and node or item.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outputs {
-    values: HashMap<(StepIx, Speaker), Data>,
+    values: HashMap<(StepIx, OutputOf), Data>,
     /// The number of items of each entry.
     items: HashMap<EntryIx, u32>,
     /// A step's outputs on all nodes, by hostname. A cache: built on first use, removed when another node sets outputs.
@@ -24,18 +24,18 @@ pub(super) struct Outputs {
 
 /// The part of a step that set the outputs: a node, an item, or the only instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Speaker {
+pub(super) enum OutputOf {
     Node(NodeIx),
     Item(ItemIx),
     Only,
 }
 
-impl Speaker {
+impl OutputOf {
     pub(super) fn of(node: Option<NodeIx>, item: Option<ItemIx>) -> Self {
         match (node, item) {
-            (Some(node), _) => Speaker::Node(node),
-            (None, Some(item)) => Speaker::Item(item),
-            (None, None) => Speaker::Only,
+            (Some(node), _) => OutputOf::Node(node),
+            (None, Some(item)) => OutputOf::Item(item),
+            (None, None) => OutputOf::Only,
         }
     }
 }
@@ -45,23 +45,23 @@ impl Outputs {
         self.items.insert(entry, count);
     }
 
-    fn note(&mut self, step: StepIx, speaker: Speaker, outputs: &Params) {
-        self.values.insert((step, speaker), Data::from(outputs));
+    fn note(&mut self, step: StepIx, of: OutputOf, outputs: &Params) {
+        self.values.insert((step, of), Data::from(outputs));
         self.by_hostname.remove(&step);
         self.by_item.remove(&step);
     }
 
-    /// Returns a step's outputs as the instance `speaker` of `entry` sees them: those of its own node or item, or of the
+    /// Returns a step's outputs as the instance `of` of `entry` sees them: those of its own node or item, or of the
     /// only instance. For a step of another entry with items, returns the outputs of all items.
-    fn seen_from(&mut self, plan: &Plan, step: StepIx, entry: EntryIx, speaker: Speaker) -> Data {
+    fn seen_from(&mut self, plan: &Plan, step: StepIx, entry: EntryIx, of: OutputOf) -> Data {
         let theirs = plan.steps[step].entry;
         if plan.entries[theirs].each.is_some() && theirs != entry {
             return self.by_item(plan, step);
         }
-        let own = match (plan.nodes_of(theirs), speaker) {
-            (None, Speaker::Item(item)) if theirs == entry => Speaker::Item(item),
-            (None, _) => Speaker::Only,
-            (Some(&[only]), _) => Speaker::Node(only),
+        let own = match (plan.nodes_of(theirs), of) {
+            (None, OutputOf::Item(item)) if theirs == entry => OutputOf::Item(item),
+            (None, _) => OutputOf::Only,
+            (Some(&[only]), _) => OutputOf::Node(only),
             (Some(_), own) => own,
         };
         self.values.get(&(step, own)).cloned().unwrap_or_else(|| Data::from(&Params::new()))
@@ -76,7 +76,7 @@ impl Outputs {
         let made = self.by_item.entry(step).or_insert_with(|| {
             let lists = plan.task(step).outputs.iter().map(|name| {
                 let outputs =
-                    |item| self.values.get(&(step, Speaker::Item(item))).and_then(|data| data.part(name));
+                    |item| self.values.get(&(step, OutputOf::Item(item))).and_then(|data| data.part(name));
                 (name.clone(), Data::list(ItemIx::first(count).map(outputs)))
             });
             Data::map(lists)
@@ -88,7 +88,7 @@ impl Outputs {
         let made = self.by_hostname.entry(step).or_insert_with(|| {
             let nodes = plan.nodes_of(plan.steps[step].entry).unwrap_or_default();
             let outputs = nodes.iter().filter_map(|node| {
-                let outputs = self.values.get(&(step, Speaker::Node(*node)))?.clone();
+                let outputs = self.values.get(&(step, OutputOf::Node(*node)))?.clone();
                 Some((plan.node(*node).hostname.clone(), Data::map([("outputs".to_owned(), outputs)])))
             });
             Data::map(outputs)
@@ -102,13 +102,13 @@ impl Progress {
     pub(super) fn note_outputs(&mut self, execution: ExecutionId, outputs: &Params) {
         if let Some(at) = self.attempts.get(execution).map(|active| active.at) {
             let Walk { node, item, .. } = *self.passes.walk(at.pass, at.walk);
-            self.note_outputs_of(at.step, Speaker::of(node, item), outputs);
+            self.note_outputs_of(at.step, OutputOf::of(node, item), outputs);
         }
     }
 
-    pub(super) fn note_outputs_of(&mut self, step: StepIx, speaker: Speaker, outputs: &Params) {
+    pub(super) fn note_outputs_of(&mut self, step: StepIx, of: OutputOf, outputs: &Params) {
         if !self.plan.task(step).outputs.is_empty() {
-            self.outputs.note(step, speaker, outputs);
+            self.outputs.note(step, of, outputs);
         }
     }
 
@@ -122,10 +122,10 @@ impl Progress {
         facts: Option<Data>,
     ) -> Scope {
         let plan = Arc::clone(&self.plan);
-        let speaker = Speaker::of(node, item.as_ref().map(|(_, index)| *index));
+        let of = OutputOf::of(node, item.as_ref().map(|(_, index)| *index));
         let mut steps = BTreeMap::new();
         for (name, used) in &template.steps {
-            let mut seen = vec![("outputs".to_owned(), self.outputs.seen_from(&plan, *used, entry, speaker))];
+            let mut seen = vec![("outputs".to_owned(), self.outputs.seen_from(&plan, *used, entry, of))];
             if template.step_nodes {
                 seen.push(("nodes".to_owned(), self.outputs.by_hostname(&plan, *used)));
             }

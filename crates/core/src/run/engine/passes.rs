@@ -23,12 +23,10 @@ pub(super) enum EntryEnd {
     Skipped,
 }
 
+/// The stage of a pass. A waiting one waits for `missing` other passes.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// The pass waits for this many other passes.
-    Waiting {
-        missing: u32,
-    },
+    Waiting { missing: u32 },
     Open(OpenPass),
     Ended(EntryEnd),
 }
@@ -135,17 +133,11 @@ impl Passes {
     }
 
     pub(super) fn get(&self, pass: PassIx) -> Option<&OpenPass> {
-        match &self.stages[pass] {
-            Stage::Open(open) => Some(open),
-            Stage::Waiting { .. } | Stage::Ended(_) => None,
-        }
+        if let Stage::Open(open) = &self.stages[pass] { Some(open) } else { None }
     }
 
     pub(super) fn get_mut(&mut self, pass: PassIx) -> Option<&mut OpenPass> {
-        match &mut self.stages[pass] {
-            Stage::Open(open) => Some(open),
-            Stage::Waiting { .. } | Stage::Ended(_) => None,
-        }
+        if let Stage::Open(open) = &mut self.stages[pass] { Some(open) } else { None }
     }
 
     pub(super) fn walk(&self, pass: PassIx, walk: WalkIx) -> &Walk {
@@ -189,9 +181,7 @@ impl Passes {
     pub(super) fn next_leaf(&mut self, pass: PassIx, walk: WalkIx) {
         let walk = self.walk_mut(pass, walk);
         walk.position += 1;
-        walk.attempt = 0;
-        walk.retries = 0;
-        walk.losses = 0;
+        (walk.attempt, walk.retries, walk.losses) = (0, 0, 0);
     }
 
     /// Ends a walk. If it was the last one of its pass, returns how the pass ended.
@@ -224,9 +214,7 @@ impl Passes {
     pub(super) fn end_of(&self, pass: PassIx) -> EntryEnd {
         match self.stages[pass] {
             Stage::Ended(end) => end,
-            Stage::Waiting { .. } | Stage::Open(_) => {
-                unreachable!("a pass is decided when all that it waits for has ended")
-            }
+            _ => unreachable!("a pass is decided when all that it waits for has ended"),
         }
     }
 }

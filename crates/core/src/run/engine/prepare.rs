@@ -1,16 +1,14 @@
 //! Prepares an attempt: evaluates its params, resolves the keys of its limits, and computes its cache key.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::passes::{At, Walk};
 use super::progress::{Progress, Turn};
 use crate::backend::{Params, params_bytes};
 use crate::expr::Data;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, sha256_hex};
 use crate::limits;
 use crate::plan::ResolvedTemplate;
 use crate::spec::{Limits, Task};
@@ -36,25 +34,21 @@ impl Progress {
     pub(super) fn prepare(&mut self, at: At, number: u32, turn: &Turn<'_>) -> Result<Prepared, String> {
         let plan = Arc::clone(&self.plan);
         let (place, task) = (&plan.steps[at.step], plan.task(at.step));
-        let params = match &place.params {
-            None => None,
-            Some(template) => {
-                let params = self.render(template, at, turn)?;
-                self.count_params(&params)?;
-                Some(Arc::new(params))
-            }
-        };
+        let params = place.params.as_ref().map(|template| self.render(template, at, turn)).transpose()?;
+        if let Some(params) = &params {
+            self.count_params(params)?;
+        }
+        let params = params.map(Arc::new);
         let limits = match &place.keys {
             None => place.limits.clone(),
             Some(template) => {
                 let keys = self.render(template, at, turn)?;
                 let limits = plan.definition.limits_of(task).map(|(written, limit)| {
                     let key = keys.get(written).and_then(Value::as_str).unwrap_or(written);
-                    if key.trim().is_empty() || key.len() > limits::NAME_BYTES {
-                        let most = limits::NAME_BYTES;
+                    let (bytes, most) = (key.len(), limits::NAME_BYTES);
+                    if key.trim().is_empty() || bytes > most {
                         return Err(format!(
-                            "limit `{written}`: its key has {} bytes; 1 to {most} are possible",
-                            key.len()
+                            "limit `{written}`: its key has {bytes} bytes; 1 to {most} are possible"
                         ));
                     }
                     Ok((key.to_owned(), *limit))
@@ -94,10 +88,5 @@ fn cache_key(task: &Task, params: &Params, node: Option<NodeId>) -> Arc<str> {
     outputs.sort_unstable();
     // JSON maps are ordered by key here, so equal params have equal text.
     let inputs = serde_json::json!([task.backend, task.action, params, outputs, node]);
-    let digest = Sha256::digest(inputs.to_string());
-    let mut key = String::with_capacity(64);
-    for byte in digest {
-        let _ = write!(key, "{byte:02x}");
-    }
-    key.into()
+    sha256_hex(inputs.to_string().as_bytes()).into()
 }

@@ -17,7 +17,7 @@ use super::waves::Waves;
 use crate::backend::Params;
 use crate::change::Change;
 use crate::dice::Dice;
-use crate::execution::{State, Verdict};
+use crate::execution::{Execution, State, Verdict};
 use crate::ids::{NodeId, RunId};
 use crate::node::Reach;
 use crate::plan::{Plan, StepIx};
@@ -158,13 +158,13 @@ impl Progress {
     fn take_in(&mut self, change: &Change, turn: &mut Turn<'_>) {
         match change {
             Change::ExecutionsAdded { executions, .. } => {
-                for execution in executions {
-                    match &execution.state {
-                        State::Leased { .. } => self.attempts.note_lease(execution.id),
+                for Execution { id, state, .. } in executions {
+                    match state {
+                        State::Leased { .. } => self.attempts.note_lease(*id),
                         State::Succeeded { outcome, .. } => {
                             // A cached result: the attempt succeeded without being sent.
-                            self.note_outputs(execution.id, &outcome.outputs);
-                            self.attempts.end(execution.id, End::Succeeded);
+                            self.note_outputs(*id, &outcome.outputs);
+                            self.attempts.end(*id, End::Succeeded);
                         }
                         _ => {}
                     }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::attempts::{Active, End, Ended};
 use super::failures::FinalFailure;
 use super::history::History;
-use super::outputs::Speaker;
+use super::outputs::OutputOf;
 use super::passes::{At, EntryEnd};
 use super::progress::{Progress, Stop, Turn};
 use crate::backend::params_bytes;
@@ -116,8 +116,8 @@ impl Progress {
             self.carried.insert(instance);
             if let State::Succeeded { outcome, .. } = &execution.state {
                 let node = instance.node.and_then(|node| index.get(&node).copied());
-                let speaker = Speaker::of(node, instance.item);
-                self.note_outputs_of(instance.step, speaker, &outcome.outputs);
+                let of = OutputOf::of(node, instance.item);
+                self.note_outputs_of(instance.step, of, &outcome.outputs);
             }
         }
     }
@@ -274,8 +274,8 @@ impl Progress {
             State::Succeeded { outcome, .. } => {
                 self.passes.mark_ran(at.pass);
                 let walk = self.passes.walk(at.pass, at.walk);
-                let speaker = Speaker::of(walk.node, walk.item);
-                self.note_outputs_of(at.step, speaker, &outcome.outputs);
+                let of = OutputOf::of(walk.node, walk.item);
+                self.note_outputs_of(at.step, of, &outcome.outputs);
             }
             State::Skipped { .. } if before.is_empty() => {}
             State::Skipped { at: time, .. } => self.restore_failure(at, last, End::Skipped, *time),

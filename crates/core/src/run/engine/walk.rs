@@ -96,22 +96,18 @@ impl Progress {
         let Some(node) = self.passes.walk(pass, walk).node else { return Ok(()) };
         if self.condition(pass) == Some(Condition::OnFailure) {
             if self.plan.definition.rollout.is_some() {
-                self.answers(pass, walk, node)?;
+                self.joins_on_failure(pass, walk, node)?;
             }
             // The step also runs on nodes that failed, if they are reachable.
-            return match (turn.reach)(self.plan.node(node).id).fails(false) {
-                Some(why) => Err(format!("the node {why}")),
-                None => Ok(()),
-            };
+            let gone = (turn.reach)(self.plan.node(node).id).fails(false);
+            return gone.map_or(Ok(()), |why| Err(format!("the node {why}")));
         }
-        match self.failures.left_in(node) {
-            Some(step) => Err(format!("the node failed in {}", self.step_text(step))),
-            None => Ok(()),
-        }
+        let left = self.failures.left_in(node);
+        left.map_or(Ok(()), |step| Err(format!("the node failed in {}", self.step_text(step))))
     }
 
     /// Returns `Ok` if an on-failure step of a roll-out runs on a node: the node failed, or the budget is spent.
-    fn answers(&self, pass: PassIx, walk: WalkIx, node: NodeIx) -> Result<(), String> {
+    fn joins_on_failure(&self, pass: PassIx, walk: WalkIx, node: NodeIx) -> Result<(), String> {
         if walk.0 >= self.waves.nodes(&self.plan) {
             return Err("the roll-out did not reach the node".to_owned());
         }
@@ -286,6 +282,6 @@ impl Progress {
 
     /// Returns whether a step may still get new attempts.
     pub(super) fn goes_on(&self, step: StepIx) -> bool {
-        self.stopping.is_none() && (self.failures.fail_fast().is_none() || self.plan.answers_failures(step))
+        self.stopping.is_none() && (self.failures.fail_fast().is_none() || self.plan.runs_on_failure(step))
     }
 }

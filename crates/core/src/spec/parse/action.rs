@@ -10,8 +10,7 @@ use crate::backend::{
 };
 use crate::expr::{Template, has_expression, looks_like_expression, read_by_a_shell};
 use crate::limits;
-use crate::spec::At;
-use crate::spec::Task;
+use crate::spec::{At, Task};
 
 const NO_EXPRESSION_IN_SHELL: &str = "a shell command cannot contain expressions (`{{`); pass the value by `env`, and use the \
      variable in the command";
@@ -27,13 +26,7 @@ pub(super) struct WorkFields<'n, 't> {
 impl<'c> Checker<'c> {
     /// Returns whether a field that no task has is a param of the task's action.
     pub(super) fn is_param(&self, entries: &[Entry<'_>], name: &str) -> bool {
-        let text = |field: &str| {
-            let entry = entries.iter().find(|entry| entry.key == field)?;
-            match entry.value.content() {
-                Content::Text(text) => Some(text.as_ref()),
-                _ => None,
-            }
-        };
+        let text = |field: &str| entries.iter().find(|entry| entry.key == field)?.value.as_text();
         let (Some(backend), Some(action)) = (text("backend"), text("action")) else { return false };
         let schema = self.catalogue.action(backend, action);
         schema.is_ok_and(|schema| schema.params.iter().any(|param| param.name == name))
@@ -54,9 +47,7 @@ impl<'c> Checker<'c> {
         let entries = match work.params.map(|node| (node, node.content())) {
             None | Some((_, Content::Null)) => &[][..],
             Some((_, Content::Map(entries))) => entries,
-            Some((node, _)) => {
-                return self.refuse_kind(path, node, "a map of params");
-            }
+            Some((node, _)) => return self.refuse_kind(path, node, "a map of params"),
         };
         let given = self.given_params(path, entries, backend, schema);
         if let Err(problem) = Template::of(backend, action, &given) {
@@ -167,19 +158,16 @@ impl<'c> Checker<'c> {
     /// Reports a problem at the position of its param, or of the element in it.
     pub(super) fn param_problem(&mut self, path: Path<'_>, params: &Node<'_>, problem: ParamProblem) {
         let param = path.field(&problem.param);
-        let entry = match params.content() {
-            Content::Map(entries) => entries.iter().find(|entry| entry.key == problem.param.as_str()),
-            _ => None,
-        };
-        let Some(entry) = entry else { return self.problem(param, params.at, problem.message) };
+        let value = params.field(&problem.param).unwrap_or(params);
         match &problem.element {
-            None => self.problem(param, entry.value.at, problem.message),
-            Some(element) => {
-                let at = element_at(&entry.value, element);
-                match element {
-                    Element::Index(index) => self.problem(param.index(*index), at, problem.message),
-                    Element::Key(key) => self.problem(param.field(key), at, problem.message),
-                }
+            None => self.problem(param, value.at, problem.message),
+            Some(Element::Index(index)) => {
+                let item = value.as_list().and_then(|items| items.get(*index));
+                self.problem(param.index(*index), item.unwrap_or(value).at, problem.message);
+            }
+            Some(Element::Key(key)) => {
+                let at = value.field(key).unwrap_or(value).at;
+                self.problem(param.field(key), at, problem.message);
             }
         }
     }
@@ -192,15 +180,4 @@ fn no_shell(sign: &str, backend: &str) -> String {
         _ => "write [sh, -c, COMMAND] to run it in a shell",
     };
     format!("no shell reads `{sign}` here, the program gets it as it is; {instead}")
-}
-
-fn element_at(node: &Node<'_>, element: &Element) -> At {
-    let found = match (node.content(), element) {
-        (Content::List(items), Element::Index(index)) => items.get(*index).map(|item| item.at),
-        (Content::Map(entries), Element::Key(key)) => {
-            entries.iter().find(|entry| entry.key == key.as_str()).map(|entry| entry.value.at)
-        }
-        _ => None,
-    };
-    found.unwrap_or(node.at)
 }

@@ -2,9 +2,9 @@
 
 use super::field::Checker;
 use super::path::Path;
-use super::tree::{Content, Node};
-use crate::expr::{ExprSite, Known, Template};
-use crate::spec::Definition;
+use super::tree::Node;
+use crate::expr::{ExprSite, Known, Template, Use};
+use crate::spec::{Definition, Entry};
 
 impl Checker<'_> {
     pub(super) fn expressions(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
@@ -15,27 +15,25 @@ impl Checker<'_> {
             }
             let entry_path = path.index(entry);
             let inside = entry_path.field("tasks");
-            let nodes = match field(item, "tasks").map(Node::content) {
-                Some(Content::List(leaves)) => leaves.as_slice(),
-                _ => std::slice::from_ref(item),
-            };
+            let leaves = item.field("tasks").and_then(Node::as_list);
+            let nodes = leaves.unwrap_or(std::slice::from_ref(item));
             if let Some(each) = read.for_each()
                 && let Ok(Some(template)) = Template::of_items(&each.items)
             {
                 let known = known.get_or_insert_with(|| Known::of(definition));
-                let at = field(item, "for_each").map_or(item.at, |node| node.at);
-                for problem in known.check_items(entry, &template) {
+                let at = item.field("for_each").map_or(item.at, |node| node.at);
+                for problem in known.check(ExprSite { entry, leaf: 0 }, &template, Use::Items) {
                     self.problem(entry_path.field("for_each"), at, problem.message);
                 }
             }
             for (leaf, (node, task)) in nodes.iter().zip(read.leaves()).enumerate() {
-                let is_branch = matches!(read, crate::spec::Entry::Branch(_));
+                let is_branch = matches!(read, Entry::Branch(_));
                 let holder = if is_branch { inside.index(leaf) } else { entry_path };
                 let keys = definition.limits_of(task).map(|(key, _)| key.as_str());
                 if let Ok(Some(template)) = Template::of_keys(keys) {
                     let known = known.get_or_insert_with(|| Known::of(definition));
-                    let at = field(node, "limits").map_or(node.at, |node| node.at);
-                    for problem in known.check(ExprSite { entry, leaf }, &template) {
+                    let at = node.field("limits").map_or(node.at, |node| node.at);
+                    for problem in known.check(ExprSite { entry, leaf }, &template, Use::Params) {
                         self.problem(holder.field("limits"), at, problem.message);
                     }
                 }
@@ -43,19 +41,12 @@ impl Checker<'_> {
                 let Ok(Some(template)) = Template::of(&task.backend, &task.action, &task.params) else {
                     continue;
                 };
-                let Some(params) = field(node, "params") else { continue };
+                let Some(params) = node.field("params") else { continue };
                 let known = known.get_or_insert_with(|| Known::of(definition));
-                for problem in known.check(ExprSite { entry, leaf }, &template) {
+                for problem in known.check(ExprSite { entry, leaf }, &template, Use::Params) {
                     self.param_problem(holder.field("params"), params, problem);
                 }
             }
         }
-    }
-}
-
-fn field<'n, 't>(node: &'n Node<'t>, name: &str) -> Option<&'n Node<'t>> {
-    match node.content() {
-        Content::Map(entries) => entries.iter().find(|entry| entry.key == name).map(|entry| &entry.value),
-        _ => None,
     }
 }

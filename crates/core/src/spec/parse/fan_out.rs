@@ -1,7 +1,7 @@
 //! Reads the fields that multiply, limit and spread work: `for_each`, `max_parallel`, `limits`, `cache`, `prefer`,
 //! `spread`.
 
-use super::field::Checker;
+use super::field::{Checker, NOT_CLEAN};
 use super::path::Path;
 use super::place::WANTED_LABEL;
 use super::task::timeouts;
@@ -45,8 +45,8 @@ impl Checker<'_> {
         let items = node.to_value();
         match &items {
             serde_json::Value::Array(list) if list.len() > limits::ITEMS => {
-                let message =
-                    format!("there are {} items; at most {} are possible", list.len(), limits::ITEMS);
+                let (count, most) = (list.len(), limits::ITEMS);
+                let message = format!("there are {count} items; at most {most} are possible");
                 return self.refuse(path, node.at, message);
             }
             serde_json::Value::Array(_) => {}
@@ -58,9 +58,7 @@ impl Checker<'_> {
                     return self.refuse(path, node.at, message);
                 }
             }
-            _ => {
-                return self.refuse_kind(path, node, ITEMS);
-            }
+            _ => return self.refuse_kind(path, node, ITEMS),
         }
         match Template::of_items(&items) {
             Ok(_) => Some(items),
@@ -71,13 +69,9 @@ impl Checker<'_> {
     pub(super) fn limits(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Limits> {
         let entries = self.map(path, node, "limits, each `key: 4` or `key: 100/1m`")?;
         let mut found = Limits::new();
-        if entries.len() > limits::LIMITS_PER_TASK {
-            let message = format!(
-                "there are {} limits; at most {} are possible",
-                entries.len(),
-                limits::LIMITS_PER_TASK
-            );
-            self.problem(path, node.at, message);
+        let (count, most) = (entries.len(), limits::LIMITS_PER_TASK);
+        if count > most {
+            self.problem(path, node.at, format!("there are {count} limits; at most {most} are possible"));
         }
         for entry in entries {
             let path = path.field(&entry.key);
@@ -95,10 +89,7 @@ impl Checker<'_> {
             let limit = match entry.value.content() {
                 Content::Number { value, .. } => value.to_string().parse::<Limit>(),
                 Content::Text(text) => text.parse(),
-                _ => {
-                    self.wrong(path, &entry.value, limit::WANTED);
-                    continue;
-                }
+                _ => Err(limit::WANTED.to_owned()),
             };
             match limit {
                 Ok(limit) => {
@@ -134,19 +125,12 @@ impl Checker<'_> {
 
     pub(super) fn preferences(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Vec<Preference>> {
         let items = self.list(path, node, "preferences")?;
-        if items.len() > limits::PREFERENCES {
-            let message = format!(
-                "there are {} preferences; at most {} are possible",
-                items.len(),
-                limits::PREFERENCES
-            );
+        let (count, most) = (items.len(), limits::PREFERENCES);
+        if count > most {
+            let message = format!("there are {count} preferences; at most {most} are possible");
             return self.refuse(path, node.at, message);
         }
-        let mut found = Vec::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            found.push(self.preference(path.index(index), item)?);
-        }
-        Some(found)
+        items.iter().enumerate().map(|(index, item)| self.preference(path.index(index), item)).collect()
     }
 
     fn preference(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Preference> {
@@ -187,11 +171,7 @@ impl Checker<'_> {
                     let path = path.field("label");
                     let label = self.text(path, &entry.value, WANTED_LABEL)?;
                     if label.is_empty() || label.contains(char::is_control) {
-                        return self.refuse(
-                            path,
-                            entry.value.at,
-                            "must not be empty, nor contain control characters",
-                        );
+                        return self.refuse(path, entry.value.at, NOT_CLEAN);
                     }
                     Some(Spread::Label(label.to_owned()))
                 }
@@ -206,11 +186,8 @@ impl Checker<'_> {
     pub(super) fn fan_out_rules(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {
         for (index, (item, entry)) in items.iter().zip(&definition.tasks).enumerate() {
             if entry.for_each().is_some() && !definition.is_placed(entry) {
-                let whose = if matches!(entry, Entry::Leaf(task) if task.target.is_some()) {
-                    "its"
-                } else {
-                    "the job's"
-                };
+                let is_own = matches!(entry, Entry::Leaf(task) if task.target.is_some());
+                let whose = if is_own { "its" } else { "the job's" };
                 let message = format!(
                     "each item of `for_each` runs once, on a node that fits; remove {whose} `target` and \
                      give the task a `placement`"

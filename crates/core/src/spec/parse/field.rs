@@ -13,6 +13,9 @@ use crate::span::{NotASpan, Span};
 use crate::spec::fields::names;
 use crate::spec::{At, On, Problem};
 
+/// The message about an empty text, or one with control characters.
+pub(super) const NOT_CLEAN: &str = "must not be empty, nor contain control characters";
+
 /// A field's name, and the text to write instead of it.
 pub(super) type Hint = (&'static str, &'static str);
 
@@ -90,17 +93,11 @@ impl<'c> Checker<'c> {
             Content::Text(text) => Some(text),
             Content::Number { value, written } => {
                 let written = written.as_deref().map_or_else(|| value.to_string(), shown);
-                self.refuse(
-                    path,
-                    node.at,
-                    format!("must be {valid}, not the number {written}; write it in quotes: \"{written}\""),
-                )
+                let message =
+                    format!("must be {valid}, not the number {written}; write it in quotes: \"{written}\"");
+                self.refuse(path, node.at, message)
             }
-            Content::Null
-            | Content::Boolean { .. }
-            | Content::List(_)
-            | Content::Map(_)
-            | Content::Shared(_) => self.refuse_kind(path, node, valid),
+            _ => self.refuse_kind(path, node, valid),
         }
     }
 
@@ -152,7 +149,7 @@ impl<'c> Checker<'c> {
             let path = path.index(index);
             if let Some(text) = self.text(path, item, "a string") {
                 if text.is_empty() || text.contains(char::is_control) {
-                    self.problem(path, item.at, "must not be empty, nor contain control characters");
+                    self.problem(path, item.at, NOT_CLEAN);
                 } else {
                     texts.push(text.to_owned());
                 }
@@ -192,56 +189,38 @@ impl<'c> Checker<'c> {
         let text = match node.content() {
             Content::Text(text) if text.len() <= 60 => text,
             Content::Number { value, .. } => {
-                return self.refuse(
-                    path,
-                    node.at,
-                    format!("must be a duration, not the number {value}; add a unit: {value}s"),
-                );
+                let message = format!("must be a duration, not the number {value}; add a unit: {value}s");
+                return self.refuse(path, node.at, message);
             }
-            _ => {
-                return self.refuse_kind(path, node, "a duration such as 500ms, 1.5s, 30m or 1h30m");
-            }
+            _ => return self.refuse_kind(path, node, "a duration such as 500ms, 1.5s, 30m or 1h30m"),
         };
         let span = match text.parse::<Span>() {
             Ok(span) if span.0.subsec_nanos() == 0 => span,
             // Keeps the span as it prints, so that a definition is equal after it was stored and read back.
             Ok(span) => span.to_string().parse::<Span>().unwrap_or(span),
-            Err(NotASpan(text)) => {
-                return self.refuse(path, node.at, NotASpan(shown(&text)).to_string());
-            }
+            Err(NotASpan(text)) => return self.refuse(path, node.at, NotASpan(shown(&text)).to_string()),
         };
         if !range.contains(&span) {
-            return self.refuse(
-                path,
-                node.at,
-                format!("must be from {} to {}, not {}", range.start(), range.end(), shown(text)),
-            );
+            let message = format!("must be from {} to {}, not {}", range.start(), range.end(), shown(text));
+            return self.refuse(path, node.at, message);
         }
         Some(span)
     }
 
     /// Reads one of a closed set of words.
-    pub(super) fn choice<T: Copy>(
-        &mut self,
-        path: Path<'_>,
-        node: &Node<'_>,
-        valid: &[(&str, T)],
-    ) -> Option<T> {
-        let words: Vec<&str> = valid.iter().map(|(word, _)| *word).collect();
-        let found = match node.content() {
-            Content::Text(text) => text.as_ref(),
-            _ => {
-                return self.refuse_kind(path, node, &format!("one of: {}", words.join(", ")));
-            }
+    pub(super) fn choice<T>(&mut self, path: Path<'_>, node: &Node<'_>, valid: &[T]) -> Option<T>
+    where
+        T: Copy + Into<&'static str>,
+    {
+        let words: Vec<&str> = valid.iter().map(|value| (*value).into()).collect();
+        let Some(found) = node.as_text() else {
+            return self.refuse_kind(path, node, &format!("one of: {}", words.join(", ")));
         };
-        if let Some((_, value)) = valid.iter().find(|(word, _)| *word == found) {
-            return Some(*value);
+        if let Some(index) = words.iter().position(|word| *word == found) {
+            return Some(valid[index]);
         }
-        self.refuse(
-            path,
-            node.at,
-            format!("`{}` is unknown; {}", shown(found), advice(found, &words, "valid")),
-        )
+        let message = format!("`{}` is unknown; {}", shown(found), advice(found, &words, "valid"));
+        self.refuse(path, node.at, message)
     }
 
     /// Reads the name of a job or a cluster, which becomes part of addresses and ids.
@@ -252,14 +231,11 @@ impl<'c> Checker<'c> {
             || !text.starts_with(|c: char| c.is_ascii_alphanumeric())
             || !text.chars().all(allowed)
         {
-            return self.refuse(
-                path,
-                node.at,
-                format!(
-                    "`{}` is not a name; use letters, digits, `-`, `_` and `.`, and begin with a letter or digit",
-                    shown(text)
-                ),
+            let message = format!(
+                "`{}` is not a name; use letters, digits, `-`, `_` and `.`, and begin with a letter or digit",
+                shown(text)
             );
+            return self.refuse(path, node.at, message);
         }
         self.short_enough(path, node, text)
     }
@@ -268,14 +244,11 @@ impl<'c> Checker<'c> {
     pub(super) fn label(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "a name")?;
         if text.trim().is_empty() || text.trim() != text || text.contains(char::is_control) {
-            return self.refuse(
-                path,
-                node.at,
-                format!(
-                    "`{}` is not a name; it must not be empty, begin or end with a blank, or hold control characters",
-                    shown(text)
-                ),
+            let message = format!(
+                "`{}` is not a name; it must not be empty, begin or end with a blank, or hold control characters",
+                shown(text)
             );
+            return self.refuse(path, node.at, message);
         }
         self.short_enough(path, node, text)
     }
@@ -293,11 +266,8 @@ impl<'c> Checker<'c> {
 
     fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {
         if text.len() > limits::NAME_BYTES {
-            return self.refuse(
-                path,
-                node.at,
-                format!("the name has {} bytes, and may have {}", text.len(), limits::NAME_BYTES),
-            );
+            let message = format!("the name has {} bytes, and may have {}", text.len(), limits::NAME_BYTES);
+            return self.refuse(path, node.at, message);
         }
         Some(text.to_owned())
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::field::Checker;
 use super::path::Path;
-use super::tree::{Content, Node};
+use super::tree::Node;
 use crate::nearest::nearest;
 use crate::shown::shown;
 use crate::spec::At;
@@ -43,7 +43,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn graph(&mut self, path: Path<'_>, items: &[Node<'_>]) {
-        if items.iter().all(|item| field(item, "depends_on").is_none()) {
+        if items.iter().all(|item| item.field("depends_on").is_none()) {
             return;
         }
         let mut entries: HashMap<&str, usize> = HashMap::new();
@@ -56,40 +56,27 @@ impl Checker<'_> {
         let mut waits: Vec<Vec<(usize, At)>> = vec![Vec::new(); items.len()];
         let mut names: Vec<&str> = entries.keys().copied().collect();
         names.sort_unstable();
+        let mut seen = HashSet::new();
         for (index, item) in items.iter().enumerate() {
-            let Some(Content::List(wanted)) = field(item, "depends_on").map(Node::content) else { continue };
+            let Some(wanted) = item.field("depends_on").and_then(Node::as_list) else { continue };
             let holder = path.index(index);
             let holder = holder.field("depends_on");
-            let mut seen = SeenNames::of(wanted);
+            seen.clear();
             for (position, node) in wanted.iter().enumerate() {
-                let Content::Text(name) = node.content() else { continue };
+                let Some(name) = node.as_text() else { continue };
                 if self.is_full() {
                     return;
                 }
-                let name = name.as_ref();
-                let path = holder.index(position);
-                if seen.before(name, &wanted[..position]) {
-                    self.problem(
-                        path,
-                        node.at,
-                        format!("`{}` is already in the list; remove it", shown(name)),
-                    );
-                    continue;
-                }
-                match entries.get(name) {
-                    Some(&on) if on == index => {
-                        self.problem(
-                            path,
-                            node.at,
-                            format!("`{}` depends on itself; remove it", shown(name)),
-                        );
+                let message = match entries.get(name) {
+                    _ if !seen.insert(name) => format!("`{}` is already in the list; remove it", shown(name)),
+                    Some(&on) if on == index => format!("`{}` depends on itself; remove it", shown(name)),
+                    Some(&on) => {
+                        waits[index].push((on, node.at));
+                        continue;
                     }
-                    Some(&on) => waits[index].push((on, node.at)),
-                    None => {
-                        let message = unknown(name, &names, leaves.get(name).map(|branch| &items[*branch]));
-                        self.problem(path, node.at, message);
-                    }
-                }
+                    None => unknown(name, &names, leaves.get(name).map(|branch| &items[*branch])),
+                };
+                self.problem(holder.index(position), node.at, message);
             }
         }
         for cycle in cycles(&waits) {
@@ -101,45 +88,19 @@ impl Checker<'_> {
             }
             walk.push(name(cycle[0].0));
             let (entry, at) = cycle[0];
-            let holder = path.index(entry);
-            self.problem(
-                holder.field("depends_on"),
-                at,
-                format!("the tasks wait for each other: {}; remove one of these edges", walk.join(" → ")),
-            );
-        }
-    }
-}
-
-/// The names of a list that were read before. Most lists are short, and searching them costs less than a set.
-enum SeenNames<'n> {
-    Few,
-    Many(HashSet<&'n str>),
-}
-
-impl<'n> SeenNames<'n> {
-    const FEW: usize = 8;
-
-    fn of(list: &[Node<'_>]) -> Self {
-        if list.len() <= Self::FEW { Self::Few } else { Self::Many(HashSet::with_capacity(list.len())) }
-    }
-
-    fn before(&mut self, name: &'n str, earlier: &[Node<'_>]) -> bool {
-        let is_name =
-            |node: &Node<'_>| matches!(node.content(), Content::Text(text) if text.as_ref() == name);
-        match self {
-            Self::Few => earlier.iter().any(is_name),
-            Self::Many(seen) => !seen.insert(name),
+            let message =
+                format!("the tasks wait for each other: {}; remove one of these edges", walk.join(" → "));
+            self.problem(path.index(entry).field("depends_on"), at, message);
         }
     }
 }
 
 fn unknown(name: &str, names: &[&str], branch: Option<&Node<'_>>) -> String {
     if let Some(branch) = branch {
-        let of = name_of(branch).map_or_else(
-            || "give the branch a name and depend on that".to_owned(),
-            |name| format!("depend on the branch: `{}`", shown(name)),
-        );
+        let of = match name_of(branch) {
+            Some(name) => format!("depend on the branch: `{}`", shown(name)),
+            None => "give the branch a name and depend on that".to_owned(),
+        };
         return format!("`{}` is a leaf inside a branch; {of}", shown(name));
     }
     if names.is_empty() {
@@ -155,9 +116,9 @@ fn unknown(name: &str, names: &[&str], branch: Option<&Node<'_>>) -> String {
     }
 }
 
-/// Returns cycles that share no entry. Each is the list of its entries in waiting order, with the position of each
-/// reference.
-fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
+/// Returns cycles that share no entry. `waits` are the entries that each entry waits for, with the position of each
+/// reference. A cycle is the list of its entries in waiting order, with these positions.
+pub(crate) fn cycles<T: Copy>(waits: &[Vec<(usize, T)>]) -> Vec<Vec<(usize, T)>> {
     let mut waiters: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
     let mut open: Vec<usize> = waits.iter().map(Vec::len).collect();
     for (entry, on) in waits.iter().enumerate() {
@@ -184,10 +145,10 @@ fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
         // Every remaining entry waits for a remaining entry, so following them always ends in a cycle.
         let Some(start) = (from..waits.len()).find(|entry| !removed[*entry]) else { return found };
         from = start;
-        let mut walked: Vec<(usize, At)> = Vec::new();
+        let mut walked: Vec<(usize, T)> = Vec::new();
         let mut seen: HashMap<usize, usize> = HashMap::new();
         let mut entry = start;
-        let cycle = loop {
+        let mut cycle = loop {
             if let Some(begin) = seen.get(&entry) {
                 break walked.split_off(*begin);
             }
@@ -199,7 +160,6 @@ fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
         free.extend(cycle.iter().map(|(entry, _)| *entry));
         let least =
             cycle.iter().enumerate().min_by_key(|(_, (entry, _))| *entry).map_or(0, |(index, _)| index);
-        let mut cycle = cycle;
         cycle.rotate_left(least);
         found.push(cycle);
     }
@@ -207,33 +167,19 @@ fn cycles(waits: &[Vec<(usize, At)>]) -> Vec<Vec<(usize, At)>> {
 
 fn all_names<'n>(items: &'n [Node<'_>]) -> impl Iterator<Item = Named<'n>> {
     items.iter().enumerate().flat_map(|(entry, item)| {
-        let leaves = match field(item, "tasks").map(Node::content) {
-            Some(Content::List(leaves)) => leaves.as_slice(),
-            _ => &[],
-        };
-        let own = named(item, entry, None);
-        own.into_iter()
-            .chain(leaves.iter().enumerate().filter_map(move |(leaf, node)| named(node, entry, Some(leaf))))
+        let leaves = item.field("tasks").and_then(Node::as_list).unwrap_or_default();
+        let leaves = leaves.iter().zip(0..).filter_map(move |(node, leaf)| named(node, entry, Some(leaf)));
+        named(item, entry, None).into_iter().chain(leaves)
     })
 }
 
 fn named<'n>(node: &'n Node<'_>, entry: usize, leaf: Option<usize>) -> Option<Named<'n>> {
-    let name = field(node, "name")?;
-    match name.content() {
-        Content::Text(text) => Some(Named { entry, leaf, at: name.at, name: text }),
-        _ => None,
-    }
+    let name = node.field("name")?;
+    Some(Named { entry, leaf, at: name.at, name: name.as_text()? })
 }
 
 fn name_of<'n>(node: &'n Node<'_>) -> Option<&'n str> {
-    named(node, 0, None).map(|named| named.name)
-}
-
-fn field<'n, 't>(node: &'n Node<'t>, name: &str) -> Option<&'n Node<'t>> {
-    match node.content() {
-        Content::Map(entries) => entries.iter().find(|entry| entry.key == name).map(|entry| &entry.value),
-        _ => None,
-    }
+    node.field("name")?.as_text()
 }
 
 #[cfg(test)]
@@ -256,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_said_twice_is_found_in_short_and_in_long_lists() {
-        for length in [2, SeenNames::FEW, SeenNames::FEW + 1, 50] {
+        for length in [2, 8, 9, 50] {
             let mut tasks: Vec<serde_json::Value> = (1..length)
                 .map(|task| serde_json::json!({"name": format!("t{task}"), "backend": "test", "action": "noop"}))
                 .collect();

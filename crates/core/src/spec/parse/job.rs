@@ -38,8 +38,6 @@ const OTHER_NAMES: &[Hint] = &[
     ("max_retries", "put it on the tasks that may be repeated"),
 ];
 pub(in crate::spec) const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
-const STRATEGIES: &[(&str, Strategy)] =
-    &[("fail-fast", Strategy::FailFast), ("continue", Strategy::Continue)];
 
 pub(super) fn check(tree: &Node<'_>, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     let mut checker = Checker::new(catalogue);
@@ -83,15 +81,12 @@ impl Checker<'_> {
         Some(definition)
     }
 
-    /// Returns the fields of the file.
     fn job_entries<'n, 't>(&mut self, tree: &'n Node<'t>) -> Option<&'n [Entry<'t>]> {
         let message = match tree.content() {
             Content::Map(entries) => return Some(entries),
             Content::Null => "the file is empty; a job needs at least a list of `tasks`",
             Content::List(_) => "a job is a map of fields, not a list; put the list under `tasks:`",
-            _ => {
-                return self.refuse_kind(Path::Top, tree, "a map of fields, at least `tasks`");
-            }
+            _ => return self.refuse_kind(Path::Top, tree, "a map of fields, at least `tasks`"),
         };
         self.refuse(Path::Top, tree.at, message)
     }
@@ -121,7 +116,7 @@ impl Checker<'_> {
                 }
                 "strategy" => {
                     fleet.strategy = Some(entry.at);
-                    definition.strategy = self.choice(field, value, STRATEGIES);
+                    definition.strategy = self.choice(field, value, &Strategy::ALL);
                 }
                 "rollout" => {
                     fleet.rollout = Some(entry.at);
@@ -180,13 +175,5 @@ impl Checker<'_> {
 
 /// Returns how many steps an entry of `tasks` has.
 fn leaves(item: &Node<'_>) -> usize {
-    match item.content() {
-        Content::Map(entries) => {
-            match entries.iter().find(|entry| entry.key == "tasks").map(|e| e.value.content()) {
-                Some(Content::List(leaves)) => leaves.len(),
-                _ => 1,
-            }
-        }
-        _ => 1,
-    }
+    item.field("tasks").and_then(Node::as_list).map_or(1, <[_]>::len)
 }

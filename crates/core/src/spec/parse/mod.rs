@@ -16,5 +16,6 @@ mod task;
 mod tree;
 mod yaml;
 
+pub(crate) use graph::cycles;
 pub(super) use job::PRIORITIES;
 pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};

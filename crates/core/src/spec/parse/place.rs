@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::field::Checker;
+use super::field::{Checker, NOT_CLEAN};
 use super::path::Path;
 use super::tree::{Content, Node};
 use crate::limits;
@@ -11,6 +11,7 @@ use crate::shown::shown;
 use crate::spec::{On, Placement};
 
 pub(super) const WANTED_LABEL: &str = "the name of a label";
+const CAPABILITY: &str = "a string (the node has exactly that) or a number (the node has at least that)";
 const TARGET: &str = "a selector such as all, group:web or 'label.disk = ssd', or {scope: group, value: web}";
 
 impl Checker<'_> {
@@ -26,11 +27,7 @@ impl Checker<'_> {
                 for entry in entries {
                     let field = path.field(&entry.key);
                     match entry.key.as_ref() {
-                        "scope" => {
-                            let scopes =
-                                [("all", Scope::All), ("group", Scope::Group), ("node", Scope::Node)];
-                            scope = Some(self.choice(field, &entry.value, &scopes)?);
-                        }
+                        "scope" => scope = Some(self.choice(field, &entry.value, &Scope::ALL)?),
                         "value" if self.refuse_expression(field, &entry.value, "a target") => return None,
                         "value" => value = Some(self.text(field, &entry.value, "a name")?),
                         _ => self.unknown_field(path, entry, &[On::Target], &[], &[]),
@@ -39,30 +36,23 @@ impl Checker<'_> {
                 let Some(scope) = scope else {
                     return self.refuse(path, node.at, "the field `scope` is missing: all, group or node");
                 };
-                if scope == Scope::All && value.is_some() {
-                    return self.refuse(
-                        path,
-                        node.at,
-                        "the scope `all` takes no value; remove it, or write scope: group",
-                    );
-                }
-                if scope != Scope::All && value.is_none() {
-                    return self.refuse(
-                        path,
-                        node.at,
-                        "the field `value` is missing: the name of the group or node",
-                    );
+                let misused = match (scope, value) {
+                    (Scope::All, Some(_)) => {
+                        Some("the scope `all` takes no value; remove it, or write scope: group")
+                    }
+                    (Scope::Group | Scope::Node, None) => {
+                        Some("the field `value` is missing: the name of the group or node")
+                    }
+                    _ => None,
+                };
+                if let Some(message) = misused {
+                    return self.refuse(path, node.at, message);
                 }
                 Selector::of_scope(scope, value)
             }
-            _ => {
-                return self.refuse_kind(path, node, TARGET);
-            }
+            _ => return self.refuse_kind(path, node, TARGET),
         };
-        match selector {
-            Ok(selector) => Some(selector),
-            Err(error) => self.refuse(path, node.at, error.to_string()),
-        }
+        selector.map_err(|error| self.problem(path, node.at, error.to_string())).ok()
     }
 
     pub(super) fn placement(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Placement> {
@@ -70,29 +60,25 @@ impl Checker<'_> {
         let mut placement = Placement::default();
         for entry in entries {
             let field = path.field(&entry.key);
+            let value = &entry.value;
             match entry.key.as_ref() {
-                "requires" => placement.requires = self.requires(field, &entry.value).unwrap_or_default(),
-                "labels" => placement.labels = self.labels(field, &entry.value),
-                "backends" => {
-                    placement.backends = self.texts(field, &entry.value, "backends").unwrap_or_default();
-                }
-                "prefer" => placement.prefer = self.preferences(field, &entry.value).unwrap_or_default(),
-                "spread" => placement.spread = self.spread(field, &entry.value),
-                "allow" => placement.allow = self.texts(field, &entry.value, "nodes").unwrap_or_default(),
-                "forbid" => placement.forbid = self.texts(field, &entry.value, "nodes").unwrap_or_default(),
+                "requires" => placement.requires = self.requires(field, value).unwrap_or_default(),
+                "labels" => placement.labels = self.labels(field, value),
+                "backends" => placement.backends = self.texts(field, value, "backends").unwrap_or_default(),
+                "prefer" => placement.prefer = self.preferences(field, value).unwrap_or_default(),
+                "spread" => placement.spread = self.spread(field, value),
+                "allow" => placement.allow = self.texts(field, value, "nodes").unwrap_or_default(),
+                "forbid" => placement.forbid = self.texts(field, value, "nodes").unwrap_or_default(),
                 "max_per_node" => {
                     let most = u32::try_from(limits::STEPS_PER_RUN).unwrap_or(u32::MAX);
-                    placement.max_per_node = self.whole_number(field, &entry.value, 1..=most);
+                    placement.max_per_node = self.whole_number(field, value, 1..=most);
                 }
                 _ => self.unknown_field(path, entry, &[On::Placement], &[], &[]),
             }
         }
         if let Some(both) = placement.allow.iter().find(|node| placement.forbid.contains(node)) {
-            self.problem(
-                path,
-                node.at,
-                format!("node `{}` is both in `allow` and in `forbid`; remove one", shown(both)),
-            );
+            let message = format!("node `{}` is both in `allow` and in `forbid`; remove one", shown(both));
+            self.problem(path, node.at, message);
         }
         Some(placement)
     }
@@ -120,16 +106,12 @@ impl Checker<'_> {
             let clean = |text: &str| !text.is_empty() && !text.contains(char::is_control);
             match entry.value.content() {
                 Content::Text(text) if !clean(text) || !clean(&entry.key) => {
-                    self.problem(path, entry.at, "must not be empty, nor contain control characters");
+                    self.problem(path, entry.at, NOT_CLEAN);
                 }
                 Content::Text(_) | Content::Number { .. } | Content::Boolean { .. } => {
                     requires.insert(entry.key.clone().into_owned(), entry.value.to_value());
                 }
-                _ => self.wrong(
-                    path,
-                    &entry.value,
-                    "a string (the node has exactly that) or a number (the node has at least that)",
-                ),
+                _ => self.wrong(path, &entry.value, CAPABILITY),
             }
         }
         Some(requires)

@@ -18,18 +18,14 @@ pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definiti
 /// As `parse`, with notes about text that is valid but probably not intended.
 pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
     if text.len() > limits::JOB_FILE_BYTES {
+        let (bytes, most) = (text.len(), limits::JOB_FILE_BYTES);
         return Err(whole(format!(
-            "the file has {} bytes, and a job file may have {}; split the job",
-            text.len(),
-            limits::JOB_FILE_BYTES
+            "the file has {bytes} bytes, and a job file may have {most}; split the job"
         )));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Some(index) = text.find('\0') {
-        return Err(vec![problem(NotATree::new(
-            at_byte(text, index),
-            "a NUL character; is this a text file?",
-        ))]);
+        return Err(problem(NotATree::new(at_byte(text, index), "a NUL character; is this a text file?")));
     }
     let named_json =
         origin.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("json"));
@@ -37,7 +33,7 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
         let at = At::of_json(&error);
         let message = error.to_string();
         let what = message.split(" at line ").next().unwrap_or_default();
-        return Err(vec![problem(NotATree::new(at, format!("not valid JSON: {what}")))]);
+        return Err(problem(NotATree::new(at, format!("not valid JSON: {what}"))));
     }
     match yaml::tree(text) {
         Ok(Some(tree)) => job::check(&tree, catalogue),
@@ -46,10 +42,10 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
         Err(error) if error.cause == Cause::Syntax && text.trim_start().starts_with('{') => {
             match serde_json::from_str::<Value>(text) {
                 Ok(value) => from_json_noting(&value, catalogue),
-                Err(_) => Err(vec![problem(error)]),
+                Err(_) => Err(problem(error)),
             }
         }
-        Err(error) => Err(vec![problem(error)]),
+        Err(error) => Err(problem(error)),
     }
 }
 
@@ -66,7 +62,7 @@ pub fn parse_bytes_noting(bytes: &[u8], origin: &str, catalogue: &Catalogue) -> 
             let valid = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
             let error =
                 NotATree::new(at_byte(valid, valid.len()), "not UTF-8 from here on; is this a text file?");
-            Err(vec![problem(error)])
+            Err(problem(error))
         }
     }
 }
@@ -88,8 +84,8 @@ fn whole(message: String) -> Vec<Problem> {
     vec![Problem { path: String::new(), at: Some(At { line: 1, column: 1 }), message }]
 }
 
-fn problem(error: NotATree) -> Problem {
-    Problem { path: String::new(), at: Some(error.at), message: error.message }
+fn problem(error: NotATree) -> Vec<Problem> {
+    vec![Problem { path: String::new(), at: Some(error.at), message: error.message }]
 }
 
 /// Returns the position of a byte, for text that was not parsed.

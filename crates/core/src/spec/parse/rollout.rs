@@ -5,6 +5,7 @@ use super::field::{Checker, misspelt};
 use super::path::Path;
 use super::tree::{Content, Node};
 use crate::backend::{Params, params_bytes};
+use crate::expr::is_storable;
 use crate::limits;
 use crate::shown::shown;
 use crate::span::Span;
@@ -44,11 +45,9 @@ impl Checker<'_> {
             }
         }
         if !batch_given && !misspelt(entries, "batch", &[On::Rollout]) {
-            self.problem(
-                path,
-                node.at,
-                "the field `batch` is missing: how many nodes a wave has, such as 10, 25% or [1, 10%, 50%]",
-            );
+            let message =
+                "the field `batch` is missing: how many nodes a wave has, such as 10, 25% or [1, 10%, 50%]";
+            self.problem(path, node.at, message);
         }
         Some(Rollout { batch: batch?, pause, max_failures })
     }
@@ -73,11 +72,8 @@ impl Checker<'_> {
     fn wave(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Amount> {
         let amount = self.amount(path, node)?;
         if amount.is_zero() {
-            return self.refuse(
-                path,
-                node.at,
-                "a wave has at least one node; write 1 or more, or 1% or more",
-            );
+            let message = "a wave has at least one node; write 1 or more, or 1% or more";
+            return self.refuse(path, node.at, message);
         }
         Some(amount)
     }
@@ -90,10 +86,7 @@ impl Checker<'_> {
             Content::Text(text) if text.len() <= 60 => text.parse().ok(),
             _ => None,
         };
-        if amount.is_none() {
-            self.wrong(path, node, AMOUNT);
-        }
-        amount
+        amount.or_else(|| self.refuse_kind(path, node, AMOUNT))
     }
 
     pub(super) fn job_params(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Params> {
@@ -108,17 +101,18 @@ impl Checker<'_> {
                 self.not_a_word(field, entry.at, &entry.key);
             }
             let value = entry.value.to_value();
-            if holds_nul(&value) {
+            // The depth of a job file is bounded.
+            if !is_storable(&value, limits::NESTING_DEPTH) {
                 self.problem(field, entry.value.at, "contains a NUL character; remove it");
             }
             params.insert(entry.key.clone().into_owned(), value);
         }
         let bytes = params_bytes(&params);
         self.params_bytes += bytes;
-        if bytes > limits::PARAMS_BYTES {
+        let most = limits::PARAMS_BYTES;
+        if bytes > most {
             let message = format!(
-                "the params of the job are {bytes} bytes (aliases expanded); at most {} are possible",
-                limits::PARAMS_BYTES
+                "the params of the job are {bytes} bytes (aliases expanded); at most {most} are possible"
             );
             self.problem(path, node.at, message);
         }
@@ -127,20 +121,15 @@ impl Checker<'_> {
 
     pub(super) fn outputs(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Vec<String>> {
         let outputs = self.texts(path, node, "names")?;
-        let Content::List(items) = node.content() else { return None };
-        if outputs.len() > limits::OUTPUTS_PER_TASK {
-            let message = format!(
-                "there are {} outputs, and a task may have {}",
-                outputs.len(),
-                limits::OUTPUTS_PER_TASK
-            );
+        let (count, most) = (outputs.len(), limits::OUTPUTS_PER_TASK);
+        if count > most {
+            let message = format!("there are {count} outputs, and a task may have {most}");
             return self.refuse(path, node.at, message);
         }
+        let items = node.as_list()?;
         for (index, item) in items.iter().enumerate() {
-            let Content::Text(name) = item.content() else { continue };
-            let before = &items[..index];
-            let is_same = |other: &Node<'_>| matches!(other.content(), Content::Text(text) if text == name);
-            if before.iter().any(is_same) {
+            let Some(name) = item.as_text() else { continue };
+            if items[..index].iter().any(|other| other.as_text() == Some(name)) {
                 let message = format!("`{}` is already in the list; remove it", shown(name));
                 self.problem(path.index(index), item.at, message);
             } else if !name.is_empty() && !name.contains(char::is_control) && !is_word(name) {
@@ -185,18 +174,14 @@ impl Checker<'_> {
         let top = Path::Top;
         let path = top.field("rollout");
         if !fields.targeted {
-            self.problem(
-                path,
-                at,
-                "a roll-out divides the nodes of the job's `target` into waves; give the job a target",
-            );
+            let message =
+                "a roll-out divides the nodes of the job's `target` into waves; give the job a target";
+            self.problem(path, at, message);
         }
         if let Some(at) = fields.strategy {
-            self.problem(
-                top.field("strategy"),
-                at,
-                "a roll-out has no `strategy`: `max_failures` decides when it ends; remove one of them",
-            );
+            let message =
+                "a roll-out has no `strategy`: `max_failures` decides when it ends; remove one of them";
+            self.problem(top.field("strategy"), at, message);
         }
         let entries = || definition.tasks.iter().enumerate();
         if let Some((index, _)) = entries().find(|(_, entry)| entry.explicit_depends_on().is_some()) {
@@ -218,11 +203,8 @@ impl Checker<'_> {
             self.problem(path, at, message);
         }
         if entries().all(|(_, entry)| entry.condition() == Some(Condition::OnFailure)) {
-            self.problem(
-                path,
-                at,
-                "all tasks are `on_failure`, so the waves have nothing to do; add a task without that condition",
-            );
+            let message = "all tasks are `on_failure`, so the waves have nothing to do; add a task without that condition";
+            self.problem(path, at, message);
         }
     }
 }
@@ -232,14 +214,4 @@ fn is_word(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.len() <= limits::NAME_BYTES
-}
-
-fn holds_nul(value: &serde_json::Value) -> bool {
-    use serde_json::Value;
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(holds_nul),
-        Value::Object(map) => map.iter().any(|(key, value)| key.contains('\0') || holds_nul(value)),
-    }
 }

@@ -6,9 +6,8 @@ use super::path::Path;
 use super::tree::{Content, Entry, Node};
 use crate::limits;
 use crate::span::Span;
-use crate::spec::At;
 use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
-use crate::spec::{On, fields};
+use crate::spec::{At, On, fields};
 
 /// An entry under the job's `tasks` is a task or a branch.
 const ENTRY: &[On] = &[On::Task, On::Branch];
@@ -43,16 +42,6 @@ const OTHER_NAMES: &[Hint] = &[
     ("id", "did you mean `name`?"),
     ("steps", "did you mean `tasks`?"),
 ];
-const CONDITIONS: &[(&str, Condition)] = &[
-    ("always", Condition::Always),
-    ("on_success", Condition::OnSuccess),
-    ("on_failure", Condition::OnFailure),
-];
-const DELIVERIES: &[(&str, Delivery)] =
-    &[("at_least_once", Delivery::AtLeastOnce), ("at_most_once", Delivery::AtMostOnce)];
-const ON_DISCONNECTS: &[(&str, OnDisconnect)] =
-    &[("continue", OnDisconnect::Continue), ("stop", OnDisconnect::Stop)];
-
 const LONGEST_FACTOR: f64 = 100.0;
 
 impl Checker<'_> {
@@ -72,19 +61,16 @@ impl Checker<'_> {
             let value = &entry.value;
             match entry.key.as_ref() {
                 "name" => branch.name = self.label(field, value),
-                "condition" => branch.condition = self.choice(field, value, CONDITIONS),
-                "depends_on" => {
-                    branch.depends_on = self.texts(field, value, "task names");
-                }
+                "condition" => branch.condition = self.choice(field, value, &Condition::ALL),
+                "depends_on" => branch.depends_on = self.texts(field, value, "task names"),
                 "for_each" => branch.for_each = self.for_each(field, value),
                 "tasks" => branch.tasks = self.leaves(field, value),
-                key if fields::names(&[On::Task]).contains(&key) => self.problem(
-                    field,
-                    entry.at,
-                    format!(
+                key if fields::names(&[On::Task]).contains(&key) => {
+                    let message = format!(
                         "an entry with `tasks` is a branch, and a branch has no `{key}`; put it on its leaves"
-                    ),
-                ),
+                    );
+                    self.problem(field, entry.at, message);
+                }
                 _ => self.unknown_field(path, entry, &[On::Branch], &[], OTHER_NAMES),
             }
         }
@@ -101,11 +87,7 @@ impl Checker<'_> {
             let path = path.index(index);
             let Some(entries) = self.map(path, item, "a task's fields") else { continue };
             if let Some(deeper) = entries.iter().find(|entry| entry.key == "tasks") {
-                self.problem(
-                    path.field("tasks"),
-                    deeper.at,
-                    "a branch holds leaves only: two levels; move these tasks up, or into a branch of their own",
-                );
+                self.problem(path.field("tasks"), deeper.at, ONLY_LEAVES);
                 continue;
             }
             tasks.extend(self.leaf(path, item.at, entries, On::Leaf));
@@ -136,10 +118,10 @@ impl Checker<'_> {
                     retry_at = Some(entry.at);
                     task.retry = self.retry(field, value);
                 }
-                "condition" => task.condition = self.choice(field, value, CONDITIONS),
-                "delivery" => task.delivery = self.choice(field, value, DELIVERIES),
+                "condition" => task.condition = self.choice(field, value, &Condition::ALL),
+                "delivery" => task.delivery = self.choice(field, value, &Delivery::ALL),
                 "outputs" => task.outputs = self.outputs(field, value).unwrap_or_default(),
-                "on_disconnect" => task.on_disconnect = self.choice(field, value, ON_DISCONNECTS),
+                "on_disconnect" => task.on_disconnect = self.choice(field, value, &OnDisconnect::ALL),
                 key @ ("depends_on" | "target" | "placement" | "for_each") if on == On::Leaf => {
                     self.problem(field, entry.at, misplaced(key));
                 }
@@ -229,15 +211,15 @@ impl Checker<'_> {
         // The default cap must not shorten a longer delay that the user set.
         let max_delay = max_delay.unwrap_or_else(|| Retry::default_max_delay().max(delay));
         if max_delay < delay {
-            self.problem(
-                path,
-                node.at,
-                format!("max_delay {max_delay} is shorter than delay {delay}; raise it"),
-            );
+            let message = format!("max_delay {max_delay} is shorter than delay {delay}; raise it");
+            self.problem(path, node.at, message);
         }
         Some(Retry { max, delay, factor: factor.unwrap_or_else(Retry::default_factor), max_delay })
     }
 }
+
+const ONLY_LEAVES: &str =
+    "a branch holds leaves only: two levels; move these tasks up, or into a branch of their own";
 
 const PARALLEL_ON_TASK: &str = "set it in `for_each`: {items: [...], \
      max_parallel: 2}; for the whole run, set it on the job";

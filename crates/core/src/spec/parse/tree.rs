@@ -16,22 +16,16 @@ pub(super) struct Node<'t> {
     pub(super) content: Content<'t>,
 }
 
-/// The value of a node. `written` is the scalar's source, where it differs from the value: `0755`, `True`.
+/// The value of a node. `written` is the scalar's source, where it differs from the value: `0755`, `True`. Aliases
+/// share an anchored value, so that an alias costs nothing even if the value is large.
 #[derive(Clone, Debug)]
 pub(super) enum Content<'t> {
     Null,
-    Boolean {
-        value: bool,
-        written: Option<Cow<'t, str>>,
-    },
-    Number {
-        value: Number,
-        written: Option<Cow<'t, str>>,
-    },
+    Boolean { value: bool, written: Option<Cow<'t, str>> },
+    Number { value: Number, written: Option<Cow<'t, str>> },
     Text(Cow<'t, str>),
     List(Vec<Node<'t>>),
     Map(Vec<Entry<'t>>),
-    /// An anchored value that aliases share, so that an alias costs nothing even if the value is large.
     Shared(Rc<Node<'t>>),
 }
 
@@ -57,6 +51,20 @@ impl<'t> Node<'t> {
             Content::Shared(node) => node.content(),
             content => content,
         }
+    }
+
+    /// Returns the value of a field, if this is a map that has it.
+    pub(super) fn field(&self, name: &str) -> Option<&Node<'t>> {
+        let Content::Map(entries) = self.content() else { return None };
+        entries.iter().find(|entry| entry.key == name).map(|entry| &entry.value)
+    }
+
+    pub(super) fn as_list(&self) -> Option<&[Node<'t>]> {
+        if let Content::List(items) = self.content() { Some(items) } else { None }
+    }
+
+    pub(super) fn as_text(&self) -> Option<&str> {
+        if let Content::Text(text) = self.content() { Some(text) } else { None }
     }
 
     pub(super) fn of_json(value: &'t Value) -> Result<Self, Beyond> {
@@ -99,12 +107,7 @@ impl<'t> Node<'t> {
             Content::Number { value, .. } => Value::Number(value.clone()),
             Content::Text(text) => Value::String(text.clone().into_owned()),
             Content::List(items) => Value::Array(items.iter().map(Node::to_value).collect()),
-            Content::Map(entries) => Value::Object(
-                entries
-                    .iter()
-                    .map(|entry| (entry.key.clone().into_owned(), entry.value.to_value()))
-                    .collect(),
-            ),
+            Content::Map(entries) => map_of(entries, Node::to_value),
         }
     }
 
@@ -112,12 +115,7 @@ impl<'t> Node<'t> {
     pub(super) fn to_value_of_texts(&self) -> Value {
         match self.content() {
             Content::List(items) => Value::Array(items.iter().map(Node::as_written).collect()),
-            Content::Map(entries) => Value::Object(
-                entries
-                    .iter()
-                    .map(|entry| (entry.key.clone().into_owned(), entry.value.as_written()))
-                    .collect(),
-            ),
+            Content::Map(entries) => map_of(entries, Node::as_written),
             _ => self.to_value(),
         }
     }
@@ -129,4 +127,8 @@ impl<'t> Node<'t> {
             _ => self.to_value(),
         }
     }
+}
+
+fn map_of<'t>(entries: &[Entry<'t>], value: fn(&Node<'t>) -> Value) -> Value {
+    Value::Object(entries.iter().map(|entry| (entry.key.clone().into_owned(), value(&entry.value))).collect())
 }

@@ -22,6 +22,8 @@ pub(super) struct NotATree {
     pub(super) cause: Cause,
 }
 
+type Result<T> = std::result::Result<T, NotATree>;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The text does not follow YAML's grammar.
@@ -37,7 +39,7 @@ impl NotATree {
 }
 
 /// Parses the tree; `None` when the text contains no value.
-pub(super) fn tree(text: &str) -> Result<Option<Node<'_>>, NotATree> {
+pub(super) fn tree(text: &str) -> Result<Option<Node<'_>>> {
     let mut builder = Builder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| syntax(&error))?;
@@ -110,25 +112,21 @@ struct Builder<'t> {
 }
 
 impl<'t> Builder<'t> {
-    fn take(&mut self, event: Event<'t>, at: At) -> Result<(), NotATree> {
+    fn take(&mut self, event: Event<'t>, at: At) -> Result<()> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(NotATree::new(
-                        at,
-                        "a second document begins here; a job file holds one job, so put it in a file of its own",
-                    ));
+                    let message = "a second document begins here; a job file holds one job, so put it in a file of its own";
+                    return Err(NotATree::new(at, message));
                 }
                 Ok(())
             }
             Event::Alias(anchor) => {
                 let Some((node, extent)) = self.anchors.get(&anchor) else {
-                    return Err(NotATree::new(
-                        at,
-                        "this alias stands for a value that contains it; write the value out",
-                    ));
+                    let message = "this alias stands for a value that contains it; write the value out";
+                    return Err(NotATree::new(at, message));
                 };
                 let (content, extent) = (Content::Shared(Rc::clone(node)), *extent);
                 self.admit(extent, at)?;
@@ -139,10 +137,7 @@ impl<'t> Builder<'t> {
                 self.admit(SCALAR, at)?;
                 let content = match style {
                     ScalarStyle::Plain => scalar::plain(text),
-                    ScalarStyle::SingleQuoted
-                    | ScalarStyle::DoubleQuoted
-                    | ScalarStyle::Literal
-                    | ScalarStyle::Folded => Content::Text(text),
+                    _ => Content::Text(text),
                 };
                 self.complete(Node { at, content }, anchor, SCALAR)
             }
@@ -164,13 +159,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn begin(
-        &mut self,
-        at: At,
-        anchor: usize,
-        tag: Option<&Tag>,
-        inside: Inside<'t>,
-    ) -> Result<(), NotATree> {
+    fn begin(&mut self, at: At, anchor: usize, tag: Option<&Tag>, inside: Inside<'t>) -> Result<()> {
         refuse_tag(tag, at)?;
         let extent = Extent { values: 1, levels: 1 };
         self.admit(extent, at)?;
@@ -179,7 +168,7 @@ impl<'t> Builder<'t> {
     }
 
     /// Checks the expanded size, because a small text with aliases can stand for a very large value.
-    fn admit(&mut self, extent: Extent, at: At) -> Result<(), NotATree> {
+    fn admit(&mut self, extent: Extent, at: At) -> Result<()> {
         if self.open.len() + extent.levels > limits::NESTING_DEPTH {
             return Err(NotATree::new(at, Beyond::Depth.to_string()));
         }
@@ -190,7 +179,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn complete(&mut self, mut node: Node<'t>, anchor: usize, extent: Extent) -> Result<(), NotATree> {
+    fn complete(&mut self, mut node: Node<'t>, anchor: usize, extent: Extent) -> Result<()> {
         if anchor > 0 {
             let at = node.at;
             let shared = Rc::new(node);
@@ -209,15 +198,11 @@ impl<'t> Builder<'t> {
                 None => {
                     let name = key_of(&node)?;
                     if let Some(first) = seen.insert(name.clone(), node.at) {
-                        return Err(NotATree::new(
-                            node.at,
-                            format!(
-                                "the key `{}` is given twice; it is already at line {}, column {}",
-                                shown(&name),
-                                first.line,
-                                first.column
-                            ),
-                        ));
+                        let (name, At { line, column }) = (shown(&name), first);
+                        let message = format!(
+                            "the key `{name}` is given twice; it is already at line {line}, column {column}"
+                        );
+                        return Err(NotATree::new(node.at, message));
                     }
                     *key = Some((name, node.at));
                 }
@@ -234,34 +219,25 @@ impl<'t> Builder<'t> {
     }
 }
 
-fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>, NotATree> {
+fn key_of<'t>(node: &Node<'t>) -> Result<Cow<'t, str>> {
     match node.content() {
         Content::Text(text) => Ok(text.clone()),
         Content::Boolean { written: Some(written), .. } | Content::Number { written: Some(written), .. } => {
             Ok(written.clone())
         }
         Content::Null => Err(NotATree::new(node.at, "a name is missing before `:`")),
-        Content::Boolean { .. }
-        | Content::Number { .. }
-        | Content::List(_)
-        | Content::Map(_)
-        | Content::Shared(_) => Err(NotATree::new(
+        _ => Err(NotATree::new(
             node.at,
             "a key must be a string, not a list or a map; a string that begins with [ or { needs quotes",
         )),
     }
 }
 
-fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<(), NotATree> {
-    match tag {
-        None => Ok(()),
-        Some(tag) => {
-            let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
-            let message = format!(
-                "the tag `{}` is not supported; remove it (quotes turn a number into a string)",
-                shown(&name)
-            );
-            Err(NotATree::new(at, message))
-        }
-    }
+fn refuse_tag(tag: Option<&Tag>, at: At) -> Result<()> {
+    let Some(tag) = tag else { return Ok(()) };
+    let name = if tag.is_yaml_core_schema() { format!("!!{}", tag.suffix) } else { tag.to_string() };
+    let name = shown(&name);
+    let message =
+        format!("the tag `{name}` is not supported; remove it (quotes turn a number into a string)");
+    Err(NotATree::new(at, message))
 }

@@ -260,7 +260,7 @@ fn what_a_failed_commit_took_is_given_back() {
     let mut executions = world.executions(&run, 1, None);
     world.reserve(&mut executions);
     assert_eq!(leased(&executions), 1);
-    world.board.release(executions.iter());
+    world.board.release(&mut executions);
     let mut again = world.executions(&run, 1, None);
     world.reserve(&mut again);
     assert_eq!(leased(&again), 1, "slot and limit are free again");

@@ -28,7 +28,7 @@ struct Port {
 }
 
 impl Port {
-    async fn new(connections: Bounds, first_bytes: Duration, header: Duration) -> Self {
+    async fn new(connections: Bounds, first_bytes: Duration, idle: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let events = broadcast::channel(16).0;
@@ -39,12 +39,7 @@ impl Port {
         };
         let router = Router::new().route("/", get(|| async { "hello" })).route("/events", get(stream));
         let closing = CancellationToken::new();
-        tokio::spawn(serve(
-            listener,
-            router,
-            PortLimits { connections, first_bytes, header },
-            closing.clone(),
-        ));
+        tokio::spawn(serve(listener, router, PortLimits { connections, first_bytes, idle }, closing.clone()));
         Self { address, events, closing }
     }
 
