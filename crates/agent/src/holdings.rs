@@ -1,4 +1,4 @@
-//! Owns everything that an agent holds: its leases, and the two lanes in which their work runs. Synchronous, without
+//! Owns everything that an agent holds: its leases, and the slots in which their work runs. Synchronous, without
 //! effects except setting `Stop`s; the caller performs the others.
 
 use std::collections::VecDeque;
@@ -16,9 +16,9 @@ use crate::stop::{Reason, Stop};
 pub(crate) struct Holdings {
     items: HashMap<LeaseRef, Item>,
     /// Pinned work: one at a time, in order, so that two changes never run on a host at the same time.
-    fleet: Lane,
+    fleet: Slots,
     /// Placed work: one per slot.
-    placed: Lane,
+    placed: Slots,
     /// Set when the agent is asked to stop: it offers no slots any more.
     pub(crate) draining: bool,
     /// While draining: a server has sent everything that was on its way here.
@@ -50,14 +50,14 @@ struct Item {
 enum Phase {
     Queued,
     Running(Arc<Stop>),
-    /// The lease is lost and the work is being ended. It still occupies its lane.
+    /// The lease is lost and the work is being ended. It still occupies its slot.
     Fenced,
     /// Has a result that no server has acknowledged yet.
     Finished,
 }
 
 #[derive(Debug)]
-struct Lane {
+struct Slots {
     limit: u32,
     running: u32,
     queue: VecDeque<Assignment>,
@@ -110,7 +110,7 @@ impl Item {
     }
 }
 
-impl Lane {
+impl Slots {
     fn new(limit: u32) -> Self {
         Self { limit, running: 0, queue: VecDeque::new() }
     }
@@ -134,8 +134,8 @@ impl Holdings {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             items: HashMap::default(),
-            fleet: Lane::new(1),
-            placed: Lane::new(slots),
+            fleet: Slots::new(1),
+            placed: Slots::new(slots),
             draining: false,
             is_complete: false,
             former: Former::default(),
@@ -155,7 +155,7 @@ impl Holdings {
             }
             let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
             self.items.insert(held, Item::new(placed, stop_on_disconnect, heard, Phase::Queued));
-            self.lane(placed).queue.push_back(assignment);
+            self.slots(placed).queue.push_back(assignment);
         }
         let mut ready = Vec::new();
         for placed in [false, true] {
@@ -166,12 +166,12 @@ impl Holdings {
         ready
     }
 
-    fn lane(&mut self, placed: bool) -> &mut Lane {
+    fn slots(&mut self, placed: bool) -> &mut Slots {
         if placed { &mut self.placed } else { &mut self.fleet }
     }
 
     fn next(&mut self, placed: bool) -> Option<Ready> {
-        let assignment = self.lane(placed).next()?;
+        let assignment = self.slots(placed).next()?;
         let stop = Arc::new(Stop::default());
         if let Some(item) = self.items.get_mut(&assignment.lease()) {
             item.phase = Phase::Running(stop.clone());
@@ -179,7 +179,7 @@ impl Holdings {
         Some(Ready { assignment, stop })
     }
 
-    /// Ends work. Returns what happens to its result, and the next work of its lane.
+    /// Ends work. Returns what happens to its result, and the next work for its slot.
     pub(crate) fn ended(&mut self, held: LeaseRef) -> (Fate, Option<Ready>) {
         let Some(item) = self.items.get_mut(&held) else { return (Fate::Drop, None) };
         let placed = item.placed;
@@ -193,21 +193,21 @@ impl Holdings {
                 self.remove(held);
                 Fate::Drop
             }
-            // Neither occupies the lane.
+            // Neither occupies a slot.
             Phase::Queued | Phase::Finished => return (Fate::Drop, None),
         };
-        let lane = self.lane(placed);
-        lane.running = lane.running.saturating_sub(1);
+        let slots = self.slots(placed);
+        slots.running = slots.running.saturating_sub(1);
         (fate, self.next(placed))
     }
 
-    /// Removes work that ended because the agent stops. Its lane starts nothing else.
+    /// Removes work that ended because the agent stops. Its slot starts nothing else.
     pub(crate) fn abandoned(&mut self, held: LeaseRef) {
         let Some(item) = self.items.get(&held) else { return };
         let placed = item.placed;
         if matches!(item.phase, Phase::Running(_) | Phase::Fenced) {
-            let lane = self.lane(placed);
-            lane.running = lane.running.saturating_sub(1);
+            let slots = self.slots(placed);
+            slots.running = slots.running.saturating_sub(1);
         }
         self.remove(held);
     }
@@ -294,7 +294,7 @@ impl Holdings {
     }
 
     fn unqueue(&mut self, placed: bool, wanted: LeaseRef) -> Option<Assignment> {
-        let queue = &mut self.lane(placed).queue;
+        let queue = &mut self.slots(placed).queue;
         let at = queue.iter().position(|assignment| assignment.lease() == wanted)?;
         queue.remove(at)
     }

@@ -25,6 +25,7 @@ pub(crate) struct StepOutline {
     pub(crate) in_waves: bool,
     /// It runs after a failure (`on_failure`): its own failure does not count.
     pub(crate) handles_failure: bool,
+    pub(crate) has_retries: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -42,13 +43,14 @@ impl Outline {
             let nodes =
                 set.and_then(|set| run.resolved.sets.get(set.get())).map_or(1, |set| set.len() as u64);
             let items = entry.for_each().map(|each| &each.items);
-            for _ in entry.leaves() {
+            for task in entry.leaves() {
                 steps.push(StepOutline {
                     instances: instances(nodes, items),
                     has_items: items.is_some(),
                     in_waves: entry.condition() != Some(Condition::OnFailure),
                     handles_failure: on_failure
                         .contains(&u32::try_from(steps.len()).expect("plans are bounded")),
+                    has_retries: task.retry.is_some_and(|retry| retry.max > 0),
                 });
             }
         }
@@ -75,6 +77,7 @@ impl Outline {
                 has_items: items.is_some(),
                 in_waves: !entry_handles_failure,
                 handles_failure: entry_handles_failure || handles_failure(step),
+                has_retries: step.retries > 0,
             }
         };
         let rollout = plan.rollout.as_ref().map(|rollout| RolloutOutline {

@@ -3,8 +3,7 @@
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
-use downbeat_core::plan::{EdgeKind, NodeIx, Plan as Compiled, Shape, StepIx};
-use downbeat_core::run::Resolved;
+use downbeat_core::plan::{EdgeKind, NodeIx, Plan as Compiled, Resolved, Shape, StepIx};
 use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,7 +21,8 @@ pub struct Plan {
     #[schema(schema_with = schema::shape)]
     pub shape: Shape,
     /// `fail-fast` or `continue`.
-    pub strategy: String,
+    #[schema(value_type = String)]
+    pub strategy: Strategy,
     /// No other run uses its nodes from its start to its end.
     #[serde(default)]
     pub exclusive: bool,
@@ -91,8 +91,9 @@ pub struct Step {
     #[serde(default)]
     pub retries: u32,
     /// `at_least_once`: a lost attempt is retried. `at_most_once`: it fails.
-    #[serde(default)]
-    pub delivery: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String)]
+    pub delivery: Option<Delivery>,
     /// Whether every node declares that running it twice is harmless; null for a placed step.
     pub idempotent: Option<bool>,
     /// The outputs that it declares.
@@ -180,10 +181,7 @@ impl Plan {
                     params: task.params.clone(),
                     timeout: task.timeout_or_default(),
                     retries: task.retry.map_or(0, |retry| retry.max),
-                    delivery: match step.delivery {
-                        Delivery::AtLeastOnce => "at_least_once".to_owned(),
-                        Delivery::AtMostOnce => "at_most_once".to_owned(),
-                    },
+                    delivery: Some(step.delivery),
                     idempotent: entry.set.map(|_| plan.resolved.idempotent.binary_search(&index).is_ok()),
                     outputs: task.outputs.clone(),
                     placement: plan
@@ -208,10 +206,7 @@ impl Plan {
         Self {
             job: plan.definition.name.clone(),
             shape: plan.shape,
-            strategy: match plan.definition.strategy() {
-                Strategy::FailFast => "fail-fast".to_owned(),
-                Strategy::Continue => "continue".to_owned(),
-            },
+            strategy: plan.definition.strategy(),
             exclusive: plan.definition.exclusive,
             priority: plan.definition.priority,
             timeout: plan.definition.timeout,

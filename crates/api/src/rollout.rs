@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
-use downbeat_core::run::{Resolved, RunState};
+use downbeat_core::plan::Resolved;
+use downbeat_core::run::RunState;
 use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -155,15 +156,24 @@ fn current(waves: &[Wave]) -> Option<u32> {
     running.or_else(ended).map(|wave| wave.wave)
 }
 
-/// Returns how many nodes have a failure that counts.
+/// Returns how many nodes have a failure that counts. A failed attempt that may be retried does not count yet.
 fn failed(outline: &Outline, run: &RunSummary, results: &Results) -> u32 {
     let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
-    let counts = |step: u32| outline.steps.get(step as usize).is_none_or(|step| !step.handles_failure);
-    let nodes: BTreeSet<&str> = results
-        .iter()
-        .filter(|(step, _)| counts(**step))
-        .flat_map(|(_, nodes)| nodes)
-        .filter(|(_, result)| result.has_failed(state))
+    let is_over = run.state.is_terminal();
+    let steps = results.iter().map(|(step, nodes)| (outline.steps.get(*step as usize), nodes));
+    let counted = steps.filter(|(step, _)| step.is_none_or(|step| !step.handles_failure));
+    let nodes: BTreeSet<&str> = counted
+        .flat_map(|(step, nodes)| {
+            let has_retries = step.is_some_and(|step| step.has_retries);
+            let is_final = move |result: &InstanceResult| match result.status {
+                Status::Failed => is_over || !has_retries,
+                Status::Lost | Status::Cancelled => is_over,
+                _ => true,
+            };
+            nodes.iter().filter(move |(_, result)| {
+                result.failed_for_good.is_some() || (is_final(result) && result.has_failed(state))
+            })
+        })
         .map(|(node, _)| node.as_str())
         .collect();
     u32::try_from(nodes.len()).unwrap_or(u32::MAX)
@@ -174,8 +184,8 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-    use downbeat_core::plan::{NodeIx, SetIx};
-    use downbeat_core::run::{NodeRef, RunEnd, RunMade, RunRecord, RunStage};
+    use downbeat_core::plan::{NodeIx, NodeRef, SetIx};
+    use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunStage};
     use jiff::Timestamp;
     use serde_json::json;
     use uuid::Uuid;
@@ -332,5 +342,19 @@ mod tests {
         let nodes: Vec<Vec<String>> = planned.waves.into_iter().map(|wave| wave.nodes).collect();
         assert_eq!(nodes, [vec!["web-01"], vec!["web-02"], vec!["web-03", "web-04"]]);
         assert_eq!((planned.pause, planned.budget), (Span::default(), 1));
+    }
+
+    #[test]
+    fn a_failed_attempt_that_may_be_retried_does_not_count_yet() {
+        let run = run(RunState::Running);
+        let mut outline = Outline::of_run(&run);
+        outline.steps[0].has_retries = true;
+        let mut results = results(&[&["failed", "failed", "lost"]]);
+        let count = |results: &Results| failed(&outline, &RunSummary::of(&run), results);
+        assert_eq!(count(&results), 0);
+        for result in results.values_mut().flat_map(BTreeMap::values_mut).take(2) {
+            result.failed_for_good = Some("no retries are left".to_owned());
+        }
+        assert_eq!(count(&results), 2);
     }
 }

@@ -391,8 +391,8 @@ mod tests {
 
     use downbeat_core::execution::{Lease, Outcome, State, Verdict};
     use downbeat_core::ids::{LeaseToken, NodeId, SessionId};
-    use downbeat_core::plan::{NodeIx, SetIx};
-    use downbeat_core::run::{NodeRef, Resolved, RunEnd, RunMade, RunStage};
+    use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
+    use downbeat_core::run::{RunEnd, RunMade, RunStage};
     use serde_json::json;
 
     use super::*;

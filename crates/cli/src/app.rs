@@ -99,7 +99,7 @@ fn dispatch(cli: Cli, out: Out) -> Result {
         Command::Bench(args) if args.is_modest() => on_one_thread(bench::run(args, out)),
         Command::Bench(args) => block_on(on_all_cores(), bench::run(args, out)),
         Command::Job(verb) => on_one_thread(job::run(verb, &global, out)),
-        Command::Run(verb) => on_one_thread(run::run(verb, &client()?, out)),
+        Command::Run(verb) => on_one_thread(run::exec(verb, &client()?, out)),
         Command::Node(verb) => on_one_thread(node::run(verb, &client()?, out)),
         Command::Event(verb) => on_one_thread(event::run(verb, &client()?, out)),
         Command::ServerList => on_one_thread(status::servers(&client()?, out)),

@@ -93,7 +93,7 @@ pub(crate) enum Command {
     /// List, show, follow, pause, cancel and retry runs
     #[command(subcommand)]
     Run(run::Verb),
-    /// List, show and drain nodes
+    /// List, show, drain and delete nodes
     #[command(subcommand)]
     Node(node::Verb),
     /// List events in order

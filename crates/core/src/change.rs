@@ -167,9 +167,9 @@ pub enum Refusal {
     #[error("its state does not allow that")]
     WrongState,
     /// See [`level`](crate::level).
-    #[error("not every living server knows this kind of change; upgrade all of them first")]
+    #[error("not every live server supports this kind of change; upgrade all servers first")]
     NotKnownToAll,
-    #[error("the node was heard again in the meantime")]
+    #[error("the node has sent a heartbeat in the meantime")]
     Heard,
     #[error("{pending} runs are waiting; this is the maximum")]
     QueueFull { pending: u32 },

@@ -14,6 +14,7 @@ pub mod level;
 pub mod limits;
 pub mod nearest;
 pub mod node;
+mod parts;
 pub mod place;
 pub mod plan;
 pub mod run;

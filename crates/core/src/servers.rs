@@ -22,7 +22,7 @@ pub struct Sign<'s> {
 
 /// When a server counts as gone.
 #[derive(Clone, Copy, Debug)]
-pub struct Silence {
+pub struct SilenceRule {
     /// Silence before this does not count: it may have been the store's.
     pub since: Timestamp,
     pub gone_after: SignedDuration,
@@ -33,7 +33,7 @@ pub struct Silence {
 pub struct Look {
     /// The servers that are alive. Work is divided among them in this order.
     pub alive: BTreeSet<ServerId>,
-    /// The level that all living servers have in common.
+    /// The level that all live servers have in common.
     pub level: u32,
     /// A server that was started later with this server's name. The earlier one sends no more heartbeats: otherwise the two
     /// would replace each other forever.
@@ -52,7 +52,7 @@ pub fn look(
     servers: &[Sign<'_>],
     open: Vec<(RunId, ServerId)>,
     has_actor: impl Fn(&RunId) -> bool,
-    silence: Silence,
+    silence: SilenceRule,
     now: Timestamp,
 ) -> Look {
     let lives = |sign: &&Sign<'_>| now.duration_since(sign.seen_at.max(silence.since)) < silence.gone_after;
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
 
     const NOW: i64 = 1_000_000;
-    const SILENCE: Silence =
-        Silence { since: Timestamp::UNIX_EPOCH, gone_after: SignedDuration::from_secs(8) };
+    const SILENCE: SilenceRule =
+        SilenceRule { since: Timestamp::UNIX_EPOCH, gone_after: SignedDuration::from_secs(8) };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -91,7 +91,7 @@ mod tests {
         Sign { id, name, started_at: at(1), seen_at: at(NOW - silent_s), level: level::LEVEL }
     }
 
-    fn looked(own: &Sign<'_>, others: &[Sign<'_>], open: &[(&str, u128)], silence: Silence) -> Look {
+    fn looked(own: &Sign<'_>, others: &[Sign<'_>], open: &[(&str, u128)], silence: SilenceRule) -> Look {
         let servers = [&[*own], others].concat();
         let owner = |owner: u128| ServerId(Uuid::from_u128(owner));
         let open = open.iter().map(|(run, of)| (RunId::from(*run), owner(*of))).collect();
@@ -114,13 +114,13 @@ mod tests {
 
     #[test]
     fn silence_before_this_servers_own_rhythm_does_not_count() {
-        let silence = Silence { since: at(NOW - 5), ..SILENCE };
+        let silence = SilenceRule { since: at(NOW - 5), ..SILENCE };
         let look = looked(&server(1, "one", 0), &[server(2, "two", 60)], &[("run", 2)], silence);
         assert_eq!((look.alive.len(), look.ownerless.len()), (2, 0));
     }
 
     #[test]
-    fn only_living_servers_lower_the_common_level() {
+    fn only_live_servers_lower_the_common_level() {
         for (silent_s, level) in [(0, level::FIRST), (60, level::LEVEL)] {
             let older = Sign { level: level::FIRST, ..server(2, "two", silent_s) };
             assert_eq!(looked(&server(1, "one", 0), &[older], &[], SILENCE).level, level);

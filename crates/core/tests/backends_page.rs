@@ -30,7 +30,7 @@ fn rows(page: &mut String, action: &ActionSchema) {
         writeln!(page, "| {first} | | | |").unwrap();
     }
     for param in &action.params {
-        let needed = if param.required { "**needed**: " } else { "" };
+        let needed = if param.required { "**required**: " } else { "" };
         let help = param.help.replace('|', "\\|");
         writeln!(page, "| {first} | `{}` | {} | {needed}{help} |", param.name, holds(param)).unwrap();
         first = " | ".to_owned();

@@ -36,6 +36,7 @@ fn every_kind_of_every_level_is_read_and_written_as_it_was() {
         Change::KINDS.iter().map(|kind| (*kind).to_owned()).collect(),
         "put new kinds on record"
     );
+    assert_eq!(kinds.len(), 20, "a new kind raises LEVEL, unless it came with the level's first release");
 }
 
 /// Maps whose names users and nodes choose, so that an added field would be theirs, and closed sets.
@@ -78,6 +79,7 @@ fn fields_that_a_newer_program_adds_are_passed_over() {
 fn an_unknown_kind_is_never_written() {
     let unknown =
         Change::Unknown { name: "x".to_owned(), run: None, at: downbeat_core::Timestamp::UNIX_EPOCH };
+    assert!(unknown.level() > level::LEVEL, "no common level reaches it");
     assert!(serde_json::to_string(&unknown).is_err());
     assert!(
         serde_json::from_value::<Change>(

@@ -8,8 +8,7 @@ use downbeat_core::backend::{Catalogue, ParamKind, Params};
 use downbeat_core::expr;
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
-use downbeat_core::plan::{Unfit, resolve};
-use downbeat_core::run::Resolved;
+use downbeat_core::plan::{Resolved, Unfit, resolve};
 use downbeat_core::spec::{self, Definition};
 use serde_json::{Value, json};
 
@@ -56,7 +55,7 @@ fn definition(job: &Value) -> Definition {
 
 fn resolved(job: &Value, given: Value) -> Result<Resolved, Unfit> {
     let definition = definition(job);
-    let params = expr::resolve_params(&definition, &serde_json::from_value(given).unwrap()).unwrap();
+    let params = spec::resolve_params(&definition, &serde_json::from_value(given).unwrap()).unwrap();
     resolve(&definition, &params, &nodes())
 }
 

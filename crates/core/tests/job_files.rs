@@ -134,7 +134,7 @@ fn a_huge_file_is_refused_by_its_size() {
     let text = format!("name: x\ntasks: []\n# {}", "x".repeat(1024 * 1024));
     assert_eq!(
         only_problem(&text),
-        "made.yaml:1:1: the file has 1048596 bytes, and a job file may have 1048576; split the job"
+        "made.yaml:1:1: the file has 1048596 bytes; a job file may have at most 1048576; split the job"
     );
 }
 
@@ -159,7 +159,7 @@ fn more_steps_than_a_run_may_have_are_refused() {
     let text = format!("tasks:\n{}", "- {backend: ping, action: ping}\n".repeat(10_001));
     assert_eq!(
         only_problem(&text),
-        "made.yaml:2:3: tasks: there are 10001 steps, and a run may have 10000; split the job"
+        "made.yaml:2:3: tasks: there are 10001 steps; a run may have at most 10000; split the job"
     );
     let most = format!("tasks:\n{}", "- {backend: ping, action: ping}\n".repeat(10_000));
     assert_eq!(spec::parse(&most, "made.yaml", &Catalogue::builtin()).unwrap().tasks.len(), 10_000);

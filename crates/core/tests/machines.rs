@@ -171,6 +171,21 @@ fn a_run_moves_as_the_transitions_say() {
     }
 }
 
+#[test]
+fn a_run_that_is_pending_again_waits_for_admission_again() {
+    let at = Timestamp::UNIX_EPOCH;
+    for from in RunState::ALL.into_iter().filter(|from| successors(*from).contains(&RunState::Pending)) {
+        let stage = RunStage::of(from, true, None).unwrap();
+        let before = RunLive { admitted_at: Some(at), started_at: Some(at), ..run_at(&stage, false, false) };
+        let to_pending = RunEvent::Moved { epoch: 1, path: &[RunState::Pending], end: None, at };
+        let pending = run::step(&before, &to_pending).unwrap();
+        assert!(pending.is_waiting() && !pending.is_active(), "{from}");
+        assert_eq!((pending.admitted_at, pending.started_at), (None, Some(at)), "{from}");
+        let again = run::step(&pending, &RunEvent::Admitted { epoch: 1, at }).unwrap();
+        assert_eq!((again.stage, again.admitted_at), (RunStage::Admitted, Some(at)), "{from}");
+    }
+}
+
 fn states() -> Vec<State> {
     let at = Timestamp::UNIX_EPOCH;
     let lease = Lease {

@@ -7,8 +7,7 @@ use downbeat_core::Timestamp;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
-use downbeat_core::plan::{resolve, resolve_again};
-use downbeat_core::run::{NodeRef, Resolved};
+use downbeat_core::plan::{NodeRef, Resolved, resolve, resolve_again};
 use downbeat_core::spec::Definition;
 use serde_json::{Value, json};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-use downbeat_core::run::{Resolved, RunMade, RunRecord, RunState};
+use downbeat_core::plan::Resolved;
+use downbeat_core::run::{RunMade, RunRecord, RunState};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::state::{LimitUses, Tables};
 use downbeat_core::{Span, Timestamp};
@@ -70,6 +71,23 @@ fn runs_wait_are_let_in_while_there_is_room_and_hold_their_nodes_to_the_end() {
     assert_eq!(one(moved("a", &[RunState::Cancelled])), Ok(()));
     assert_eq!(one(admitted("b", Some(1), &[1])), Ok(()));
     assert_eq!(one(admitted("b", None, &[])), Err(Refusal::WrongState));
+}
+
+/// Otherwise two exclusive runs could wait for each other: one for the node, and the other for its turn.
+#[test]
+fn a_run_that_is_pending_again_gives_back_its_room_and_its_nodes() {
+    use RunState::{Pending, Retrying, Running, Starting, Terminating};
+    let mut tables = Tables::new();
+    let mut one = |change| tables.apply_all(&[change]).outcomes.remove(0);
+    assert_eq!(one(created("a", Some(2))), Ok(()));
+    assert_eq!(one(created("b", Some(2))), Ok(()));
+    assert_eq!(one(admitted("a", Some(1), &[1])), Ok(()));
+    assert_eq!(one(moved("a", &[Starting, Running, Terminating, Retrying])), Ok(()));
+    assert_eq!(one(admitted("b", Some(1), &[])), Err(Refusal::NoRoom { running: 1 }));
+    assert_eq!(one(admitted("b", None, &[1])), Err(Refusal::NodeHeld(RunId::from("a"))));
+    assert_eq!(one(moved("a", &[Pending])), Ok(()));
+    assert_eq!(one(admitted("b", Some(1), &[1])), Ok(()));
+    assert_eq!(one(admitted("a", None, &[1])), Err(Refusal::NodeHeld(RunId::from("b"))));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// The identity behind a request. Every method of the service takes one, checks its rights there, and
-/// records its name in changes.
+/// The identity behind a request. Every verb of the service that changes or finds something takes one; its rights
+/// are checked there, and its name is recorded in changes. Details are read only of what such a verb returned.
 #[derive(Clone, Debug)]
 pub struct Caller {
     name: Cow<'static, str>,

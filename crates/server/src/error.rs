@@ -27,7 +27,7 @@ pub enum Error {
     NoSuch(#[from] Noun),
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    #[error("{pending} runs are pending, and at most {most} may be (max_pending_runs); try again later")]
+    #[error("{pending} runs are pending (max_pending_runs: {most}); try again later")]
     TooManyRuns { most: u32, pending: u32 },
     #[error("{0}")]
     Unavailable(String),

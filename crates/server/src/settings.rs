@@ -39,7 +39,7 @@ pub struct Settings {
     pub max_concurrent_runs: Option<u32>,
     /// How many runs may be pending; more are refused.
     pub max_pending_runs: u32,
-    /// How much output of one execution is kept, from its end.
+    /// How much output of one execution is kept; earlier output is dropped.
     pub output_max_bytes: u64,
     /// How long a graceful stop waits for requests in progress.
     pub shutdown_grace: Span,

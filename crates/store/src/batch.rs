@@ -7,7 +7,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use downbeat_core::node::{Former, Registration};
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunRecord, frees_nodes};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::state::{Counted, LimitUse, Question, Tables, Verdicts, current_lease};
 use downbeat_core::work::Parent;
@@ -38,7 +38,7 @@ pub(crate) struct Needs<'a> {
     pub(crate) executions: BTreeSet<ExecutionId>,
     /// Nodes for which the guards read which run holds them.
     pub(crate) held: BTreeSet<NodeId>,
-    /// Runs whose holds are read because the runs end.
+    /// Runs whose holds are read because the runs give them back.
     pub(crate) holders: BTreeSet<&'a RunId>,
     /// Nodes whose leased executions are read because an exclusive run takes the nodes.
     pub(crate) reserved: BTreeSet<NodeId>,
@@ -97,7 +97,7 @@ impl<'a> Needs<'a> {
                 }
                 Change::RunMoved { run, path, .. } => {
                     needs.runs.insert(run);
-                    if path.last().is_some_and(|state| state.is_terminal()) {
+                    if frees_nodes(path) {
                         needs.holders.insert(run);
                     }
                 }

@@ -108,9 +108,8 @@ impl Where {
     }
 }
 
-/// Executions that have a lease. The lower bound excludes pending ones; the upper one allows the index of open
-/// executions.
-pub(crate) const HELD: &str = concat!(condition!(open executions), " AND status >= 1");
+/// Executions that have a lease. The upper bound allows the index of open executions.
+pub(crate) const HELD: &str = condition!(held executions);
 
 /// The nodes that exclusive runs hold. Rows of an ended run do not count.
 pub(crate) const HOLDS: &str = concat!(

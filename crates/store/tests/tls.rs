@@ -1,22 +1,17 @@
 //! The store over TLS, on the test's own PostgreSQL.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use downbeat_store::{Error, PostgresStore};
+use downbeat_testbed::Postgres;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 
 struct Encrypted {
+    /// Dropped before its directory.
+    _postgres: Postgres,
     dir: TempDir,
     url: String,
-}
-
-fn script(verb: &str, dir: &Path) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/postgres");
-    let done = Command::new(script).arg(verb).arg(dir).output().expect("the script runs");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap().trim().to_owned()
 }
 
 impl Encrypted {
@@ -38,8 +33,9 @@ impl Encrypted {
         std::fs::write(postgres.join("server.key"), key.serialize_pem()).unwrap();
         // PostgreSQL runs as its own user, which must be able to enter the directory.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let url = script("start", &postgres).replace("127.0.0.1", "localhost");
-        Self { dir, url }
+        let postgres = Postgres::start_in(postgres);
+        let url = postgres.url.replace("127.0.0.1", "localhost");
+        Self { _postgres: postgres, dir, url }
     }
 
     fn authority(&self) -> PathBuf {
@@ -59,12 +55,6 @@ impl Encrypted {
                    FROM pg_stat_activity a JOIN pg_stat_ssl s USING (pid) WHERE a.application_name = 'downbeat'";
         let row = client.query_one(sql, &[]).await.unwrap();
         (row.get(0), row.get(1))
-    }
-}
-
-impl Drop for Encrypted {
-    fn drop(&mut self) {
-        script("stop", &self.dir.path().join("postgres"));
     }
 }
 

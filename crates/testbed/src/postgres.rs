@@ -37,15 +37,20 @@ fn script(verb: &str, directory: &Path) -> Result<String, String> {
 }
 
 impl Postgres {
+    /// Starts one in a directory of its own, with the certificate that is there.
+    pub fn start_in(directory: PathBuf) -> Self {
+        let url = script("start", &directory).unwrap();
+        let port = url.rsplit_once(':').unwrap().1.split_once('/').unwrap().0.parse().unwrap();
+        Self { directory, url, port, disk: None }
+    }
+
     /// Starts one in a directory; as root on a small disk.
     pub async fn start(base: &Path) -> Self {
         let at = base.join("disk");
         std::fs::create_dir_all(&at).unwrap();
         let disk = geteuid().is_root().then(|| SmallDisk::mount(&at, DISK_MEBIBYTES));
-        let directory = at.join("postgres");
-        let url = script("start", &directory).unwrap();
-        let port = url.rsplit_once(':').unwrap().1.split_once('/').unwrap().0.parse().unwrap();
-        let postgres = Self { directory, url, port, disk };
+        let mut postgres = Self::start_in(at.join("postgres"));
+        postgres.disk = disk;
         let client = postgres.client().await.unwrap();
         // A small disk has room for few segments of the log.
         for setting in ["max_wal_size = '96MB'", "min_wal_size = '32MB'"] {

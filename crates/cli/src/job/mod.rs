@@ -32,7 +32,7 @@ pub(crate) enum Verb {
 
 pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result {
     match verb {
-        Verb::Run(args) => run::run(args, global, out).await,
+        Verb::Run(args) => run::exec(args, global, out).await,
         Verb::Plan(args) => plan::run(args, &connect(global)?, out).await,
         Verb::Validate(args) => validate::run(&args, out),
         Verb::Schema => validate::schema(out),

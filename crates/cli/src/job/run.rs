@@ -84,7 +84,7 @@ fn print_notes(text: &str, file: &str, out: Out) {
     }
 }
 
-pub(super) async fn run(args: RunArgs, global: &Global, out: Out) -> Result {
+pub(super) async fn exec(args: RunArgs, global: &Global, out: Out) -> Result {
     let (options, global, submission, target) = match args.file {
         Some(path) => {
             let (text, name) = JobFile::read(&path)?.text()?;

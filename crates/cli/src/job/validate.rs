@@ -3,7 +3,6 @@
 use clap::Args;
 use downbeat_api::{FieldError, Valid};
 use downbeat_core::backend::Catalogue;
-use downbeat_core::expr;
 use downbeat_core::spec::{self, Noted};
 use serde_json::json;
 
@@ -31,7 +30,7 @@ pub(super) fn run(args: &ValidateArgs, out: Out) -> Result {
         Ok(Noted { definition, notes }) => {
             notes.iter().for_each(|note| out.note(&note.render(&file.name)));
             if !params.is_empty()
-                && let Err(problems) = expr::resolve_params(&definition, &params)
+                && let Err(problems) = spec::resolve_params(&definition, &params)
             {
                 if out.format() != Format::Table {
                     let errors: Vec<_> = problems

@@ -2,7 +2,7 @@
 //! a graph first.
 
 use downbeat_api::{EdgeKind, Plan, Shape, Step, Where};
-use downbeat_core::spec::{Condition, ForEach, Limit, Placement};
+use downbeat_core::spec::{Condition, Delivery, ForEach, Limit, Placement};
 use downbeat_core::{Span, limits};
 use serde_json::Value;
 
@@ -134,9 +134,9 @@ fn timeout(step: &Step) -> String {
 
 /// Returns how an attempt continues whose result is unknown.
 fn if_lost(step: &Step) -> &'static str {
-    match (step.delivery.as_str(), step.idempotent) {
-        ("at_least_once", Some(true)) => "retried (idempotent)",
-        ("at_least_once", _) => "retried",
+    match (step.delivery, step.idempotent) {
+        (Some(Delivery::AtLeastOnce), Some(true)) => "retried (idempotent)",
+        (Some(Delivery::AtLeastOnce), _) => "retried",
         _ => "fails",
     }
 }

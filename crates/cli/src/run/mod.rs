@@ -61,7 +61,7 @@ pub(crate) struct Which {
     run: String,
 }
 
-pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
+pub(crate) async fn exec(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show { run, all } => one::show(&run, Rows::of(all), client, out).await,

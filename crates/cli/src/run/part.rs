@@ -88,7 +88,7 @@ pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Clie
         return Ok(());
     }
     Err(Failure::not_found(format!(
-        "node `{text}` has no part in run {}; `downbeat run show` lists its nodes",
+        "node `{text}` is not part of run {}; `downbeat run show` lists its nodes",
         run.summary.id
     )))
 }

@@ -100,7 +100,7 @@ fn what_does_not_exist_is_4() {
     assert_eq!(dev.run(&["run", "watch", &id]).code, 0);
     for (part, words) in [
         (["--node", "nope"], "nope"),
-        (["--node", "node-2"], "node `node-2` has no part in run"),
+        (["--node", "node-2"], "node `node-2` is not part of run"),
         (["--step", "9"], "the run has no step `9`"),
         (["--step", "nope"], "the run has no step `nope`"),
     ] {

@@ -23,15 +23,14 @@ use jiff::Timestamp;
 
 use crate::collections::HashMap;
 use crate::ids::{NodeId, RunId};
-use crate::run::NodeRef;
+use crate::plan::NodeRef;
+use crate::run::RunLive;
 
 /// An open run, as admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Applicant<'a> {
     pub id: &'a RunId,
-    /// The run is not admitted yet. Otherwise it is active.
-    pub waits: bool,
-    pub paused: bool,
+    pub live: &'a RunLive,
     pub priority: i32,
     pub created_at: Timestamp,
     /// The nodes of an exclusive run; empty for any other run.
@@ -114,15 +113,16 @@ pub struct Decision {
 
 /// Decides for all waiting runs. At most `limit` runs may be active.
 pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> Decision {
-    let mut queue: Vec<&Applicant<'_>> = runs.iter().filter(|run| run.waits).collect();
+    let mut queue: Vec<&Applicant<'_>> = runs.iter().filter(|run| run.live.is_waiting()).collect();
     queue.sort_unstable_by_key(|run| (Reverse(run.priority), run.created_at, run.id));
-    let running = u32::try_from(runs.len() - queue.len()).unwrap_or(u32::MAX);
+    let running = runs.iter().filter(|run| run.live.is_active()).count();
+    let running = u32::try_from(running).unwrap_or(u32::MAX);
     let mut scan = QueueScan { nodes, promised: HashMap::default(), decision: Decision::default() };
     let (mut taken, mut ahead) = (running, 0);
     for run in queue {
         let room = limit.is_none_or(|limit| taken < limit);
         let verdict = match limit {
-            _ if run.paused => Verdict::Wait(Reason::Paused),
+            _ if run.live.paused_at.is_some() => Verdict::Wait(Reason::Paused),
             Some(limit) if !room => Verdict::Wait(Reason::Turn { running, limit, ahead }),
             _ => scan.check_nodes(run),
         };

@@ -6,6 +6,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::dice::Dice;
+use crate::ids::ServerId;
+use crate::run::{RunStage, RunState};
 
 fn node(number: u32) -> NodeId {
     NodeId(Uuid::from_u128(u128::from(number)))
@@ -15,35 +17,41 @@ fn reference(number: u32) -> NodeRef {
     NodeRef { id: node(number), hostname: format!("web-{number:02}") }
 }
 
-/// A run of the table: its name, its flags, and its nodes if it is exclusive.
+/// A run of the table: its name, its stage, and its nodes if it is exclusive.
 #[derive(Clone, Debug)]
 struct Run {
     id: RunId,
-    waits: bool,
-    paused: bool,
+    live: RunLive,
     priority: i32,
     created: i64,
     nodes: Vec<NodeRef>,
 }
 
-/// `name priority [nodes] flags`: `*` is active, `p` is paused. Earlier lines are older runs.
+fn waiting() -> RunLive {
+    RunLive::new(ServerId(Uuid::nil()))
+}
+
+/// `name priority [nodes] flags`: `*` is active, `p` is paused, a word of the API is a state. Earlier lines are older runs.
 fn runs(lines: &[&str]) -> Vec<Run> {
     let run = |(created, line): (i64, &&str)| {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap();
-        let (mut priority, mut nodes, mut waits, mut paused) = (0, Vec::new(), true, false);
+        let (mut priority, mut nodes, mut live) = (0, Vec::new(), waiting());
         for word in words {
             match word {
-                "*" => waits = false,
-                "p" => paused = true,
+                "*" => live.stage = RunStage::Running,
+                "p" => live.paused_at = Some(Timestamp::UNIX_EPOCH),
                 _ if word.starts_with('[') => {
                     let list = word.trim_matches(['[', ']']);
                     nodes = list.split(',').map(|number| reference(number.parse().unwrap())).collect();
                 }
-                _ => priority = word.parse().unwrap(),
+                _ => match RunState::parse(word) {
+                    Some(state) => live.stage = RunStage::of(state, true, None).unwrap(),
+                    None => priority = word.parse().unwrap(),
+                },
             }
         }
-        Run { id: RunId::from(name), waits, paused, priority, created, nodes }
+        Run { id: RunId::from(name), live, priority, created, nodes }
     };
     (0..).zip(lines).map(run).collect()
 }
@@ -67,8 +75,7 @@ fn decided(
         .iter()
         .map(|run| Applicant {
             id: &run.id,
-            waits: run.waits,
-            paused: run.paused,
+            live: &run.live,
             priority: run.priority,
             created_at: Timestamp::from_second(run.created).unwrap(),
             nodes: &run.nodes,
@@ -114,6 +121,17 @@ fn runs_enter_by_priority_then_age_while_there_is_room() {
         outcome(&["x *", "y *", "a"], "", "", Some(1)),
         ["a: waits for its turn: 2 of 1 runs active, next in line"]
     );
+}
+
+#[test]
+fn only_active_runs_take_room() {
+    for state in RunState::ALL.into_iter().filter(|state| !state.is_terminal()) {
+        let others = outcome(&[&format!("x {state}"), "a"], "", "", Some(1));
+        let is_active = state != RunState::PreRun;
+        let expected =
+            if is_active { "a: waits for its turn: 1 of 1 runs active, next in line" } else { "a enters" };
+        assert_eq!(others, [expected], "{state}");
+    }
 }
 
 #[test]
@@ -219,7 +237,7 @@ impl Fleet {
             let nodes = if exclusive { wanted.into_iter().map(reference).collect() } else { Vec::new() };
             let priority = (dice.below(3)) as i32;
             let id = RunId::from(format!("{number:02}"));
-            Run { id, waits: true, paused: false, priority, created: number as i64, nodes }
+            Run { id, live: waiting(), priority, created: number as i64, nodes }
         };
         let limit = [None, Some(1), Some(2), Some(3)][(dice.below(4)) as usize];
         Self {
@@ -241,13 +259,13 @@ impl Fleet {
                 self.enter(&id, dice);
             }
         }
-        let active = self.runs.iter().filter(|run| !run.waits).count();
+        let active = self.runs.iter().filter(|run| run.live.is_active()).count();
         assert!(self.limit.is_none_or(|limit| active <= limit as usize), "{active} are active");
     }
 
     fn enter(&mut self, id: &RunId, dice: &mut Dice) {
         let run = self.runs.iter_mut().find(|run| run.id == *id).unwrap();
-        run.waits = false;
+        run.live.stage = RunStage::Running;
         for node in &run.nodes {
             let before = self.held.insert(node.id, id.clone());
             assert_eq!(before, None, "{} is held twice", node.hostname);
@@ -324,12 +342,12 @@ fn an_exclusive_run_is_not_passed_over_forever() {
             // New runs arrive all the time, exclusive or not, that come after it.
             let id = RunId::from(format!("new-{turns:05}"));
             let nodes = if dice.below(3) == 0 { vec![reference((dice.below(5)) as u32)] } else { vec![] };
-            fleet.runs.push(Run { id, waits: true, paused: false, priority: 0, created: 10 + turns, nodes });
+            fleet.runs.push(Run { id, live: waiting(), priority: 0, created: 10 + turns, nodes });
             // Runs that were active before it was created.
             if turns == 0 {
-                fleet.runs[0].paused = true;
+                fleet.runs[0].live.paused_at = Some(Timestamp::UNIX_EPOCH);
                 fleet.decide(&mut dice);
-                fleet.runs[0].paused = false;
+                fleet.runs[0].live.paused_at = None;
             }
             fleet.work(&mut dice);
             fleet.decide(&mut dice);
@@ -344,10 +362,10 @@ fn an_exclusive_run_that_wants_a_drained_node_is_passed_over_and_says_so() {
     let id = |name: &str| RunId::from(name);
     let (first, second) = (id("first"), id("second"));
     let nodes = [reference(1), reference(2)];
+    let live = waiting();
     let run = |id, second| Applicant {
         id,
-        waits: true,
-        paused: false,
+        live: &live,
         priority: 0,
         created_at: Timestamp::from_second(second).unwrap(),
         nodes: &nodes[..],

@@ -2,7 +2,7 @@
 //! variables, globs, pipes and redirections need a shell. An expression stays part of its word, whatever its value is:
 //! it never becomes two arguments.
 
-use crate::expr::Part;
+use crate::parts::Part;
 
 /// The reason why a text cannot be split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -149,7 +149,7 @@ pub fn shell_sign(line: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expr::parts;
+    use crate::parts::parts;
 
     #[test]
     fn blanks_separate_and_quotes_keep_together() {

@@ -4,17 +4,34 @@ use super::schema::ParamKind::{self, Any, Argv, Boolean, Duration, Integer, Map,
 use super::schema::{ActionSchema, BackendSchema, ParamSchema};
 use crate::limits;
 
-/// The backends that could do anything on a host, or reveal its credentials.
-const NEED_ALLOW: [&str; 4] = ["exec", "file", "docker", "http"];
+struct Builtin {
+    name: &'static str,
+    /// Whether it could do anything on a host, or reveal its credentials.
+    needs_allow: bool,
+    declare: fn(&str) -> BackendSchema,
+}
+
+/// The backends that every version of downbeat knows.
+const BUILTIN: [Builtin; 9] = [
+    Builtin { name: "test", needs_allow: false, declare: test },
+    Builtin { name: "ping", needs_allow: false, declare: ping },
+    Builtin { name: "exec", needs_allow: true, declare: exec },
+    Builtin { name: "apt", needs_allow: false, declare: apt },
+    Builtin { name: "systemd", needs_allow: false, declare: systemd },
+    Builtin { name: "rke2", needs_allow: false, declare: rke2 },
+    Builtin { name: "file", needs_allow: true, declare: file },
+    Builtin { name: "docker", needs_allow: true, declare: docker },
+    Builtin { name: "http", needs_allow: true, declare: http },
+];
 
 /// Returns whether an agent offers the backend only when its settings allow it by name.
 pub fn needs_allow(backend: &str) -> bool {
-    NEED_ALLOW.contains(&backend)
+    all_that_need_allow().any(|name| name == backend)
 }
 
 /// Returns the names of these backends.
 pub fn all_that_need_allow() -> impl Iterator<Item = &'static str> {
-    NEED_ALLOW.into_iter()
+    BUILTIN.iter().filter(|backend| backend.needs_allow).map(|backend| backend.name)
 }
 
 /// Returns the probable reason why a node lacks a backend, to append to its name; empty for most.
@@ -176,14 +193,17 @@ pub(super) fn form(pattern: &str) -> Option<&'static str> {
 }
 
 const FILE_MODE: &str = "[0-7]{3,4}";
-/// Returns the backends that every version of downbeat knows.
-pub(super) fn schemas() -> Vec<BackendSchema> {
-    let ping = BackendSchema::new("ping", "Checks that the agent responds").same_twice("ping");
-    vec![test(), ping, exec(), apt(), systemd(), rke2(), file(), docker(), http()]
+
+pub(super) fn schemas() -> impl Iterator<Item = BackendSchema> {
+    BUILTIN.iter().map(|Builtin { name, declare, .. }| declare(name))
 }
 
-fn test() -> BackendSchema {
-    BackendSchema::new("test", "Actions with a chosen result, for tests and trials")
+fn ping(name: &str) -> BackendSchema {
+    BackendSchema::new(name, "Checks that the agent responds").same_twice("ping")
+}
+
+fn test(name: &str) -> BackendSchema {
+    BackendSchema::new(name, "Actions with a chosen result, for tests and trials")
         .same_twice("noop")
         .same_twice("echo")
         .with(required("message", Text, "what to print"))
@@ -196,10 +216,10 @@ fn test() -> BackendSchema {
         .with(required("succeed_on", Integer, "the first attempt that succeeds, from 1"))
 }
 
-fn exec() -> BackendSchema {
+fn exec(name: &str) -> BackendSchema {
     let env = || optional("env", Map, "environment variables");
     let working_dir = || optional("working_dir", Text, "the directory to run in").bytes(limits::PATH_BYTES);
-    BackendSchema::new("exec", "Programs and scripts; only with the agent's `--allow exec`")
+    BackendSchema::new(name, "Programs and scripts; only with the agent's `--allow exec`")
         .once("run")
         .with(required("command", Argv, "the program and its arguments; no shell reads them"))
         .with(optional("args", Texts, "more arguments, passed unchanged"))
@@ -213,9 +233,9 @@ fn exec() -> BackendSchema {
         .with(optional("stdin", Text, "what the script reads").bytes(limits::PARAMS_BYTES))
 }
 
-fn apt() -> BackendSchema {
+fn apt(name: &str) -> BackendSchema {
     let versioned = "packages, as NAME, NAME=VERSION or NAME/RELEASE";
-    BackendSchema::new("apt", "Debian packages, by apt-get")
+    BackendSchema::new(name, "Debian packages, by apt-get")
         .same_twice("install")
         .with(required("package", Texts, versioned).pattern(PACKAGE_AND_VERSION).bytes(512))
         .same_twice("remove")
@@ -225,10 +245,10 @@ fn apt() -> BackendSchema {
         .same_twice("upgrade")
 }
 
-fn systemd() -> BackendSchema {
+fn systemd(name: &str) -> BackendSchema {
     let help = "a unit such as nginx, backup.timer or getty@tty1";
     let unit = || required("unit", Text, help).pattern(UNIT).bytes(255);
-    BackendSchema::new("systemd", "systemd units, by systemctl")
+    BackendSchema::new(name, "systemd units, by systemctl")
         .same_twice("start")
         .with(unit())
         .same_twice("stop")
@@ -245,12 +265,12 @@ fn systemd() -> BackendSchema {
         .with(unit())
 }
 
-fn rke2() -> BackendSchema {
+fn rke2(name: &str) -> BackendSchema {
     let mode = "server or agent; default: server";
     let mode = || optional("mode", Text, mode).choices(&["server", "agent"]);
     let channel = "the release channel, such as stable";
     let artifacts = "a directory with the release, for hosts without network";
-    BackendSchema::new("rke2", "The RKE2 service, by systemctl and the installer on the host")
+    BackendSchema::new(name, "The RKE2 service, by systemctl and the installer on the host")
         .same_twice("install")
         .with(mode())
         .with(optional("version", Text, "a release such as v1.31.2+rke2r1").pattern(RKE2_VERSION).bytes(64))
@@ -264,10 +284,10 @@ fn rke2() -> BackendSchema {
         .with(mode())
 }
 
-fn file() -> BackendSchema {
+fn file(name: &str) -> BackendSchema {
     let path = "an absolute path without . and ..";
     let path = || required("path", Text, path).pattern(PATH).bytes(limits::PATH_BYTES);
-    BackendSchema::new("file", "Files on the host; only with the agent's `--allow file`")
+    BackendSchema::new(name, "Files on the host; only with the agent's `--allow file`")
         .same_twice("write")
         .with(path())
         .with(required("content", Text, "the whole content of the file").bytes(limits::PARAMS_BYTES))
@@ -279,7 +299,7 @@ fn file() -> BackendSchema {
         .with(path().pattern(PATH_OR_ROOT))
 }
 
-fn docker() -> BackendSchema {
+fn docker(name: &str) -> BackendSchema {
     let help = "Containers of Docker or Podman, by its socket; only with the agent's `--allow docker`";
     let image = "an image such as alpine:3 or registry.example/tools/build@sha256:…";
     let command = "the program and its arguments; default: the image's own";
@@ -290,7 +310,7 @@ fn docker() -> BackendSchema {
     let user = "USER or USER:GROUP, names of the image or numbers";
     let network = "none, host, bridge or a network's name; default: the engine's";
     let pull = "when to ask the registry; default: missing";
-    BackendSchema::new("docker", help)
+    BackendSchema::new(name, help)
         .once("run")
         .with(required("image", Text, image).pattern(IMAGE).bytes(512))
         .with(optional("command", Argv, command))
@@ -309,7 +329,7 @@ fn docker() -> BackendSchema {
         .with(optional("pull", Text, pull).choices(&["never", "missing", "always"]))
 }
 
-fn http() -> BackendSchema {
+fn http(name: &str) -> BackendSchema {
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let query = "names and values that are added to the URL, escaped";
     let bearer = "a token for the header Authorization";
@@ -319,7 +339,7 @@ fn http() -> BackendSchema {
     let expect = "the conditions of success: {status: [200, 2xx], contains: TEXT, headers: {NAME: TEXT}, \
                   json: {NAME: VALUE}}; default: 2xx";
     let line = 8 * 1024;
-    BackendSchema::new("http", "HTTP requests; only with the agent's `--allow http`")
+    BackendSchema::new(name, "HTTP requests; only with the agent's `--allow http`")
         .once("request")
         .with(required("url", Text, "http://… or https://…, blanks escaped").pattern(URL).bytes(line))
         .with(optional("method", Text, "default: GET").choices(&methods))
@@ -339,7 +359,7 @@ mod tests {
     use crate::backend::Pattern;
 
     fn actions() -> impl Iterator<Item = (String, ActionSchema)> {
-        schemas().into_iter().flat_map(|backend| {
+        schemas().flat_map(|backend| {
             let name = backend.name;
             backend.actions.into_iter().map(move |action| (format!("{name} {}", action.name), action))
         })

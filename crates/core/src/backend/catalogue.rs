@@ -25,7 +25,7 @@ pub enum Unknown {
 impl Catalogue {
     /// Returns the built-in backends. Each agent decides whether its node offers them.
     pub fn builtin() -> Self {
-        Self { backends: builtin::schemas().into_iter().map(Arc::new).collect() }
+        Self { backends: builtin::schemas().map(Arc::new).collect() }
     }
 
     /// Adds the backends that nodes declare. If one is declared twice, the first declaration is kept.

@@ -8,9 +8,9 @@ use super::argv;
 use super::builtin;
 use super::pattern::{BadPattern, Pattern};
 use super::schema::{ActionSchema, ParamKind, ParamSchema, Params};
-use crate::expr::parts;
 use crate::limits;
 use crate::nearest::{advice, nearest};
+use crate::parts::parts;
 use crate::shown::shown;
 use crate::span::{NotASpan, Span};
 

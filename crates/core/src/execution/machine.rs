@@ -69,7 +69,7 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
         },
         State::Leased { lease, stop } => match event {
             Event::Started { token, at, received_at } => {
-                held(lease, *token)?;
+                check_token(lease, *token)?;
                 let started_at = start_within(*at, lease.granted_at, *received_at);
                 Ok(State::Running { lease: *lease, started_at, stop: *stop })
             }
@@ -104,12 +104,12 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
     }
 }
 
-fn held(lease: &Lease, token: LeaseToken) -> Result<(), Illegal> {
+fn check_token(lease: &Lease, token: LeaseToken) -> Result<(), Illegal> {
     if lease.token == token { Ok(()) } else { Err(Illegal::StaleLease) }
 }
 
 fn finished(lease: &Lease, token: LeaseToken, outcome: &Outcome) -> Result<State, Illegal> {
-    held(lease, token)?;
+    check_token(lease, token)?;
     let outcome = fit_into_lease(outcome.clone(), lease.granted_at);
     let at = outcome.ended_at();
     Ok(match outcome.verdict {
@@ -133,6 +133,6 @@ fn lost(
     reason: &str,
     at: Timestamp,
 ) -> Result<State, Illegal> {
-    held(lease, token)?;
+    check_token(lease, token)?;
     Ok(State::Lost { lease: *lease, started_at, reason: reason.to_owned(), at })
 }

@@ -9,7 +9,7 @@ use crate::backend::Params;
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use crate::spec::Limits;
 use crate::words::words;
-use crate::work::Origin;
+use crate::work::{Attempt, Origin};
 
 /// A node's time-limited right to an execution. It expires when its node was silent for a full term: a heartbeat
 /// renews all leases of a session at once, so no expiry is written per execution.
@@ -170,7 +170,7 @@ pub struct Execution {
     /// The execution whose result this one reuses: this one is created as succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused: Option<ExecutionId>,
-    /// The limits in which the execution uses one place from its lease to its end.
+    /// The limits in which the execution uses one slot from its lease to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Arc<Limits>>,
     /// A hash of the inputs, if the task is cached: equal keys mean equal results.
@@ -212,6 +212,17 @@ impl Execution {
     /// Returns the node that has, had or will have the execution, if it is known.
     pub fn node(&self) -> Option<NodeId> {
         self.pinned.or_else(|| self.state.lease().map(|lease| lease.node))
+    }
+}
+
+impl From<&Execution> for Attempt {
+    fn from(execution: &Execution) -> Self {
+        Self {
+            execution: execution.id,
+            of: execution.of.clone(),
+            number: execution.attempt,
+            params: execution.params.clone(),
+        }
     }
 }
 

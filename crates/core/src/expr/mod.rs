@@ -12,21 +12,14 @@
 
 mod data;
 mod filters;
-mod known;
-mod params;
 mod reference;
 mod template;
-mod text;
 mod token;
 
 pub use data::{Data, Scope, facts};
-pub(crate) use known::{ExprSite, Known, Use};
-pub(crate) use params::is_storable;
-pub use params::resolve_params;
-pub(crate) use reference::in_path;
+pub(crate) use reference::{Reference, Root, in_path};
 pub(crate) use template::{FOR_EACH, StepUse, has_expression, looks_like_expression, read_by_a_shell};
 pub use template::{References, Template};
-pub(crate) use text::{Part, parts};
 
 #[cfg(test)]
 mod tests;

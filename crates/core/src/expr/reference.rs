@@ -24,16 +24,16 @@ pub(super) enum Part {
 
 /// A name as it is used: `steps.build.outputs.version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Reference {
-    pub(super) root: Root,
+pub(crate) struct Reference {
+    pub(crate) root: Root,
     /// The path after the root, as far as it is written literally.
     pub(super) path: Vec<Part>,
-    pub(super) written: String,
+    pub(crate) written: String,
 }
 
 words! {
     /// The valid first words of names. `item` is the item of `for_each`, and `index` its index.
-    pub(super) enum Root {
+    pub(crate) enum Root {
         Params = "params",
         Steps = "steps",
         Node = "node",
@@ -58,11 +58,11 @@ impl fmt::Display for Reference {
 
 impl Reference {
     /// Returns the name of the step, the param or the fact.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.named(0).expect("a reference without a name is refused when it is read")
     }
 
-    pub(super) fn named(&self, index: usize) -> Option<&str> {
+    pub(crate) fn named(&self, index: usize) -> Option<&str> {
         match self.path.get(index) {
             Some(Part::Name(name)) => Some(name),
             _ => None,
@@ -70,7 +70,7 @@ impl Reference {
     }
 
     /// For a step: returns whether its outputs are read by node name.
-    pub(super) fn is_of_nodes(&self) -> bool {
+    pub(crate) fn is_of_nodes(&self) -> bool {
         self.root == Root::Steps && self.named(1) == Some("nodes")
     }
 
@@ -80,28 +80,30 @@ impl Reference {
     }
 
     /// For a step: returns the output, if it is written literally.
-    pub(super) fn output(&self) -> Option<&str> {
+    pub(crate) fn output(&self) -> Option<&str> {
         self.named(if self.is_of_nodes() { 4 } else { 2 })
     }
 
     fn check(&self) -> Result<(), String> {
         let named = self.named(0);
         match self.root {
-            Root::Params if named.is_none() => Err("say which param: params.NAME".to_owned()),
+            Root::Params if named.is_none() => {
+                Err("the name of the param is missing; write params.NAME".to_owned())
+            }
             Root::Node => one_of("node", self.named(0), NODE_FACTS),
             Root::Run => one_of("run", self.named(0), RUN_FACTS),
             Root::Index if !self.path.is_empty() => Err("`index` is a number, and has no parts".to_owned()),
             Root::Params | Root::Item | Root::Index => Ok(()),
             Root::Steps => {
                 let Some(step) = named else {
-                    return Err("say which step: steps.NAME.outputs.OUTPUT".to_owned());
+                    return Err("the name of the step is missing; write steps.NAME.outputs.OUTPUT".to_owned());
                 };
                 let step = in_path(step);
                 match self.named(1) {
                     Some("outputs") => Ok(()),
                     Some("nodes") if self.path.len() >= 4 && self.named(3) == Some("outputs") => Ok(()),
                     Some("nodes") => Err(format!(
-                        "say which output of which node: steps{step}.nodes[\"HOSTNAME\"].outputs.OUTPUT"
+                        "the node or the output is missing; write steps{step}.nodes[\"HOSTNAME\"].outputs.OUTPUT"
                     )),
                     _ => Err(format!(
                         "a step has `outputs` and `nodes`; write steps{step}.outputs.OUTPUT, or \
@@ -127,7 +129,9 @@ fn one_of(root: &str, name: Option<&str>, valid: &[&str]) -> Result<(), String> 
     match name {
         Some(name) if valid.contains(&name) => Ok(()),
         Some(name) => Err(format!("`{root}` has no `{}`; {}", shown(name), advice(name, valid, "it has"))),
-        None => Err(format!("say what of `{root}`: {root}.{}; it has: {}", valid[0], valid.join(", "))),
+        None => {
+            Err(format!("`{root}` is not a value; write {root}.{}; it has: {}", valid[0], valid.join(", ")))
+        }
     }
 }
 
@@ -190,7 +194,9 @@ fn filter(name: &str, after: &[Token<'_>]) -> Result<(), String> {
         return Err(format!("there is no filter `{}`; {}", shown(name), advice(name, FILTERS, "filters")));
     }
     if after.first().is_some_and(|next| next.is(".") || next.is("[")) {
-        return Err(format!("a part of what `{name}` makes needs brackets: (x | {name}).y"));
+        return Err(format!(
+            "the result of `{name}` needs parentheses before a part of it is selected: (x | {name}).y"
+        ));
     }
     Ok(())
 }

@@ -8,9 +8,9 @@ use minijinja::{ErrorKind, Expression};
 use super::data::{Scope, to_json};
 use super::filters::{MACHINE, print};
 use super::reference::{Part, Read, Reference, Root, read};
-use super::text::{self, holds_expression};
 use crate::backend::{Element, ParamProblem, Params};
 use crate::limits;
+use crate::parts::{self, holds_expression};
 use crate::shown::shown;
 
 /// The param name under which `for_each` is rendered.
@@ -54,10 +54,10 @@ enum Piece {
 }
 
 #[derive(Debug)]
-pub(super) struct Formula {
+pub(crate) struct Formula {
     written: String,
     expression: Expression<'static, 'static>,
-    pub(super) references: Vec<Reference>,
+    pub(crate) references: Vec<Reference>,
 }
 
 /// One use of a step in an expression.
@@ -203,7 +203,7 @@ impl Template {
     }
 
     /// Calls `look` for every expression, with its param and the element that contains it.
-    pub(super) fn each<'t>(&'t self, mut look: impl FnMut(&'t str, Option<&Element>, &'t Formula)) {
+    pub(crate) fn each<'t>(&'t self, mut look: impl FnMut(&'t str, Option<&Element>, &'t Formula)) {
         fn walk<'t>(form: &'t Form, look: &mut dyn FnMut(&'t Formula)) {
             match form {
                 Form::Plain(_) => {}
@@ -309,12 +309,12 @@ fn form(value: &serde_json::Value, count: &mut usize) -> Result<Form, Wrong> {
 }
 
 fn form_of_text(text: &str, count: &mut usize) -> Result<Form, Wrong> {
-    let parts = text::parts(text).map_err(Wrong::new)?;
+    let parts = parts::parts(text).map_err(Wrong::new)?;
     let mut pieces = Vec::with_capacity(parts.len());
     for part in parts {
         pieces.push(match part {
-            text::Part::Plain(plain) => Piece::Plain(plain.to_owned()),
-            text::Part::Expression(source) => {
+            parts::Part::Plain(plain) => Piece::Plain(plain.to_owned()),
+            parts::Part::Expression(source) => {
                 *count += 1;
                 let most = limits::EXPRESSIONS_PER_TASK;
                 if *count > most {
@@ -417,8 +417,8 @@ impl<'s> Rendering<'s> {
     fn refused(&self, formula: &Formula, error: &minijinja::Error) -> Wrong {
         let why = match error.kind() {
             ErrorKind::UndefinedError => return self.missing(formula),
-            ErrorKind::OutOfFuel => "it is too much to evaluate".to_owned(),
-            ErrorKind::MissingArgument => "a filter needs one more value in its brackets".to_owned(),
+            ErrorKind::OutOfFuel => "its evaluation takes too many steps".to_owned(),
+            ErrorKind::MissingArgument => "an argument of a filter is missing".to_owned(),
             ErrorKind::TooManyArguments => "a filter is given too many values".to_owned(),
             kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
         };

@@ -200,19 +200,28 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ params.x | first.y }}"),
-            "p: in `{{ params.x | first.y }}`: a part of what `first` makes needs brackets: (x | first).y",
+            "p: in `{{ params.x | first.y }}`: the result of `first` needs parentheses before a part of it is selected: (x | first).y",
         ),
-        (json!("{{ params }}"), "p: in `{{ params }}`: say which param: params.NAME"),
-        (json!("{{ (params).x }}"), "p: in `{{ (params).x }}`: say which param: params.NAME"),
-        (json!("{{ params[run.id] }}"), "p: in `{{ params[run.id] }}`: say which param: params.NAME"),
-        (json!("{{ steps }}"), "p: in `{{ steps }}`: say which step: steps.NAME.outputs.OUTPUT"),
+        (json!("{{ params }}"), "p: in `{{ params }}`: the name of the param is missing; write params.NAME"),
+        (
+            json!("{{ (params).x }}"),
+            "p: in `{{ (params).x }}`: the name of the param is missing; write params.NAME",
+        ),
+        (
+            json!("{{ params[run.id] }}"),
+            "p: in `{{ params[run.id] }}`: the name of the param is missing; write params.NAME",
+        ),
+        (
+            json!("{{ steps }}"),
+            "p: in `{{ steps }}`: the name of the step is missing; write steps.NAME.outputs.OUTPUT",
+        ),
         (
             json!("{{ steps['a\\u0062'].outputs.x }}"),
-            "p: in `{{ steps['a\\u0062'].outputs.x }}`: say which step: steps.NAME.outputs.OUTPUT",
+            "p: in `{{ steps['a\\u0062'].outputs.x }}`: the name of the step is missing; write steps.NAME.outputs.OUTPUT",
         ),
         (
             json!("{{ steps['a' 'b'].outputs.x }}"),
-            "p: in `{{ steps['a' 'b'].outputs.x }}`: say which step: steps.NAME.outputs.OUTPUT",
+            "p: in `{{ steps['a' 'b'].outputs.x }}`: the name of the step is missing; write steps.NAME.outputs.OUTPUT",
         ),
         (
             json!("{{ steps.build }}"),
@@ -224,11 +233,11 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ steps.build.nodes }}"),
-            "p: in `{{ steps.build.nodes }}`: say which output of which node: steps.build.nodes[\"HOSTNAME\"].outputs.OUTPUT",
+            "p: in `{{ steps.build.nodes }}`: the node or the output is missing; write steps.build.nodes[\"HOSTNAME\"].outputs.OUTPUT",
         ),
         (
             json!("{{ node }}"),
-            "p: in `{{ node }}`: say what of `node`: node.id; it has: id, hostname, groups, labels, capabilities, slots, version",
+            "p: in `{{ node }}`: `node` is not a value; write node.id; it has: id, hostname, groups, labels, capabilities, slots, version",
         ),
         (
             json!("{{ node.host }}"),
@@ -266,7 +275,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!(long),
-            "p: in `{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… }}`: the expression has 2002 bytes, and may have 1024",
+            "p: in `{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… }}`: the expression has 2002 bytes; at most 1024 are allowed",
         ),
         // Errors that only a value can show.
         (json!("{{ params.nothing }}"), "p: `params.nothing` has no value"),
@@ -294,7 +303,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ params.text | default }}"),
-            "p: in `{{ params.text | default }}`: a filter needs one more value in its brackets",
+            "p: in `{{ params.text | default }}`: an argument of a filter is missing",
         ),
         (
             json!("{{ params.text | replace('', 'x') }}"),

@@ -37,7 +37,7 @@ const SIGNS: &[&str] =
 pub(super) fn tokens(source: &str) -> Result<Vec<Token<'_>>, String> {
     let (bytes, most) = (source.len(), limits::EXPRESSION_BYTES);
     if bytes > most {
-        return Err(format!("the expression has {bytes} bytes, and may have {most}"));
+        return Err(format!("the expression has {bytes} bytes; at most {most} are allowed"));
     }
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let mut depth = 0_usize;

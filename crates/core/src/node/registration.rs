@@ -85,7 +85,7 @@ impl Rule {
         let (hostname, short) = (&stored.description.hostname, installation.short());
         let seconds = self.now.duration_since(stored.seen_at).as_secs().max(0);
         format!(
-            "{hostname} is online as installation {short}, last heard of {seconds}s ago; stop that agent, or give this \
+            "{hostname} is online as installation {short}, last heartbeat {seconds}s ago; stop that agent, or give this \
              one another hostname"
         )
     }
@@ -239,7 +239,7 @@ mod tests {
             panic!("the node is alive")
         };
         let digest = installation("a", 1).unwrap().digest;
-        let expected = format!("web-01 is online as installation {}, last heard of 3s ago", &digest[..8]);
+        let expected = format!("web-01 is online as installation {}, last heartbeat 3s ago", &digest[..8]);
         assert!(text.starts_with(&expected), "{text}");
     }
 }

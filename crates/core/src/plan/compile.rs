@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::compiled::{Each, Items, Pass, Plan, PlanEntry, ResolvedTemplate, Shape, Step, count_instances};
 use super::index::{EntryIx, PassIx, StepIx};
+use super::resolved::Resolved;
 use crate::expr::Template;
 use crate::limits;
-use crate::run::Resolved;
 use crate::spec::{Definition, Delivery, Entry, ForEach, Task, cycles};
 
 /// The reason why a definition cannot be compiled. The checks of the job file find every reason except the size

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::index::{EntryIx, NodeIx, PassIx, SetIx, StepIx};
+use super::resolved::{NodeRef, Resolved};
 use crate::backend::{ParamProblem, Params};
 use crate::expr::{Scope, Template};
-use crate::run::{NodeRef, Resolved};
 use crate::spec::{Condition, Definition, Delivery, Limits, Placement, Task};
 
 /// How the tasks are ordered: as a list, or by `depends_on`.
@@ -112,7 +112,7 @@ impl PlanEntry {
     }
 }
 
-/// One walk of an entry over its nodes. Without a roll-out every entry has one pass. With one, each wave has a pass for
+/// One round of an entry over its nodes. Without a roll-out every entry has one pass. With one, each wave has a pass for
 /// every entry except those that run after failures; these have one pass after the last wave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pass {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::index::StepIx;
 use super::resolve::{NOTHING_STARTED, Result, Unfit, joined, refused, refused_by, refused_on};
 use crate::backend::{ActionSchema, Catalogue, ParamProblem, Params, check_params_but};
-use crate::expr::{Data, ExprSite, Known, Scope, StepUse, Template, Use, facts, in_path};
+use crate::expr::{Data, Scope, StepUse, Template, facts, in_path};
 use crate::limits;
 use crate::node::NodeRecord;
 use crate::shown::shown;
-use crate::spec::{Definition, Task};
+use crate::spec::{Definition, ExprSite, Known, Task, Use};
 
 /// Returns the nodes of an entry as indexes into the given nodes, or `None` when it is placed.
 type Members<'r> = dyn Fn(usize) -> Option<&'r [usize]> + 'r;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::compiled::{Pass, PlanEntry, Step};
-use crate::run::NodeRef;
+use super::resolved::NodeRef;
 use crate::spec::Entry;
 
 macro_rules! indexes {
@@ -68,7 +68,7 @@ indexes! {
     StepIx,
     /// A top-level task.
     EntryIx,
-    /// One walk of an entry over its nodes.
+    /// One round of an entry over its nodes.
     PassIx,
     /// The progress of one node, or one item, through the leaves of a pass.
     WalkIx,

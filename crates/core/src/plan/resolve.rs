@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use super::expressions::Expressions;
 use super::index::{NodeIx, SetIx, StepIx};
+use super::resolved::{NodeRef, Resolved};
 use crate::backend::{ActionSchema, ParamProblem, Params, check_params, lacking_hint};
-use crate::expr::{ExprSite, Template};
+use crate::expr::Template;
 use crate::ids::NodeId;
 use crate::limits;
 use crate::node::NodeRecord;
-use crate::run::{NodeRef, Resolved};
 use crate::select::Selector;
 use crate::shown::shown;
-use crate::spec::{Definition, Entry, Task};
+use crate::spec::{Definition, Entry, ExprSite, Task};
 
 /// The reason why a run is refused before anything is dispatched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

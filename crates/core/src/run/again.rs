@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use crate::dice::Dice;
 use crate::execution::{Execution, Status};
 use crate::ids::{ExecutionId, NodeId, RunId};
-use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry};
-use crate::run::{Instance, Resolved, RunRecord, RunState};
+use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry, Resolved};
+use crate::run::{Instance, RunRecord, RunState};
 use crate::spec::{Condition, Definition, Entry, Task};
 use crate::work::Origin;
 
@@ -270,8 +270,8 @@ mod tests {
     use super::*;
     use crate::execution::{Lease, Outcome, State, Verdict};
     use crate::ids::{ClusterId, LeaseToken, ServerId, SessionId};
-    use crate::plan::{SetIx, StepIx};
-    use crate::run::{NodeRef, RunEnd, RunMade, RunStage};
+    use crate::plan::{NodeRef, SetIx, StepIx};
+    use crate::run::{RunEnd, RunMade, RunStage};
 
     fn at() -> Timestamp {
         Timestamp::from_second(1_000).unwrap()

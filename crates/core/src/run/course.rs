@@ -1,10 +1,14 @@
-//! Decides a run from its creation to its end: it waits for admission, runs its plan, and stops at its timeout.
+//! Decides a run from its creation to its end: what comes before its plan, the plan, and the timeout.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::engine::{Progress, Stop, Turn};
+use super::live::{RunLive, RunStage};
 use super::record::RunRecord;
 use super::words::RunState;
 use crate::change::Change;
@@ -36,12 +40,47 @@ pub struct New<'a> {
     pub gate: Gate<'a>,
 }
 
+/// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission`; it
+/// leaves runs in the other stages where they are, until they are cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// The scheduled time.
+    Schedule,
+    Admission,
+    Constraint,
+    /// The action of a violated constraint.
+    Action,
+    /// The retry of the whole run.
+    Retry,
+    /// The run was orphaned before its plan started.
+    Rescue,
+}
+
+impl Before {
+    /// Returns what comes before the plan, or `None` if the plan is next, has started, or has ended.
+    fn of(live: &RunLive) -> Option<Self> {
+        match live.stage {
+            RunStage::Scheduled => Some(Before::Schedule),
+            RunStage::Waiting => Some(Before::Admission),
+            RunStage::Checking(_) => Some(Before::Constraint),
+            RunStage::Acting(_) => Some(Before::Action),
+            RunStage::Retrying => Some(Before::Retry),
+            RunStage::Orphaned if live.started_at.is_none() => Some(Before::Rescue),
+            RunStage::Admitted
+            | RunStage::Starting
+            | RunStage::Running
+            | RunStage::Terminating
+            | RunStage::Ended(_)
+            | RunStage::Orphaned => None,
+        }
+    }
+}
+
 /// The decisions for one open run.
 #[derive(Clone, Debug)]
 pub struct Course {
     progress: Progress,
-    /// The run is not admitted yet, so its plan does not start.
-    waits: bool,
+    before: Option<Before>,
     /// When the run's own timeout stops it.
     deadline: Option<Timestamp>,
 }
@@ -52,32 +91,34 @@ impl Course {
         let New { run, plan, taken, gate } = *new;
         let (id, epoch) = (run.id.clone(), run.live.epoch);
         let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
-        let max_pending = waits.then(gate.max_pending);
+        let before = Before::of(&run.live).filter(|before| waits || *before != Before::Admission);
+        let max_pending = (before == Some(Before::Admission)).then(gate.max_pending);
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
         let take_over = |executions: &[Execution]| {
             let (run, executions, at) = (run.id.clone(), executions.to_vec(), run.created_at);
             Change::ExecutionsAdded { run, epoch, executions, at }
         };
         changes.extend(taken.chunks(limits::EXECUTIONS_PER_COMMIT).map(take_over));
-        let mut course = if waits || !taken.is_empty() {
-            Self::new(Progress::restore(Arc::clone(plan), run, epoch, taken, None))
+        let progress = if before.is_some() || !taken.is_empty() {
+            Progress::restore(Arc::clone(plan), run, epoch, taken, None)
         } else {
             let params = Arc::new(run.params.clone());
-            Self::new(Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params))
+            Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params)
         };
-        if waits {
-            course.waits = true;
-        } else if taken.is_empty() {
-            course.deadline = course.deadline_from(turn.now);
-            course.progress.begin(turn);
-        } else {
-            course.go_on(turn.now, turn);
+        let mut course = Self { progress, before, deadline: None };
+        match before {
+            Some(_) => {}
+            None if taken.is_empty() => {
+                course.deadline = course.deadline_from(turn.now);
+                course.progress.begin(turn);
+            }
+            None => course.go_on(turn.now, turn),
         }
         changes.extend(course.take_changes(turn.now));
         (course, changes)
     }
 
-    /// Continues a stored run, which this server now owns with this epoch. A run that waited still waits.
+    /// Continues a stored run, which this server now owns with this epoch. What comes before its plan still does.
     pub fn restore(
         plan: Arc<Plan>,
         run: &RunRecord,
@@ -85,11 +126,15 @@ impl Course {
         executions: &[Execution],
         turn: &mut Turn<'_>,
     ) -> Self {
-        let stop = requested_stop(run, turn.now);
-        let mut course = Self::new(Progress::restore(plan, run, epoch, executions, stop));
-        if run.live.is_waiting() && stop.is_none() {
-            course.waits = true;
-        } else {
+        let before = Before::of(&run.live);
+        let stop = match before {
+            // The timeout applies to the plan.
+            Some(_) => run.live.cancel_requested_at.map(|_| Stop::Cancelled),
+            None => requested_stop(run, turn.now),
+        };
+        let progress = Progress::restore(plan, run, epoch, executions, stop);
+        let mut course = Self { progress, before, deadline: None };
+        if before.is_none() || stop.is_some() {
             course.go_on(run.live.started_at.unwrap_or(turn.now), turn);
         }
         course
@@ -104,16 +149,14 @@ impl Course {
         turn: &mut Turn<'_>,
     ) -> Self {
         let stop = requested_stop(run, turn.now).unwrap_or(Stop::Rejected);
-        let mut course = Self::new(Progress::restore(plan, run, epoch, executions, Some(stop)));
-        course.progress.go_on(turn);
-        course
+        let mut progress = Progress::restore(plan, run, epoch, executions, Some(stop));
+        progress.go_on(turn);
+        Self { progress, before: None, deadline: None }
     }
 
-    fn new(progress: Progress) -> Self {
-        Self { progress, waits: false, deadline: None }
-    }
-
+    /// Runs the plan, or what a stop leaves of it.
     fn go_on(&mut self, started_at: Timestamp, turn: &mut Turn<'_>) {
+        self.before = None;
         self.deadline = self.deadline_from(started_at);
         self.progress.go_on(turn);
     }
@@ -156,27 +199,37 @@ impl Course {
 
     /// Returns true if the run waits for admission.
     pub fn is_waiting(&self) -> bool {
-        self.waits
+        self.before == Some(Before::Admission)
     }
 
     /// Takes in committed changes that concern the run, and decides the consequences.
     pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
-        if !self.waits {
-            return self.progress.observe_all(changes, turn);
+        let mut changes = changes.into_iter();
+        while let Some(before) = self.before {
+            let Some(change) = changes.next() else { return };
+            self.observe_before(before, change, turn);
         }
-        for change in changes {
-            match change {
-                Change::RunAdmitted { .. } if self.waits => {
-                    self.waits = false;
-                    // The timeout counts from the run's start.
-                    self.go_on(turn.now, turn);
-                }
-                Change::RunCancelRequested { .. } => {
-                    self.waits = false;
-                    self.progress.observe(change, turn);
-                }
-                _ => self.progress.observe(change, turn),
+        self.progress.observe_all(changes, turn);
+    }
+
+    fn observe_before(&mut self, before: Before, change: &Change, turn: &mut Turn<'_>) {
+        match (before, change) {
+            (_, Change::RunCancelRequested { .. }) => {
+                self.before = None;
+                self.progress.observe(change, turn);
+                self.progress.go_on(turn);
             }
+            // The timeout counts from the run's start.
+            (Before::Admission, Change::RunAdmitted { .. }) => self.go_on(turn.now, turn),
+            (
+                Before::Admission
+                | Before::Schedule
+                | Before::Constraint
+                | Before::Action
+                | Before::Retry
+                | Before::Rescue,
+                _,
+            ) => self.progress.take_in(change, turn),
         }
     }
 
@@ -192,6 +245,9 @@ impl Course {
 
     /// Makes the decisions that depend only on the time.
     pub fn time_passed(&mut self, turn: &mut Turn<'_>) {
+        if self.before.is_some() {
+            return;
+        }
         if self.is_late(turn.now) {
             self.deadline = None;
             self.progress.stop(Stop::TimedOut, turn);
@@ -201,7 +257,8 @@ impl Course {
 
     /// Returns when [`time_passed`](Self::time_passed) has to be called next.
     pub fn next_tick(&self) -> Option<Timestamp> {
-        self.deadline.into_iter().chain(self.progress.next_tick()).min()
+        let tick = self.progress.next_tick().filter(|_| self.before.is_none());
+        self.deadline.into_iter().chain(tick).min()
     }
 
     /// Returns the changes to commit next, as one submission.

@@ -67,7 +67,7 @@ pub struct RunEnd {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLive {
     pub stage: RunStage,
-    /// When the run was admitted, if it had to wait. Stays set.
+    /// When the run was admitted, if it had to wait. Stays set until the run is pending again.
     pub admitted_at: Option<Timestamp>,
     /// When the run first started. Stays set, also when the whole run is retried.
     pub started_at: Option<Timestamp>,

@@ -109,6 +109,10 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
         if to == RunState::Running {
             next.started_at.get_or_insert(at);
         }
+        // A run that is pending again waits for admission again.
+        if to == RunState::Pending {
+            next.admitted_at = None;
+        }
         let end = to.is_terminal().then(|| (at, end.cloned().unwrap_or_default()));
         let stage = RunStage::of(to, next.admitted_at.is_some(), end);
         next.stage = stage.expect("a run that ends has an end");
@@ -136,6 +140,11 @@ pub fn successors(from: RunState) -> &'static [RunState] {
         Orphaned => &[Pending, Running, Terminating, Cancelled, Failed],
         Completed | Failed | Cancelled => &[],
     }
+}
+
+/// Returns true if a run that went through these states holds no nodes any more: it ended, or needs admission again.
+pub fn frees_nodes(path: &[RunState]) -> bool {
+    path.iter().any(|&state| state.is_terminal() || state == RunState::Pending)
 }
 
 /// Checks several transitions that one change contains.

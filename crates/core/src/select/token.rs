@@ -88,7 +88,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Error> {
             '<' => Kind::Operator(Operator::Less),
             '>' => Kind::Operator(Operator::Greater),
             '!' => {
-                return Err(Error::new(column, "write `not` before what is not meant, or `!=` to compare"));
+                return Err(Error::new(column, "write `not` to negate a condition, or `!=` to compare"));
             }
             '&' => return Err(Error::new(column, "write `and` between two conditions")),
             '|' => return Err(Error::new(column, "write `or` between two conditions")),

@@ -3,7 +3,9 @@
 mod cache;
 mod definition;
 mod fields;
+mod known;
 mod limit;
+mod params;
 mod parse;
 mod problem;
 mod rollout;
@@ -14,6 +16,8 @@ pub use definition::{
     Preference, Retry, Spread, Strategy, Task,
 };
 pub use fields::{Field, On, fields};
+pub(crate) use known::{ExprSite, Known, Use};
+pub use params::resolve_params;
 pub(crate) use parse::cycles;
 pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
 pub use problem::{At, Noted, Problem};

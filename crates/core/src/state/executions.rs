@@ -66,7 +66,7 @@ impl Tables {
         self.step(run, id, &Event::Leased { lease: *lease })
     }
 
-    /// Takes one place in each limit of an execution, or none.
+    /// Takes one slot of each limit of an execution, or none.
     fn use_limits(&mut self, run: &RunId, execution: &Execution, lease: &Lease) -> Applied {
         let Some(limits) = execution.limits.as_ref().filter(|_| !self.is_copy) else { return Ok(()) };
         let cluster = *self.homes.get(run).ok_or(Refusal::NotFound)?;
@@ -81,7 +81,7 @@ impl Tables {
             Illegal::StaleLease => Refusal::StaleLease,
             Illegal::WrongState { .. } => Refusal::WrongState,
         })?;
-        // Frees only places that were taken here: a store that loads few rows removes the stored ones itself.
+        // Frees only slots that were taken here: a store that loads few rows removes the stored ones itself.
         if let (Some(limits), Some(lease)) = (&execution.limits, execution.state.lease())
             && !execution.state.status().is_open()
             && let Some(cluster) = self.homes.get(run)

@@ -1,4 +1,4 @@
-//! Decides whether a limit has room: a lease takes places, and its end frees them. Uses are counted by cluster and key.
+//! Decides whether a limit has room: a lease takes slots, and its end frees them. Uses are counted by cluster and key.
 //! A number at once and a rate are counted separately, also under the same key.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::change::{Applied, Refusal};
 use crate::ids::{ClusterId, ExecutionId};
 use crate::spec::{Limit, Limits};
 
-/// The use of one place of a limit by an execution.
+/// The use of one slot of a limit by an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitUse {
     pub cluster: ClusterId,
@@ -20,7 +20,7 @@ pub struct LimitUse {
     pub until: Option<Timestamp>,
 }
 
-/// A question how many places of a limit are in use, asked for one lease.
+/// A question how many slots of a limit are in use, asked for one lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
     pub cluster: ClusterId,
@@ -64,12 +64,12 @@ pub struct LimitUses {
     by_key: BTreeMap<(ClusterId, String), KeyUses>,
     /// Counts of the uses that were not loaded; empty if all uses are loaded.
     pub elsewhere: BTreeMap<Question, u32>,
-    /// When the batch last took a place of a rate. Uses that had ended by then are removed.
+    /// When the batch last took a slot of a rate. Uses that had ended by then are removed.
     pub latest: Option<Timestamp>,
 }
 
 impl LimitUses {
-    /// Takes one place in each limit. If a limit has no room, takes nothing and refuses.
+    /// Takes one slot of each limit. If a limit has no room, takes nothing and refuses.
     pub fn take(&mut self, cluster: ClusterId, id: ExecutionId, limits: &Limits, at: Timestamp) -> Applied {
         for (key, limit) in limits {
             let question = Question { cluster, key: key.clone(), counted: Counted::of(*limit, at) };
@@ -100,7 +100,7 @@ impl LimitUses {
         elsewhere.saturating_add(u32::try_from(here).unwrap_or(u32::MAX))
     }
 
-    /// Frees the places of `AtOnce` limits when the lease ends. Places of rates stay taken until their time is over.
+    /// Frees the slots of `AtOnce` limits when the lease ends. Slots of rates stay taken until their time is over.
     pub fn give_back(&mut self, cluster: ClusterId, id: ExecutionId, limits: &Limits, granted_at: Timestamp) {
         let at_once = limits.iter().filter(|(_, limit)| matches!(limit, Limit::AtOnce(_)));
         for key in at_once.map(|(key, _)| (cluster, key.clone())) {

@@ -45,7 +45,7 @@ impl Tables {
     /// Applies an event to a run.
     pub(super) fn step_run(&mut self, id: &RunId, event: &RunEvent<'_>) -> Applied {
         let next = self.next_of(id, event)?;
-        if next.is_ended() {
+        if matches!(event, RunEvent::Moved { path, .. } if run::frees_nodes(path)) {
             self.holds.retain(|_, holder| holder != id);
         }
         self.runs.insert(id.clone(), next);

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::Origin;
 use crate::backend::Params;
-use crate::execution::Execution;
 use crate::ids::{ClusterId, ExecutionId, RunId};
 use crate::plan::{Plan, StepIx};
 use crate::spec::{OnDisconnect, Placement};
@@ -78,16 +77,5 @@ impl Work {
     /// run is exclusive.
     pub fn is_placed_per_parent(&self) -> bool {
         self.is_exclusive || self.placement.max_per_node.is_some() || self.placement.spread.is_some()
-    }
-}
-
-impl Attempt {
-    pub fn of(execution: &Execution) -> Self {
-        Self {
-            execution: execution.id,
-            of: execution.of.clone(),
-            number: execution.attempt,
-            params: execution.params.clone(),
-        }
     }
 }

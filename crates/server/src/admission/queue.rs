@@ -3,7 +3,8 @@
 use downbeat_core::admission::{Applicant, Decision, Nodes, decide};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{NodeId, RunId, ServerId};
-use downbeat_core::run::{NodeRef, RunEvent, RunRecord, RunState, step};
+use downbeat_core::plan::NodeRef;
+use downbeat_core::run::{RunEvent, RunLive, RunRecord, RunState, step};
 use downbeat_core::{Change, Timestamp};
 
 use crate::dispatch::Board;
@@ -18,18 +19,32 @@ pub(super) enum Affects {
     Runs,
 }
 
-/// The open runs, with those that wait.
+/// The open runs, with their counts.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     runs: HashMap<RunId, RunRecord>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     waiting: usize,
+    active: usize,
+}
+
+impl Counts {
+    fn moved(&mut self, before: Option<&RunLive>, now: &RunLive) {
+        self.waiting += usize::from(now.is_waiting());
+        self.waiting -= usize::from(before.is_some_and(RunLive::is_waiting));
+        self.active += usize::from(now.is_active());
+        self.active -= usize::from(before.is_some_and(RunLive::is_active));
+    }
 }
 
 impl Queue {
     pub(super) fn add(&mut self, run: &RunRecord) {
-        self.waiting += usize::from(run.live.is_waiting());
         let before = self.runs.insert(run.id.clone(), run.clone());
-        self.waiting -= usize::from(before.is_some_and(|before| before.live.is_waiting()));
+        self.counts.moved(before.as_ref().map(|before| &before.live), &run.live);
     }
 
     pub(super) fn clear(&mut self) {
@@ -37,15 +52,16 @@ impl Queue {
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.waiting
+        self.counts.waiting
     }
 
     pub(super) fn active(&self) -> usize {
-        self.runs.len() - self.waiting
+        self.counts.active
     }
 
     pub(super) fn awaits_nodes(&self) -> bool {
-        self.waiting > 0 && self.runs.values().any(|run| run.live.is_waiting() && run.definition.exclusive)
+        self.counts.waiting > 0
+            && self.runs.values().any(|run| run.live.is_waiting() && run.definition.exclusive)
     }
 
     pub(super) fn state(&self, run: &RunId) -> Option<RunState> {
@@ -71,7 +87,7 @@ impl Queue {
         let Some(run) = self.runs.get_mut(id) else { return Affects::Nothing };
         // An event without an effect was part of the loaded state.
         let Ok(next) = step(&run.live, event) else { return Affects::Nothing };
-        self.waiting = self.waiting + usize::from(next.is_waiting()) - usize::from(run.live.is_waiting());
+        self.counts.moved(Some(&run.live), &next);
         run.live = next;
         if run.live.is_ended() {
             self.runs.remove(id);
@@ -81,7 +97,7 @@ impl Queue {
     }
 
     pub(super) fn decide(&self, board: &Board, limit: Option<u32>) -> Decision {
-        if self.waiting == 0 {
+        if self.counts.waiting == 0 {
             return Decision::default();
         }
         let applicants: Vec<Applicant<'_>> = self
@@ -89,8 +105,7 @@ impl Queue {
             .iter()
             .map(|(id, run)| Applicant {
                 id,
-                waits: run.live.is_waiting(),
-                paused: run.live.paused_at.is_some(),
+                live: &run.live,
                 priority: run.definition.priority,
                 created_at: run.created_at,
                 nodes: wanted_nodes(run),
@@ -119,4 +134,56 @@ impl Queue {
 /// Returns the nodes that the run wants for itself.
 fn wanted_nodes(run: &RunRecord) -> &[NodeRef] {
     if run.definition.exclusive { &run.resolved.nodes } else { &[] }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use downbeat_core::ids::ClusterId;
+    use downbeat_core::plan::Resolved;
+    use downbeat_core::run::{RunMade, RunStage};
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn run(name: &str, state: RunState) -> RunRecord {
+        let definition = json!({"tasks": [{"backend": "test", "action": "noop"}]});
+        let made = RunMade {
+            id: RunId::from(name),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            definition: Arc::new(serde_json::from_value(definition).unwrap()),
+            resolved: Arc::new(Resolved::default()),
+            params: Default::default(),
+            retry_of: None,
+            no_cache: false,
+            by: "test".to_owned(),
+            idempotency_key: None,
+            created_at: Timestamp::UNIX_EPOCH,
+        };
+        let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
+        run.live.stage = RunStage::of(state, false, None).unwrap();
+        run
+    }
+
+    #[test]
+    fn a_scheduled_run_neither_waits_nor_is_active() {
+        let mut queue = Queue::default();
+        queue.add(&run("scheduled", RunState::PreRun));
+        queue.add(&run("running", RunState::Running));
+        assert_eq!((queue.waiting(), queue.active()), (0, 1));
+        let mut becomes = |path: &[RunState]| {
+            let (run, path) = (RunId::from("scheduled"), path.to_vec());
+            queue.apply(&Change::RunMoved { run, epoch: 1, path, end: None, at: Timestamp::UNIX_EPOCH });
+            (queue.waiting(), queue.active())
+        };
+        assert_eq!(becomes(&[RunState::Pending]), (1, 1));
+        assert_eq!(becomes(&[RunState::Starting]), (0, 2));
+        assert_eq!(becomes(&[RunState::Terminating, RunState::Retrying]), (0, 2));
+        assert_eq!(becomes(&[RunState::Pending]), (1, 1));
+        assert_eq!(becomes(&[RunState::Cancelled]), (0, 1));
+        assert_eq!(queue.runs.len(), 1);
+    }
 }

@@ -38,6 +38,6 @@ impl CommonLevel {
     }
 
     pub(crate) fn allows(&self, change: &Change) -> bool {
-        level::allows(self.get(), change)
+        self.reaches(change.level())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
-use downbeat_core::servers::{Look, Sign, Silence, look};
+use downbeat_core::servers::{Look, Sign, SilenceRule, look};
 use downbeat_store::{self as store, Hint, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
@@ -163,7 +163,7 @@ impl Membership {
         let now = parts.clock.now();
         let own = Sign { seen_at: now, ..sign_of(&parts.itself) };
         let signs: Vec<Sign<'_>> = servers.iter().map(sign_of).collect();
-        let silence = Silence { since: self.history().since, gone_after: self.gone_after() };
+        let silence = SilenceRule { since: self.history().since, gone_after: self.gone_after() };
         look(&own, &signs, open, |run| parts.runs.owns(run), silence, now)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::run::RunState;
+use downbeat_core::run::{RunState, frees_nodes};
 use downbeat_core::work::{Attempt, Work};
 use downbeat_core::{Change, Event};
 
@@ -97,8 +97,11 @@ impl Board {
                 }
             }
             Change::RunMoved { run, path, .. } => {
-                if path.last().copied().is_some_and(RunState::is_terminal) {
+                if frees_nodes(path) {
                     self.give_back(run);
+                }
+                if path.last().copied().is_some_and(RunState::is_terminal) {
+                    self.paused.remove(run);
                 }
             }
             Change::RunPauseSet { run, paused, .. } => self.pause(run, *paused),
@@ -130,7 +133,7 @@ impl Board {
             _ => None,
         };
         let open = OpenExecution {
-            attempt: Attempt::of(execution),
+            attempt: Attempt::from(execution),
             parent: execution.of.parent(),
             work,
             is_placed: execution.pinned.is_none(),
@@ -207,7 +210,7 @@ impl Board {
                     post.forget(execution);
                     post.give_back(open.is_placed);
                 });
-                self.give_places_back(open.slot, execution, at);
+                self.release_slots(open.slot, execution, at);
             }
             DispatchState::Leased { node } => {
                 self.with_post(node, |post| post.forget(execution));

@@ -16,7 +16,7 @@ use super::post::{Post, fitting};
 use super::queue::{Queue, QueueSlot};
 use super::schemas::{Catalogues, Schemas};
 use super::stray::{Stray, Strays};
-use super::uses::LimitUses;
+use super::uses::UsesOfLimits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parking {
@@ -80,7 +80,7 @@ pub(crate) struct Board {
     /// Counts pending executions that were just cancelled, for the metrics: only the board knows that they
     /// were pending.
     pub(super) cancelled: usize,
-    pub(super) uses: LimitUses,
+    pub(super) uses: UsesOfLimits,
     /// How long executions that were just leased had waited, for the metrics.
     pub(super) waits: Vec<std::time::Duration>,
 }

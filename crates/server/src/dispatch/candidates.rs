@@ -14,7 +14,7 @@ use super::class::Class;
 /// How many executions of a run nodes hold, by the value of a label; `None` counts nodes without the label.
 type HeldCounts = BTreeMap<Option<String>, u32>;
 /// The counts of each run and label.
-type Held = BTreeMap<Parent, BTreeMap<String, HeldCounts>>;
+type RunCounts = BTreeMap<Parent, BTreeMap<String, HeldCounts>>;
 
 /// The candidates are the nodes that can run one more placed execution.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Candidates {
     free: usize,
     classes: BTreeMap<u32, Ranked>,
     /// For runs that spread over a label.
-    held: Held,
+    held: RunCounts,
 }
 
 /// The nodes of one class, in groups. The nodes of a group have the same weight, and the run's executions
@@ -139,12 +139,18 @@ impl Candidates {
 }
 
 impl Group {
-    fn top(&self, index: usize, rules: &Class, held: &Held, board: &Board) -> Option<(Rank, NodeId, usize)> {
+    fn top(
+        &self,
+        index: usize,
+        rules: &Class,
+        held: &RunCounts,
+        board: &Board,
+    ) -> Option<(Rank, NodeId, usize)> {
         let &(free, node) = self.nodes.peek()?;
         Some((self.rank(rules, free, held, board), node, index))
     }
 
-    fn rank(&self, rules: &Class, free: u32, held: &Held, board: &Board) -> Rank {
+    fn rank(&self, rules: &Class, free: u32, held: &RunCounts, board: &Board) -> Rank {
         let held = match (&self.over, &rules.parent, &rules.placement.spread) {
             (Over::Node(node), Some(parent), _) => {
                 board.posts.get(node).map_or(0, |post| post.held_of(parent))

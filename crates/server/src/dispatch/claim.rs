@@ -281,7 +281,7 @@ impl Board {
                 open.stage = DispatchState::Waiting { until: None };
                 self.queue.push(slot, *execution);
             }
-            self.give_places_back(slot, *execution, at);
+            self.release_slots(slot, *execution, at);
         }
         // Also if another server was faster: the slot is free again.
         self.take_back(*execution, lease);

@@ -10,11 +10,11 @@ mod dispatcher;
 mod interned;
 mod line;
 mod pile;
-mod places;
 mod post;
 mod queue;
 mod reasons;
 mod schemas;
+mod slots;
 mod stray;
 #[cfg(test)]
 mod tests;

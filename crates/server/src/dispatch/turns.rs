@@ -28,10 +28,9 @@ impl Board {
         self.holds.insert(node, run);
     }
 
-    /// Frees the nodes of a run that has ended.
+    /// Frees the nodes of a run.
     pub(super) fn give_back(&mut self, run: &RunId) {
         self.holds.retain(|_, holder| holder != run);
-        self.paused.remove(run);
     }
 
     /// Sets which nodes are kept free. Returns whether the set has changed.

@@ -84,7 +84,7 @@ impl Full {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct LimitUses {
+pub(super) struct UsesOfLimits {
     keys: BTreeMap<Key, Count>,
     /// When entries of a key expire.
     expiring: BTreeSet<(Timestamp, Key)>,
@@ -137,7 +137,7 @@ impl Count {
     }
 }
 
-impl LimitUses {
+impl UsesOfLimits {
     /// Returns why the limit has no room, or `None` if it has room.
     pub(super) fn full(&self, bound: &Bound, now: Timestamp) -> Option<Full> {
         let count = self.keys.get(&bound.key)?;

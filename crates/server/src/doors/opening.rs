@@ -2,10 +2,13 @@
 //!
 //! hyper has no time limit for them: a connection that sends nothing would stay open forever.
 
-use std::io::Cursor;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Chain, Join, ReadHalf, WriteHalf};
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Every HTTP/2 connection starts with these bytes.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -22,13 +25,17 @@ pub(crate) enum Protocol {
 }
 
 /// A connection whose first bytes were read; reading it starts with them again.
-pub(crate) type Opened<S> = Join<Chain<Cursor<Vec<u8>>, ReadHalf<S>>, WriteHalf<S>>;
+#[derive(Debug)]
+pub(crate) struct Opened<S> {
+    first: Bytes,
+    stream: S,
+}
 
 /// Waits for the first bytes. Returns `None` if there were none in time, or the peer closed the connection.
-pub(crate) async fn open<S>(mut stream: S, within: Duration) -> Option<(Protocol, Opened<S>)>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+pub(crate) async fn open<S: AsyncRead + Unpin>(
+    mut stream: S,
+    within: Duration,
+) -> Option<(Protocol, Opened<S>)> {
     let read = async {
         let mut first = [0; PREFACE.len()];
         let mut length = 0;
@@ -38,16 +45,15 @@ where
                 Ok(count) => length += count,
             }
             if first[..length] != PREFACE[..length] {
-                return Some((Protocol::Http1, first[..length].to_vec()));
+                return Some((Protocol::Http1, Bytes::copy_from_slice(&first[..length])));
             }
             if length == PREFACE.len() {
-                return Some((Protocol::Http2, PREFACE.to_vec()));
+                return Some((Protocol::Http2, Bytes::from_static(PREFACE)));
             }
         }
     };
     let (protocol, first) = tokio::time::timeout(within, read).await.ok()??;
-    let (reader, writer) = tokio::io::split(stream);
-    Some((protocol, tokio::io::join(Cursor::new(first).chain(reader), writer)))
+    Some((protocol, Opened { first, stream }))
 }
 
 /// Responds to a peer with the wrong protocol, and closes the connection.
@@ -62,6 +68,45 @@ where
     };
     // The peer has disconnected or does not read: nothing more can be done.
     let _ = tokio::time::timeout(within, goodbye).await;
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Opened<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.first.is_empty() {
+            return Pin::new(&mut this.stream).poll_read(cx, buf);
+        }
+        let count = this.first.len().min(buf.remaining());
+        buf.put_slice(&this.first[..count]);
+        this.first.advance(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Opened<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{Plan, Valid};
-use downbeat_core::expr;
 use downbeat_core::plan::Plan as CompiledPlan;
+use downbeat_core::spec::resolve_params;
 
 use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
@@ -68,7 +68,7 @@ pub(super) fn shown(plan: Vec<u8>) -> Response {
 pub(super) async fn validate(Api(service, _): Api, query: Query<TargetQuery>, body: Body) -> Reply<Valid> {
     let (Submit { definition, params, .. }, _) = body.read(&service, &query).await?;
     if let Some(params) = params {
-        expr::resolve_params(&definition, &params).map_err(Error::Params)?;
+        resolve_params(&definition, &params).map_err(Error::Params)?;
     }
     let steps = definition.steps().count();
     let steps = u32::try_from(steps).unwrap_or(u32::MAX);

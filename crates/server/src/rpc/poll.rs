@@ -98,7 +98,8 @@ impl Host {
             }
             let works = self.parts.dispatcher.works();
             let work = works.find(&execution.of, self.parts.store.as_ref()).await.map_err(unavailable)?;
-            let assignment = |work: Arc<Work>| Assignment::new(&work, &Attempt::of(&execution), lease.token);
+            let assignment =
+                |work: Arc<Work>| Assignment::new(&work, &Attempt::from(&execution), lease.token);
             answer.assignments.extend(work.map(assignment));
         }
         let mut known = arrived;

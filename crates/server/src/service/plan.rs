@@ -5,11 +5,11 @@ use std::sync::Arc;
 use downbeat_api::NodeReason;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_core::limits;
 use downbeat_core::node::NodeRecord;
-use downbeat_core::plan::{Plan, resolve};
-use downbeat_core::run::{Resolved, RunRecord};
-use downbeat_core::spec::Definition;
-use downbeat_core::{expr, limits};
+use downbeat_core::plan::{Plan, Resolved, resolve};
+use downbeat_core::run::RunRecord;
+use downbeat_core::spec::{Definition, resolve_params};
 
 use super::Service;
 use crate::caller::Caller;
@@ -25,7 +25,7 @@ impl Service {
         show: impl FnOnce(Plan) -> T + Send + 'static,
     ) -> Result<T> {
         self.catch_up().await?;
-        let params = expr::resolve_params(&definition, params).map_err(Error::Params)?;
+        let params = resolve_params(&definition, params).map_err(Error::Params)?;
         let cluster = self.cluster(caller, definition.cluster.as_deref()).await?;
         self.compile(cluster, Arc::new(definition), &params, show).await
     }

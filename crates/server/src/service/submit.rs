@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use downbeat_core::Refusal;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::{RunMade, RunRecord};
-use downbeat_core::spec::Definition;
-use downbeat_core::{Refusal, expr};
+use downbeat_core::spec::{Definition, resolve_params};
 use tracing::Instrument;
 
 use super::Service;
@@ -42,7 +42,7 @@ impl Service {
         self.catch_up().await?;
         let cluster = read_in_time(self.cluster(caller, submit.definition.cluster.as_deref())).await?;
         let given = submit.params.unwrap_or_default();
-        let params = expr::resolve_params(&submit.definition, &given).map_err(Error::Params)?;
+        let params = resolve_params(&submit.definition, &given).map_err(Error::Params)?;
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
         let mut made = self.new_run(caller, cluster, &plan, params, submit.idempotency_key);
         made.no_cache = submit.no_cache;

@@ -57,7 +57,7 @@ async fn a_submission_beyond_the_queue_is_refused_until_there_is_room() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.body["code"], "too_many_runs");
     assert_eq!(answer.headers["retry-after"], "5");
-    let detail = "1 runs are pending, and at most 1 may be (max_pending_runs); try again later";
+    let detail = "1 runs are pending (max_pending_runs: 1); try again later";
     assert_eq!(answer.body["detail"], detail);
     agent.finish(&work, 0).await;
     assert_eq!(setup.ended(&first).await["state"], "completed");

@@ -162,11 +162,12 @@ pub async fn a_held_node_is_given_nothing_of_another_run(store: Arc<dyn Store>) 
     apply(&store, &[new_leased(1)]).await;
 }
 
-pub async fn a_run_that_ends_gives_its_nodes_back(store: Arc<dyn Store>) {
+pub async fn a_run_that_ends_or_is_pending_again_gives_its_nodes_back(store: Arc<dyn Store>) {
     let ends = [
         vec![RunState::Cancelled],
         vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Completed],
         vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Failed],
+        vec![RunState::Starting, RunState::Terminating, RunState::Retrying, RunState::Pending],
     ];
     for (number, path) in (1..).zip(ends) {
         apply(&store, &[created(number), admitted(number, None, &[1, 2])]).await;

@@ -69,7 +69,7 @@ macro_rules! conformance_suite {
                 a_run_takes_all_its_nodes_or_none
                 a_run_does_not_take_a_node_that_another_uses
                 a_held_node_is_given_nothing_of_another_run
-                a_run_that_ends_gives_its_nodes_back
+                a_run_that_ends_or_is_pending_again_gives_its_nodes_back
                 what_happens_in_one_batch_counts
                 holds_are_part_of_a_copy
             }

@@ -66,6 +66,9 @@ macro_rules! condition {
     (open executions) => {
         "status <= 2"
     };
+    (held executions) => {
+        "status <= 2 AND status >= 1"
+    };
     (leased executions) => {
         "IN (1, 2)"
     };
@@ -74,30 +77,57 @@ pub(crate) use condition;
 
 #[cfg(test)]
 mod tests {
-    use downbeat_core::run::RunStage;
+    use downbeat_core::Timestamp;
+    use downbeat_core::ids::ServerId;
+    use downbeat_core::run::{RunEnd, RunLive, RunStage};
+    use rusqlite::Connection;
 
     use super::*;
 
-    /// The codes that a list such as `IN (1, 2)` names.
-    fn listed(condition: &str) -> Vec<i16> {
-        let list = condition.split_once('(').unwrap().1.trim_end_matches(')');
-        list.split(", ").map(|code| code.parse().unwrap()).collect()
+    /// Evaluates a condition for a row with this code.
+    fn holds(condition: &str, code: i16, admitted_at: Option<i64>) -> bool {
+        let row = "SELECT ?1 AS state, ?1 AS status, ?2 AS admitted_at";
+        let sql = format!("SELECT {condition} FROM ({row})");
+        let store = Connection::open_in_memory().unwrap();
+        store.query_row(&sql, (code, admitted_at), |row| row.get(0)).unwrap()
     }
 
     #[test]
-    fn conditions_name_the_states_that_core_says() {
-        let ended = RunState::ALL.into_iter().filter(|state| state.is_terminal());
-        let ended: Vec<i16> = ended.map(Code::code).collect();
-        assert_eq!(listed(condition!(ended runs)), ended);
-        assert_eq!(listed(condition!(open runs)), ended);
-        for state in RunState::ALL {
-            assert_eq!(RunStage::Waiting.state() == state, state.code() == 1, "{state}");
-            assert_eq!(RunStage::Scheduled.state() == state, state.code() <= 0, "{state}");
+    fn conditions_on_runs_agree_with_core() {
+        for (state, admitted_at) in
+            RunState::ALL.into_iter().flat_map(|state| [(state, None), (state, Some(1))])
+        {
+            let end = state.is_terminal().then(|| (Timestamp::UNIX_EPOCH, RunEnd::default()));
+            let stage = RunStage::of(state, admitted_at.is_some(), end).unwrap();
+            let live = RunLive { stage, ..RunLive::new(ServerId(uuid::Uuid::nil())) };
+            let holds = |condition| holds(condition, state.code(), admitted_at);
+            let (open, due) =
+                (holds(concat!("state ", condition!(open runs))), holds(condition!(run is due)));
+            let had_its_turn = holds(condition!(run had its turn));
+            let found = [
+                holds(concat!("state ", condition!(ended runs))),
+                open,
+                due,
+                holds(condition!(run waits)),
+                open && due && had_its_turn,
+            ];
+            let is_due = live.stage != RunStage::Scheduled;
+            let expected = [live.is_ended(), !live.is_ended(), is_due, live.is_waiting(), live.is_active()];
+            assert_eq!(found, expected, "{state}, admitted: {admitted_at:?}");
         }
+    }
+
+    #[test]
+    fn conditions_on_executions_agree_with_core() {
         for status in Status::ALL {
-            let is_leased = status.is_open() && status != Status::Pending;
-            assert_eq!(listed(condition!(leased executions)).contains(&status.code()), is_leased, "{status}");
-            assert_eq!(status.code() <= 2, status.is_open(), "{status}");
+            let holds = |condition| holds(condition, status.code(), None);
+            let found = [
+                holds(condition!(open executions)),
+                holds(condition!(held executions)),
+                holds(concat!("status ", condition!(leased executions))),
+            ];
+            let is_leased = matches!(status, Status::Leased | Status::Running);
+            assert_eq!(found, [status.is_open(), is_leased, is_leased], "{status}");
         }
     }
 }

@@ -86,10 +86,10 @@ impl Progress {
     /// Returns the failure to record. Must be called before the walk moves to its next leaf.
     pub(super) fn final_failure(&self, Ended { execution, at, end }: Ended) -> FinalFailure {
         let reason = match end {
-            End::Failed if self.has_retries(at) => "nothing is retried any more",
+            End::Failed if self.has_retries(at) => "the run starts no further attempts",
             End::Failed if self.plan.task(at.step).retry.is_some() => "no retries are left",
             End::Failed => "the task has no retries",
-            End::Lost | End::Cancelled if self.has_resends(at) => "nothing is sent again any more",
+            End::Lost | End::Cancelled if self.has_resends(at) => "the run starts no further attempts",
             End::Lost | End::Cancelled if self.plan.steps[at.step].delivery == Delivery::AtLeastOnce => {
                 "it was lost too often"
             }

@@ -21,7 +21,7 @@ use crate::execution::{Execution, State, Verdict};
 use crate::ids::{NodeId, RunId};
 use crate::node::Reach;
 use crate::plan::{Plan, StepIx};
-use crate::run::{Instance, RunEnd, RunState};
+use crate::run::{Instance, RunEnd, RunState, successors};
 
 /// The facts that decisions use beyond the run: the time, dice, and the state of nodes.
 #[allow(missing_debug_implementations)]
@@ -33,7 +33,7 @@ pub struct Turn<'a> {
     pub facts: &'a dyn Fn(NodeId) -> Option<serde_json::Value>,
     /// Returns `Ok` if some node fits a placed step, judged by its lasting properties; else the reason why none fits.
     pub fits: &'a dyn Fn(StepIx) -> Result<(), String>,
-    /// The level that all living servers have in common; see [`level`](crate::level).
+    /// The level that all live servers have in common; see [`level`](crate::level).
     pub level: u32,
 }
 
@@ -155,7 +155,8 @@ impl Progress {
         self.run_to_fixpoint(turn);
     }
 
-    fn take_in(&mut self, change: &Change, turn: &mut Turn<'_>) {
+    /// Takes in a change, and decides nothing that follows from it.
+    pub(in crate::run) fn take_in(&mut self, change: &Change, turn: &mut Turn<'_>) {
         match change {
             Change::ExecutionsAdded { executions, .. } => {
                 for Execution { id, state, .. } in executions {
@@ -254,7 +255,7 @@ impl Progress {
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let mut over = self.pending_over(|active| {
-            active.patience.filter(|until| *until <= now).map(|_| "did not come back in time")
+            active.patience.filter(|until| *until <= now).map(|_| "was not online again in time")
         });
         over.extend(self.look_for_nodes(turn));
         self.give_up(over, turn);
@@ -285,7 +286,8 @@ impl Progress {
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
-        if self.state != RunState::Terminating {
+        // Before its plan, a run ends at once: the table of transitions decides.
+        if successors(self.state).contains(&RunState::Terminating) {
             self.move_to(&[RunState::Terminating]);
         }
         self.move_to(&[last]);

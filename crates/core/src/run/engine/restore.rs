@@ -128,9 +128,23 @@ impl Progress {
             return;
         }
         match self.state {
+            // The run was cancelled before its plan started.
+            _ if self.stopping.is_some() => {}
             RunState::Pending => self.move_to(&[RunState::Starting, RunState::Running]),
             RunState::Starting | RunState::Orphaned => self.move_to(&[RunState::Running]),
-            _ => {}
+            RunState::Running
+            | RunState::Terminating
+            | RunState::Completed
+            | RunState::Failed
+            | RunState::Cancelled => {}
+            RunState::PreRun
+            | RunState::ConditionPending
+            | RunState::ConditionRunning
+            | RunState::ActionPending
+            | RunState::ActionRunning
+            | RunState::Retrying => {
+                debug_assert!(self.resume.stop.is_some(), "{} starts nothing", self.state);
+            }
         }
         if self.attempts.unplaced_mut().next().is_some() {
             self.look_soon(turn.now);

@@ -27,7 +27,7 @@ fields! {
         "default": Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S).to_string(),
         "examples": ["5m"]
     },
-    [Job] "strategy": "What happens when a step fails. `fail-fast`: running steps finish, and every other step is skipped. \
+    [Job] "strategy": "What happens when a step fails. `fail-fast`: running steps finish, steps that have not started are skipped, and `on_failure` steps run. \
         `continue`: the failed node takes no further part (in a graph: tasks that depend on the failed one are skipped), and \
         the rest continues. Excludes `rollout`." => {
         "enum": ["fail-fast", "continue"], "default": "fail-fast", "examples": ["continue"]

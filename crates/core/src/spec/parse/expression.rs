@@ -3,8 +3,8 @@
 use super::field::Checker;
 use super::path::Path;
 use super::tree::Node;
-use crate::expr::{ExprSite, Known, Template, Use};
-use crate::spec::{Definition, Entry};
+use crate::expr::Template;
+use crate::spec::{Definition, Entry, ExprSite, Known, Use};
 
 impl Checker<'_> {
     pub(super) fn expressions(&mut self, path: Path<'_>, items: &[Node<'_>], definition: &Definition) {

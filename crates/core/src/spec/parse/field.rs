@@ -266,7 +266,8 @@ impl<'c> Checker<'c> {
 
     fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {
         if text.len() > limits::NAME_BYTES {
-            let message = format!("the name has {} bytes, and may have {}", text.len(), limits::NAME_BYTES);
+            let message =
+                format!("the name has {} bytes; at most {} are allowed", text.len(), limits::NAME_BYTES);
             return self.refuse(path, node.at, message);
         }
         Some(text.to_owned())

@@ -166,7 +166,7 @@ impl Checker<'_> {
         }
         if steps > limits::STEPS_PER_RUN {
             let most = limits::STEPS_PER_RUN;
-            let message = format!("there are {steps} steps, and a run may have {most}; split the job");
+            let message = format!("there are {steps} steps; a run may have at most {most}; split the job");
             return self.refuse(path, tasks.at, message);
         }
         Some(items)

@@ -20,7 +20,7 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
     if text.len() > limits::JOB_FILE_BYTES {
         let (bytes, most) = (text.len(), limits::JOB_FILE_BYTES);
         return Err(whole(format!(
-            "the file has {bytes} bytes, and a job file may have {most}; split the job"
+            "the file has {bytes} bytes; a job file may have at most {most}; split the job"
         )));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

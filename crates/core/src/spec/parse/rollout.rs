@@ -5,10 +5,10 @@ use super::field::{Checker, misspelt};
 use super::path::Path;
 use super::tree::{Content, Node};
 use crate::backend::{Params, params_bytes};
-use crate::expr::is_storable;
 use crate::limits;
 use crate::shown::shown;
 use crate::span::Span;
+use crate::spec::params::is_storable;
 use crate::spec::{Amount, At, Batch, Condition, Definition, Entry, On, Rollout};
 
 const AMOUNT: &str = "a number of nodes such as 10, or a part of them such as 25%";
@@ -123,7 +123,7 @@ impl Checker<'_> {
         let outputs = self.texts(path, node, "names")?;
         let (count, most) = (outputs.len(), limits::OUTPUTS_PER_TASK);
         if count > most {
-            let message = format!("there are {count} outputs, and a task may have {most}");
+            let message = format!("there are {count} outputs; a task may have at most {most}");
             return self.refuse(path, node.at, message);
         }
         let items = node.as_list()?;
@@ -186,7 +186,7 @@ impl Checker<'_> {
         let entries = || definition.tasks.iter().enumerate();
         if let Some((index, _)) = entries().find(|(_, entry)| entry.explicit_depends_on().is_some()) {
             let message = format!(
-                "a roll-out is for a list, which each wave walks from its beginning to its end; remove `depends_on` \
+                "a roll-out needs a list of tasks that each wave runs in order; remove `depends_on` \
                  of tasks[{index}], or `rollout`"
             );
             self.problem(path, at, message);

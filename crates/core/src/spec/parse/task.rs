@@ -219,7 +219,7 @@ impl Checker<'_> {
 }
 
 const ONLY_LEAVES: &str =
-    "a branch holds leaves only: two levels; move these tasks up, or into a branch of their own";
+    "a branch cannot contain another branch; move these tasks up, or into a separate branch";
 
 const PARALLEL_ON_TASK: &str = "set it in `for_each`: {items: [...], \
      max_parallel: 2}; for the whole run, set it on the job";

@@ -5,8 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use downbeat_core::Dice;
 use downbeat_core::ids::{ClusterId, NodeId};
-use downbeat_core::plan::{NodeIx, SetIx, StepIx};
-use downbeat_core::run::{NodeRef, Resolved};
+use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx, StepIx};
 use downbeat_core::select::Selector;
 use downbeat_core::span::Span;
 use downbeat_core::spec::{

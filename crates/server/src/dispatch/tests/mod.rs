@@ -598,6 +598,25 @@ fn a_held_node_gets_work_of_its_holder_only() {
 }
 
 #[test]
+fn a_run_that_is_pending_again_frees_its_nodes_and_stays_paused() {
+    use downbeat_core::run::RunState::{Pending, Retrying, Terminating};
+    let mut world = World::new(1);
+    let run = world.run("holder", json!({"target": "all", "exclusive": true, "tasks": [task()]}));
+    let at = world.now;
+    let nodes = vec![node_id(0)];
+    world.commit(vec![
+        Change::RunAdmitted { run: run.clone(), epoch: 1, limit: None, nodes, at },
+        Change::RunPauseSet { run: run.clone(), paused: true, by: "ada".to_owned(), at },
+        Change::RunMoved { run: run.clone(), epoch: 1, path: vec![Terminating, Retrying], end: None, at },
+    ]);
+    assert_eq!(world.board.holder(node_id(0)), Some(&run));
+    let path = vec![Pending];
+    world.commit(vec![Change::RunMoved { run: run.clone(), epoch: 1, path, end: None, at }]);
+    assert_eq!(world.board.holder(node_id(0)), None);
+    assert!(world.board.is_paused(&Origin::Step { run, step: 0, item: None }));
+}
+
+#[test]
 fn a_node_that_is_kept_free_gets_nothing_of_others() {
     let mut world = World::new(1);
     let other = world.run("other", json!({"target": "all", "tasks": [task()]}));

@@ -229,7 +229,7 @@ impl Story {
     }
 
     /// Returns whether all limits of an execution have room.
-    fn has_places(&self, item: &Item) -> bool {
+    fn has_slots(&self, item: &Item) -> bool {
         item.limits.iter().all(|(key, limit)| match limit {
             Limit::AtOnce(most) => {
                 let taken = self.given.iter().filter(|given| given.item.limits.contains_key(key)).count();
@@ -278,7 +278,7 @@ impl Story {
     fn check_claim(&self, item: &Item, node: u32) {
         assert!(!self.jobs[item.run].paused);
         assert!(self.fits(item, node) && self.has_slot(item, node), "{item:?} on {node}");
-        assert!(self.has_places(item), "a limit is exceeded: {item:?}");
+        assert!(self.has_slots(item), "a limit is exceeded: {item:?}");
         if item.pinned.is_none() {
             let others = (0..self.nodes).filter(|node| self.fits(item, *node) && self.has_slot(item, *node));
             let best = others.map(|node| self.rank(item, node)).max();
@@ -288,7 +288,7 @@ impl Story {
 
     /// Checks that all work that is still pending has a reason, and that no work was overtaken.
     fn check_rest(&self, served: &[(Item, u32)]) {
-        for item in self.waiting.iter().filter(|item| !self.jobs[item.run].paused && self.has_places(item)) {
+        for item in self.waiting.iter().filter(|item| !self.jobs[item.run].paused && self.has_slots(item)) {
             let could = |node: u32| self.fits(item, node) && self.has_slot(item, node);
             assert!(!(0..self.nodes).any(could), "it could have gone: {item:?}");
             let job = &self.jobs[item.run];

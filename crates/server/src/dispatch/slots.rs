@@ -60,7 +60,7 @@ impl Board {
     }
 
     /// Stops counting a lease that was not granted after all.
-    pub(super) fn give_places_back(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
+    pub(super) fn release_slots(&mut self, slot: QueueSlot, execution: ExecutionId, at: Timestamp) {
         for bound in self.queue.bounds(slot).iter().flat_map(|bounds| bounds.iter()) {
             if self.uses.give_back(bound, execution, at) {
                 self.queue.wake(&bound.key);

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
+use super::Definition;
 use crate::backend::{ParamProblem, Params, params_bytes};
 use crate::limits;
 use crate::nearest::advice;
 use crate::shown::shown;
-use crate::spec::Definition;
 
 /// Returns the run's params: the given values, and the defaults of the rest. A text is converted to the type of the
 /// default, so that `--param count=5` is a number if the default is one.
@@ -78,7 +78,7 @@ fn same_type(a: &Value, b: &Value) -> bool {
 }
 
 /// Returns whether a value has no NUL and is nested at most `depth` levels deep.
-pub(crate) fn is_storable(value: &Value, depth: usize) -> bool {
+pub(super) fn is_storable(value: &Value, depth: usize) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
         Value::String(text) => !text.contains('\0'),

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::reference::{Reference, Root, in_path};
-use super::template::Template;
+use super::{Branch, Definition, Entry, Task};
 use crate::backend::{Element, ParamProblem};
+use crate::expr::{Reference, Root, Template, in_path};
 use crate::limits;
 use crate::nearest::advice;
 use crate::shown::shown;
-use crate::spec::{Branch, Definition, Entry, Task};
 
 /// The leaf whose expressions are checked: its entry, and its index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +139,7 @@ impl<'d> Known<'d> {
             return Some(format!("`{name}` does not come before this task; {remedy}"));
         }
         if reference.is_of_nodes() && step.entry == at.entry {
-            return Some(format!(
-                "other nodes need not have come to `{name}` yet; move it into an entry before"
-            ));
+            return Some(format!("other nodes may not have run `{name}` yet; move it into an earlier entry"));
         }
         if reference.is_of_nodes() && self.definition.is_placed(&self.definition.tasks[step.entry]) {
             let step = in_path(reference.name());
@@ -172,13 +169,13 @@ impl<'d> Known<'d> {
                 Some(leaf) => {
                     format!("`{name}` is a branch, and its tasks have the outputs; write steps{leaf}")
                 }
-                None => format!("`{name}` is a branch; give the task in it that is meant a name"),
+                None => format!("`{name}` is a branch; give the task inside it a `name`, and refer to that"),
             };
         }
         let mut names: Vec<&str> = self.steps.keys().copied().collect();
         names.sort_unstable();
         if names.is_empty() {
-            return format!("no task is named `{}`; give the task that is meant a `name`", shown(name));
+            return format!("no task is named `{}`; add `name` to the task", shown(name));
         }
         format!("no task is named `{}`; {}", shown(name), advice(name, &names, "tasks"))
     }

@@ -9,7 +9,7 @@ pub(crate) enum Part<'t> {
 }
 
 /// Returns whether the text may contain an expression.
-pub(super) fn holds_expression(text: &str) -> bool {
+pub(crate) fn holds_expression(text: &str) -> bool {
     text.contains("{{")
 }
 
