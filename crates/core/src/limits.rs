@@ -13,9 +13,12 @@ pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: one run actor keeps them in memory, about 100 bytes each.
 pub const INSTANCES_PER_RUN: usize = 1_000_000;
-/// Executions that one change adds: a run that skips a million instances creates many events of moderate size, not
-/// one of hundreds of megabytes.
-pub const EXECUTIONS_PER_CHANGE: usize = 5_000;
+/// Executions that one commit of a run adds or changes, and their params, unless one execution has more: a run that
+/// skips a million instances is many small commits, so that others need not wait.
+pub const EXECUTIONS_PER_COMMIT: usize = 2_000;
+pub const PARAMS_PER_COMMIT_BYTES: usize = 1024 * 1024;
+/// The evaluated params of all executions of one run: they are stored, sent to replicas, and kept by the run's owner.
+pub const PARAMS_OF_RUN_BYTES: usize = 256 * 1024 * 1024;
 /// Nodes in one cluster.
 pub const NODES_PER_CLUSTER: usize = 9_000;
 /// The description of one node, as JSON: a server keeps thousands of them.

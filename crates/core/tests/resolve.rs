@@ -206,3 +206,15 @@ fn a_run_that_is_tried_again_keeps_its_nodes_and_asks_them_what_they_can_do_toda
     let unfit = again(&nodes(&[("a", &["exec"]), ("b", all)])).unwrap_err();
     assert_eq!(unfit.nodes, [("a".to_owned(), "lacks backend `test`".to_owned())]);
 }
+
+#[test]
+fn resolving_stops_at_the_bound_of_instances() {
+    let fleet: Vec<Arc<NodeRecord>> =
+        (0..1_000).map(|i| Arc::new(node(&format!("n{i}"), &["test"]))).collect();
+    let task = |i| json!({"backend": "test", "action": "noop", "target": format!("not node:x{i}")});
+    let of = |count: usize| job(&json!((0..count).map(task).collect::<Vec<_>>()));
+    let resolved = resolve(&of(1_000), &Params::new(), &fleet).unwrap();
+    assert_eq!((resolved.sets.len(), resolved.nodes.len()), (1, 1_000), "equal sets are one");
+    let unfit = resolve(&of(1_001), &Params::new(), &fleet).unwrap_err();
+    assert!(unfit.message.contains("more than 1000000 step instances"), "{}", unfit.message);
+}

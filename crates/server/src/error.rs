@@ -128,7 +128,10 @@ impl From<store::Error> for Error {
 
 impl From<CommitError> for Error {
     fn from(error: CommitError) -> Self {
-        Error::Unavailable(error.to_string())
+        match error {
+            CommitError::Unavailable(_) => Error::Unavailable(error.to_string()),
+            CommitError::Rejected(_) => Error::Bug(error.to_string()),
+        }
     }
 }
 

@@ -29,13 +29,24 @@ pub(super) type Result<T> = std::result::Result<T, Unfit>;
 /// Resolves each entry's target to nodes. Drained nodes accept no new work: they are left out and named. Offline nodes
 /// are kept, because a target that silently shrinks would hide which hosts were not changed. `params` are the run's.
 pub fn resolve(definition: &Definition, params: &Params, nodes: &[Arc<NodeRecord>]) -> Result<Resolved> {
-    let mut sets = Sets::default();
+    let mut sets = Sets { order: by_hostname(nodes), ..Sets::default() };
     let mut entries = Vec::with_capacity(definition.tasks.len());
+    let mut instances = 0;
     for (index, entry) in definition.tasks.iter().enumerate() {
-        entries.push(match target(definition, entry) {
+        let set = match target(definition, entry) {
             Some(selector) => Some(sets.of(selector, || own_target(definition, index), nodes)?),
             None => None,
-        });
+        };
+        // Counted here too: the sets of thousands of selectors would fill the memory before the plan is compiled.
+        instances += entry.leaves().len() * set.map_or(1, |set| sets.members[set.get()].len());
+        if instances > limits::INSTANCES_PER_RUN {
+            let most = limits::INSTANCES_PER_RUN;
+            let message = format!(
+                "the run has more than {most} step instances (steps × nodes), the most that is possible{NOTHING_STARTED}"
+            );
+            return Err(Unfit { message, nodes: Vec::new() });
+        }
+        entries.push(set);
     }
     fitting(definition, params, nodes, sets, entries)
 }
@@ -262,12 +273,22 @@ impl<'a> Offer<'a> {
     }
 }
 
+/// Returns the indexes of the nodes, ordered by hostname.
+fn by_hostname(nodes: &[Arc<NodeRecord>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..nodes.len()).collect();
+    order.sort_by(|&a, &b| nodes[a].description.hostname.cmp(&nodes[b].description.hostname));
+    order
+}
+
 /// Distinct sets of nodes, by selector.
 #[derive(Default)]
 struct Sets<'a> {
     by_selector: HashMap<&'a str, SetIx>,
-    /// Indexes into the given nodes.
+    /// Indexes into the given nodes, by hostname.
+    order: Vec<usize>,
+    /// The same, for each set.
     members: Vec<Vec<usize>>,
+    by_members: HashMap<Vec<usize>, SetIx>,
     /// Drained nodes that a selector matches.
     left_out: BTreeSet<usize>,
 }
@@ -283,13 +304,12 @@ impl<'a> Sets<'a> {
         if let Some(set) = self.by_selector.get(selector.as_str()) {
             return Ok(*set);
         }
-        let matching = nodes.iter().enumerate().filter(|(_, node)| selector.matches(node));
-        let (drained, mut members): (Vec<usize>, Vec<usize>) =
-            matching.map(|(index, _)| index).partition(|&index| nodes[index].draining);
+        let matching = self.order.iter().copied().filter(|index| selector.matches(&nodes[*index]));
+        let (drained, members): (Vec<usize>, Vec<usize>) = matching.partition(|index| nodes[*index].draining);
         if members.is_empty() {
-            let hostname = |&index: &usize| nodes[index].description.hostname.clone();
+            let hostname = |index: usize| nodes[index].description.hostname.clone();
             let drained: Vec<(String, String)> =
-                drained.iter().map(|index| (hostname(index), "is drained".to_owned())).collect();
+                drained.into_iter().map(|index| (hostname(index), "is drained".to_owned())).collect();
             let why = match drained.len() {
                 0 => selector.why_unmatched(nodes.iter().map(AsRef::as_ref)),
                 _ => format!(
@@ -301,9 +321,10 @@ impl<'a> Sets<'a> {
             return Err(Unfit { message: format!("{whose}{why}{NOTHING_STARTED}"), nodes: drained });
         }
         self.left_out.extend(drained);
-        members.sort_by(|&a, &b| nodes[a].description.hostname.cmp(&nodes[b].description.hostname));
-        let set = SetIx::new(self.members.len());
-        self.members.push(members);
+        let set = *self.by_members.entry(members).or_insert_with_key(|members| {
+            self.members.push(members.clone());
+            SetIx::new(self.members.len() - 1)
+        });
         self.by_selector.insert(selector.as_str(), set);
         Ok(set)
     }
@@ -314,11 +335,11 @@ impl<'a> Sets<'a> {
         entries: Vec<Option<SetIx>>,
         idempotent: Vec<StepIx>,
     ) -> Resolved {
-        let mut used: Vec<usize> = self.members.iter().flatten().copied().collect();
-        used.sort_by(|&a, &b| {
-            nodes[a].description.hostname.cmp(&nodes[b].description.hostname).then(a.cmp(&b))
-        });
-        used.dedup();
+        let mut is_used = vec![false; nodes.len()];
+        for index in self.members.iter().flatten() {
+            is_used[*index] = true;
+        }
+        let used: Vec<usize> = by_hostname(nodes).into_iter().filter(|index| is_used[*index]).collect();
         let place: HashMap<usize, NodeIx> =
             used.iter().enumerate().map(|(at, &index)| (index, NodeIx::new(at))).collect();
         let reference = |index: usize| NodeRef {

@@ -98,7 +98,7 @@ impl Course {
             let (run, executions, at) = (run.id.clone(), executions.to_vec(), run.created_at);
             Change::ExecutionsAdded { run, epoch, executions, at }
         };
-        changes.extend(taken.chunks(limits::EXECUTIONS_PER_CHANGE).map(take_over));
+        changes.extend(taken.chunks(limits::EXECUTIONS_PER_COMMIT).map(take_over));
         let progress = if before.is_some() || !taken.is_empty() {
             Progress::restore(Arc::clone(plan), run, epoch, taken, None)
         } else {
@@ -140,6 +140,20 @@ impl Course {
         course
     }
 
+    /// Continues a stored run whose last decisions the store will never accept: it ends as failed.
+    pub fn reject(
+        plan: Arc<Plan>,
+        run: &RunRecord,
+        epoch: u64,
+        executions: &[Execution],
+        turn: &mut Turn<'_>,
+    ) -> Self {
+        let stop = requested_stop(run, turn.now).unwrap_or(Stop::Rejected);
+        let mut progress = Progress::restore(plan, run, epoch, executions, Some(stop));
+        progress.go_on(turn);
+        Self { progress, before: None, deadline: None }
+    }
+
     /// Runs the plan, or what a stop leaves of it.
     fn go_on(&mut self, started_at: Timestamp, turn: &mut Turn<'_>) {
         self.before = None;
@@ -156,6 +170,10 @@ impl Course {
         self.progress.run()
     }
 
+    pub fn plan(&self) -> &Arc<Plan> {
+        self.progress.plan()
+    }
+
     pub fn epoch(&self) -> u64 {
         self.progress.epoch()
     }
@@ -164,8 +182,19 @@ impl Course {
         self.progress.state()
     }
 
+    /// Returns true if the run has ended and nothing is left to commit.
     pub fn is_ended(&self) -> bool {
-        self.progress.is_ended()
+        self.progress.is_ended() && !self.has_more()
+    }
+
+    /// Returns whether decisions of the last turn are left to make or to commit.
+    pub fn has_more(&self) -> bool {
+        self.progress.has_more()
+    }
+
+    /// Makes the decisions that the last turn left for later.
+    pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
+        self.progress.finish_turn(turn);
     }
 
     /// Returns true if the run waits for admission.

@@ -8,7 +8,7 @@ use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict}
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::{Plan, Resolved, StepIx, resolve};
-use downbeat_core::run::engine::{Progress, Stop, Turn};
+use downbeat_core::run::engine::{Portion, Progress, Stop, Turn};
 use downbeat_core::run::{self, Instance, RunEnd, RunEvent, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::Parent;
@@ -33,6 +33,7 @@ pub(crate) struct World {
     pub(crate) sent: Vec<String>,
     /// After this many more submissions the server dies before the next one, and another takes over.
     pub(crate) dies_after: Option<u32>,
+    portion: Portion,
     /// Steps that no node fits.
     pub(crate) unfit: HashSet<u32>,
     /// The results in the cache, by key.
@@ -128,6 +129,7 @@ impl World {
             broken: None,
             race: None,
             level: level::LEVEL,
+            portion: Portion::default(),
             failed_for_good: Vec::new(),
         }
     }
@@ -136,6 +138,12 @@ impl World {
     pub(crate) fn carry_over(&mut self, executions: Vec<Execution>) {
         self.executions = executions.into_iter().map(|execution| (execution.id, execution)).collect();
         self.progress = self.restored();
+    }
+
+    /// Makes each submission this small.
+    pub(crate) fn set_portion(&mut self, portion: Portion) {
+        self.portion = portion;
+        self.progress = self.progress.clone().with_portion(portion);
     }
 
     pub(crate) fn turn(&mut self, act: impl FnOnce(&mut Progress, &mut Turn<'_>)) {
@@ -184,15 +192,25 @@ impl World {
             .map(|_| Stop::Cancelled)
             .or(self.timed_out.then_some(Stop::TimedOut));
         let plan = Arc::clone(&self.plan);
-        Progress::restore(plan, &self.record, self.record.live.epoch, &executions, stop)
+        let epoch = self.record.live.epoch;
+        Progress::restore(plan, &self.record, epoch, &executions, stop).with_portion(self.portion)
     }
 
     /// Commits until there are no more changes.
     fn commit(&mut self) {
+        let mut committed: Vec<Change> = Vec::new();
         loop {
             let mut changes = self.progress.take_changes(self.now);
             if changes.is_empty() {
-                return;
+                if self.progress.has_more() {
+                    self.decide(|progress, turn| progress.finish_turn(turn));
+                } else if committed.is_empty() {
+                    return;
+                } else {
+                    let committed = std::mem::take(&mut committed);
+                    self.observe(&committed.iter().collect::<Vec<_>>());
+                }
+                continue;
             }
             self.answer_from_cache(&mut changes);
             match &mut self.dies_after {
@@ -209,14 +227,13 @@ impl World {
                 assert!(self.apply(&leased), "only what waits can be leased");
                 changes.insert(0, leased);
                 let applied =
-                    changes.iter().enumerate().filter(|(at, change)| *at == 0 || self.apply(change));
-                let applied: Vec<&Change> = applied.map(|(_, change)| change).collect();
-                self.observe(&applied);
+                    changes.into_iter().enumerate().filter(|(at, change)| *at == 0 || self.apply(change));
+                committed.extend(applied.map(|(_, change)| change));
                 continue;
             }
-            let applied: Vec<&Change> = changes.iter().filter(|change| self.apply(change)).collect();
+            changes.retain(|change| self.apply(change));
             self.watch();
-            self.observe(&applied);
+            committed.extend(changes);
         }
     }
 

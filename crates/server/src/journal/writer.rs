@@ -65,10 +65,16 @@ struct Submission {
     reply: oneshot::Sender<Result<Vec<Applied>, CommitError>>,
 }
 
-/// The commit failed. It may or may not have taken effect, so the submitter has to read the store again.
+/// The commit failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("cannot commit: {0}")]
-pub(crate) struct CommitError(pub String);
+pub(crate) enum CommitError {
+    /// It may or may not have taken effect, so the submitter has to read the store again.
+    #[error("cannot commit: {0}")]
+    Unavailable(String),
+    /// It had no effect, and never will.
+    #[error("the store cannot hold this: {0}")]
+    Rejected(String),
+}
 
 impl From<CommitError> for store::Error {
     fn from(error: CommitError) -> Self {
@@ -109,7 +115,7 @@ impl Journal {
             // Callers check the level before they decide; a part of a decision must not be committed alone.
             return Ok(vec![Err(Refusal::NotKnownToAll); changes.len()]);
         }
-        let stopped = || CommitError("the server is stopping".to_owned());
+        let stopped = || CommitError::Unavailable("the server is stopping".to_owned());
         let (reply, response) = oneshot::channel();
         self.submissions.send(Submission { changes, reply }).await.map_err(|_| stopped())?;
         response.await.map_err(|_| stopped())?
@@ -118,7 +124,7 @@ impl Journal {
     /// Commits one change, together with changes that others submit.
     pub(crate) async fn commit_one(&self, change: Change) -> Result<Applied, CommitError> {
         let mut outcomes = self.commit(vec![change]).await?;
-        outcomes.pop().ok_or_else(|| CommitError("the journal returned no outcome".to_owned()))
+        outcomes.pop().ok_or_else(|| CommitError::Unavailable("the journal returned no outcome".to_owned()))
     }
 
     pub(crate) fn is_available(&self) -> bool {
@@ -230,11 +236,18 @@ impl Writer {
                 }
                 is_known
             }
+            Err(store::Error::Corrupt(why)) => {
+                error!(%why, "the store rejected a submission");
+                for (_, reply) in replies {
+                    let _ = reply.send(Err(CommitError::Rejected(why.clone())));
+                }
+                true
+            }
             Err(error) => {
                 error!(%error, "cannot commit changes");
                 *self.condition.failed() = Some((Instant::now(), error.to_string()));
                 for (_, reply) in replies {
-                    let _ = reply.send(Err(CommitError(error.to_string())));
+                    let _ = reply.send(Err(CommitError::Unavailable(error.to_string())));
                 }
                 false
             }
@@ -299,7 +312,7 @@ impl Writer {
         while let Err(error) = self.publish_new().await {
             warn!(%error, "the store does not respond; trying again");
             while let Ok(submission) = queue.try_recv() {
-                let _ = submission.reply.send(Err(CommitError(error.to_string())));
+                let _ = submission.reply.send(Err(CommitError::Unavailable(error.to_string())));
             }
             if stop.run_until_cancelled(tokio::time::sleep(STORE_RETRY)).await.is_none() {
                 return;

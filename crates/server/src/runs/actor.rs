@@ -1,18 +1,20 @@
 //! Owns one run while this server owns it: it observes committed changes and commits what follows.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::run::Course;
 use downbeat_core::run::engine::Turn;
 use downbeat_core::{Applied, Change, Dice, Refusal};
+use downbeat_store::{self as store, Store};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::cache::Cache;
 use super::registry::{Input, Mailbox};
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
-use crate::journal::Journal;
+use crate::journal::{CommitError, Journal};
 
 /// The pause before a failed commit is retried.
 const RETRY: Duration = Duration::from_millis(200);
@@ -34,17 +36,26 @@ pub(crate) struct ActorParts {
     pub dispatcher: Dispatcher,
     pub cache: Option<Cache>,
     pub clock: Clock,
+    pub store: Arc<dyn Store>,
 }
 
-/// The run does not belong to this server any more.
-struct Disowned;
+/// Why a turn was not committed, for good.
+enum Uncommitted {
+    /// The run does not belong to this server any more, or the server stops.
+    Disowned,
+    /// The store will never accept it.
+    Rejected,
+}
 
 impl Actor {
     /// Runs until the run ends, is disowned, or the server stops. The last two lose nothing: the store has everything.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let again = std::mem::take(&mut self.again);
-        if !again.is_empty() && self.commit(again, Reserving::Off, &stop).await.is_err() {
-            return;
+        if !again.is_empty() {
+            let committed = self.commit(again, Reserving::Off, &stop).await;
+            if !self.goes_on(committed, &stop).await {
+                return;
+            }
         }
         loop {
             let mut changes = self.course.take_changes(self.parts.clock.now());
@@ -53,16 +64,16 @@ impl Actor {
             }
             let committed =
                 if changes.is_empty() { Ok(()) } else { self.commit(changes, Reserving::On, &stop).await };
-            if stop.is_cancelled() {
-                return;
-            }
-            if committed.is_err() || self.is_disowned {
-                info!("another server owns the run now");
+            if !self.goes_on(committed, &stop).await {
                 return;
             }
             if self.course.is_ended() {
                 info!(state = %self.course.state(), "run ended");
                 return;
+            }
+            if self.course.has_more() {
+                self.decide(Course::finish_turn);
+                continue;
             }
             let pause = self.course.next_tick().map(|next| self.parts.clock.until(next));
             tokio::select! {
@@ -82,6 +93,48 @@ impl Actor {
                     None => return,
                 },
                 () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => self.time_passed(),
+            }
+        }
+    }
+
+    /// Returns whether the actor goes on after a commit. A rejected one is replaced by the run's end.
+    async fn goes_on(&mut self, committed: Result<(), Uncommitted>, stop: &CancellationToken) -> bool {
+        match committed {
+            _ if stop.is_cancelled() => false,
+            Ok(()) if !self.is_disowned => true,
+            Ok(()) | Err(Uncommitted::Disowned) => {
+                info!("another server owns the run now");
+                false
+            }
+            Err(Uncommitted::Rejected) => {
+                error!("the store will never accept the run's next step: the run fails");
+                self.fail(stop).await
+            }
+        }
+    }
+
+    /// Replaces the progress by the stored one, and stops the run. Returns false if the server stops first.
+    async fn fail(&mut self, stop: &CancellationToken) -> bool {
+        let (run, plan, epoch) =
+            (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
+        loop {
+            // A store that rejects the end as well must not be asked without a pause.
+            if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+                return false;
+            }
+            let store = &self.parts.store;
+            let stored =
+                async { Ok::<_, store::Error>((store.run(&run).await?, store.executions_of(&run).await?)) };
+            match stored.await {
+                Ok((Some(record), executions)) => {
+                    let (course, now) = (&mut self.course, self.parts.clock.now());
+                    self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {
+                        *course = Course::reject(plan, &record, epoch, &executions, turn);
+                    });
+                    return true;
+                }
+                Ok((None, _)) => return false,
+                Err(error) => warn!(%error, "cannot read the run; trying again"),
             }
         }
     }
@@ -116,7 +169,7 @@ impl Actor {
         mut changes: Vec<Change>,
         mut reserving: Reserving,
         stop: &CancellationToken,
-    ) -> Result<(), Disowned> {
+    ) -> Result<(), Uncommitted> {
         loop {
             if reserving == Reserving::On {
                 self.parts.dispatcher.reserve(&mut changes, self.parts.clock.now(), &mut self.dice);
@@ -124,7 +177,7 @@ impl Actor {
             let committed = tokio::select! {
                 biased;
                 committed = self.parts.journal.commit(changes.clone()) => committed,
-                () = stop.cancelled() => return Err(Disowned),
+                () = stop.cancelled() => return Err(Uncommitted::Disowned),
             };
             match committed {
                 Ok(outcomes) => {
@@ -134,11 +187,15 @@ impl Actor {
                     }
                     reserving = Reserving::Off;
                 }
+                Err(CommitError::Rejected(_)) => {
+                    self.parts.dispatcher.release(&mut changes);
+                    return Err(Uncommitted::Rejected);
+                }
                 Err(error) => {
                     warn!(%error, "cannot commit; trying again");
                     self.parts.dispatcher.release(&mut changes);
                     if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
-                        return Err(Disowned);
+                        return Err(Uncommitted::Disowned);
                     }
                 }
             }
@@ -146,14 +203,18 @@ impl Actor {
     }
 
     /// Returns the changes to commit again.
-    fn sort_refusals(&self, changes: Vec<Change>, outcomes: Vec<Applied>) -> Result<Vec<Change>, Disowned> {
+    fn sort_refusals(
+        &self,
+        changes: Vec<Change>,
+        outcomes: Vec<Applied>,
+    ) -> Result<Vec<Change>, Uncommitted> {
         let mut result = Ok(Vec::new());
         for (mut change, outcome) in changes.into_iter().zip(outcomes) {
             let Err(refusal) = outcome else { continue };
             self.parts.dispatcher.refused(&change, &refusal);
             self.parts.dispatcher.release(std::slice::from_mut(&mut change));
             match refusal {
-                Refusal::StaleEpoch | Refusal::NotFound => result = Err(Disowned),
+                Refusal::StaleEpoch | Refusal::NotFound => result = Err(Uncommitted::Disowned),
                 // An older server has just joined, and the whole submission was refused: the rest is committed again.
                 Refusal::NotKnownToAll if matches!(change, Change::InstanceFailed { .. }) => {}
                 Refusal::NodeHeld(_) | Refusal::NotKnownToAll => {

@@ -25,7 +25,8 @@ impl ActorParts {
     pub(super) fn of(parts: &Parts, run: &RunRecord, plan: &Arc<Plan>) -> Self {
         let cache = Cache::of(&parts.store, run, plan);
         let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-        Self { journal, dispatcher, cache, clock: parts.clock.clone() }
+        let (clock, store) = (parts.clock.clone(), Arc::clone(&parts.store));
+        Self { journal, dispatcher, cache, clock, store }
     }
 }
 

@@ -5,6 +5,8 @@ mod cache;
 mod launch;
 mod registry;
 mod takeover;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use launch::{Launch, launch};
 pub(crate) use registry::Runs;

@@ -18,4 +18,5 @@ mod room;
 mod walk;
 mod waves;
 
+pub use outbox::Portion;
 pub use progress::{Progress, Stop, Turn};

@@ -1,50 +1,148 @@
-//! Owns the changes that a turn decides on.
+//! Owns the changes that were decided and not committed yet, and hands them out in portions.
+//!
+//! One commit must not grow with the run: a run that skips a million instances is many small commits, between which the
+//! commits of others go on. A crash between two portions loses nothing, because the next owner decides the rest again:
+//! executions are handed out in the order of the decisions, and changes of executions after all executions.
+
+use std::collections::VecDeque;
 
 use jiff::Timestamp;
 
 use super::progress::Progress;
+use crate::backend::params_bytes;
 use crate::change::Change;
 use crate::execution::Execution;
 use crate::limits;
 use crate::run::{RunEnd, RunState};
 
+/// The bounds of one submission.
+#[derive(Clone, Copy, Debug)]
+pub struct Portion {
+    /// Executions that are added or changed.
+    pub rows: usize,
+    /// Params of added executions, unless one execution has more.
+    pub bytes: usize,
+}
+
+impl Default for Portion {
+    fn default() -> Self {
+        Self { rows: limits::EXECUTIONS_PER_COMMIT, bytes: limits::PARAMS_PER_COMMIT_BYTES }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Added {
+    execution: Execution,
+    /// It is committed together with the one before it.
+    joins_former: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outbox {
-    added: Vec<Execution>,
-    changes: Vec<Change>,
+    added: VecDeque<Added>,
+    is_grouping: bool,
+    /// The group has its first execution.
+    in_group: bool,
+    changes: VecDeque<Change>,
     path: Vec<RunState>,
     end: Option<RunEnd>,
+    portion: Portion,
+}
+
+impl Outbox {
+    pub(super) fn set_portion(&mut self, portion: Portion) {
+        self.portion = portion;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.changes.is_empty() && self.path.is_empty()
+    }
+
+    /// Returns whether a portion is complete, so that further decisions can wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.added.len() + self.changes.len() >= self.portion.rows
+    }
+
+    /// Adds executions that are committed together.
+    pub(super) fn add_group(&mut self, group: impl IntoIterator<Item = Execution>) {
+        for (index, execution) in group.into_iter().enumerate() {
+            self.added.push_back(Added { execution, joins_former: index > 0 || self.in_group });
+            self.in_group = self.is_grouping;
+        }
+    }
+
+    /// Begins or ends a group: all executions that are added within it are committed together.
+    pub(super) fn set_group(&mut self, is_grouping: bool) {
+        (self.is_grouping, self.in_group) = (is_grouping, false);
+    }
+
+    /// Takes the first executions that fit into a portion: at least one, and all that are committed with it.
+    fn take_added(&mut self) -> Vec<Execution> {
+        let Portion { rows, bytes: mut left } = self.portion;
+        let mut count = 0;
+        for Added { execution, joins_former } in &self.added {
+            let bytes = execution.params.as_deref().map_or(0, params_bytes);
+            if count > 0 && !joins_former && (count >= rows || bytes > left) {
+                break;
+            }
+            count += 1;
+            left = left.saturating_sub(bytes);
+        }
+        self.added.drain(..count).map(|added| added.execution).collect()
+    }
+
+    /// Takes the states before the end, if a portion is handed out before the last one.
+    fn take_begin(&mut self) -> Vec<RunState> {
+        let end = self.path.iter().position(|state| *state == RunState::Terminating);
+        self.path.drain(..end.unwrap_or(self.path.len())).collect()
+    }
 }
 
 impl Progress {
-    /// Returns the changes that this turn decided on. The caller commits them as one submission, and passes them to
-    /// `observe` when they are committed.
+    /// Returns changes that were decided. The caller commits them as one submission. If the turn
+    /// [has more](Self::has_more), it goes on with [`finish_turn`](Self::finish_turn); otherwise it passes everything
+    /// that was committed to `observe`.
     #[must_use]
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
-        let Outbox { added, changes, path, end } = std::mem::take(&mut self.outbox);
-        let mut all = Vec::with_capacity(changes.len() + 2);
-        let mut added = added.into_iter().peekable();
-        while added.peek().is_some() {
-            all.push(Change::ExecutionsAdded {
-                run: self.run.clone(),
-                epoch: self.epoch,
-                executions: added.by_ref().take(limits::EXECUTIONS_PER_CHANGE).collect(),
-                at: now,
-            });
+        let (run, epoch) = (self.run.clone(), self.epoch);
+        let outbox = &mut self.outbox;
+        let mut all = Vec::new();
+        if !outbox.added.is_empty() {
+            let executions = outbox.take_added();
+            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
         }
-        all.extend(changes);
+        if outbox.added.is_empty() {
+            let most = outbox.portion.rows.min(outbox.changes.len());
+            all.extend(outbox.changes.drain(..most));
+        }
+        let is_last = outbox.added.is_empty() && outbox.changes.is_empty();
+        let path = if is_last { std::mem::take(&mut outbox.path) } else { outbox.take_begin() };
         if !path.is_empty() {
-            all.push(Change::RunMoved { run: self.run.clone(), epoch: self.epoch, path, end, at: now });
+            let end = outbox.end.take_if(|_| is_last);
+            let moved = Change::RunMoved { run, epoch, path, end, at: now };
+            all.insert(if is_last { all.len() } else { 0 }, moved);
         }
         all
     }
 
+    /// Returns whether decisions of the last turn are left to make or to commit.
+    pub fn has_more(&self) -> bool {
+        self.is_unfinished || !self.outbox.is_empty()
+    }
+
+    /// Sets the bounds of one submission.
+    #[must_use]
+    pub fn with_portion(mut self, portion: Portion) -> Self {
+        self.outbox.set_portion(portion);
+        self
+    }
+
     pub(super) fn add(&mut self, execution: Execution) {
-        self.outbox.added.push(execution);
+        self.outbox.add_group([execution]);
     }
 
     pub(super) fn emit(&mut self, change: Change) {
-        self.outbox.changes.push(change);
+        self.outbox.changes.push_back(change);
     }
 
     pub(super) fn move_to(&mut self, path: &[RunState]) {

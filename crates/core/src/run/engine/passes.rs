@@ -148,6 +148,11 @@ impl Passes {
         &mut self.get_mut(pass).expect("only open passes are walked").walks[walk]
     }
 
+    /// Returns whether a walk of an open pass has had an attempt.
+    pub(super) fn has_begun(&self, pass: PassIx) -> bool {
+        self.get(pass).is_some_and(|open| open.ran || open.walks.iter().any(|walk| walk.begun))
+    }
+
     pub(super) fn mark_ran(&mut self, pass: PassIx) {
         if let Some(open) = self.get_mut(pass) {
             open.ran = true;

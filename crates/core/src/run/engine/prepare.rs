@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::passes::{At, Walk};
 use super::progress::{Progress, Turn};
-use crate::backend::Params;
+use crate::backend::{Params, params_bytes};
 use crate::expr::Data;
 use crate::ids::{NodeId, sha256_hex};
 use crate::limits;
@@ -35,6 +35,9 @@ impl Progress {
         let plan = Arc::clone(&self.plan);
         let (place, task) = (&plan.steps[at.step], plan.task(at.step));
         let params = place.params.as_ref().map(|template| self.render(template, at, turn)).transpose()?;
+        if let Some(params) = &params {
+            self.count_params(params)?;
+        }
         let params = params.map(Arc::new);
         let limits = match &place.keys {
             None => place.limits.clone(),
@@ -56,6 +59,16 @@ impl Progress {
         let inputs = params.as_deref().unwrap_or(&task.params);
         let cache_key = task.cache.map(|_| cache_key(task, inputs, self.pinned(at)));
         Ok(Prepared { number, params, limits, cache_key })
+    }
+
+    fn count_params(&mut self, params: &Params) -> Result<(), String> {
+        let bytes = self.params_bytes + params_bytes(params);
+        if bytes > limits::PARAMS_OF_RUN_BYTES {
+            let most = limits::PARAMS_OF_RUN_BYTES / 1024 / 1024;
+            return Err(format!("with this step the evaluated params of the run exceed {most} MiB"));
+        }
+        self.params_bytes = bytes;
+        Ok(())
     }
 
     fn render(&mut self, template: &ResolvedTemplate, at: At, turn: &Turn<'_>) -> Result<Params, String> {

@@ -42,6 +42,8 @@ pub struct Turn<'a> {
 pub enum Stop {
     Cancelled,
     TimedOut,
+    /// The store will never accept what was decided.
+    Rejected,
 }
 
 /// The progress of a run. Each part has its own file, and only that file writes the part's fields.
@@ -60,6 +62,10 @@ pub struct Progress {
     pub(super) carried: HashSet<Instance>,
     /// The number of instances that items have created so far.
     pub(super) instances: usize,
+    /// The last turn stopped before its end, because its decisions fill a submission.
+    pub(super) is_unfinished: bool,
+    /// The bytes of all evaluated params so far.
+    pub(super) params_bytes: usize,
     pub(super) passes: Passes,
     pub(super) attempts: Attempts,
     pub(super) failures: Failures,
@@ -85,6 +91,8 @@ impl Progress {
             paused: false,
             carried: HashSet::new(),
             instances: 0,
+            params_bytes: 0,
+            is_unfinished: false,
             attempts: Attempts::default(),
             failures: Failures::default(),
             waves: Waves::default(),
@@ -201,6 +209,12 @@ impl Progress {
         }
     }
 
+    /// Makes the decisions that the last turn left for later. The caller observes nothing until there are none:
+    /// everything that follows from the same facts is decided by those facts alone.
+    pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
+        self.run_to_fixpoint(turn);
+    }
+
     /// Ends the rest of the run.
     pub fn stop(&mut self, stop: Stop, turn: &mut Turn<'_>) {
         self.begin_stop(stop, turn);
@@ -268,7 +282,7 @@ impl Progress {
         let (failed, fail_fast) = (self.failures.any(), self.failures.fail_fast().is_some());
         let (last, error) = match self.stopping {
             Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
-            Some(Stop::TimedOut) => (RunState::Failed, Some(self.stop_reason())),
+            Some(Stop::TimedOut | Stop::Rejected) => (RunState::Failed, Some(self.stop_reason())),
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
@@ -286,6 +300,7 @@ impl Progress {
                 let timeout = self.plan.definition.timeout.unwrap_or_default();
                 format!("the run timed out after {timeout}")
             }
+            Some(Stop::Rejected) => "the store cannot hold the next step of the run".to_owned(),
             Some(Stop::Cancelled) | None => "the run was cancelled".to_owned(),
         }
     }

@@ -14,6 +14,7 @@ use super::history::History;
 use super::outputs::OutputOf;
 use super::passes::{At, EntryEnd};
 use super::progress::{Progress, Stop, Turn};
+use crate::backend::params_bytes;
 use crate::execution::{Execution, State};
 use crate::ids::NodeId;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx, WalkIx};
@@ -28,7 +29,17 @@ pub(super) struct Resume {
     unrecorded: Vec<FinalFailure>,
     ended: Vec<Ended>,
     walks: Vec<(PassIx, WalkIx)>,
+    unopened: Vec<Unopened>,
     passes: Vec<PassIx>,
+}
+
+/// A walk that has had no attempt, of a pass of which other walks have records.
+#[derive(Clone, Copy, Debug)]
+struct Unopened {
+    pass: PassIx,
+    walk: WalkIx,
+    /// Its first leaves were skipped one by one, so it takes part.
+    joined: bool,
 }
 
 /// A recorded failure. Failures count in the order of these fields.
@@ -71,6 +82,8 @@ impl Progress {
         let mut progress =
             Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
+        progress.params_bytes =
+            executions.iter().filter_map(|execution| execution.params.as_deref()).map(params_bytes).sum();
         progress.paused = run.live.paused_at.is_some();
         let tried = history.attempts.values().flatten().filter(|execution| !execution.is_cached());
         if let Some(last) = tried.filter_map(|execution| ended_at(&execution.state)).max() {
@@ -144,6 +157,7 @@ impl Progress {
         for failure in resume.unrecorded {
             self.record_failure(failure, turn);
         }
+        self.open_rest(resume.unopened, turn);
         self.attempts.add_ended(resume.ended);
         self.follow_ends(resume.walks, turn);
         self.passes.add_due(resume.passes);
@@ -153,6 +167,20 @@ impl Progress {
         let over = self.pending_over(|active| reach(active.node?).fails(active.patience.is_some()));
         self.give_up(over, turn);
         self.run_to_fixpoint(turn);
+    }
+
+    /// Begins or skips the walks that the former owner did not get to. This comes before the consequences of anything
+    /// that has ended since.
+    fn open_rest(&mut self, walks: Vec<Unopened>, turn: &mut Turn<'_>) {
+        for Unopened { pass, walk, joined } in walks {
+            let began = if joined || self.passes.has_begun(pass) { Ok(()) } else { self.pass_runs(pass) };
+            // A walk without a record waits for room, if its pass has bounds.
+            let waits = joined || self.is_bounded(pass);
+            match began.and_then(|()| if waits { Ok(()) } else { self.joins(pass, walk, turn) }) {
+                Ok(()) => self.advance(pass, walk, turn),
+                Err(reason) => self.skip_walk(pass, walk, &reason, turn),
+            }
+        }
     }
 
     fn restore_pass(&mut self, pass: PassIx, history: &History<'_>) {
@@ -199,15 +227,21 @@ impl Progress {
 
     fn restore_walk(&mut self, pass: PassIx, walk: WalkIx, history: &History<'_>) {
         let plan = Arc::clone(&self.plan);
+        let mut joined = false;
         for step in plan.entry_of(pass).steps() {
             let at = At { pass, walk, step };
             if self.is_carried(at) {
                 self.passes.mark_ran(pass);
             } else {
                 let Some(attempts) = history.attempts.get(&self.instance(at)) else {
-                    self.resume.walks.push((pass, walk));
+                    if self.passes.walk(pass, walk).begun {
+                        self.resume.walks.push((pass, walk));
+                    } else {
+                        self.resume.unopened.push(Unopened { pass, walk, joined });
+                    }
                     return;
                 };
+                joined = true;
                 self.restore_counts(at, attempts);
                 match self.restore_instance(&plan, at, attempts, history) {
                     Recorded::Open => return,

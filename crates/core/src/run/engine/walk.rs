@@ -18,13 +18,15 @@ impl Progress {
     pub(super) fn run_to_fixpoint(&mut self, turn: &mut Turn<'_>) {
         let pausing = self.waves.take_pausing();
         self.passes.add_due(pausing);
-        loop {
+        // Decisions of a complete portion are committed before the next ones are made, so that they take no memory.
+        while !self.outbox.is_full() {
             if let Some(pass) = self.next_due(turn) {
                 self.decide(pass, turn);
             } else if !self.sweep_line(turn) && !self.use_room(turn) {
                 break;
             }
         }
+        self.is_unfinished = self.outbox.is_full();
         self.finish();
     }
 
@@ -48,15 +50,15 @@ impl Progress {
             Err(error) => return self.fail_pass(pass, error, turn),
         };
         self.waves.begin(self.wave(pass));
+        // Walks that wait for room leave no record. The others do: so they are committed together.
+        self.outbox.set_group(self.is_bounded(pass));
         for walk in self.passes.open(pass, open) {
             match self.joins(pass, walk, turn) {
                 Ok(()) => self.advance(pass, walk, turn),
-                Err(reason) => {
-                    self.skip_leaves(pass, walk, &reason, turn);
-                    self.walk_ended(pass, walk);
-                }
+                Err(reason) => self.skip_walk(pass, walk, &reason, turn),
             }
         }
+        self.outbox.set_group(false);
     }
 
     /// Returns the walks of a pass that begins: one for each node, one for each item, or a single one.
@@ -90,7 +92,7 @@ impl Progress {
     }
 
     /// Returns `Ok` if a node takes part in a pass that begins; else the reason why it does not.
-    fn joins(&self, pass: PassIx, walk: WalkIx, turn: &Turn<'_>) -> Result<(), String> {
+    pub(super) fn joins(&self, pass: PassIx, walk: WalkIx, turn: &Turn<'_>) -> Result<(), String> {
         let Some(node) = self.passes.walk(pass, walk).node else { return Ok(()) };
         if self.condition(pass) == Some(Condition::OnFailure) {
             if self.plan.definition.rollout.is_some() {
@@ -211,10 +213,16 @@ impl Progress {
     }
 
     fn record(&mut self, at: At, attempt: Prepared, state: State, turn: &mut Turn<'_>) -> ExecutionId {
-        let id = ExecutionId(turn.dice.uuid_at(turn.now));
+        let execution = self.execution(at, attempt, state, turn);
+        let id = execution.id;
+        self.add(execution);
+        id
+    }
+
+    fn execution(&self, at: At, attempt: Prepared, state: State, turn: &mut Turn<'_>) -> Execution {
         let Prepared { number, params, limits, cache_key } = attempt;
-        self.add(Execution {
-            id,
+        Execution {
+            id: ExecutionId(turn.dice.uuid_at(turn.now)),
             of: Origin::Step {
                 run: self.run.clone(),
                 step: at.step.0,
@@ -229,26 +237,26 @@ impl Progress {
             failed_for_good: None,
             created_at: turn.now,
             state,
-        });
-        id
+        }
     }
 
     fn skip_pass(&mut self, pass: PassIx, reason: &str, turn: &mut Turn<'_>) {
         let open = self.plain_walks_of(pass);
         for walk in self.passes.open(pass, open) {
-            self.skip_leaves(pass, walk, reason, turn);
-            self.walk_ended(pass, walk);
+            self.skip_walk(pass, walk, reason, turn);
         }
     }
 
-    fn skip_leaves(&mut self, pass: PassIx, walk: WalkIx, reason: &str, turn: &mut Turn<'_>) {
-        for step in self.plan.entry_of(pass).steps() {
-            let at = At { pass, walk, step };
-            if !self.is_carried(at) {
-                let state = State::Skipped { reason: reason.to_owned(), at: turn.now };
-                self.record(at, Prepared::first(), state, turn);
-            }
-        }
+    /// Skips all leaves of a walk. Their records are committed together: a walk with a record has begun.
+    pub(super) fn skip_walk(&mut self, pass: PassIx, walk: WalkIx, reason: &str, turn: &mut Turn<'_>) {
+        let steps = self.plan.entry_of(pass).steps().map(|step| At { pass, walk, step });
+        let skipped = steps.filter(|at| !self.is_carried(*at)).map(|at| {
+            let state = State::Skipped { reason: reason.to_owned(), at: turn.now };
+            self.execution(at, Prepared::first(), state, turn)
+        });
+        let skipped: Vec<Execution> = skipped.collect();
+        self.outbox.add_group(skipped);
+        self.walk_ended(pass, walk);
     }
 
     /// Ends a walk. With its last walk the pass ends, and the passes that waited for it become due.

@@ -68,6 +68,8 @@ struct Habits {
     dies: u64,
     deaf: u64,
     races: u64,
+    /// How many executions one submission holds.
+    portion: Option<usize>,
     /// The step at which the run is stopped.
     stops_at: Option<(usize, Stop)>,
 }
@@ -85,6 +87,7 @@ impl Habits {
             dies: [0, 2, 6][number(dice, 3)],
             deaf: [0, 0, 3][number(dice, 3)],
             races: [0, 0, 12][number(dice, 3)],
+            portion: [None, Some(1), Some(2), Some(5)][number(dice, 4)],
             stops_at: (dice.below(8) == 0).then(|| (number(dice, 12), stop)),
         }
     }
@@ -194,6 +197,9 @@ impl<'a> Story<'a> {
         }
         world.keeps_results = true;
         let habits = Habits::random(&mut dice);
+        if let Some(rows) = habits.portion {
+            world.set_portion(engine::Portion { rows, bytes: usize::MAX });
+        }
         let (ids, lines, seen) = (Vec::new(), Vec::new(), Counts::default());
         Self { case, world, tables, ids, keys, dice, habits, lines, seen }
     }
