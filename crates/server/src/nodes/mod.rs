@@ -3,6 +3,8 @@
 mod delete;
 mod heartbeat;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 pub use delete::Force;
 pub(crate) use delete::delete;

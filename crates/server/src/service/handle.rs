@@ -22,8 +22,9 @@ impl Service {
         Self { parts }
     }
 
+    /// Returns the store for the reads of users.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.parts.store
+        &self.parts.views
     }
 
     pub(crate) async fn figures(&self) -> String {

@@ -166,6 +166,7 @@ async fn base(
         last_sign: LastSign::default(),
         level,
         heavy: HeavyWork::default(),
+        views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,
         replica: following,
         closing,

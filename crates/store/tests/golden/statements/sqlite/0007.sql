@@ -1,5 +1,5 @@
 DELETE FROM cached WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)
-DELETE FROM events WHERE seq < ?1
+DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq <= ?1 ORDER BY seq LIMIT ?2)
 DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) RETURNING status
 DELETE FROM holds WHERE node = ?1
 DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses WHERE until <= ?1 ORDER BY until LIMIT ?2)
@@ -60,7 +60,6 @@ SELECT id, status, not_before, token, lease_node, session, granted_at, stop, sta
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE id = (SELECT c.execution FROM cached c JOIN executions e ON e.id = c.execution WHERE c.cluster = ?1 AND c.cache_key = ?2 ORDER BY c.finished_at DESC, c.execution DESC LIMIT 1)
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE id = ?1
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE lease_node = ?1 AND status <= 2 AND status >= 1
-SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE lease_node = ?1 AND status <= 2 AND status >= 1 ORDER BY id
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE run = ?1 AND coalesce(pinned, lease_node) = ?2 AND step = ?3 AND status IN (0, 2) ORDER BY id LIMIT 1 OFFSET 0
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE run = ?1 ORDER BY id
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE run = ?1 ORDER BY id LIMIT 1 OFFSET 0
@@ -74,6 +73,7 @@ SELECT node, session, cluster, hostname, at FROM tombstones ORDER BY node, at, s
 SELECT node, session, cluster, hostname, at FROM tombstones WHERE node = ?1 ORDER BY node, at, session
 SELECT node, session, seen_at FROM presence ORDER BY node
 SELECT node, session, status, draining, registered_at, seen_at FROM presence WHERE node = ?1
+SELECT node, session, status, draining, registered_at, seen_at FROM presence WHERE status <> ?1 AND seen_at < ?2 ORDER BY node
 SELECT number, checksum, works_since, program FROM migrations
 SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o ORDER BY execution, start_byte
 SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o WHERE execution = ?1 AND start_byte >= coalesce((SELECT max(start_byte) FROM output WHERE execution = ?1 AND start_byte <= ?2), 0) AND start_byte + octet_length(text) > ?2 ORDER BY start_byte LIMIT ?3
@@ -82,7 +82,6 @@ SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cl
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node ORDER BY n.hostname, n.id
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node WHERE n.cluster = ?1 ORDER BY n.hostname, n.id
 SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node WHERE n.id = ?1
-SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node WHERE p.status <> ?1 AND p.seen_at < ?2 ORDER BY n.hostname, n.id
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = ?1 AND r.state IN (6) AND r.job = ?2 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
@@ -108,4 +107,4 @@ UPDATE nodes SET problems = ?2 WHERE id = ?1
 UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2
 UPDATE presence SET status = ?2, draining = ?3 WHERE node = ?1
 UPDATE runs SET state = ?2, started_at = ?3, finished_at = ?4, partial = ?5, error = ?6, cancel_requested_at = ?7, paused_at = ?8, admitted_at = ?9, owner = ?10, epoch = ?11 WHERE id = ?1
-WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) SELECT coalesce(min(seq) FILTER (WHERE at >= ?1), max(seq) + 1) FROM front
+WITH distances (distance) AS (VALUES (0), (1), (2), (4), (8), (16), (32), (64), (128), (256), (512), (1024), (2048), (4096), (8192), (16384), (32768), (65536), (131072), (262144), (524288), (1048576), (2097152), (4194304), (8388608), (16777216), (33554432), (67108864), (134217728), (268435456), (536870912), (1073741824), (2147483648), (4294967296), (8589934592), (17179869184), (34359738368), (68719476736), (137438953472), (274877906944), (549755813888), (1099511627776), (2199023255552), (4398046511104), (8796093022208), (17592186044416), (35184372088832), (70368744177664), (140737488355328)), first AS (SELECT min(seq) AS seq FROM events) SELECT e.seq FROM first CROSS JOIN distances JOIN events e ON e.seq = first.seq + distance WHERE e.at < ?1 ORDER BY e.seq DESC LIMIT 1
