@@ -78,7 +78,7 @@ impl Write {
     }
 
     pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
-        arrays(rows.iter(), self.columns.iter().copied())
+        arrays(&rows.iter(), self.columns.iter().copied())
     }
 
     /// Sets columns of the rows with the same value in the first column.
@@ -99,7 +99,7 @@ impl Write {
 pub(super) type Args<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
 pub(super) fn arrays<'a, R: Columns + 'a>(
-    rows: impl Iterator<Item = &'a R> + Clone,
+    rows: &(impl Iterator<Item = &'a R> + Clone),
     columns: impl Iterator<Item = usize>,
 ) -> Args<'a> {
     let array = |column| -> Vec<Arg<'a>> { rows.clone().map(|row| Arg(row.value(column))).collect() };

@@ -1,10 +1,11 @@
 //! Owns the connections that read. They see only committed state and never block the writer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::limits;
-use rusqlite::{Connection, InterruptHandle};
+use rusqlite::Connection;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -20,6 +21,9 @@ const OWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Snapshots at once: each takes as long as its receiver.
 const SNAPSHOTS: usize = 2;
 
+/// A query looks after this many steps of SQLite's machine whether somebody still waits for it: some 0.1 ms.
+const LOOK_EVERY: i32 = 10_000;
+
 /// The connections for one purpose. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
@@ -33,29 +37,13 @@ pub(crate) struct Readers {
     most: Option<Duration>,
 }
 
-/// Interrupts a query unless it has ended: nobody waits for its result.
+/// Ends a query when it is dropped: nobody waits for its result.
 #[derive(Default)]
-struct Interrupt(Arc<Mutex<Stage>>);
+struct Wanted(Arc<AtomicBool>);
 
-#[derive(Default)]
-enum Stage {
-    #[default]
-    Waiting,
-    Running(InterruptHandle),
-    Ended,
-}
-
-impl Interrupt {
-    fn set(&self, stage: Stage) -> Stage {
-        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), stage)
-    }
-}
-
-impl Drop for Interrupt {
+impl Drop for Wanted {
     fn drop(&mut self) {
-        if let Stage::Running(query) = self.set(Stage::Ended) {
-            query.interrupt();
-        }
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -92,24 +80,19 @@ impl Readers {
         let permit = permit.map_err(|_| self.files.is_closed())?;
         let idle = Arc::clone(&self.idle);
         let files = Arc::clone(&self.files);
-        let interrupt = Interrupt::default();
-        let stage = Interrupt(Arc::clone(&interrupt.0));
+        let wanted = Wanted::default();
+        let is_unwanted = Arc::clone(&wanted.0);
         let read = move || {
             let _permit = permit;
             let popped = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let connection = match popped {
+            let mut connection = match popped {
                 Some(connection) => connection,
                 None => connect::reader(files.path()).map_err(|failure| files.explain(failure))?,
             };
-            if matches!(stage.set(Stage::Running(connection.get_interrupt_handle())), Stage::Ended) {
-                return Err(interrupted());
-            }
-            let answer = query(&connection);
-            let is_interrupted = matches!(stage.set(Stage::Ended), Stage::Ended);
-            if is_interrupted {
-                return Err(interrupted());
-            }
-            let answer = answer.map_err(|failure| files.explain(failure))?;
+            let explain = |failure| files.explain(failure);
+            let look = move || is_unwanted.load(Ordering::Relaxed);
+            connection.progress_handler(LOOK_EVERY, Some(look)).map_err(|error| explain(error.into()))?;
+            let answer = query(&connection).map_err(explain)?;
             idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
             Ok(answer)
         };
@@ -131,10 +114,6 @@ impl Readers {
         drop(waited);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
-}
-
-fn interrupted() -> Error {
-    Error::Unavailable("a query was ended: nobody waits for it".to_owned())
 }
 
 #[cfg(test)]
