@@ -262,7 +262,11 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
             let mut ends = entry.after.iter().map(|before| end(plan, *before, attempts));
             match entry.condition {
                 Some(Condition::Always) => true,
-                Some(Condition::OnFailure) => ends.any(|end| end == End::Failed),
+                // A dependency that was skipped because of a failure counts as well.
+                Some(Condition::OnFailure) => {
+                    let has_failures = last(attempts.iter().copied()).into_values().any(is_failed);
+                    ends.any(|end| end == End::Failed || (end == End::Skipped && has_failures))
+                }
                 Some(Condition::OnSuccess) | None => ends.all(|end| end == End::Succeeded),
             }
         }

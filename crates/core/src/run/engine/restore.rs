@@ -206,6 +206,7 @@ impl Progress {
             if recorded || began {
                 self.restore_walk(pass, walk, history);
             } else {
+                self.passes.mark_skipped(pass);
                 self.walk_ended(pass, walk);
             }
         }
@@ -220,7 +221,7 @@ impl Progress {
                 self.count_failures();
                 self.pass_runs(pass).is_ok()
             }
-            // It is not known yet whether fail-fast was triggered; it makes no difference to passes that depend on this one.
+            // It is not known yet whether fail-fast was triggered. A pass without a record does not depend on it.
             Shape::Graph => self.condition_holds(pass).is_ok(),
         }
     }
@@ -231,7 +232,7 @@ impl Progress {
         for step in plan.entry_of(pass).steps() {
             let at = At { pass, walk, step };
             if self.is_carried(at) {
-                self.passes.mark_ran(pass);
+                self.passes.mark_reused(pass);
             } else {
                 let Some(attempts) = history.attempts.get(&self.instance(at)) else {
                     if self.passes.walk(pass, walk).begun {
@@ -294,8 +295,9 @@ impl Progress {
             }
             State::Skipped { at: time, .. } | State::Cancelled { lease: None, at: time, .. } => {
                 // It was never sent: the attempt before it counts.
-                if let Some(former) = before.last() {
-                    self.restore_failure(at, former.id, recorded, End::Withdrawn, *time);
+                match before.last() {
+                    Some(former) => self.restore_failure(at, former.id, recorded, End::Withdrawn, *time),
+                    None => self.passes.mark_skipped(at.pass),
                 }
             }
             State::Failed { lease: None, at: time, .. } => {

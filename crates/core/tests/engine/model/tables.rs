@@ -44,6 +44,8 @@ pub(crate) enum Fate {
     Succeeded,
     Failed,
     Skipped,
+    /// Of a whole task: it would have run if nothing had failed.
+    SkippedAfterFailure,
     /// The run was stopped before the instance had a result.
     Stopped,
 }
@@ -595,10 +597,9 @@ impl<'a> Tables<'a> {
                 }
                 // A task begins when there is capacity for one of its instances.
                 Ok(()) => continue,
-                // A task without items succeeds at once; there is nothing to skip.
-                Err(_) if self.goes_over_items(self.parts[part].entry) && self.is_whole(part) => {
-                    self.begin(part);
-                }
+                // A task without items succeeds at once, and so does a task of a graph that was carried over as a whole:
+                // there is nothing to skip.
+                Err(_) if self.is_whole(part) && self.is_done(part) => self.begin(part),
                 Err(why) => self.skip_part(part, why),
             }
             return true;
