@@ -15,7 +15,7 @@ use super::prune::prune;
 use super::{Server, StartError, hostname};
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::cluster::{CommonLevel, LastSign, Membership};
+use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::http;
@@ -103,7 +103,7 @@ async fn base(
     let chance = Chance::new(surroundings.seed);
     let clock = Clock::new(surroundings.wall);
     if is_copied.is_none() {
-        clock.set_by(store.as_ref()).await?;
+        clock.begin(store.as_ref(), heartbeat_pause(&settings)).await?;
     }
     let server = ServerId(chance.dice().uuid_at(clock.now()));
     let metrics = Metrics::new();
