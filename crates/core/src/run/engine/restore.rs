@@ -320,15 +320,20 @@ impl Progress {
     }
 
     fn restore_active(&mut self, at: At, execution: &Execution, resent: bool) {
-        let (leased, not_before) = match execution.state {
-            State::Pending { not_before } => (false, not_before),
-            _ => (true, None),
+        let not_before = match execution.state {
+            State::Pending { not_before } => not_before,
+            _ => None,
         };
+        let lease = execution.state.lease().map(|lease| lease.token);
         let node = self.pinned(at);
         let patience = (resent && node.is_some()).then(|| execution.created_at + self.patience(at.step));
         // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
-        self.attempts.add(execution.id, Active { at, node, leased, patience, not_before, unfit_since });
+        self.attempts
+            .add(execution.id, Active { at, node, lease, due: None, patience, not_before, unfit_since });
+        if let State::Running { started_at, .. } = execution.state {
+            self.note_start(execution.id, started_at);
+        }
     }
 
     /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.
