@@ -109,6 +109,9 @@ pub const RETRIES: u32 = 100;
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
 pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
 pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
+/// How long after a task's timeout its agent may report the end, in seconds; then the attempt is lost. Over the slowest
+/// accepted line an agent needs this long to deliver all output that it may keep.
+pub const REPORT_GRACE_S: u64 = (UNSENT_BYTES / MESSAGE_BYTES_PER_S) as u64;
 /// The timeout of a whole run, if it has one: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
 /// The default for how long a placed task waits while no node fits it, in seconds.

@@ -94,8 +94,9 @@ async fn until_decided<F: Future<Output = Result<(), Error>>>(
 }
 
 async fn cancel_run(cluster: &Cluster, run: &RunId) {
-    cluster.world.log(format_args!("{run} will be cancelled"));
-    let cancel = |service: Service, run: RunId| async move { service.cancel(&SIM, &run).await };
+    let force = if cluster.world.below(3) == 0 { Force::On } else { Force::Off };
+    cluster.world.log(format_args!("{run} will be cancelled, force {force:?}"));
+    let cancel = |service: Service, run: RunId| async move { service.cancel(&SIM, &run, force).await };
     if until_decided(cluster, run, 20, cancel).await {
         cluster.world.truth(|truth| truth.counts.cancels += 1);
     }

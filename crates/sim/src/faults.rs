@@ -60,10 +60,15 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
             5 if kinds.weather => change_weather(cluster),
             6 | 7 if kinds.store => trouble_store(cluster, last(15)),
             8 if kinds.clocks && world.below(2) == 0 => {
-                let by_us = i64::try_from(world.below(40_000_000)).unwrap_or(0) - 20_000_000;
+                let by_us = jump_us(&world);
                 world.truth(|truth| truth.counts.clock_jumps += 1);
-                world.log(format_args!("the clock of {host} jumps by {by_us} µs"));
-                cluster.clock(host).jump(by_us);
+                if world.below(3) == 0 {
+                    world.log(format_args!("the clock of the store jumps by {by_us} µs"));
+                    cluster.store_clock.jump(by_us);
+                } else {
+                    world.log(format_args!("the clock of {host} jumps by {by_us} µs"));
+                    cluster.clock(host).jump(by_us);
+                }
             }
             8 if kinds.drains => {
                 let number = world.index(cluster.shape.agents);
@@ -82,12 +87,18 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
     }
 }
 
+/// Draws a jump: by seconds, or by hours.
+pub(crate) fn jump_us(world: &World) -> i64 {
+    let most_us = if world.below(2) == 0 { 20_000_000 } else { 3 * 3_600_000_000 };
+    i64::try_from(world.below(2 * most_us)).unwrap_or(0) - i64::try_from(most_us).unwrap_or(0)
+}
+
+/// Ends all faults, except that the clocks stay wrong: nothing may depend on them.
 pub(crate) fn heal(cluster: &Cluster) {
     cluster.world.log(format_args!("everything heals"));
     cluster.network.set_weather(NetworkFaults::default());
     cluster.network.unblock_all();
     cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
-    cluster.set_clocks_right();
 }
 
 fn server(world: &World, cluster: &Cluster) -> HostId {

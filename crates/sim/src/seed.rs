@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::check::{Checker, Evidence, Violation, check};
 use crate::client;
 use crate::cluster::{Cluster, Shape};
+use crate::detection;
 use crate::faults::{self, Kinds};
 use crate::truth::Counts;
 use crate::world::World;
@@ -34,6 +35,8 @@ pub enum Broken {
     FeedGap,
     /// Results on an agent's disk do not survive its crash.
     LostOutbox,
+    /// Heartbeats are recorded with a time in the future.
+    LastingHeartbeats,
 }
 
 /// The parameters of a simulation.
@@ -153,6 +156,9 @@ async fn simulate(setup: Setup) -> Outcome {
     faults::heal(&cluster);
     let healed = Instant::now();
     let mut violations = Vec::new();
+    if kinds.clocks {
+        violations.extend(detection::check(&cluster).await);
+    }
     loop {
         let open = cluster.memory.open_runs().await.expect("the memory store does not fail");
         if open.is_empty() && clients.iter().all(|client| client.is_finished()) {

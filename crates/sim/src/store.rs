@@ -15,13 +15,17 @@ use downbeat_core::work::Parent;
 use downbeat_store::{
     Committed, DirectWrites, Error, EventFilter, Events, Executions, Hint, MemoryStore, Runs, Store, Wrapper,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::broadcast;
 
+use crate::clock::HostClock;
 use crate::gate::Gate;
 use crate::seed::Broken;
 use crate::truth::Renewal;
 use crate::world::{HostId, World};
+
+/// How far in the future the heartbeats of [`Broken::LastingHeartbeats`] are.
+const LASTING: SignedDuration = SignedDuration::from_hours(1);
 
 /// The store's current faults, for all servers.
 #[derive(Debug, Default)]
@@ -74,8 +78,8 @@ impl Notifier {
 pub(crate) struct ServerStore {
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) hints: broadcast::Sender<Hint>,
-    /// True if several servers may share the store, which then has its own clock.
-    pub(crate) is_shared: bool,
+    /// The store's clock, if several servers may share it.
+    pub(crate) clock: Option<HostClock>,
     pub(crate) inner: Arc<MemoryStore>,
     pub(crate) world: Arc<World>,
     pub(crate) health: Arc<Health>,
@@ -114,7 +118,8 @@ impl ServerStore {
             Some(Broken::NoFencing) => Some(self.without_fencing(changes).await?),
             Some(Broken::NoEpochGuard) => Some(self.without_epochs(changes).await?),
             Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
-            Some(Broken::LostCommit | Broken::FeedGap | Broken::LostOutbox) | None => None,
+            Some(Broken::LostCommit | Broken::FeedGap | Broken::LostOutbox | Broken::LastingHeartbeats)
+            | None => None,
         };
         let changes = rewritten.as_deref().unwrap_or(changes);
         let committed = self.inner.commit(server, changes).await?;
@@ -277,7 +282,7 @@ impl Wrapper for ServerStore {
     }
 
     fn is_shared(&self) -> bool {
-        self.is_shared
+        self.clock.is_some()
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {
@@ -286,7 +291,7 @@ impl Wrapper for ServerStore {
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
         self.send_request().await?;
-        let now = self.is_shared.then(|| self.world.now());
+        let now = self.clock.as_ref().map(HostClock::now);
         self.travel().await?;
         Ok(now)
     }
@@ -309,11 +314,14 @@ impl Wrapper for ServerStore {
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let sent = self.world.now();
+        let at = if self.broken == Some(Broken::LastingHeartbeats) { at + LASTING } else { at };
         let effect = async {
             let current = self.inner.touch_nodes(seen, at).await?;
             let now = self.world.now();
             for ((node, _), _) in seen.iter().zip(&current).filter(|(_, current)| **current) {
-                self.world.truth(|truth| truth.renewals.push(Renewal { node: *node, at, applied: now }));
+                self.world
+                    .truth(|truth| truth.renewals.push(Renewal { node: *node, at: sent, applied: now }));
             }
             Ok(current)
         };

@@ -43,7 +43,7 @@ pub(crate) struct Recorded {
     pub(crate) at: Timestamp,
 }
 
-/// A recorded heartbeat: all leases of the node last until one lease term after `at`.
+/// A recorded heartbeat, in true time: all leases of the node last until one lease term after `at`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renewal {
     pub(crate) node: NodeId,

@@ -19,6 +19,7 @@ use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, waits};
 use crate::error::Error;
+use crate::nodes::Force;
 use crate::service::{Redo, Retry, Service, Submit};
 
 /// How many failed executions a run without results names with their node.
@@ -237,19 +238,32 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQue
     Ok(Json(Shown::Whole(shown)))
 }
 
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CancelQuery {
+    /// `1` or `true` ends the run without waiting for its agents.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    force: Flag,
+}
+
 /// Cancels a run
 ///
-/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after.
+/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after. With `force` the run does
+/// not wait for its agents: running executions are `lost` at once, although their work may still run
 #[utoipa::path(
-    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs",
+    params(("id" = String, Path, description = "The run's id"), CancelQuery),
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
 )]
 pub(super) async fn cancel(
     Api(service, caller): Api,
     id: Id,
-    _: Query<Nothing>,
+    query: Query<CancelQuery>,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
-    service.cancel(&caller, &id.run()).await?;
+    let force = if query.force.is_on() { Force::On } else { Force::Off };
+    service.cancel(&caller, &id.run(), force).await?;
     let run = service.run(&caller, &id.run()).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
 }

@@ -33,8 +33,6 @@ pub(crate) struct Evidence {
     pub(crate) slots: u32,
     pub(crate) lease_ttl: Duration,
     pub(crate) stale_after: Duration,
-    /// True if the servers use the store's clock, which is correct.
-    pub(crate) is_shared: bool,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
 }
 
@@ -66,8 +64,15 @@ impl Tables {
     }
 }
 
-/// The largest error of a server's estimate of the store's clock: half of the slowest response that it accepts.
-pub(super) const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(250);
+/// How far the clocks of two servers may differ.
+const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(500);
+
+/// Returns the true time that must pass before servers conclude that `duration` has passed. Their clock gains at most
+/// one part in a hundred on the true time.
+pub(super) fn at_least(duration: Duration) -> SignedDuration {
+    let duration = SignedDuration::try_from(duration).expect("durations are short");
+    duration - duration / 100 - CLOCK_DOUBT
+}
 
 impl Evidence {
     /// Returns the true time at which an event was committed.
@@ -120,7 +125,6 @@ impl Evidence {
             slots: cluster.shape.slots,
             lease_ttl: cluster.shape.lease_ttl(),
             stale_after: cluster.shape.stale_after(),
-            is_shared: cluster.shape.is_shared,
             hosts: (0..cluster.shape.agents)
                 .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))
                 .collect(),

@@ -39,6 +39,8 @@ pub enum Checker {
     Limits,
     /// A node that is alive is never given to another installation.
     Nodes,
+    /// A node that is gone goes offline in time, and its leases end in time.
+    Detection,
     /// Only leased work ran, and work that must not overlap did not.
     Work,
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use downbeat_core::Change;
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
-use jiff::SignedDuration;
 
-use super::evidence::{CLOCK_DOUBT, Evidence};
+use super::evidence::{Evidence, at_least};
 use super::{Checker, Findings};
 
 /// The installation that owns a node.
@@ -19,12 +18,7 @@ struct Owner {
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Nodes);
-    if !evidence.is_shared {
-        // The server uses its own clock here, which may jump.
-        return findings;
-    }
-    let stale_after =
-        SignedDuration::try_from(evidence.stale_after).expect("durations are short") - CLOCK_DOUBT;
+    let stale_after = at_least(evidence.stale_after);
     let mut owners: BTreeMap<NodeId, Owner> = BTreeMap::new();
     for event in &evidence.events {
         let Some(at) = evidence.committed_at(event) else { continue };

@@ -37,6 +37,11 @@ fn a_feed_with_gaps_is_found() {
 }
 
 #[test]
+fn nodes_that_never_go_offline_are_found() {
+    found_by(Broken::LastingHeartbeats, Checker::Detection);
+}
+
+#[test]
 fn an_outbox_that_does_not_survive_is_found() {
     found_by(Broken::LostOutbox, Checker::Results);
 }
