@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
@@ -305,8 +306,8 @@ impl Wrapper for ServerStore {
         result
     }
 
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
-        let mut events = self.read(self.inner.events(filter, limit)).await?;
+    async fn events(&self, filter: &EventFilter, portion: Portion) -> Result<Vec<Event>, Error> {
+        let mut events = self.read(self.inner.events(filter, portion)).await?;
         if self.broken == Some(Broken::FeedGap) {
             events.retain(|event| event.seq % 17 != 0);
         }

@@ -16,6 +16,7 @@ mod reasons;
 mod schemas;
 mod slots;
 mod stray;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod turns;

@@ -9,7 +9,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
-use downbeat_core::{Change, Event, Timestamp};
+use downbeat_core::{Change, Event, Portion, Timestamp};
 use downbeat_store::{
     EventFilter, Events, ExecutionFilter, Executions, MemoryStore, Nodes, Page, RunFilter, Runs,
 };
@@ -89,7 +89,8 @@ impl Evidence {
 
     pub(crate) async fn gather(cluster: &Cluster, broken: Option<Broken>) -> Self {
         let store = &cluster.memory;
-        let mut events = store.events(&EventFilter::default(), u32::MAX).await.expect(NEVER_FAILS);
+        let mut events =
+            store.events(&EventFilter::default(), Portion::of_rows(usize::MAX)).await.expect(NEVER_FAILS);
         if broken == Some(Broken::FeedGap) {
             events.retain(|event| event.seq % 17 != 0);
         }
