@@ -19,6 +19,7 @@ mod stray;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod usage;
 mod uses;
 
 pub(crate) use board::{Board, Parking};
