@@ -79,6 +79,14 @@ pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
 pub const LARGE_MESSAGES_BYTES: usize = 256 * 1024 * 1024;
 pub const LARGE_MESSAGES_PER_CONNECTION_BYTES: usize = 24 * 1024 * 1024;
 pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
+/// The smallest response that is compressed: below it, the headers outweigh the gain.
+pub const COMPRESSED_LEAST_BYTES: u64 = 1024;
+/// Changes of one commit, for a request that changes many runs or nodes: others need not wait for all of them.
+pub const CHANGES_PER_COMMIT: usize = 1_000;
+/// Runs that one request retries: each is a new run with its own plan.
+pub const RETRIES_AT_ONCE: u32 = 100;
+/// Runs or nodes that the response to such a request names.
+pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
@@ -210,5 +218,7 @@ pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// Failed executions of a run that are grouped by like errors: each needs a read of its output.
+pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;

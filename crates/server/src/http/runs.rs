@@ -78,7 +78,7 @@ fn created(is_new: bool, shown: Run) -> Response {
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
 }
 
-fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
     let key =
@@ -158,11 +158,7 @@ pub(super) struct ListQuery {
 )]
 pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
-    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
-    let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
-        Some(status) => Some(status.states().collect::<Vec<_>>()),
-        None => RunState::parse(word).map(|state| vec![state]),
-    })?;
+    let states = states(query.status.as_deref())?;
     let cluster = match &query.cluster {
         Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
@@ -174,7 +170,7 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
     let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
     let filter = RunFilter {
         cluster,
-        states: states.concat(),
+        states,
         job,
         by,
         paused: paused.map(Flag::is_on),
@@ -190,6 +186,16 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         row.pending_reason = reasons.remove(&run.id);
         row
     })))
+}
+
+/// Returns the states that comma-separated statuses and states mean.
+pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
+    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
+    let states = words("status", text, known, |word| match RunStatus::parse(word) {
+        Some(status) => Some(status.states().collect::<Vec<_>>()),
+        None => RunState::parse(word).map(|state| vec![state]),
+    })?;
+    Ok(states.concat())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -340,19 +346,24 @@ pub(super) async fn retry(
         };
         read.map_err(malformed)?.unwrap_or_default()
     };
-    let redo = match (request.failed_only, request.from) {
-        (false, None) => Redo::Failed,
-        (true, None) => Redo::FailedNodes,
-        (false, Some(task)) => Redo::From(task),
-        (true, Some(_)) => {
-            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
-            return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
-        }
-    };
+    let redo = redo(request.failed_only, request.from)?;
     let run = id.run();
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
+}
+
+/// Returns the part of a run that a request repeats.
+pub(super) fn redo(failed_only: bool, from: Option<String>) -> HttpResult<Redo> {
+    match (failed_only, from) {
+        (false, None) => Ok(Redo::Failed),
+        (true, None) => Ok(Redo::FailedNodes),
+        (false, Some(task)) => Ok(Redo::From(task)),
+        (true, Some(_)) => {
+            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
+            Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail))
+        }
+    }
 }
 
 /// Shows the plan of a run

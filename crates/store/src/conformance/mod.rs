@@ -63,6 +63,7 @@ macro_rules! conformance_suite {
             admission {
                 a_run_is_paused_and_resumed_until_it_ends
                 a_full_queue_takes_no_more
+                a_cluster_takes_no_more_open_runs_than_it_may
                 a_run_is_let_in_once_by_its_owner_while_it_waits
                 no_more_runs_are_admitted_than_may_be_active
                 a_run_that_is_paused_or_to_be_cancelled_is_not_let_in
