@@ -34,6 +34,43 @@ pub enum Broken {
     FeedGap,
     /// Results on an agent's disk do not survive its crash.
     LostOutbox,
+    /// The end of a run is acknowledged but not recorded.
+    LostEnd,
+    /// A result is acknowledged to the server, which acts on it, but it is not recorded.
+    LostResult,
+    /// Leases end earlier than agents are told.
+    ShortLeases,
+    /// Nodes are taken for silent too early.
+    EarlySilence,
+    /// Exclusive runs are admitted without holding their nodes.
+    NoHolds,
+    /// Servers ignore the limit of concurrent runs.
+    NoRunLimit,
+    /// Agents offer more slots than their hosts have.
+    TooManySlots,
+    /// Work goes on after its agent has stopped it.
+    DeafWork,
+    /// A call of the store panics.
+    Panic,
+}
+
+impl Broken {
+    pub const ALL: [Self; Self::Panic as usize + 1] = [
+        Self::NoFencing,
+        Self::NoEpochGuard,
+        Self::LostCommit,
+        Self::FeedGap,
+        Self::LostOutbox,
+        Self::LostEnd,
+        Self::LostResult,
+        Self::ShortLeases,
+        Self::EarlySilence,
+        Self::NoHolds,
+        Self::NoRunLimit,
+        Self::TooManySlots,
+        Self::DeafWork,
+        Self::Panic,
+    ];
 }
 
 /// The parameters of a simulation.

@@ -113,8 +113,13 @@ impl ServerStore {
         let rewritten = match self.broken {
             Some(Broken::NoFencing) => Some(self.without_fencing(changes).await?),
             Some(Broken::NoEpochGuard) => Some(self.without_epochs(changes).await?),
+            Some(Broken::NoHolds) => Some(without_holds(changes)),
             Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
-            Some(Broken::LostCommit | Broken::FeedGap | Broken::LostOutbox) | None => None,
+            Some(Broken::LostEnd) if changes.iter().any(ends_a_run) => return self.pretend(changes).await,
+            Some(Broken::LostResult) if changes.iter().any(is_result) && self.world.happens(200) => {
+                return self.pretend(changes).await;
+            }
+            _ => None,
         };
         let changes = rewritten.as_deref().unwrap_or(changes);
         let committed = self.inner.commit(server, changes).await?;
@@ -201,6 +206,25 @@ impl ServerStore {
         let seqs = (last + 1..).take(changes.len()).map(Some).collect();
         Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs })
     }
+}
+
+/// Admits exclusive runs as if they were not.
+fn without_holds(changes: &[Change]) -> Vec<Change> {
+    let mut rewritten = changes.to_vec();
+    for change in &mut rewritten {
+        if let Change::RunAdmitted { nodes, .. } = change {
+            nodes.clear();
+        }
+    }
+    rewritten
+}
+
+fn ends_a_run(change: &Change) -> bool {
+    matches!(change, Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()))
+}
+
+fn is_result(change: &Change) -> bool {
+    matches!(change, Change::ExecutionFinished { .. })
 }
 
 /// Formats a change in one line, without values that never differ.
@@ -301,6 +325,7 @@ impl Wrapper for ServerStore {
     }
 
     async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
+        assert!(self.broken != Some(Broken::Panic), "this simulation is broken on purpose");
         let mut events = self.read(self.inner.events(filter, limit)).await?;
         if self.broken == Some(Broken::FeedGap) {
             events.retain(|event| event.seq % 17 != 0);

@@ -33,6 +33,7 @@ pub(crate) struct Evidence {
     pub(crate) slots: u32,
     pub(crate) lease_ttl: Duration,
     pub(crate) stale_after: Duration,
+    pub(crate) max_concurrent_runs: Option<u32>,
     /// True if the servers use the store's clock, which is correct.
     pub(crate) is_shared: bool,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
@@ -117,6 +118,7 @@ impl Evidence {
             slots: cluster.shape.slots,
             lease_ttl: cluster.shape.lease_ttl(),
             stale_after: cluster.shape.stale_after(),
+            max_concurrent_runs: cluster.shape.max_concurrent_runs,
             is_shared: cluster.shape.is_shared,
             hosts: (0..cluster.shape.agents)
                 .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))

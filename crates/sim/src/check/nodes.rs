@@ -1,4 +1,5 @@
-//! Checks that another installation gets a node's name only after the node went silent, signed off or was deleted.
+//! Checks that a node counts as silent only after it was, and that another installation gets its name only after it went
+//! silent, signed off or was deleted.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +49,11 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                 owners.insert(node, Owner { digest, status: NodeStatus::Online, registered: at });
             }
             Change::NodeMoved { node, to, .. } => {
-                if let Some(owner) = owners.get_mut(node) {
-                    owner.status = *to;
+                let Some(owner) = owners.get_mut(node) else { continue };
+                owner.status = *to;
+                let heard = evidence.last_heard(*node, at).map_or(owner.registered, |at| at.max(owner.registered));
+                if *to == NodeStatus::Stale && at < heard + stale_after {
+                    findings.add(format!("{node} was seen at {heard}, but counts as silent at {at}"));
                 }
             }
             Change::NodeDeleted { node, .. } => {
