@@ -150,7 +150,8 @@ fn shape(world: &World, seed: u64) -> Shape {
         servers,
         is_shared: servers > 1 || world.below(2) == 0,
         server_stale_after: Duration::from_secs(5 + world.below(10)),
-        agents: 2 + world.index(3),
+        // Some clusters are large.
+        agents: if seed % 50 == 21 { 24 + world.index(17) } else { 2 + world.index(3) },
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),
         // At most half of a lease: otherwise work that must not overlap cannot be stopped in time.
