@@ -12,11 +12,12 @@ use downbeat_core::limits::VIEWS_AT_ONCE;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
+use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
-    SERVER, added, admitted, apply, at, chunk, created, execution, execution_id, finished, lease, moved,
-    node, pending, run, run_id, server, server_record, session,
+    ALL_EVENTS, SERVER, added, admitted, apply, at, chunk, created, execution, execution_id, finished, lease,
+    moved, node, pending, run, run_id, server, server_record, session,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Hint, Store};
@@ -104,7 +105,7 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
     database.wait_until(waiting).await;
     assert!(!fast.is_finished());
     let seqs = async || {
-        let events = store.events(&EventFilter::default(), 100).await.unwrap();
+        let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
         events.into_iter().map(|event| event.seq).collect::<Vec<_>>()
     };
     assert_eq!((seqs().await, store.last_seq().await.unwrap()), (vec![1], 1));
@@ -151,7 +152,7 @@ async fn what_keeps_a_server_alive_does_not_wait_for_the_queries_of_users() {
     store.held_by(&[node(1)]).await.unwrap();
     store.open_run_owners().await.unwrap();
     let last = store.last_seq().await.unwrap();
-    assert_eq!(store.events(&EventFilter { since: last - 1, run: None }, 10).await.unwrap().len(), 1);
+    assert_eq!(store.events(&EventFilter { since: last - 1, run: None }, ALL_EVENTS).await.unwrap().len(), 1);
     assert_eq!(store.prune(at(0), 10).await.unwrap(), 0);
     store.append_output(&[chunk(1, 0, "text")], 100).await.unwrap();
     assert!(stuck.iter().all(|query| !query.is_finished()));
@@ -242,7 +243,7 @@ async fn two_servers_that_create_one_run_at_once_make_it_once() {
         assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(number)))]);
     }
     assert_eq!(store.last_seq().await.unwrap(), 40);
-    let events = other.events(&EventFilter::default(), 100).await.unwrap();
+    let events = other.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
     other.close().await;
     store.close().await;
@@ -278,7 +279,7 @@ async fn a_broken_connection_is_replaced_and_nothing_is_lost_or_doubled() {
         }
     }
     let reopened = downbeat_store::open(&database.url).await.unwrap();
-    let events = reopened.events(&EventFilter::default(), 100).await.unwrap();
+    let events = reopened.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
     reopened.close().await;
     store.close().await;
@@ -401,7 +402,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
 async fn two_servers_together_fill_a_queue_exactly() {
     let Fresh { store, database } = fresh().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25) };
+    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25), max_open: None };
     let submit = |store: Arc<dyn Store>, numbers: std::ops::Range<u32>| async move {
         let mut taken = 0;
         for number in numbers {
@@ -436,12 +437,13 @@ async fn a_reader_does_not_prevent_taking_nodes() {
 }
 
 #[tokio::test]
-async fn clusters_have_limits_and_results_of_their_own() {
+async fn clusters_have_limits_results_and_room_of_their_own() {
     let Fresh { store, database } = fresh().await;
     let other = ClusterId(uuid::Uuid::from_u128(7));
     database
         .run(&format!("INSERT INTO clusters (id, name, created_at) VALUES ('{}', 'other', 0)", other.0))
         .await;
+    clusters_have_their_own_room(Arc::clone(&store), other).await;
     clusters_count_apart(Arc::clone(&store), other).await;
     clusters_have_their_own(Arc::clone(&store), other).await;
     Fresh { store, database }.done().await;

@@ -9,7 +9,7 @@ use downbeat_core::limits;
 use downbeat_core::run::RunState;
 use downbeat_store::conformance::fill;
 use downbeat_store::conformance::make::{
-    SERVER, added, apply, at, chunk, created, execution, moved, pending, run_id,
+    ALL_EVENTS, SERVER, added, apply, at, chunk, created, execution, moved, pending, run_id,
 };
 use downbeat_store::{Error, EventFilter, Store};
 
@@ -177,7 +177,7 @@ async fn a_damaged_database_is_said_to_be_damaged() {
     let error = match open(&path).await {
         Err(error) => error,
         Ok(store) => {
-            let error = store.events(&EventFilter::default(), 10).await.unwrap_err();
+            let error = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap_err();
             assert!(matches!(store.health().await, Err(Error::Damaged(_))), "it is remembered");
             error
         }
