@@ -79,9 +79,22 @@ pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
 pub const LARGE_MESSAGES_BYTES: usize = 256 * 1024 * 1024;
 pub const LARGE_MESSAGES_PER_CONNECTION_BYTES: usize = 24 * 1024 * 1024;
 pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
+/// The smallest response that is compressed: below it, the headers outweigh the gain.
+pub const COMPRESSED_LEAST_BYTES: u64 = 1024;
+/// Changes of one commit, for a request that changes many runs or nodes: others need not wait for all of them.
+pub const CHANGES_PER_COMMIT: usize = 1_000;
+/// Runs that one request retries: each is a new run with its own plan.
+pub const RETRIES_AT_ONCE: u32 = 100;
+/// Runs or nodes that the response to such a request names.
+pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
+pub const OFFSET_MOST: u64 = 10_000;
+/// Rows that a list reads for one page, or counts for its total: milliseconds. If the rows that match are rarer, a page
+/// ends early and names the cursor of the next one; a larger total is unknown.
+pub const ROWS_READ: u32 = 10_000;
 /// The outputs of one execution.
 pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.
@@ -104,6 +117,9 @@ pub const RETRIES: u32 = 100;
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
 pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
 pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
+/// How long after a task's timeout its agent may report the end, in seconds; then the attempt is lost. Over the slowest
+/// accepted line an agent needs this long to deliver all output that it may keep.
+pub const REPORT_GRACE_S: u64 = (UNSENT_BYTES / MESSAGE_BYTES_PER_S) as u64;
 /// The timeout of a whole run, if it has one: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
 /// The default for how long a placed task waits while no node fits it, in seconds.
@@ -202,5 +218,7 @@ pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// Failed executions of a run that are grouped by like errors: each needs a read of its output.
+pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;

@@ -24,6 +24,7 @@ mod settings;
 mod signal;
 mod start;
 mod surroundings;
+mod vital;
 mod works;
 
 pub use caller::Caller;
@@ -34,3 +35,4 @@ pub use service::{Drain, Redo, Retry, Service, Submit, Submitted};
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_within};
 pub use surroundings::Surroundings;
+pub use vital::VitalTaskEnded;

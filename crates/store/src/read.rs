@@ -19,11 +19,12 @@ use uuid::Uuid;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
 use crate::filter::{
-    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text,
+    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text,
 };
+use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
-    OutputChunk, Page, Result, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
+    OutputChunk, Page, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{Code, Record, condition, count, int};
 
@@ -51,27 +52,16 @@ pub(crate) trait Database: Send + Sync {
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()>;
 }
 
-async fn one<T: Record>(database: &impl Database, rest: &str, args: Vec<Arg>) -> Result<Option<T>> {
+pub(crate) async fn one<T: Record>(
+    database: &impl Database,
+    rest: &str,
+    args: Vec<Arg>,
+) -> Result<Option<T>> {
     Ok(database.fetch(rest, args).await?.pop())
 }
 
-async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
+pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
-}
-
-/// Reads one page of a list, and the number of all rows.
-async fn list<T: Record>(
-    database: &impl Database,
-    (table, order): (&str, &str),
-    condition: impl Fn() -> Where,
-    page: Page,
-) -> Result<Listed<T>> {
-    let Where { clauses, args } = condition();
-    let wanted = if clauses.is_empty() { String::new() } else { format!(" WHERE {}", clauses.join(" AND ")) };
-    let total = number(database, &format!("SELECT count(*) FROM {table}{wanted}"), args).await?;
-    let (limit, offset) = (page.limit, int(page.offset));
-    let rest = format!("{wanted} ORDER BY {order} LIMIT {limit} OFFSET {offset}");
-    Ok(Listed { rows: database.fetch(&rest, condition().args).await?, total })
 }
 
 fn limit(most: usize) -> i64 {
@@ -134,8 +124,8 @@ impl<D: Database> Runs for D {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
     }
 
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
-        list(self, ("runs r", "r.created_at DESC, r.id DESC"), || Where::runs(filter), page).await
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+        list(self, filter, page).await
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -159,8 +149,12 @@ impl<D: Database> Executions for D {
         self.fetch_executions(ids).await
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>> {
-        list(self, ("executions", "id"), || Where::executions(filter), page).await
+    async fn executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
+        list(self, filter, page).await
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {

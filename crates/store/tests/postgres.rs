@@ -11,6 +11,7 @@ use downbeat_core::ids::ClusterId;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
+use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
@@ -291,7 +292,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
 async fn two_servers_together_fill_a_queue_exactly() {
     let Fresh { store, database } = fresh().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25) };
+    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25), max_open: None };
     let submit = |store: Arc<dyn Store>, numbers: std::ops::Range<u32>| async move {
         let mut taken = 0;
         for number in numbers {
@@ -326,12 +327,13 @@ async fn a_reader_does_not_prevent_taking_nodes() {
 }
 
 #[tokio::test]
-async fn clusters_have_limits_and_results_of_their_own() {
+async fn clusters_have_limits_results_and_room_of_their_own() {
     let Fresh { store, database } = fresh().await;
     let other = ClusterId(uuid::Uuid::from_u128(7));
     database
         .run(&format!("INSERT INTO clusters (id, name, created_at) VALUES ('{}', 'other', 0)", other.0))
         .await;
+    clusters_have_their_own_room(Arc::clone(&store), other).await;
     clusters_count_apart(Arc::clone(&store), other).await;
     clusters_have_their_own(Arc::clone(&store), other).await;
     Fresh { store, database }.done().await;

@@ -193,7 +193,7 @@ fn continue_in_a_graph_skips_dependents_transitively() {
             "3@- succeeded",
             "4@- succeeded",
             "5@- succeeded",
-            "6@- skipped"
+            "6@- succeeded"
         ]
     );
 }
@@ -565,6 +565,34 @@ fn a_final_failure_is_recorded_once_also_after_a_restart() {
     world.level = level::FINAL - 1;
     world.play(fails);
     assert!(world.failed_for_good.is_empty(), "an older server cannot read the record");
+}
+
+#[test]
+fn an_instance_stays_failed_when_its_retry_is_withdrawn() {
+    let flaky = with(task("flaky"), "retry", json!({"max": 1}));
+    for dies_after in (0..6).map(Some).chain([None]) {
+        let mut world = World::new(fleet("fail-fast", std::slice::from_ref(&flaky)), 3, 1);
+        world.begin();
+        let all = world.open(Status::Pending);
+        for execution in &all {
+            world.lease(execution);
+        }
+        world.end(&all[0], Verdict::Failed);
+        world.end(&all[1], Verdict::Failed);
+        world.dies_after = dies_after;
+        let retry = world.open(Status::Pending).into_iter().find(|retry| retry.pinned == all[1].pinned);
+        let retry = retry.expect("n1 is tried again");
+        world.lease(&retry);
+        // The second failure is final, and the retry on n0 is withdrawn.
+        world.end(&retry, Verdict::Failed);
+        world.end(&all[2], Verdict::Failed);
+        world.restart();
+        assert_eq!(world.results(), ["0@n0 failed", "0@n1 failed", "0@n2 failed"], "{dies_after:?}");
+        let marked = |id| world.executions[&id].failed_for_good.is_some();
+        assert!(marked(all[0].id) && marked(retry.id) && marked(all[2].id), "{dies_after:?}");
+        let withdrawn = world.executions.values().filter(|execution| execution.is_withdrawn());
+        assert!(withdrawn.clone().count() == 1 && withdrawn.clone().all(|retry| !marked(retry.id)));
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod stuck;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod usage;
 mod uses;
 
 pub(crate) use board::{Board, Parking};

@@ -156,6 +156,21 @@ impl Queue {
         (!bounds.is_empty()).then(|| Arc::clone(bounds))
     }
 
+    pub(super) fn piles(&self) -> impl Iterator<Item = &Pile> {
+        self.piles.values()
+    }
+
+    /// Returns the node that the executions of this slot are pinned to.
+    pub(super) fn pinned_to(&self, slot: QueueSlot) -> Option<NodeId> {
+        match slot {
+            QueueSlot::Pinned(node, _) => Some(node),
+            QueueSlot::Pile(pile) => match self.pile_at(pile) {
+                Where::Pinned(node) => Some(node),
+                Where::Placed(_) => None,
+            },
+        }
+    }
+
     /// Counts an open execution of this slot: the pile exists while there is one.
     pub(super) fn retain(&mut self, slot: QueueSlot) {
         if let QueueSlot::Pile(pile) = slot {

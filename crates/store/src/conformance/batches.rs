@@ -182,11 +182,11 @@ pub async fn events_are_read_from_a_number_on_and_by_run(store: Arc<dyn Store>) 
 pub async fn events_are_read_up_to_a_number_of_bytes(store: Arc<dyn Store>) {
     const TEXT: usize = 100_000;
     let named = |number: u32| {
-        let Change::RunCreated { mut run, max_pending } = created(number) else {
+        let Change::RunCreated { mut run, max_pending, max_open } = created(number) else {
             unreachable!("it is created")
         };
         Arc::make_mut(&mut run.made).by = "x".repeat(TEXT);
-        Change::RunCreated { run, max_pending }
+        Change::RunCreated { run, max_pending, max_open }
     };
     apply(&store, &[named(1), named(2), named(3), created(4), named(5)]).await;
     let seqs = async |since, run: Option<u32>, bytes| {

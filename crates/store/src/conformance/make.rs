@@ -159,7 +159,7 @@ pub fn created(number: u32) -> Change {
 }
 
 pub fn created_as(run: RunRecord) -> Change {
-    Change::RunCreated { run, max_pending: None }
+    Change::RunCreated { run, max_pending: None, max_open: None }
 }
 
 /// Creates a run with an idempotency key.

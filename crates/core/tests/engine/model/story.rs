@@ -289,6 +289,13 @@ impl<'a> Story<'a> {
             self.tick();
             return Ok(());
         }
+        if let Some(due) = self.tables.next_due()
+            && self.tables.next_tick() == Some(due)
+            && self.chance(1)
+        {
+            self.seen.note("overdue", true);
+            return self.pass_time(due - self.tables.now);
+        }
         if let Some(fact) = self.choose() {
             self.apply_and_decide(fact);
             return Ok(());
@@ -486,7 +493,10 @@ impl<'a> Story<'a> {
                 self.tables.leased(instance);
                 self.world.leased(&execution)
             }
-            Fact::Started(instance) => self.world.started(id(instance)),
+            Fact::Started(instance) => {
+                self.tables.started(instance);
+                self.world.started(id(instance))
+            }
             Fact::Succeeded(instance, output) => {
                 self.tables.finished(instance, Verdict::Succeeded, Some(output.clone()));
                 self.world.finished_with(id(instance), Verdict::Succeeded, [("v".to_owned(), output)].into())

@@ -29,7 +29,7 @@ SELECT coalesce(octet_length(hostname), 0) FROM (SELECT node, session, cluster, 
 SELECT coalesce(octet_length(params), 0) + coalesce(octet_length(outputs), 0) FROM (SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions) AS all_rows
 SELECT coalesce(octet_length(run), 0) FROM (SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))) AS all_rows
 SELECT coalesce(octet_length(text), 0) FROM (SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o ORDER BY execution, start_byte) AS all_rows
-SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1)
+SELECT cluster, count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1) GROUP BY cluster
 SELECT count(*) FROM executions
 SELECT count(*) FROM executions WHERE coalesce(pinned, lease_node) = $1
 SELECT count(*) FROM executions WHERE run = $1
@@ -50,6 +50,7 @@ SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id 
 SELECT id FROM clusters
 SELECT id FROM clusters WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1
 SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2
+SELECT id, cluster FROM runs WHERE id = ANY($1)
 SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
 SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch FROM runs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions

@@ -51,8 +51,8 @@ SELECT id FROM clusters
 SELECT id FROM clusters WHERE id = ?1 OR name = ?2 ORDER BY (id = ?1) IS TRUE DESC LIMIT 1
 SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2
 SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT ?2
+SELECT id, cluster, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0
 SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
-SELECT id, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0
 SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch FROM runs WHERE id = ?1
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions ORDER BY id LIMIT 1 OFFSET 0
