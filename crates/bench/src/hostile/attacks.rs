@@ -258,8 +258,9 @@ impl<'a> Target<'a> {
             "tasks": [
                 {"name": "first", "backend": "test", "action": "noop", "placement": {"allow": ["bench-0"]}},
                 {
-                    "name": "each", "backend": "test", "action": "echo", "depends_on": ["first"], "for_each": items,
-                    "params": {"message": "{{ params.big }}{{ index }}"}, "placement": {"labels": ["nowhere"]},
+                    "name": "each", "backend": "exec", "action": "run", "depends_on": ["first"], "for_each": items,
+                    "params": {"command": ["cat"], "stdin": "{{ params.big }}{{ index }}"},
+                    "placement": {"labels": ["nowhere"]},
                 },
             ],
         })
