@@ -11,9 +11,15 @@ use crate::failure::{Failure, Result};
 
 /// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
+
 pub(super) fn this_program() -> Result<Command> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     Ok(Command::new(program))
+}
+
+/// Returns the arguments with which a server or an agent stops when this process ends, however it ends.
+pub(super) fn stop_with_this() -> [String; 2] {
+    ["--stop-with-parent".to_owned(), std::process::id().to_string()]
 }
 
 /// Opens a file for the errors of a process; they are appended.

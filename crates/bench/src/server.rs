@@ -200,6 +200,7 @@ impl Launch {
         let _ = std::fs::remove_file(self.ready_file());
         process::this_program()?
             .args(["server", "--name", &self.name, "--http", http, "--grpc", grpc, "--log-level", "warn"])
+            .args(process::stop_with_this())
             .args(["--store", &self.store])
             .args(&self.flags)
             .arg("--ready-file")
