@@ -15,7 +15,6 @@ mod journal;
 mod metrics;
 mod nodes;
 mod output;
-mod pace;
 mod parts;
 mod replica;
 mod rpc;

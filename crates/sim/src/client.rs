@@ -1,4 +1,4 @@
-//! Owns the users: they submit runs, retry without a response, pause, cancel, and drain nodes.
+//! Owns the users: they submit runs, ask again without a response, pause, cancel and retry runs, and drain and delete nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Caller, Class, Drain, Error, Force, Service, Submit};
+use downbeat_server::{Caller, Class, Drain, Error, Force, Redo, Retry, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
@@ -62,6 +62,47 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
     if cancel {
         tokio::time::sleep(world.up_to(within)).await;
         cancel_run(&cluster, &run).await;
+    }
+    if world.below(3) == 0 {
+        retry_run(&cluster, &run).await;
+    }
+}
+
+/// Waits until a run has ended, and retries it.
+async fn retry_run(cluster: &Cluster, run: &RunId) {
+    let world = &cluster.world;
+    loop {
+        let first = run.clone();
+        match ask(cluster, |service| async move { service.run(&SIM, &first).await }).await {
+            Some(Ok(first)) if first.live.is_ended() => break,
+            // It was removed.
+            Some(Err(error)) if error.class() != Class::Unavailable => return,
+            _ => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    }
+    let redo = match world.below(3) {
+        0 => Redo::Failed,
+        1 => Redo::FailedNodes,
+        _ => Redo::From("t0".to_owned()),
+    };
+    let key = Some(format!("retry-{run}"));
+    for _ in 0..20 {
+        let retry = Retry { run: run.clone(), redo: redo.clone(), idempotency_key: key.clone() };
+        match ask(cluster, |service| async move { service.retry(&SIM, retry).await }).await {
+            Some(Ok(second)) => {
+                world.log(format_args!("{run} is retried ({redo:?}) as {}", second.run.id));
+                world.truth(|truth| {
+                    truth.counts.retries += 1;
+                    truth.accepted.push(second.run.id.clone());
+                });
+                return;
+            }
+            Some(Err(error)) if error.class() != Class::Unavailable => {
+                world.log(format_args!("{run} is not retried: {error}"));
+                return;
+            }
+            Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
     }
 }
 

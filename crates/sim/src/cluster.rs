@@ -215,15 +215,18 @@ impl Cluster {
 
     fn server_settings(&self, number: usize) -> downbeat_server::Settings {
         let interval = self.shape.heartbeat_interval;
+        let shorter =
+            |broken: Broken, span: Duration| if self.broken == Some(broken) { span / 3 } else { span };
+        let max_concurrent_runs = self.shape.max_concurrent_runs;
         downbeat_server::Settings {
             name: format!("s{number}"),
             heartbeat_interval: Span(interval),
-            node_stale_after: Span(self.shape.stale_after()),
+            node_stale_after: Span(shorter(Broken::EarlySilence, self.shape.stale_after())),
             node_offline_after: Span(self.shape.offline_after()),
             server_stale_after: Span(self.shape.server_stale_after),
-            lease_ttl: Span(self.shape.lease_ttl()),
+            lease_ttl: Span(shorter(Broken::ShortLeases, self.shape.lease_ttl())),
             shutdown_grace: Span(Duration::from_secs(5)),
-            max_concurrent_runs: self.shape.max_concurrent_runs,
+            max_concurrent_runs: max_concurrent_runs.filter(|_| self.broken != Some(Broken::NoRunLimit)),
             ..downbeat_server::Settings::default()
         }
     }
@@ -235,7 +238,8 @@ impl Cluster {
             (0..servers).map(|turn| address(HostId::Server((number + turn) % servers))).collect();
         settings.hostname = format!("n{number}");
         settings.groups = vec![if number.is_multiple_of(2) { "even" } else { "odd" }.to_owned()];
-        settings.slots = self.shape.slots;
+        let too_many = if self.broken == Some(Broken::TooManySlots) { 2 } else { 0 };
+        settings.slots = self.shape.slots + too_many;
         settings.grace = self.shape.grace;
         settings.drain_timeout = Duration::from_secs(10);
         settings
@@ -321,6 +325,7 @@ async fn keep_agent(cluster: Arc<Cluster>, number: usize) {
             incarnation: session,
             gate: gate.clone(),
             seed: cluster.seed,
+            is_deaf: cluster.broken == Some(Broken::DeafWork),
             orphans: slot.orphans.clone(),
         };
         let clock = slot.clock.clone();

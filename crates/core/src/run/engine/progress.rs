@@ -1,6 +1,6 @@
 //! Owns the progress of a run: takes in committed changes, and decides the run's end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -192,11 +192,11 @@ impl Progress {
             Change::ExecutionCancelRequested { execution, .. } => {
                 // A leased attempt was only asked to stop: it ends when its agent reports.
                 if self.attempts.get(*execution).is_some_and(|active| active.lease.is_none()) {
-                    self.ended(*execution, End::Cancelled, turn);
+                    self.ended(*execution, End::Withdrawn, turn);
                 }
             }
             Change::ExecutionGivenUp { execution, .. } => self.ended(*execution, End::GivenUp, turn),
-            Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Skipped, turn),
+            Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Withdrawn, turn),
             Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
             Change::RunPauseSet { paused, .. } => self.paused = *paused,
             Change::InstanceFailed { .. }
@@ -241,17 +241,16 @@ impl Progress {
         }
     }
 
-    /// Fails the attempts that wait for a node that went offline or was deleted. Attempts that were sent again after a
+    /// Fails the attempts that wait for nodes that went offline or were deleted. Attempts that were sent again after a
     /// loss keep waiting for a node that is offline; they fail only if it was deleted.
-    pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        // The node may be back already. The attempts that waited for it fail anyway.
-        let reach = match (turn.reach)(node) {
+    pub fn nodes_gone(&mut self, nodes: &[NodeId], turn: &mut Turn<'_>) {
+        // A node may be back already. The attempts that waited for it fail anyway.
+        let reach = |node: &NodeId| match (turn.reach)(*node) {
             Reach::Deleted => Reach::Deleted,
             Reach::Here | Reach::Offline => Reach::Offline,
         };
-        let over = self.pending_over(|active| {
-            reach.fails(active.patience.is_some()).filter(|_| active.node == Some(node))
-        });
+        let gone: HashMap<NodeId, Reach> = nodes.iter().map(|node| (*node, reach(node))).collect();
+        let over = self.pending_over(|active| gone.get(&active.node?)?.fails(active.patience.is_some()));
         self.give_up(over, turn);
     }
 

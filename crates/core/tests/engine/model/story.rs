@@ -8,7 +8,7 @@ use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::run::again::{RetryScope, retry_of};
 use downbeat_core::run::engine;
-use downbeat_core::{Change, Dice, Timestamp};
+use downbeat_core::{Change, Dice, Portion, Timestamp};
 use serde_json::{Value, json};
 
 use super::case::{Case, node_id, node_number, number};
@@ -198,7 +198,7 @@ impl<'a> Story<'a> {
         world.keeps_results = true;
         let habits = Habits::random(&mut dice);
         if let Some(rows) = habits.portion {
-            world.set_portion(engine::Portion { rows, bytes: usize::MAX });
+            world.set_portion(Portion::of_rows(rows));
         }
         let (ids, lines, seen) = (Vec::new(), Vec::new(), Counts::default());
         Self { case, world, tables, ids, keys, dice, habits, lines, seen }
@@ -529,7 +529,7 @@ impl<'a> Story<'a> {
                 self.seen.note("node offline", true);
                 self.world.offline.insert(node_id(node));
                 if observed {
-                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.nodes_gone(&[node_id(node)], turn));
                 }
                 return None;
             }
@@ -540,7 +540,7 @@ impl<'a> Story<'a> {
                 self.world.offline.insert(node_id(node));
                 self.world.deleted.insert(node_id(node));
                 if observed {
-                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.nodes_gone(&[node_id(node)], turn));
                 }
                 return None;
             }

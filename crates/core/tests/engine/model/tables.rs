@@ -44,6 +44,8 @@ pub(crate) enum Fate {
     Succeeded,
     Failed,
     Skipped,
+    /// Of a whole task: it would have run if nothing had failed.
+    SkippedAfterFailure,
     /// The run was stopped before the instance had a result.
     Stopped,
 }
@@ -454,17 +456,20 @@ impl<'a> Tables<'a> {
     }
 
     fn resolve(&mut self, instance: usize) {
-        let withdrawn = self.instances[instance].attempts.len() == 1;
-        let fate = match self.instances[instance].status().expect("it has an attempt") {
+        let attempts = &self.instances[instance].attempts;
+        let last = attempts.last().expect("it has an attempt");
+        let (first, unsent) = (attempts.len() == 1, !last.sent);
+        let fate = match last.status {
             Status::Succeeded => Fate::Succeeded,
             // An instance fails when its last attempt failed.
             Status::Failed => Fate::Failed,
+            // An attempt that ended before it was sent does not count: if an earlier one failed, the instance failed.
+            Status::Skipped | Status::Cancelled if unsent && first => Fate::Skipped,
+            Status::Skipped | Status::Cancelled if unsent => Fate::Failed,
+            Status::Skipped => unreachable!("what was sent is not skipped"),
             // It fails as lost. An attempt that only its agent cancelled counts as lost.
             Status::Lost | Status::Cancelled if self.stop.is_none() => Fate::Failed,
             Status::Lost | Status::Cancelled => Fate::Stopped,
-            // It was withdrawn before it was sent: if an earlier attempt failed, the instance failed.
-            Status::Skipped if withdrawn => Fate::Skipped,
-            Status::Skipped => Fate::Failed,
             Status::Pending | Status::Leased | Status::Running => unreachable!("it ended"),
         };
         self.instances[instance].fate = Some(fate);
@@ -621,10 +626,9 @@ impl<'a> Tables<'a> {
                 }
                 // A task begins when there is capacity for one of its instances.
                 Ok(()) => continue,
-                // A task without items succeeds at once; there is nothing to skip.
-                Err(_) if self.goes_over_items(self.parts[part].entry) && self.is_whole(part) => {
-                    self.begin(part);
-                }
+                // A task without items succeeds at once, and so does a task of a graph that was carried over as a whole:
+                // there is nothing to skip.
+                Err(_) if self.is_whole(part) && self.is_done(part) => self.begin(part),
                 Err(why) => self.skip_part(part, why),
             }
             return true;
