@@ -1,10 +1,12 @@
 //! Owns nodes: their heartbeats, and the consequences of silence.
 
 mod delete;
+mod forget;
 mod heartbeat;
 mod sweep;
 
 pub use delete::Force;
 pub(crate) use delete::delete;
+pub(crate) use forget::forget;
 pub(crate) use heartbeat::Heartbeats;
 pub(crate) use sweep::{Serving, sweep};

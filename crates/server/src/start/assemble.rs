@@ -21,7 +21,7 @@ use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving, sweep};
+use crate::nodes::{Heartbeats, Serving, forget, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following};
@@ -60,6 +60,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("dispatcher", &stopping, dispatching);
     vital.spawn("admission", &stopping, parts.admission.clone().run(parts.clone(), stopping.clone()));
     vital.spawn("sweep", &stopping, sweep(parts.clone(), stopping.clone()));
+    vital.spawn("forgetting nodes", &stopping, forget(parts.clone(), stopping.clone()));
     vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
@@ -137,8 +138,7 @@ async fn base(
     let journal_task = vital.watch("journal", &journal_stop, journal_task);
     let (heartbeats, gatherer) = Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone());
     vital.watch("heartbeats of nodes", &stopping, gatherer);
-    let (outputs, gatherer) =
-        Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
+    let (outputs, gatherer) = Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
     vital.watch("output", &stopping, gatherer);
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
@@ -200,7 +200,7 @@ fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
     let (vital, closing) = (&parts.vital, &parts.closing);
     let http = serve_http(doors.http, server.service.clone());
     server.listeners.push(vital.spawn("REST port", closing, http));
-    let grpc = rpc::serve(doors.grpc, link, rpc::LIMITS, closing.clone());
+    let grpc = rpc::serve(doors.grpc, link, rpc::port_limits(parts.settings.max_nodes), closing.clone());
     server.listeners.push(vital.spawn("agents' port", closing, grpc));
 }
 
