@@ -22,7 +22,7 @@ mod status;
 mod work;
 
 pub use downbeat_core::plan::{EdgeKind, Shape};
-pub use event::Event;
+pub use event::{Event, Gap};
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
 pub use execution::{Execution, Names, Waiting};
 pub use list::{EventList, EventPagination, List, Pagination};

@@ -55,6 +55,13 @@ impl<T> Request<T> {
         }
     }
 
+    /// Replaces `since` in the query.
+    #[must_use]
+    pub fn since(mut self, seq: u64) -> Self {
+        self.query.retain(|(name, _)| *name != "since");
+        self.with("since", seq)
+    }
+
     /// Returns the same request for a caller that reads only a part of the response.
     pub fn reading<Part>(self) -> Request<Part> {
         let Self { method, template, id, query, response: _ } = self;

@@ -82,6 +82,8 @@ pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// Events that one filtered page looks at: a filter that matches nothing must not read the whole history.
+pub const EVENTS_PER_SEARCH: u32 = 10_000;
 /// The outputs of one execution.
 pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.

@@ -29,6 +29,8 @@ pub enum Error {
     Conflict(#[from] Conflict),
     #[error("{pending} runs are pending (max_pending_runs: {most}); try again later")]
     TooManyRuns { most: u32, pending: u32 },
+    #[error("the Idempotency-Key belongs to another request, which created run `{0}`; use a new key")]
+    KeyReused(RunId),
     #[error("{0}")]
     Unavailable(String),
     /// The request needs a feature that not every server on this store has.
@@ -105,7 +107,7 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid(_) | Error::Params(_) => Class::Rejected,
+            Error::Invalid(_) | Error::Params(_) | Error::KeyReused(_) => Class::Rejected,
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
             Error::TooManyRuns { .. } => Class::TooMany,

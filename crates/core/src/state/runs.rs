@@ -4,8 +4,15 @@ use std::collections::BTreeSet;
 
 use super::tables::Tables;
 use crate::change::{Applied, Refusal};
-use crate::ids::{NodeId, RunId};
+use crate::ids::{ClusterId, NodeId, RunId};
 use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
+
+/// The cluster of a run, and the name of its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub cluster: ClusterId,
+    pub job: Option<String>,
+}
 
 /// How many of the runs that were not loaded wait for admission, and how many are active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +41,7 @@ impl Tables {
         }
         self.keys.extend(key.map(|key| (key, run.id.clone())));
         self.runs.insert(run.id.clone(), run.live.clone());
-        self.homes.insert(run.id.clone(), run.cluster);
+        self.homes.insert(run.id.clone(), Home { cluster: run.cluster, job: run.job.clone() });
         Ok(())
     }
 

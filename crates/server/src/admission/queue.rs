@@ -161,6 +161,7 @@ mod tests {
             no_cache: false,
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: Timestamp::UNIX_EPOCH,
         };
         let mut run = RunRecord::new(made, ServerId(Uuid::nil()));

@@ -11,6 +11,7 @@ mod executions;
 mod extract;
 mod follow;
 mod hosts;
+mod idempotency;
 mod live;
 mod media;
 mod nodes;

@@ -13,7 +13,7 @@ mod waits;
 pub use handle::Service;
 pub use nodes::Drain;
 pub use retry::{Redo, Retry};
-pub use submit::{Submit, Submitted};
+pub use submit::{IdempotencyKey, Submit, Submitted};
 
 #[cfg(test)]
 mod tests;
