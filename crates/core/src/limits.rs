@@ -90,6 +90,8 @@ pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// Events that one filtered page looks at: a filter that matches nothing must not read the whole history.
+pub const EVENTS_PER_SEARCH: u32 = 10_000;
 /// The outputs of one execution.
 pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.
@@ -195,6 +197,17 @@ pub const FEED_BYTES: usize = 16 * 1024 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// Changes in one frame of the live stream: about a megabyte.
+pub const FRAME_CHANGES: usize = 10_000;
+/// Events that the live stream replays: a client that is further behind reads everything again, which is faster.
+pub const LIVE_REPLAYED: u64 = 50_000;
+/// Statistics of a cluster in a server's memory: minutes in which runs ended (a week), jobs, steps of each job, the last
+/// durations of each job and step, and the runs that a server reads when it starts. Together about 12 MB at most.
+pub const STATS_MINUTES: usize = 7 * 24 * 60;
+pub const STATS_JOBS: usize = 1_000;
+pub const STATS_STEPS: usize = 100;
+pub const STATS_DURATIONS: usize = 31;
+pub const STATS_RUNS_READ: u32 = 2_000;
 /// Failed executions of a run that are grouped by like errors: each needs a read of its output.
 pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.

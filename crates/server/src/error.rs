@@ -33,6 +33,8 @@ pub enum Error {
     TooManyOpenRuns { most: u32, open: u32 },
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
     TooManyMatch { matched: u64, most: u32 },
+    #[error("the Idempotency-Key belongs to another request, which created run `{0}`; use a new key")]
+    KeyReused(RunId),
     #[error("{0}")]
     Unavailable(String),
     /// The request needs a feature that not every server on this store has.
@@ -109,7 +111,9 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid(_) | Error::Params(_) | Error::TooManyMatch { .. } => Class::Rejected,
+            Error::Invalid(_) | Error::Params(_) | Error::KeyReused(_) | Error::TooManyMatch { .. } => {
+                Class::Rejected
+            }
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
             Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } => Class::TooMany,

@@ -24,6 +24,7 @@ mod service;
 mod settings;
 mod signal;
 mod start;
+mod stats;
 mod surroundings;
 mod works;
 
@@ -31,7 +32,7 @@ pub use caller::Caller;
 pub use clock::Wall;
 pub use error::{Class, Conflict, Error, Noun};
 pub use nodes::Force;
-pub use service::{Drain, Redo, Retry, Service, Submit, Submitted};
+pub use service::{Drain, IdempotencyKey, Redo, Retry, Service, Submit, Submitted};
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_within};
 pub use surroundings::Surroundings;

@@ -7,7 +7,7 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Caller, Class, Drain, Error, Force, Service, Submit};
+use downbeat_server::{Caller, Class, Drain, Error, Force, IdempotencyKey, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
@@ -34,7 +34,10 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
             params: None,
             definition: definition.clone(),
             no_cache: false,
-            idempotency_key: keyed.then(|| format!("key-{number}")),
+            idempotency_key: keyed.then(|| IdempotencyKey {
+                key: format!("key-{number}"),
+                request_hash: format!("request-{number}"),
+            }),
         };
         match ask(&cluster, |service| async move { service.submit(&SIM, submit).await }).await {
             Some(Ok(submitted)) => break submitted.run.id.clone(),

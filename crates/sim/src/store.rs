@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::change::{Change, Event, Subject};
+use downbeat_core::change::{About, Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
 use downbeat_core::work::Parent;
@@ -199,7 +199,8 @@ impl ServerStore {
         let last = self.inner.last_seq().await?;
         self.world.log(format_args!("{} loses a commit of {} changes", self.host, changes.len()));
         let seqs = (last + 1..).take(changes.len()).map(Some).collect();
-        Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs })
+        let abouts = vec![About::default(); changes.len()];
+        Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs, abouts })
     }
 }
 

@@ -10,7 +10,7 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
-use downbeat_api::Problem;
+use downbeat_api::{Chunk, End, Event, Frame, Gap, Problem, RunChunk};
 
 const PAGE: &str = include_str!("docs.html");
 
@@ -142,6 +142,43 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Rout
     let document = move || async move { ([(header::CONTENT_TYPE, "application/json")], json) };
     let page = || async { ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE) };
     Router::new().route("/api/v1/openapi.json", get(document)).route("/api/v1/docs", get(page))
+}
+
+/// Describes what a stream of events sends: events under the names of their kinds, `gap`, and `end` if it follows a run.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedEvent {
+    Event(Event),
+    Gap(Gap),
+    End(End),
+}
+
+/// Describes what the live stream sends: `frame`, and `gap` if the client has to read everything again.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedFrame {
+    Frame(Frame),
+    Gap(Gap),
+}
+
+/// Describes what a stream of an execution's output sends: `output`, then `end`.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedChunk {
+    Output(Chunk),
+    End(End),
+}
+
+/// Describes what a stream of a run's output sends: `output`, then `end`.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedRunChunk {
+    Output(RunChunk),
+    End(End),
 }
 
 /// Refers to the schema `JobRequest` in the description of a request.
