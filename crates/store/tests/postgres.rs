@@ -15,8 +15,8 @@ use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
-    SERVER, added, admitted, apply, at, created, execution, execution_id, finished, lease, moved, pending,
-    run, run_id, server,
+    ALL_EVENTS, SERVER, added, admitted, apply, at, created, execution, execution_id, finished, lease, moved,
+    pending, run, run_id, server,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Store};
@@ -104,7 +104,7 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
     database.wait_until(waiting).await;
     assert!(!fast.is_finished());
     let seqs = async || {
-        let events = store.events(&EventFilter::default(), 100).await.unwrap();
+        let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
         events.into_iter().map(|event| event.seq).collect::<Vec<_>>()
     };
     assert_eq!((seqs().await, store.last_seq().await.unwrap()), (vec![1], 1));
@@ -133,7 +133,7 @@ async fn two_servers_that_create_one_run_at_once_make_it_once() {
         assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(number)))]);
     }
     assert_eq!(store.last_seq().await.unwrap(), 40);
-    let events = other.events(&EventFilter::default(), 100).await.unwrap();
+    let events = other.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
     other.close().await;
     store.close().await;
@@ -169,7 +169,7 @@ async fn a_broken_connection_is_replaced_and_nothing_is_lost_or_doubled() {
         }
     }
     let reopened = downbeat_store::open(&database.url).await.unwrap();
-    let events = reopened.events(&EventFilter::default(), 100).await.unwrap();
+    let events = reopened.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
     reopened.close().await;
     store.close().await;

@@ -236,8 +236,8 @@ impl Course {
     }
 
     /// Fails the attempts that wait for a node that went offline or was deleted.
-    pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        self.progress.node_gone(node, turn);
+    pub fn nodes_gone(&mut self, nodes: &[NodeId], turn: &mut Turn<'_>) {
+        self.progress.nodes_gone(nodes, turn);
     }
 
     /// Returns true if the run's timeout is over.

@@ -16,6 +16,7 @@ mod reasons;
 mod schemas;
 mod slots;
 mod stray;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -25,3 +26,4 @@ mod uses;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::{Dispatcher, added};
 pub(crate) use pile::Share;
+pub(crate) use usage::LimitKey;

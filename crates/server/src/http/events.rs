@@ -10,14 +10,16 @@ use axum::response::{IntoResponse, Response};
 use downbeat_api::{End, Event, EventList, EventPagination, Gap, Problem};
 use downbeat_core::Change;
 use downbeat_core::ids::RunId;
-use downbeat_core::limits;
+use downbeat_core::portion::json_bytes;
+use downbeat_core::{Portion, limits};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::docs::StreamedEvent;
-use super::extract::{Api, Flag, Id, Query, page, words};
+use super::extract::{Api, Flag, Id, Query, words};
 use super::follow::{Follower, Item, Until, Wanted, find_gap, first_kept};
 use super::live::{Ready, Source, last_event_id, live, sse};
+use super::paging::limit;
 use super::problem::{Failure, HttpResult};
 use crate::service::Service;
 
@@ -40,7 +42,7 @@ pub(super) struct EventsQuery {
     /// `0` returns a list of the recorded events instead of a stream.
     #[param(value_type = Option<String>)]
     follow: Option<Flag>,
-    /// With `follow=0`, the number of rows; default 100, at most 1,000.
+    /// With `follow=0`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -101,7 +103,7 @@ pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap)
         };
         return streamed(service, wanted, Until::Forever, start).await;
     }
-    let limit = page(query.limit, None)?.limit;
+    let limit = limit(query.limit)?;
     match (start, &wanted.run) {
         (None, None) => latest(&api, &wanted, limit).await,
         (start, _) => listed(&api, &wanted, start.map_or(0, Start::since), limit).await,
@@ -118,7 +120,7 @@ pub(super) struct RunEventsQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
-    /// Without `follow`, the number of rows; default 100, at most 1,000.
+    /// Without `follow`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -153,7 +155,7 @@ pub(super) async fn of_run(
         no_limit(query.limit, "remove `follow` for a list")?;
         return streamed(service, wanted, Until::RunEnd, start).await;
     }
-    let limit = page(query.limit, None)?.limit;
+    let limit = limit(query.limit)?;
     listed(&api, &wanted, start.since(), limit).await
 }
 
@@ -202,19 +204,25 @@ impl Start {
     }
 }
 
-/// Lists the first events after a number.
+/// Lists the first events after a number. A page ends early if its events are large.
 async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: u32) -> HttpResult<Response> {
-    let most = if wanted.is_indexed() { limit.min(limits::PAGE_MOST) + 1 } else { limits::PAGE_MOST };
-    let (mut data, mut next, mut searched, mut has_more) = (Vec::new(), since, 0, false);
+    let page = Portion::new(limit as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let rows = if wanted.is_indexed() { limit.min(limits::PAGE_MOST) + 1 } else { limits::PAGE_MOST };
+    let read = Portion::new(rows as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let (mut data, mut bytes, mut next, mut searched, mut has_more) = (Vec::new(), 0, since, 0, false);
     'search: loop {
         let filter = wanted.after(next);
-        let found = service.events(caller, &filter, most).await?;
+        let found = service.events(caller, &filter, read).await?;
         if let Some(first) = find_gap(&**service.store(), &filter, &found).await? {
             return Err(Failure::events_gone(first));
         }
+        if found.is_empty() {
+            break;
+        }
         for event in &found {
             if wanted.matches(event) {
-                if data.len() == limit as usize {
+                bytes += json_bytes(event);
+                if !page.holds(data.len() + 1, bytes) {
                     has_more = true;
                     break 'search;
                 }
@@ -222,11 +230,8 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
             }
             next = event.seq;
         }
-        searched += most;
-        if found.len() < most as usize {
-            break;
-        }
-        if searched >= limits::EVENTS_PER_SEARCH {
+        searched += found.len();
+        if searched >= limits::EVENTS_PER_SEARCH as usize {
             has_more = true;
             break;
         }
@@ -240,9 +245,10 @@ async fn latest(Api(service, caller): &Api, wanted: &Wanted, limit: u32) -> Http
     let last = store.last_seq().await?;
     let back = if wanted.is_indexed() { limit } else { limits::EVENTS_PER_SEARCH };
     let since = last.saturating_sub(u64::from(back)).max(first_kept(&**store).await? - 1);
+    let read = Portion::new(limits::PAGE_MOST as usize, limits::EVENTS_AT_ONCE_BYTES);
     let (mut data, mut next) = (VecDeque::new(), since);
     while next < last {
-        let found = service.events(caller, &wanted.after(next), limits::PAGE_MOST).await?;
+        let found = service.events(caller, &wanted.after(next), read).await?;
         let Some(newest) = found.last() else { break };
         next = newest.seq;
         for event in found.iter().filter(|event| wanted.matches(event)) {
@@ -266,7 +272,7 @@ async fn streamed(service: &Service, wanted: Wanted, until: Until, start: Start)
     let feed = service.parts.feed.subscribe();
     if let Start::Asked(_) = start {
         let filter = wanted.after(since);
-        let next = store.events(&filter, 1).await?;
+        let next = store.events(&filter, Portion::of_rows(1)).await?;
         if let Some(first) = find_gap(&**store, &filter, &next).await? {
             return Err(Failure::events_gone(first));
         }

@@ -22,6 +22,7 @@ mod media;
 mod nodes;
 mod observe;
 mod output;
+mod paging;
 mod payload;
 mod plans;
 mod problem;

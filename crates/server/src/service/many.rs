@@ -178,9 +178,22 @@ impl Service {
         if states.is_empty() {
             return Ok((found, 0));
         }
-        let filter = RunFilter { cluster: which.cluster, states, job: which.job.clone() };
-        let listed = self.runs(caller, &filter, Page { limit: limits::RETRIES_AT_ONCE, offset: 0 }).await?;
-        found.extend(listed.rows.iter().rev().map(|run| run.id.clone()));
-        Ok((found, listed.total))
+        let (cluster, job) = (which.cluster, which.job.clone());
+        let filter = RunFilter { cluster, states, job, ..RunFilter::default() };
+        let mut page = Page::first(limits::RETRIES_AT_ONCE + 1);
+        let mut total = None;
+        // A page may end before its limit is reached.
+        while found.len() <= limits::RETRIES_AT_ONCE as usize {
+            let listed = self.runs(caller, &filter, &page).await?;
+            total = total.or(listed.total);
+            found.extend(listed.rows.iter().map(|run| run.id.clone()));
+            match listed.next {
+                Some(next) => page.start = next,
+                None => break,
+            }
+        }
+        let matched = total.unwrap_or(found.len() as u64);
+        found.reverse();
+        Ok((found, matched))
     }
 }

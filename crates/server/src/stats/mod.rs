@@ -11,7 +11,7 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::{Change, Event, Span, Timestamp, limits};
-use downbeat_store::{self as store, Page, RunFilter, Store};
+use downbeat_store::{self as store, Listed, Page, RunFilter, Store};
 use tracing::{Instrument, warn};
 
 use self::ledger::{Ledger, RunEnd};
@@ -64,15 +64,15 @@ impl Stats {
     async fn load(&self, store: &dyn Store, now: Timestamp) -> Result<Option<Timestamp>, store::Error> {
         let states = RunState::ALL.into_iter().filter(|state| state.is_terminal()).collect();
         let filter = RunFilter { states, ..RunFilter::default() };
-        let mut oldest = None;
-        for offset in (0..u64::from(limits::STATS_RUNS_READ)).step_by(PER_READ as usize) {
-            let runs = store.runs(&filter, Page { limit: PER_READ, offset }).await?.rows;
-            let is_last = runs.len() < PER_READ as usize;
-            oldest = runs.last().map(|run| run.created_at);
-            let ended = runs.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
+        let (mut page, mut oldest) = (Page::first(PER_READ), None);
+        for _ in 0..limits::STATS_RUNS_READ / PER_READ {
+            let Listed { rows, next, .. } = store.runs(&filter, &page).await?;
+            oldest = rows.last().map(|run| run.created_at).or(oldest);
+            let ended = rows.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
             self.with(|inner| ended.for_each(|run| add(&mut inner.ledger, &run)));
-            if is_last {
-                return Ok(None);
+            match next {
+                Some(next) => page.start = next,
+                None => return Ok(None),
             }
         }
         Ok(oldest)

@@ -200,7 +200,7 @@ impl Owner {
         let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
         self.observed = self.observed.and(tables, &change);
         self.turn(tables, |progress, turn| match &change {
-            Change::NodeMoved { node, .. } => progress.node_gone(*node, turn),
+            Change::NodeMoved { node, .. } => progress.nodes_gone(&[*node], turn),
             change => progress.observe(change, turn),
         })
     }

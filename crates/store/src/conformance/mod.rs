@@ -118,12 +118,15 @@ macro_rules! conformance_suite {
                 events_are_numbered_without_gaps_also_at_once
                 events_are_read_from_a_number_on_and_by_run
                 events_name_their_subject
+                events_are_read_up_to_a_number_of_bytes
                 the_events_replayed_give_equal_tables
             }
             listing {
                 runs_are_listed_newest_first_by_page_and_filter
                 open_runs_are_those_not_ended_oldest_first
                 executions_are_listed_by_id_by_page_and_filter
+                a_list_that_is_read_by_cursor_has_each_row_once
+                runs_are_found_by_every_filter
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work

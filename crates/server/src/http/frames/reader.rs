@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use downbeat_api::{Frame, Gap, ServerState};
-use downbeat_core::limits;
+use downbeat_core::{Portion, limits};
 use downbeat_store as store;
 use tokio::time::Instant;
 
@@ -15,8 +15,10 @@ use crate::http::live::{Ready, Source, sse};
 use crate::http::problem::HttpResult;
 use crate::http::system::servers_alive;
 use crate::journal::Batches;
-use crate::pace::Pace;
 use crate::service::Service;
+
+/// What is read from the store at once.
+const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 
 /// The least time between two frames.
 const BETWEEN_FRAMES: Duration = Duration::from_millis(100);
@@ -33,7 +35,6 @@ pub(super) struct Reader {
     /// Everything up to this number is in a frame or in `gather`.
     seen: u64,
     is_behind: bool,
-    pace: Pace,
     /// The next frame is not sent before this time.
     next_frame: Instant,
     next_look: Instant,
@@ -52,7 +53,6 @@ impl Reader {
             gather,
             seen: since,
             is_behind: true,
-            pace: Pace::default(),
             next_frame: now,
             next_look: now,
             servers: Vec::new(),
@@ -67,18 +67,16 @@ impl Reader {
             return Ok(Some(committed + 1));
         }
         let filter = Wanted::default().after(self.seen);
-        let at_once = self.pace.at_once();
-        let page = store.events(&filter, at_once).await?;
+        let page = store.events(&filter, READ).await?;
         let gap = find_gap(&**store, &filter, &page).await?;
         if gap.is_some() {
             return Ok(gap);
         }
-        self.pace.note(&page);
         for event in &page {
             self.gather.add(event);
             self.seen = event.seq;
         }
-        self.is_behind = page.len() >= at_once as usize;
+        self.is_behind = !page.is_empty();
         Ok(None)
     }
 

@@ -93,8 +93,8 @@ SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
 SELECT s.name, s.id, s.http, s.grpc, s.version, s.started_at, s.seen_at, s.level FROM servers s ORDER BY name
 SELECT seq, server, at, kind, run, data FROM events ORDER BY seq
-SELECT seq, server, at, kind, run, data FROM events WHERE run = ?3 AND seq > ?1 ORDER BY seq LIMIT ?2
-SELECT seq, server, at, kind, run, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2
+SELECT seq, server, at, kind, run, data FROM events WHERE run = ?4 AND seq > ?1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE run = ?4 AND seq > ?1 ORDER BY seq LIMIT ?2) AS sized WHERE upto <= ?3 OR upto = own) ORDER BY seq LIMIT ?2
+SELECT seq, server, at, kind, run, data FROM events WHERE seq > ?1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS sized WHERE upto <= ?3 OR upto = own) ORDER BY seq LIMIT ?2
 SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1
 SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, total FROM ended WHERE kind = 2 AND total > 0 ORDER BY 1
 SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, total FROM ended WHERE kind = 1 AND total > 0 ORDER BY 1
