@@ -13,7 +13,8 @@ use downbeat_core::shown::shown;
 use downbeat_store::Page;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::IntoParams;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 
 use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
@@ -147,6 +148,15 @@ impl Flag {
         self == Flag::On
     }
 }
+
+impl PartialSchema for Flag {
+    fn schema() -> RefOr<Schema> {
+        let words = ["1", "true", "0", "false"];
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).into()
+    }
+}
+
+impl ToSchema for Flag {}
 
 impl TryFrom<String> for Flag {
     type Error = String;
