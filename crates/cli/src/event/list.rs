@@ -18,13 +18,27 @@ pub(crate) struct ListArgs {
     /// Only events after this number; by default the latest, or with -f only new ones
     #[arg(long, value_name = "SEQ")]
     since: Option<u64>,
+    /// Only events of this node, by hostname or id
+    #[arg(long)]
+    node: Option<String>,
+    /// Only events of runs of this job
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Only events of these kinds, such as run_created,run_moved
+    #[arg(long, value_name = "KIND,..")]
+    kind: Option<String>,
     /// At most this many; default 100
     #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: Option<u32>,
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
-    let request = request::events().with_any("since", args.since);
+    let request = request::events()
+        .with_any("since", args.since)
+        .with_any("cluster", client.cluster())
+        .with_any("node", args.node)
+        .with_any("job", args.job)
+        .with_any("kind", args.kind);
     let lines = lines(client, out).await?;
     if args.follow {
         return follow(request, lines, client, out).await;

@@ -27,7 +27,8 @@ use crate::service::Service;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
-    /// Only events with a higher number. Default: a stream starts now; a list has the latest events.
+    /// Only events with a higher number; not above that of the last event. Default: a stream starts now; a list has the
+    /// latest events.
     since: Option<u64>,
     /// Only events of this run. Without `since`, all of them.
     run: Option<String>,
@@ -40,7 +41,7 @@ pub(super) struct EventsQuery {
     /// Only events of these kinds, comma-separated: `run_created,run_moved`.
     kind: Option<String>,
     /// `0` returns a list of the recorded events instead of a stream.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Option<Flag>,
     /// With `follow=0`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
@@ -80,7 +81,7 @@ impl EventsQuery {
     get, operation_id = "followEvents", path = "/events", tag = "events",
     params(
         EventsQuery,
-        ("Last-Event-ID" = inline(Option<u64>), Header, description = "The last event that the client received; overrides `since`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that the client received; overrides `since`"),
     ),
     responses(
         (status = 200, description = "Events", content(
@@ -114,11 +115,11 @@ pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap)
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RunEventsQuery {
-    /// Only events with a higher number.
+    /// Only events with a higher number; not above that of the last event.
     since: Option<u64>,
     /// `1` returns a stream (SSE) that sends `end` when the run has ended.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
     /// Without `follow`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
@@ -132,7 +133,7 @@ pub(super) struct RunEventsQuery {
     params(
         ("id" = String, Path, description = "The run's id"),
         RunEventsQuery,
-        ("Last-Event-ID" = inline(Option<u64>), Header, description = "The last event that the client received; overrides `since`"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that the client received; overrides `since`"),
     ),
     responses(
         (status = 200, description = "Events", content(

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_begins_before_what_is_kept_is_told_so_once() {
+    async fn a_reader_that_starts_before_the_first_kept_event_gets_a_gap_once() {
         let journal = Journal::new();
         for _ in 0..3 {
             journal.commit(Publish::Not).await;

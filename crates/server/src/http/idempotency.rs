@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, StatusCode};
 use downbeat_api::code;
-use sha2::{Digest, Sha256};
+use downbeat_core::ids::sha256_hex;
 
 use super::problem::{Failure, HttpResult};
 use crate::service::IdempotencyKey;
@@ -36,7 +36,7 @@ pub(super) fn idempotency_key(
     }
     let key = match scope {
         Scope::Submit => key.to_owned(),
-        // No header contains a line break, so this is no key of a submission.
+        // A header cannot contain a line break, so no submission has this key.
         Scope::Retry => format!("retry\n{key}"),
         Scope::RetryMany => format!("retry many\n{key}"),
     };
@@ -45,12 +45,12 @@ pub(super) fn idempotency_key(
 
 /// Returns a hash of all parts. Their lengths are hashed with them, so that no byte can move to the next part.
 fn hash(parts: &[Option<&[u8]>]) -> String {
-    let mut hash = Sha256::new();
+    let mut bytes = Vec::new();
     for part in parts {
-        hash.update(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
-        hash.update(part.unwrap_or_default());
+        bytes.extend(part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+        bytes.extend(part.unwrap_or_default());
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    sha256_hex(&bytes)
 }
 
 #[cfg(test)]

@@ -183,10 +183,10 @@ pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
 pub(super) struct ShowQuery {
     /// `1` adds the run's definition.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     definition: Flag,
     /// `0` omits the results per node and item, and returns counts in `steps`, for watching a large run.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     results: Option<Flag>,
 }
 

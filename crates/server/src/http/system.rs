@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{List, Role, Server, ServerState, Status, code};
 use downbeat_core::Span;
@@ -20,6 +20,7 @@ use super::extract::{Api, Nothing, Query};
 use super::paging::{Key, PageQuery, cut};
 use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
+use crate::metrics::prometheus_text;
 use crate::replica::Following;
 use crate::service::Service;
 
@@ -153,12 +154,27 @@ pub(super) async fn readyz(State(service): State<Service>) -> HttpResult<&'stati
     }
 }
 
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
 /// Returns the server's metrics, for Prometheus
+///
+/// The format is OpenMetrics, unless the client accepts only `text/plain`.
 #[utoipa::path(
     get, operation_id = "showMetrics", path = "/metrics", tag = "system",
-    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))
+    responses((status = 200, description = "Metrics", content(
+        (String = "application/openmetrics-text"), (String = "text/plain"),
+    )))
 )]
-pub(super) async fn metrics(State(service): State<Service>) -> Response {
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], service.figures().await).into_response()
+pub(super) async fn metrics(State(service): State<Service>, headers: HeaderMap) -> Response {
+    let accepted = |media: &str| {
+        let accepts = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+        accepts.flat_map(|value| value.split(',')).any(|one| one.trim_start().starts_with(media))
+    };
+    let figures = service.figures().await;
+    let (content_type, figures) = if accepted("text/plain") && !accepted(OPEN_METRICS) {
+        ("text/plain; version=0.0.4; charset=utf-8".to_owned(), prometheus_text(&figures))
+    } else {
+        (format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8"), figures)
+    };
+    ([(header::CONTENT_TYPE, content_type)], figures).into_response()
 }

@@ -159,12 +159,18 @@ async fn streams_end_when_the_server_stops() {
     assert_eq!(rest, Vec::<Sent>::new());
 }
 
-/// Removes the events that are older than `seq`, as retention would.
-async fn prune_before(setup: &Setup, seq: u64) {
+/// Removes the events before the result of a run's execution, as retention would. Returns the number of the first
+/// event that is kept.
+async fn prune_before_result(setup: &Setup, run: &str) -> u64 {
+    let events = setup.ok(&format!("/runs/{run}/events")).await;
+    let is_result = |event: &&Value| event["kind"] == "execution_finished";
+    let result = events["data"].as_array().unwrap().iter().find(is_result).unwrap();
+    let seq = result["seq"].as_u64().unwrap();
     let store = setup.server.service().store();
     let event = store.events(&EventFilter { since: seq - 1, run: None }, 1).await.unwrap().remove(0);
     store.prune(event.change.at(), 0).await.unwrap();
     assert_eq!(store.kept().await.unwrap().first_seq, Some(seq));
+    seq
 }
 
 #[tokio::test]
@@ -173,9 +179,7 @@ async fn a_list_or_stream_that_asks_for_events_that_are_gone_is_refused_with_the
     let mut agent = setup.agent("web-01", &[]).await;
     let old = whole_run(&setup, &mut agent).await;
     let new = whole_run(&setup, &mut agent).await;
-    let of_new = setup.ok(&format!("/runs/{new}/events")).await;
-    let first = of_new["data"][2]["seq"].as_u64().unwrap();
-    prune_before(&setup, first).await;
+    let first = prune_before_result(&setup, &new).await;
     let gone = [
         "/events?follow=0&since=1".to_owned(),
         "/events?since=1".to_owned(),
@@ -208,9 +212,7 @@ async fn a_stream_that_resumes_before_what_is_kept_gets_a_gap_and_goes_on() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     let id = whole_run(&setup, &mut agent).await;
-    let of_run = setup.ok(&format!("/runs/{id}/events")).await;
-    let first = of_run["data"][2]["seq"].as_u64().unwrap();
-    prune_before(&setup, first).await;
+    let first = prune_before_result(&setup, &id).await;
     let resumed = setup.request(Method::GET, "/events?since=1").header("Last-Event-ID", "1");
     let mut stream = setup.stream(resumed).await;
     let gap = stream.next().await.unwrap();
@@ -261,15 +263,17 @@ async fn events_of_executions_name_cluster_job_node_step_item_and_attempt() {
 async fn events_are_filtered_by_cluster_kind_run_node_and_job() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
-    setup.agent("web-02", &[]).await;
     let id = whole_run(&setup, &mut agent).await;
+    setup.agent("web-02", &[]).await;
     setup
         .submit(&json!({"name": "other", "placement": {"labels": ["none"]}, "tasks": noop()["tasks"]}))
         .await;
     let all = setup.ok("/events?follow=0&since=0").await["data"].clone();
     let all = all.as_array().unwrap();
-    let web_02 = all[1]["node"].as_str().unwrap();
-    let cases: [(&str, &dyn Fn(&Value) -> bool); 7] = [
+    let web_02 = all.iter().find(|event| event["text"] == "node web-02 registered").unwrap();
+    let web_02 = web_02["node"].as_str().unwrap();
+    type Matches<'a> = &'a dyn Fn(&Value) -> bool;
+    let cases: [(&str, Matches<'_>); 7] = [
         ("cluster=default", &|_| true),
         ("kind=node_registered,run_created", &|event| {
             event["kind"] == "node_registered" || event["kind"] == "run_created"
@@ -294,7 +298,11 @@ async fn events_are_filtered_by_cluster_kind_run_node_and_job() {
         }
     }
     let page = setup.ok("/events?follow=0&since=0&kind=node_registered&limit=1").await;
-    assert_eq!((&page["pagination"]["has_more"], &page["pagination"]["next"]), (&json!(true), &json!(1)));
+    assert_eq!((page["data"].as_array().unwrap().len(), &page["pagination"]["has_more"]), (1, &json!(true)));
+    let next = &page["pagination"]["next"];
+    let rest = setup.ok(&format!("/events?follow=0&since={next}&kind=node_registered&limit=1")).await;
+    assert_eq!(rest["data"][0]["node"], web_02);
+    assert_eq!(rest["pagination"]["has_more"], false);
     let wrong = setup.get("/events?kind=birthday").await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
     assert!(wrong.body["detail"].as_str().unwrap().contains("`birthday` is not one of node_registered"));

@@ -118,7 +118,6 @@ impl Site {
             definition: serde_json::from_value(definition).unwrap(),
             params: None,
             idempotency_key: None,
-            request_hash: None,
             no_cache: false,
         };
         let service = self.servers[server % self.servers.len()].server.service();

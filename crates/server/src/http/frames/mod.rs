@@ -45,7 +45,7 @@ enum Topic {
     get, operation_id = "followLive", path = "/live", tag = "events",
     params(
         LiveQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last frame that the client received; overrides `since`"),
+        ("Last-Event-ID" = inline(Option<u64>), Header, description = "The last frame that the client received; overrides `since`"),
     ),
     responses((status = 200, description = "Frames", body = StreamedFrame, content_type = "text/event-stream"))
 )]
