@@ -15,7 +15,6 @@ mod journal;
 mod metrics;
 mod nodes;
 mod output;
-mod pace;
 mod parts;
 mod replica;
 mod rpc;
@@ -25,6 +24,7 @@ mod settings;
 mod signal;
 mod start;
 mod surroundings;
+mod vital;
 mod works;
 
 pub use caller::Caller;
@@ -35,3 +35,4 @@ pub use service::{Drain, IdempotencyKey, Redo, Retry, Service, Submit, Submitted
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_within};
 pub use surroundings::Surroundings;
+pub use vital::VitalTaskEnded;

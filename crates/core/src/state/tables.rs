@@ -28,8 +28,8 @@ pub struct Tables {
     pub executions: BTreeMap<ExecutionId, Execution>,
     /// The nodes that exclusive runs hold.
     pub holds: BTreeMap<NodeId, RunId>,
-    /// Counts of the runs that were not loaded; zero if all runs are loaded.
-    pub elsewhere: Elsewhere,
+    /// Counts of the runs that were not loaded, by cluster; empty if all runs are loaded.
+    pub elsewhere: BTreeMap<ClusterId, Elsewhere>,
     pub uses: LimitUses,
     /// The tables belong to a replica. It does not count uses: its primary counted them.
     pub(super) is_copy: bool,
@@ -156,7 +156,9 @@ impl Tables {
                 self.deleted.insert((*node, *session));
                 Ok(())
             }
-            Change::RunCreated { run, max_pending } => self.create_run(run, *max_pending),
+            Change::RunCreated { run, max_pending, max_open } => {
+                self.create_run(run, *max_pending, *max_open)
+            }
             Change::RunAdmitted { run, epoch, limit, nodes, at } => {
                 self.admit(run, &RunEvent::Admitted { epoch: *epoch, at: *at }, *limit, nodes)
             }

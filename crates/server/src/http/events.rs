@@ -10,14 +10,16 @@ use axum::response::{IntoResponse, Response};
 use downbeat_api::{End, Event, EventList, EventPagination, Gap, Problem};
 use downbeat_core::Change;
 use downbeat_core::ids::RunId;
-use downbeat_core::limits;
+use downbeat_core::portion::json_bytes;
+use downbeat_core::{Portion, limits};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::docs::StreamedEvent;
-use super::extract::{Api, Flag, Id, Query, page, words};
+use super::extract::{Api, Flag, Id, Query, words};
 use super::follow::{Follower, Item, Until, Wanted, find_gap, first_kept};
 use super::live::{Ready, Source, last_event_id, live, sse};
+use super::paging::limit;
 use super::problem::{Failure, HttpResult};
 use crate::service::Service;
 
@@ -41,7 +43,7 @@ pub(super) struct EventsQuery {
     /// `0` returns a list of the recorded events instead of a stream.
     #[param(value_type = Option<Flag>, inline)]
     follow: Option<Flag>,
-    /// With `follow=0`, the number of rows; default 100, at most 1,000.
+    /// With `follow=0`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -102,7 +104,7 @@ pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap)
         };
         return streamed(service, wanted, Until::Forever, start).await;
     }
-    let limit = page(query.limit, None)?.limit;
+    let limit = limit(query.limit)?;
     match (start, &wanted.run) {
         (None, None) => latest(&api, &wanted, limit).await,
         (start, _) => listed(&api, &wanted, start.map_or(0, Start::since), limit).await,
@@ -119,7 +121,7 @@ pub(super) struct RunEventsQuery {
     #[serde(default)]
     #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
-    /// Without `follow`, the number of rows; default 100, at most 1,000.
+    /// Without `follow`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -154,7 +156,7 @@ pub(super) async fn of_run(
         no_limit(query.limit, "remove `follow` for a list")?;
         return streamed(service, wanted, Until::RunEnd, start).await;
     }
-    let limit = page(query.limit, None)?.limit;
+    let limit = limit(query.limit)?;
     listed(&api, &wanted, start.since(), limit).await
 }
 
@@ -201,17 +203,24 @@ impl Start {
 
 /// Lists the first events after a number.
 async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: u32) -> HttpResult<Response> {
-    let most = if wanted.is_indexed() { limit.min(limits::PAGE_MOST) + 1 } else { limits::PAGE_MOST };
-    let (mut data, mut next, mut searched, mut has_more) = (Vec::new(), since, 0, false);
+    let page = Portion::new(limit as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let at_once = if wanted.is_indexed() { page.rows + 1 } else { limits::EVENTS_AT_ONCE };
+    let at_once = Portion::new(at_once, limits::EVENTS_AT_ONCE_BYTES);
+    let (mut data, mut bytes, mut next) = (Vec::new(), 0, since);
+    let (mut searched, mut has_more) = (0, false);
     'search: loop {
         let filter = wanted.after(next);
-        let found = service.events(caller, &filter, most).await?;
+        let found = service.events(caller, &filter, at_once).await?;
         if let Some(first) = find_gap(&**service.store(), &filter, &found).await? {
             return Err(Failure::events_gone(first));
         }
+        if found.is_empty() {
+            break;
+        }
         for event in &found {
             if wanted.matches(event) {
-                if data.len() == limit as usize {
+                bytes += json_bytes(event);
+                if !page.holds(data.len() + 1, bytes) {
                     has_more = true;
                     break 'search;
                 }
@@ -219,11 +228,8 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
             }
             next = event.seq;
         }
-        searched += most;
-        if found.len() < most as usize {
-            break;
-        }
-        if searched >= limits::EVENTS_PER_SEARCH {
+        searched += found.len();
+        if searched >= limits::ROWS_READ as usize {
             has_more = true;
             break;
         }
@@ -231,25 +237,32 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
     Ok(page_of(data, limit, since, next, has_more))
 }
 
-/// Lists the last events among those that one search may look at.
+/// Lists the last events among those that one request may read.
 async fn latest(Api(service, caller): &Api, wanted: &Wanted, limit: u32) -> HttpResult<Response> {
+    let page = Portion::new(limit as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let at_once = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
     let store = service.store();
     let last = store.last_seq().await?;
-    let back = if wanted.is_indexed() { limit } else { limits::EVENTS_PER_SEARCH };
-    let since = last.saturating_sub(u64::from(back)).max(first_kept(&**store).await? - 1);
-    let (mut data, mut next) = (VecDeque::new(), since);
+    let back = if wanted.is_indexed() { limit } else { limits::ROWS_READ };
+    let mut since = last.saturating_sub(u64::from(back)).max(first_kept(&**store).await? - 1);
+    let (mut data, mut bytes, mut next) = (VecDeque::new(), 0, since);
     while next < last {
-        let found = service.events(caller, &wanted.after(next), limits::PAGE_MOST).await?;
+        let found = service.events(caller, &wanted.after(next), at_once).await?;
         let Some(newest) = found.last() else { break };
         next = newest.seq;
         for event in found.iter().filter(|event| wanted.matches(event)) {
-            data.push_back(Event::of(event));
-            if data.len() > limit as usize {
-                data.pop_front();
+            let size = json_bytes(event);
+            bytes += size;
+            data.push_back((size, Event::of(event)));
+            while !page.holds(data.len(), bytes)
+                && let Some((size, older)) = data.pop_front()
+            {
+                bytes -= size;
+                since = older.seq;
             }
         }
     }
-    Ok(page_of(data.into(), limit, since, next, false))
+    Ok(page_of(data.into_iter().map(|(_, event)| event).collect(), limit, since, next, false))
 }
 
 fn page_of(data: Vec<Event>, limit: u32, since: u64, next: u64, has_more: bool) -> Response {
@@ -263,7 +276,7 @@ async fn streamed(service: &Service, wanted: Wanted, until: Until, start: Start)
     let feed = service.parts.feed.subscribe();
     if let Start::Asked(_) = start {
         let filter = wanted.after(since);
-        let next = store.events(&filter, 1).await?;
+        let next = store.events(&filter, Portion::of_rows(1)).await?;
         if let Some(first) = find_gap(&**store, &filter, &next).await? {
             return Err(Failure::events_gone(first));
         }

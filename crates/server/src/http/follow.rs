@@ -7,11 +7,13 @@ use std::time::Duration;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::run::RunRecord;
+use downbeat_core::{Portion, limits};
 use downbeat_store::{self as store, EventFilter, Store};
 
 use crate::journal::{Batches, event_text};
-use crate::pace::Pace;
 
+/// What is read from the store at once.
+const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// How often to check the store while the feed is silent: the feed may have missed another server's commit.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -58,7 +60,6 @@ pub(super) struct Follower {
     seen: u64,
     ready: VecDeque<Item>,
     phase: Phase,
-    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,16 +135,7 @@ impl Follower {
         until: Until,
         since: u64,
     ) -> Self {
-        Self {
-            store,
-            feed,
-            wanted,
-            until,
-            seen: since,
-            ready: VecDeque::new(),
-            phase: Phase::Behind,
-            pace: Pace::default(),
-        }
+        Self { store, feed, wanted, until, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Item>, store::Error> {
@@ -171,19 +163,16 @@ impl Follower {
         // Read before the page: everything up to this number is then seen, even if it belongs to other runs.
         let committed = self.store.last_seq().await?;
         let filter = self.wanted.after(self.seen);
-        let at_once = self.pace.at_once();
-        let page = self.store.events(&filter, at_once).await?;
+        let page = self.store.events(&filter, READ).await?;
         if let Some(first) = find_gap(&*self.store, &filter, &page).await? {
             self.ready.push_back(Item::Gap { first });
             self.seen = first - 1;
             return Ok(());
         }
-        let whole = page.len() < at_once as usize;
-        self.pace.note(&page);
         for event in &page {
             self.take(event, || event_text(event));
         }
-        if !whole || self.phase == Phase::Ended {
+        if !page.is_empty() || self.phase == Phase::Ended {
             return Ok(());
         }
         self.seen = self.seen.max(committed);

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use downbeat_api::Event as EventView;
+use downbeat_core::portion::json_bytes;
 use downbeat_core::{Event, limits};
 use tokio::sync::broadcast;
 
-use crate::pace::size;
 use crate::signal::heard;
 
 /// How many batches a slow stream may be behind before it has to read the store.
@@ -132,7 +132,7 @@ impl Deref for Published {
 impl Waiting {
     fn add(&self, events: Arc<[Event]>) -> Arc<Batch> {
         // Twice: the event itself and its text, which is about as large.
-        let bytes = 2 * events.iter().map(size).sum::<usize>();
+        let bytes = 2 * events.iter().map(json_bytes).sum::<usize>();
         let total = Arc::clone(&self.bytes);
         total.fetch_add(bytes, Ordering::AcqRel);
         let events = Mutex::new(Some(Arc::new(Published::new(events))));

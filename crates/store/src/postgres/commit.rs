@@ -8,7 +8,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::RunLive;
-use downbeat_core::state::{Counted, Home, NodeLive, Tables, Verdicts};
+use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -35,9 +35,9 @@ const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
 const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 /// The lock for using a slot of a limit: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
-/// Counts the waiting and the active runs among those that are not loaded.
+/// Counts the waiting and the active runs among those that are not loaded, by cluster.
 const COUNT_RUNS: &str = concat!(
-    "SELECT count(*) FILTER (WHERE ",
+    "SELECT cluster, count(*) FILTER (WHERE ",
     condition!(run waits),
     "), count(*) FILTER (WHERE ",
     condition!(run had its turn),
@@ -45,7 +45,7 @@ const COUNT_RUNS: &str = concat!(
     condition!(open runs),
     " AND ",
     condition!(run is due),
-    " AND id <> ALL($1)"
+    " AND id <> ALL($1) GROUP BY cluster"
 );
 
 lazy! {
@@ -323,8 +323,10 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         tables.keys.insert((ClusterId(row.try_get(0)?), row.try_get(1)?), run);
     }
     for row in count_rows? {
-        tables.elsewhere.waiting = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
-        tables.elsewhere.active = u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u32::MAX);
+        let count =
+            |column| Ok::<_, Failure>(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX));
+        let elsewhere = Elsewhere { waiting: count(1)?, active: count(2)? };
+        tables.elsewhere.insert(ClusterId(row.try_get(0)?), elsewhere);
     }
     Ok((tables, transaction?.try_get(0)?))
 }
