@@ -90,8 +90,6 @@ pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
-/// Events that one filtered page looks at: a filter that matches nothing must not read the whole history.
-pub const EVENTS_PER_SEARCH: u32 = 10_000;
 /// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
 pub const OFFSET_MOST: u64 = 10_000;
 /// Rows that a list reads for one page, or counts for its total: milliseconds. If the rows that match are rarer, a page

@@ -29,12 +29,12 @@ pub enum Error {
     Conflict(#[from] Conflict),
     #[error("{pending} runs are pending (max_pending_runs: {most}); try again later")]
     TooManyRuns { most: u32, pending: u32 },
+    #[error("the Idempotency-Key belongs to another request, which created run `{0}`; use a new key")]
+    KeyReused(RunId),
     #[error("{open} runs are open (max_pending_runs: {most}); try again when some have ended")]
     TooManyOpenRuns { most: u32, open: u32 },
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
     TooManyMatch { matched: u64, most: u32 },
-    #[error("the Idempotency-Key belongs to another request, which created run `{0}`; use a new key")]
-    KeyReused(RunId),
     #[error("{0}")]
     Unavailable(String),
     /// The request needs a feature that not every server on this store has.

@@ -205,15 +205,16 @@ impl Start {
     }
 }
 
-/// Lists the first events after a number. A page ends early if its events are large.
+/// Lists the first events after a number.
 async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: u32) -> HttpResult<Response> {
     let page = Portion::new(limit as usize, limits::EVENTS_AT_ONCE_BYTES);
-    let rows = if wanted.is_indexed() { limit.min(limits::PAGE_MOST) + 1 } else { limits::PAGE_MOST };
-    let read = Portion::new(rows as usize, limits::EVENTS_AT_ONCE_BYTES);
-    let (mut data, mut bytes, mut next, mut searched, mut has_more) = (Vec::new(), 0, since, 0, false);
+    let at_once = if wanted.is_indexed() { page.rows + 1 } else { limits::EVENTS_AT_ONCE };
+    let at_once = Portion::new(at_once, limits::EVENTS_AT_ONCE_BYTES);
+    let (mut data, mut bytes, mut next) = (Vec::new(), 0, since);
+    let (mut searched, mut has_more) = (0, false);
     'search: loop {
         let filter = wanted.after(next);
-        let found = service.events(caller, &filter, read).await?;
+        let found = service.events(caller, &filter, at_once).await?;
         if let Some(first) = find_gap(&**service.store(), &filter, &found).await? {
             return Err(Failure::events_gone(first));
         }
@@ -232,7 +233,7 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
             next = event.seq;
         }
         searched += found.len();
-        if searched >= limits::EVENTS_PER_SEARCH as usize {
+        if searched >= limits::ROWS_READ as usize {
             has_more = true;
             break;
         }
@@ -240,26 +241,32 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
     Ok(page_of(data, limit, since, next, has_more))
 }
 
-/// Lists the last events among those that one search may look at.
+/// Lists the last events among those that one request may read.
 async fn latest(Api(service, caller): &Api, wanted: &Wanted, limit: u32) -> HttpResult<Response> {
+    let page = Portion::new(limit as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let at_once = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
     let store = service.store();
     let last = store.last_seq().await?;
-    let back = if wanted.is_indexed() { limit } else { limits::EVENTS_PER_SEARCH };
-    let since = last.saturating_sub(u64::from(back)).max(first_kept(&**store).await? - 1);
-    let read = Portion::new(limits::PAGE_MOST as usize, limits::EVENTS_AT_ONCE_BYTES);
-    let (mut data, mut next) = (VecDeque::new(), since);
+    let back = if wanted.is_indexed() { limit } else { limits::ROWS_READ };
+    let mut since = last.saturating_sub(u64::from(back)).max(first_kept(&**store).await? - 1);
+    let (mut data, mut bytes, mut next) = (VecDeque::new(), 0, since);
     while next < last {
-        let found = service.events(caller, &wanted.after(next), read).await?;
+        let found = service.events(caller, &wanted.after(next), at_once).await?;
         let Some(newest) = found.last() else { break };
         next = newest.seq;
         for event in found.iter().filter(|event| wanted.matches(event)) {
-            data.push_back(Event::of(event));
-            if data.len() > limit as usize {
-                data.pop_front();
+            let size = json_bytes(event);
+            bytes += size;
+            data.push_back((size, Event::of(event)));
+            while !page.holds(data.len(), bytes)
+                && let Some((size, older)) = data.pop_front()
+            {
+                bytes -= size;
+                since = older.seq;
             }
         }
     }
-    Ok(page_of(data.into(), limit, since, next, false))
+    Ok(page_of(data.into_iter().map(|(_, event)| event).collect(), limit, since, next, false))
 }
 
 fn page_of(data: Vec<Event>, limit: u32, since: u64, next: u64, has_more: bool) -> Response {

@@ -167,7 +167,11 @@ async fn prune_before_result(setup: &Setup, run: &str) -> u64 {
     let result = events["data"].as_array().unwrap().iter().find(is_result).unwrap();
     let seq = result["seq"].as_u64().unwrap();
     let store = setup.server.service().store();
-    let event = store.events(&EventFilter { since: seq - 1, run: None }, 1).await.unwrap().remove(0);
+    let event = store
+        .events(&EventFilter { since: seq - 1, run: None }, downbeat_core::Portion::of_rows(1))
+        .await
+        .unwrap()
+        .remove(0);
     store.prune(event.change.at(), 0).await.unwrap();
     assert_eq!(store.kept().await.unwrap().first_seq, Some(seq));
     seq
