@@ -217,6 +217,17 @@ pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// Changes in one frame of the live stream: about a megabyte.
+pub const FRAME_CHANGES: usize = 10_000;
+/// Events that the live stream replays: a client that is further behind reads everything again, which is faster.
+pub const LIVE_REPLAYED: u64 = 50_000;
+/// Statistics of a cluster in a server's memory: minutes in which runs ended (a week), jobs, steps of each job, the last
+/// durations of each job and step, and the runs that a server reads when it starts. Together about 12 MB at most.
+pub const STATS_MINUTES: usize = 7 * 24 * 60;
+pub const STATS_JOBS: usize = 1_000;
+pub const STATS_STEPS: usize = 100;
+pub const STATS_DURATIONS: usize = 31;
+pub const STATS_RUNS_READ: u32 = 2_000;
 /// Failed executions of a run that are grouped by like errors: each needs a read of its output.
 pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.

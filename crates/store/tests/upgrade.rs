@@ -241,8 +241,8 @@ fn record(number: u32) -> ServerRecord {
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
 /// Reverts to schema 6: drops what later migrations added.
-const SCHEMA_6: &str =
-    "ALTER TABLE executions DROP COLUMN failed_for_good; DELETE FROM migrations WHERE number > 6;";
+const SCHEMA_6: &str = "ALTER TABLE runs DROP COLUMN request_hash; \
+     ALTER TABLE executions DROP COLUMN failed_for_good; DELETE FROM migrations WHERE number > 6;";
 /// Reverts from schema 6 to schema 5.
 const SCHEMA_5: &str = "DROP TABLE tombstones; ALTER TABLE nodes DROP COLUMN registration; \
      ALTER TABLE nodes DROP COLUMN problems; DELETE FROM migrations WHERE number > 5;";

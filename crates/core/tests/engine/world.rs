@@ -105,6 +105,7 @@ impl World {
             no_cache: false,
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: now,
         };
         let record = RunRecord::new(made, ServerId(Uuid::nil()));

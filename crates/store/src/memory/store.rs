@@ -92,6 +92,7 @@ impl State {
             }
             Change::NodeDeleted { node, session, at, .. } => {
                 self.problems.remove(node);
+                self.tables.node_homes.remove(node);
                 if let Some(Registration { cluster, description, .. }) = self.registrations.remove(node) {
                     let (node, session, at, hostname) = (*node, *session, *at, description.hostname);
                     self.tombstones
@@ -367,7 +368,7 @@ impl Executions for MemoryStore {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
             let age = (outcome.ended_at(), execution.id);
-            if state.tables.homes.get(execution.run()) == Some(&cluster)
+            if state.tables.homes.get(execution.run()).is_some_and(|home| home.cluster == cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
                 newest.insert(Arc::clone(key), (age, execution.clone()));
@@ -499,11 +500,12 @@ impl Store for MemoryStore {
         let mut guard = self.lock();
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);
-        let seqs = verdicts.seqs(state.last_seq);
+        let before = state.last_seq;
         for &index in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[index].clone() });
+            let (about, change) = (verdicts.abouts[index].clone(), changes[index].clone());
+            state.record(Event { seq: state.last_seq + 1, server, about, change });
         }
-        Ok(Committed { outcomes: verdicts.outcomes, seqs })
+        Ok(Committed::after(before, verdicts))
     }
 
     async fn close(&self) {}

@@ -17,8 +17,9 @@ use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::filter::{lazy, writes};
 use crate::port::Error;
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NodeLiveRow, ProblemsRow,
-    RunLiveRow, StateColumns, definition_row, description_row, execution_row, json, list, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Columns, EventData, FailedRow, HoldRow, LimitUseRow, NodeLiveRow,
+    ProblemsRow, RunLiveRow, StateColumns, definition_row, description_row, execution_row, json, list,
+    run_row,
 };
 
 writes!();
@@ -103,7 +104,10 @@ pub(super) async fn save(
     let cached: Vec<_> = dirty.cached(tables).collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let event = |&index: &usize| Ok(ChangeColumns::of(&changes[index], json(&changes[index])?));
+    let event = |&index: &usize| {
+        let (change, about) = (&changes[index], &verdicts.abouts[index]);
+        Ok(ChangeColumns::of(change, json(&EventData { change, about })?))
+    };
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
 
     let mut flight = Flight::default();

@@ -40,6 +40,7 @@ fn run_at(stage: &RunStage, started: bool) -> RunRecord {
         no_cache: false,
         by: "test".to_owned(),
         idempotency_key: None,
+        request_hash: None,
         created_at: NOW,
     };
     let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
