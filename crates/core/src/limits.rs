@@ -232,3 +232,7 @@ pub const STATS_RUNS_READ: u32 = 2_000;
 pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;
+/// Queries of users that a server runs at once, and how long one may take or wait for its turn, in seconds. They use
+/// their own connections to the store: what keeps the server alive does not wait for them.
+pub const VIEWS_AT_ONCE: usize = 4;
+pub const VIEW_S: u64 = 10;

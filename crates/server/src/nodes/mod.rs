@@ -4,6 +4,8 @@ mod delete;
 mod forget;
 mod heartbeat;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 pub use delete::Force;
 pub(crate) use delete::delete;

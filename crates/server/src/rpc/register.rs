@@ -104,7 +104,7 @@ impl Host {
             return Ok(BTreeSet::new());
         }
         let announced: HashSet<&LeaseRef> = announced.iter().take(limits::UNDELIVERED).collect();
-        let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
+        let held = self.parts.store.held_by(&[node]).await.map_err(unavailable)?;
         let counts = |execution: &Execution| {
             execution.state.lease().is_some_and(|lease| {
                 let held = LeaseRef { execution: execution.id, token: lease.token };
@@ -122,7 +122,7 @@ impl Host {
         selects: impl Fn(&Execution, &Lease) -> bool,
     ) -> Result<()> {
         let now = self.parts.clock.now();
-        let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
+        let held = self.parts.store.held_by(&[node]).await.map_err(unavailable)?;
         let lost = held.into_iter().filter_map(|execution| {
             let lease = *execution.state.lease()?;
             selects(&execution, &lease).then(|| Change::ExecutionLost {

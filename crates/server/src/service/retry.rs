@@ -41,7 +41,7 @@ impl Service {
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let executions = read_in_time(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
+        let executions = read_in_time(async { Ok(self.parts.views.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
             Redo::Failed => RetryScope::AllNodes,
             Redo::FailedNodes => RetryScope::FailedNodes,

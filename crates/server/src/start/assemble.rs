@@ -181,6 +181,7 @@ async fn base(
         level,
         heavy: HeavyWork::default(),
         vital,
+        views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,
         replica: following,
         closing,

@@ -13,11 +13,12 @@ use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
-use downbeat_core::state::{LimitUse, Tables};
+use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::copy::deleted_before;
+use crate::filter::distances;
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
     NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter, RunKey, Runs, ServerRecord,
@@ -285,8 +286,11 @@ impl Nodes for MemoryStore {
         Ok(self.lock().tombstones(node))
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
-        Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
+        let state = self.lock();
+        let is_silent = |node: &NodeLive| node.status != NodeStatus::Offline && node.seen_at < before;
+        let silent = state.tables.nodes.iter().filter(|(_, node)| is_silent(node));
+        Ok(silent.map(|(id, node)| (*id, node.clone())).collect())
     }
 }
 
@@ -294,6 +298,12 @@ impl Nodes for MemoryStore {
 impl Runs for MemoryStore {
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
         Ok(self.lock().run(id))
+    }
+
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        let ids: BTreeSet<&RunId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
     }
 
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
@@ -354,10 +364,10 @@ impl Executions for MemoryStore {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
+    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| {
             matches!(execution.state.status(), Status::Leased | Status::Running)
-                && execution.state.lease().is_some_and(|lease| lease.node == node)
+                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
         }))
     }
 
@@ -475,8 +485,12 @@ impl DirectWrites for MemoryStore {
         state.tables.uses.forget(before);
         state.forget_deleted(deleted_before(before));
         // Only from the front: the remaining events have no gaps.
-        while state.events.front().is_some_and(|event| event.change.at() < before) {
-            state.events.pop_front();
+        let is_old = |state: &State, distance: &usize| {
+            state.events.get(*distance).is_some_and(|event| event.change.at() < before)
+        };
+        let places = || distances().filter_map(|distance| usize::try_from(distance).ok());
+        while let Some(last) = places().filter(|distance| is_old(&state, distance)).last() {
+            state.events.drain(..=last);
         }
         Ok(ended.len() as u64)
     }
