@@ -26,7 +26,7 @@ pub use event::Event;
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
 pub use execution::{Execution, Names, Waiting};
 pub use list::{EventList, EventPagination, List, Pagination};
-pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, Param};
+pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeCount, NodeSummary, Param};
 pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, List, Node, NodeSummary, NodeWork, Output, Plan, Run,
-    RunChunk, RunProgress, RunSummary, Server, Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, List, Node, NodeCount, NodeSummary, NodeWork, Output, Plan,
+    Run, RunChunk, RunProgress, RunSummary, Server, Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -99,6 +99,7 @@ requests! {
     Get "executions/{id}" execution(id) -> Execution;
     Get "executions/{id}/output" output(id) -> Output;
     Get "nodes" nodes() -> List<NodeSummary>;
+    Get "node-counts" node_counts() -> List<NodeCount>;
     Get "nodes/{id}" node(id) -> Node;
     Delete "nodes/{id}" delete_node(id) -> DeletedNode;
     Get "deleted-nodes" deleted_nodes() -> List<DeletedNode>;

@@ -61,6 +61,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show, nodes::delete))
         .routes(routes!(nodes::list_deleted))
+        .routes(routes!(nodes::counts))
         .routes(routes!(executions::of_node))
         .routes(routes!(work::show))
         .routes(routes!(nodes::drain))

@@ -7,7 +7,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeWait, WaitFacts};
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunLive, RunRecord};
 use jiff::SignedDuration;
 
 use super::Service;
@@ -32,17 +32,20 @@ impl From<NodeWaits> for Waiting {
 impl Service {
     /// Returns why a run waits for admission, if it does.
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
-        self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
+        self.pending_reasons([(&run.id, &run.live)]).remove(&run.id)
     }
 
     /// Returns why runs wait for admission, for those that do.
-    pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
-        if !runs.iter().any(|run| run.live.is_waiting()) {
+    pub fn pending_reasons<'r>(
+        &self,
+        runs: impl IntoIterator<Item = (&'r RunId, &'r RunLive)>,
+    ) -> HashMap<RunId, String> {
+        let mut waiting = runs.into_iter().filter(|(_, live)| live.is_waiting()).peekable();
+        if waiting.peek().is_none() {
             return HashMap::default();
         }
         let mut reasons = self.parts.admission.reasons();
-        let reason = |run: &RunRecord| Some((run.id.clone(), reasons.remove(&run.id)?.to_string()));
-        runs.iter().filter_map(reason).collect()
+        waiting.filter_map(|(id, _)| Some((id.clone(), reasons.remove(id)?.to_string()))).collect()
     }
 
     /// Returns why a pending execution waits, per node.
