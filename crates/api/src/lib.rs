@@ -7,7 +7,10 @@ pub mod code;
 mod event;
 mod event_body;
 mod execution;
+mod failure;
+mod limit;
 mod list;
+mod many;
 mod node;
 mod outline;
 mod output;
@@ -25,8 +28,13 @@ pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::Event;
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
 pub use execution::{Execution, Names, Waiting};
+pub use failure::{FailureGroup, Failures};
+pub use limit::{LimitUsage, LimitUser};
 pub use list::{EventList, EventPagination, List, Pagination};
-pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeCount, NodeSummary, Param};
+pub use many::{Many, Refused};
+pub use node::{
+    Action, Backend, Cluster, DeletedNode, Node, NodeCount, NodeSummary, OfferedBackend, Param,
+};
 pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};

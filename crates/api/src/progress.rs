@@ -26,7 +26,7 @@ pub struct RunProgress {
     pub summary: RunSummary,
     /// The lowest step that has not ended; null if all have.
     pub step: Option<u32>,
-    /// Instances (step × node, step × item) by the status of their last attempt.
+    /// Instances (step × node, step × item) by the status of their last attempt that counts.
     pub counts: Counts,
     /// The progress of its roll-out, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub struct StepProgress {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
-    /// Instances by the status of their last attempt; statuses without instances are left out.
+    /// Instances by the status of their last attempt that counts; statuses without instances are left out.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub counts: BTreeMap<Status, u64>,
     /// The number of instances, as far as it is known.

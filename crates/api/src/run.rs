@@ -38,7 +38,7 @@ pub struct Run {
     /// Its nodes that are stale or offline now, and what happens to their steps; only until the run ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<NodeReason>,
-    /// Instances (step × node, step × item) by the status of their last attempt.
+    /// Instances (step × node, step × item) by the status of their last attempt that counts.
     pub counts: Counts,
     /// By step, then by hostname; `-` is the key of a placed step that no node has leased yet, and `[3]` of the item
     /// with that number of a step with `for_each`.
@@ -134,7 +134,7 @@ impl Steps {
 /// The result of one step on one node, or for one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceResult {
-    /// The status of the last attempt.
+    /// The status of the last attempt that counts: a retry that was withdrawn before it was sent does not.
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
     /// Its index among the items of its task's `for_each`, from 0.
@@ -173,7 +173,7 @@ pub struct InstanceResult {
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
     pub outputs: Params,
-    /// The execution of the last attempt.
+    /// The execution of the last attempt that counts.
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
 }
@@ -273,11 +273,12 @@ impl RunSummary {
 }
 
 impl Run {
-    /// Creates the view of a run. Executions are ordered by id: a later attempt replaces an earlier one.
+    /// Creates the view of a run. Executions are ordered by id: a later attempt replaces an earlier one, unless it was
+    /// withdrawn.
     pub fn of(run: &RunRecord, executions: &[Record], names: &Names) -> Self {
         let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
         let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
-        for record in executions {
+        for record in executions.iter().filter(|record| !record.is_withdrawn()) {
             let step = results.entry(record.step()).or_default();
             if record.pinned.is_none() && record.item().is_none() {
                 // A placed step has one result; the list of executions has its earlier attempts.

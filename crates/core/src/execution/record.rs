@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Params;
+use crate::backend::{Params, params_bytes};
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use crate::spec::Limits;
 use crate::words::words;
@@ -176,7 +176,7 @@ pub struct Execution {
     /// A hash of the inputs, if the task is cached: equal keys mean equal results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<Arc<str>>,
-    /// Why its instance failed for good; absent if that is not recorded. Only the last attempt has it.
+    /// Why its instance failed for good; absent if that is not recorded. Only the last attempt that counts has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_for_good: Option<Arc<str>>,
     pub created_at: Timestamp,
@@ -207,6 +207,19 @@ impl Execution {
     /// Returns true if an earlier result with equal inputs was used.
     pub fn is_cached(&self) -> bool {
         self.reused.is_some() && self.cache_key.is_some()
+    }
+
+    /// Returns true if it was a retry that ended before it was sent. It does not count: the attempt before it shows how
+    /// the instance ended.
+    pub fn is_withdrawn(&self) -> bool {
+        let is_unsent = matches!(self.state, State::Skipped { .. } | State::Cancelled { lease: None, .. });
+        is_unsent && self.attempt > 1
+    }
+
+    /// Returns the size of its values: params, and the outputs of a result that is reused.
+    pub fn values_bytes(&self) -> usize {
+        let outputs = self.state.outcome().map_or(0, |outcome| params_bytes(&outcome.outputs));
+        self.params.as_deref().map_or(0, params_bytes) + outputs
     }
 
     /// Returns the node that has, had or will have the execution, if it is known.

@@ -8,11 +8,11 @@ use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict}
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::{Plan, Resolved, StepIx, resolve};
-use downbeat_core::run::engine::{Portion, Progress, Stop, Turn};
+use downbeat_core::run::engine::{self, Progress, Stop, Turn};
 use downbeat_core::run::{self, Instance, RunEnd, RunEvent, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::Parent;
-use downbeat_core::{Change, Dice, Timestamp, level};
+use downbeat_core::{Change, Dice, Portion, Timestamp, level};
 use jiff::SignedDuration;
 use serde_json::Value;
 use uuid::Uuid;
@@ -129,7 +129,7 @@ impl World {
             broken: None,
             race: None,
             level: level::LEVEL,
-            portion: Portion::default(),
+            portion: engine::COMMIT,
             failed_for_good: Vec::new(),
         }
     }
@@ -331,8 +331,10 @@ impl World {
             Change::InstanceFailed { execution: id, reason, .. } => {
                 let last = &self.executions[&id];
                 let instance = Instance::of(last);
-                let mut attempts = self.executions.values().filter(|other| Instance::of(other) == instance);
-                assert!(attempts.all(|other| other.attempt <= last.attempt), "the last attempt is marked");
+                let attempts = self.executions.values().filter(|other| Instance::of(other) == instance);
+                let counted = attempts.filter(|other| !other.is_withdrawn());
+                let newest = counted.max_by_key(|other| other.attempt).map(|other| other.id);
+                assert_eq!(newest, Some(id), "the last attempt that counts is marked");
                 assert!(!last.state.status().is_open() && last.state.status() != Status::Succeeded);
                 assert!(last.failed_for_good.is_none(), "a failure is recorded once");
                 self.failed_for_good.push(format!("{}@{}: {reason}", last.step(), self.place(last)));
@@ -476,10 +478,10 @@ impl World {
         (self.record.state(), end)
     }
 
-    /// Returns the last status of each instance, as `step@node status`.
+    /// Returns the status of each instance's last attempt that counts, as `step@node status`.
     pub(crate) fn results(&self) -> Vec<String> {
         let mut last: BTreeMap<(u32, String), (u32, Status)> = BTreeMap::new();
-        for execution in self.executions.values() {
+        for execution in self.executions.values().filter(|execution| !execution.is_withdrawn()) {
             let key = (execution.step(), self.place(execution));
             let entry = last.entry(key).or_insert((0, Status::Pending));
             if execution.attempt > entry.0 {

@@ -44,8 +44,7 @@ impl Service {
         if waiting.peek().is_none() {
             return HashMap::default();
         }
-        let mut reasons = self.parts.admission.reasons();
-        waiting.filter_map(|(id, _)| Some((id.clone(), reasons.remove(id)?.to_string()))).collect()
+        self.parts.admission.reasons(waiting.map(|(id, _)| id))
     }
 
     /// Returns why a pending execution waits, per node.
