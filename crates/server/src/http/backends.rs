@@ -11,7 +11,8 @@ use downbeat_core::node::{NodeRecord, NodeStatus};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Api, Query, page};
+use super::extract::{Api, Query};
+use super::paging::{first_place, page, window};
 use super::problem::Reply;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -22,8 +23,10 @@ pub(super) struct BackendsQuery {
     cluster: Option<String>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
 }
 
 /// Lists the backends that the nodes of a cluster offer, with actions and params
@@ -35,18 +38,18 @@ pub(super) async fn list(
     Api(service, caller): Api,
     query: Query<BackendsQuery>,
 ) -> Reply<List<OfferedBackend>> {
-    let page = page(query.limit, query.offset)?;
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
     let offered = offered(&service.nodes_of(cluster));
     let total = offered.len() as u64;
-    let first = usize::try_from(page.offset).unwrap_or(usize::MAX);
+    let first = usize::try_from(first_place(&page)).unwrap_or(usize::MAX);
     let rows = offered.into_iter().skip(first).take(page.limit as usize);
     let row = |Offer { backend, nodes, online }: Offer| OfferedBackend {
         backend: (*backend).clone().into(),
         nodes,
         online,
     };
-    Ok(Json(List::window(rows.map(row).collect(), page.limit, page.offset, total)))
+    Ok(Json(window(rows.map(row).collect(), &page, total)))
 }
 
 struct Offer {

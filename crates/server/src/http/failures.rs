@@ -69,15 +69,16 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
     let statuses = vec![Status::Failed, Status::Lost];
     let filter = ExecutionFilter { run: Some(run.id.clone()), statuses, ..ExecutionFilter::default() };
     let mut failed: Vec<View> = Vec::new();
-    for offset in (0..u64::from(limits::FAILURES_EXAMINED)).step_by(PER_READ as usize) {
-        let page = service.store().executions(&filter, Page { limit: PER_READ, offset }).await?.rows;
-        let is_last = page.len() < PER_READ as usize;
-        let finally: Vec<&Execution> = page.iter().filter(|one| one.failed_for_good.is_some()).collect();
+    let mut page = Page::first(PER_READ);
+    for _ in 0..limits::FAILURES_EXAMINED / PER_READ {
+        let found = service.store().executions(&filter, &page).await?;
+        let finally: Vec<&Execution> = found.rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
         let names = service.names(run, finally.iter().copied()).await?;
         let view = |one: &&Execution| View::of(one, label(&run.definition, one.step()), &names);
         failed.extend(finally.iter().map(view).map(|view| View { params: None, ..view }));
-        if is_last {
-            return Ok((failed, false));
+        match found.next {
+            Some(start) => page.start = start,
+            None => return Ok((failed, false)),
         }
     }
     Ok((failed, true))

@@ -5,7 +5,8 @@ use downbeat_api::{LimitUsage, List};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Api, Query, page};
+use super::extract::{Api, Query};
+use super::paging::{first_place, page, window};
 use super::problem::Reply;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -16,8 +17,10 @@ pub(super) struct LimitsQuery {
     cluster: Option<String>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
 }
 
 /// Lists the limits that open executions declare: who uses them, and who waits
@@ -26,9 +29,9 @@ pub(super) struct LimitsQuery {
     responses((status = 200, description = "One page of limits, by key", body = List<LimitUsage>))
 )]
 pub(super) async fn list(Api(service, caller): Api, query: Query<LimitsQuery>) -> Reply<List<LimitUsage>> {
-    let page = page(query.limit, query.offset)?;
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
-    let part = (usize::try_from(page.offset).unwrap_or(usize::MAX), page.limit as usize);
+    let part = (usize::try_from(first_place(&page)).unwrap_or(usize::MAX), page.limit as usize);
     let (rows, total) = service.parts.dispatcher.board().limit_usage(cluster, part, service.now());
-    Ok(Json(List::window(rows, page.limit, page.offset, total as u64)))
+    Ok(Json(window(rows, &page, total as u64)))
 }

@@ -175,9 +175,10 @@ impl Service {
         if states.is_empty() {
             return Ok((found, 0));
         }
-        let filter = RunFilter { cluster: which.cluster, states, job: which.job.clone() };
-        let listed = self.runs(caller, &filter, Page { limit: limits::RETRIES_AT_ONCE, offset: 0 }).await?;
+        let filter = RunFilter { cluster: which.cluster, states, job: which.job.clone(), ..RunFilter::default() };
+        let listed = self.runs(caller, &filter, &Page::first(limits::RETRIES_AT_ONCE)).await?;
         found.extend(listed.rows.iter().rev().map(|run| run.id.clone()));
-        Ok((found, listed.total))
+        let matched = listed.total.unwrap_or(listed.rows.len() as u64);
+        Ok((found, matched))
     }
 }

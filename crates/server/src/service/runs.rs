@@ -51,7 +51,7 @@ impl Service {
             statuses: vec![Status::Leased, Status::Running],
             ..ExecutionFilter::default()
         };
-        let held = self.parts.store.executions(&filter, Page { limit: LOSSES, offset: 0 }).await?;
+        let held = self.parts.store.executions(&filter, &Page::first(LOSSES)).await?;
         let at = self.now();
         let losses = held.rows.into_iter().filter_map(|execution| {
             Some(Change::ExecutionLost {

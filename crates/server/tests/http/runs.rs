@@ -160,7 +160,7 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
             assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "running", "its agent has not confirmed");
         }
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
-        assert_eq!(answer.status(), 202);
+        assert_eq!(answer.status, 202);
         assert_eq!(setup.ended(&id).await["status"], "cancelled");
         let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
         let lost = &executions["data"][0];
