@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::{
     Cluster, DeletedNode, EventList, Execution, Failures, LimitUsage, List, Many, Node, NodeCount,
-    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Status, Valid,
+    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server,
+    Status, Valid,
 };
 
 /// The default port of the REST API.
