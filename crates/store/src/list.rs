@@ -106,7 +106,9 @@ pub(crate) async fn list<L: List>(
     let more = rows.len() > limit;
     rows.truncate(limit);
     let count = async |most: u64| {
-        let template = format!("SELECT count(*) FROM ({}{wanted} LIMIT :limit) found", L::KEYS);
+        // The order makes PostgreSQL read along the index.
+        let template =
+            format!("SELECT count(*) FROM ({}{wanted} ORDER BY {} LIMIT :limit) found", L::KEYS, L::ORDER);
         let (sql, args) = bound(list, &template, &range, &[("limit", most)]);
         number(database, &sql, args).await
     };

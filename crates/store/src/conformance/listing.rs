@@ -122,6 +122,18 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
         statuses: open,
     };
     assert_eq!(executions(&store, narrow, ALL).await, (vec![4], 1));
+    let skipped = Change::ExecutionSkipped {
+        run: run_id(1),
+        epoch: 1,
+        execution: execution_id(3),
+        reason: "why".to_owned(),
+        at: at(40),
+    };
+    apply(&store, &[skipped]).await;
+    let ended = || vec![Status::Skipped, Status::Lost];
+    assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..run(1) }, ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..on(2) }, ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, ExecutionFilter { item: Some(0), ..run(1) }, ALL).await, (vec![], 0));
 }
 
 /// Reads a list page by page, each after the last row of the one before. `between` runs before each page.
@@ -199,7 +211,15 @@ pub async fn runs_are_found_by_every_filter(store: Arc<dyn Store>) {
         (RunFilter { states: vec![RunState::Cancelled], ..all() }, vec![5]),
         (RunFilter { states: vec![RunState::Cancelled, RunState::Failed], ..all() }, vec![5]),
     ];
-    for (filter, expected) in cases {
+    // Each filter that an index serves, together with one that it does not.
+    let text = || Some(run_id(5).as_str().to_owned());
+    let cluster = Some(ClusterId::DEFAULT);
+    let more = [
+        (RunFilter { cluster, text: text(), ..all() }, vec![5]),
+        (RunFilter { states: vec![RunState::Cancelled], text: text(), ..all() }, vec![5]),
+        (RunFilter { job: job("webXshop"), text: text(), ..all() }, vec![]),
+    ];
+    for (filter, expected) in cases.into_iter().chain(more) {
         let found = runs(&store, filter.clone(), ALL).await;
         assert_eq!(found, (expected.clone(), expected.len() as u64), "{filter:?}");
     }
