@@ -141,6 +141,12 @@ impl Board {
         self.posts.get(&node).map(|post| &post.record)
     }
 
+    /// Returns how many placed executions a node has.
+    pub(crate) fn slots_in_use(&self, node: NodeId) -> u32 {
+        let held = self.posts.get(&node).into_iter().flat_map(|post| post.held.values());
+        u32::try_from(held.filter(|holding| holding.placed).count()).unwrap_or(u32::MAX)
+    }
+
     /// Returns whether a cluster has its maximum of nodes besides this one. Nodes that are offline do not count.
     pub(crate) fn is_full(&self, cluster: ClusterId, besides: NodeId, most: usize) -> bool {
         let counts = |record: &&Arc<NodeRecord>| {
