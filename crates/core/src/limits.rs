@@ -121,6 +121,8 @@ pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
 pub const REPORT_GRACE_S: u64 = (UNSENT_BYTES / MESSAGE_BYTES_PER_S) as u64;
 /// The timeout of a whole run, if it has one: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
+/// The default for how long the `on_failure` steps of a run that timed out may take, in seconds.
+pub const CLEANUP_TIMEOUT_DEFAULT_S: u64 = 10 * 60;
 /// The default for how long a placed task waits while no node fits it, in seconds.
 pub const PLACEMENT_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
 /// Items of one `for_each`.
