@@ -19,6 +19,7 @@ use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::Runs;
 use crate::settings::Settings;
+use crate::stats::Stats;
 use crate::surroundings::Chance;
 use crate::vital::Vital;
 
@@ -31,6 +32,7 @@ pub(crate) struct Parts {
     pub feed: Feed,
     pub dispatcher: Dispatcher,
     pub admission: Admission,
+    pub stats: Stats,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
     pub serving: Serving,

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::frame::{Frame, VERSION, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
-use crate::journal::Batches;
+use crate::journal::{Batches, Published};
 use crate::parts::Parts;
 use crate::signal::heard;
 
@@ -132,7 +132,7 @@ struct Sender {
 }
 
 enum Wake {
-    Batch(Arc<[Event]>),
+    Batch(Arc<Published>),
     Grown(ExecutionId),
     /// Signals were missed.
     Lagged,

@@ -31,14 +31,10 @@ impl Host {
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
             return Err(Fault::Unknown(format!("cluster `{cluster}`")));
         }
-        let is_full = {
-            let board = self.parts.dispatcher.board();
-            board.node(node).is_none() && board.is_full(cluster)
-        };
-        if is_full {
+        let most = self.parts.settings.max_nodes;
+        if self.parts.dispatcher.board().is_full(cluster, node, most as usize) {
             return Err(Fault::Rejected(format!(
-                "cluster `{cluster}` has the maximum of {} nodes; delete nodes that are no longer used",
-                limits::NODES_PER_CLUSTER
+                "cluster `{cluster}` has the maximum of {most} nodes that are not offline; raise `max_nodes` of the servers"
             )));
         }
         let installation = (!instance.0.is_empty()).then(|| Installation::new(&instance.0, life));

@@ -143,6 +143,8 @@ pub async fn presence_says_when_each_session_was_seen(store: Arc<dyn Store>) {
     store.touch_nodes(&[(node(1), session(1))], at(9)).await.unwrap();
     let seen = store.presence().await.unwrap();
     assert_eq!(seen, [(node(1), session(1), at(9)), (node(2), session(2), at(2))]);
+    assert_eq!(store.seen(&[node(3), node(2), node(1), node(2)]).await.unwrap(), seen);
+    assert_eq!(store.seen(&[node(2)]).await.unwrap(), seen[1..]);
 }
 
 pub async fn output_of_several_executions_is_read_at_once(store: Arc<dyn Store>) {

@@ -119,6 +119,7 @@ macro_rules! conformance_suite {
                 events_are_numbered_without_gaps_also_at_once
                 events_are_read_from_a_number_on_and_by_run
                 events_are_read_up_to_a_number_of_bytes
+                events_name_their_subject
                 the_events_replayed_give_equal_tables
             }
             listing {

@@ -28,6 +28,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     let full = RunMade {
         job: Some("deploy-web".to_owned()),
         idempotency_key: Some("key".to_owned()),
+        request_hash: Some("5eb63bbbe01eeed0".to_owned()),
         params: BTreeMap::from([("version".to_owned(), json!("1.2 \0 'ü'")), ("count".to_owned(), json!(3))]),
         retry_of: Some(run_id(1)),
         no_cache: true,

@@ -12,12 +12,12 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
 use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::copy::deleted_before;
+use crate::copy::{Seen, deleted_before};
 use crate::filter::distances;
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
@@ -93,6 +93,7 @@ impl State {
             }
             Change::NodeDeleted { node, session, at, .. } => {
                 self.problems.remove(node);
+                self.tables.node_homes.remove(node);
                 if let Some(Registration { cluster, description, .. }) = self.registrations.remove(node) {
                     let (node, session, at, hostname) = (*node, *session, *at, description.hostname);
                     self.tombstones
@@ -285,6 +286,13 @@ impl Nodes for MemoryStore {
         Ok(self.lock().tombstones(node))
     }
 
+    async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: BTreeSet<&NodeId> = nodes.iter().collect();
+        let state = self.lock();
+        let seen = |id: &NodeId| state.tables.nodes.get(id).map(|node| (*id, node.session, node.seen_at));
+        Ok(nodes.into_iter().filter_map(seen).collect())
+    }
+
     async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
         let state = self.lock();
         let is_silent = |node: &NodeLive| node.status != NodeStatus::Offline && node.seen_at < before;
@@ -305,7 +313,7 @@ impl Runs for MemoryStore {
         Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
     }
 
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         let state = self.lock();
         let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
             let executions = state.tables.executions.values().rev();
@@ -315,8 +323,8 @@ impl Runs for MemoryStore {
         let mut runs = state
             .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
         runs.reverse();
-        let key = |run: &RunRecord| RunKey { created_at: run.created_at, id: run.id.clone() };
-        Ok(window(runs, page, key, |key, after| key < after))
+        let key = |run: &RunBrief| RunKey { created_at: run.created_at, id: run.id.clone() };
+        Ok(window(runs.iter().map(RunBrief::from).collect(), page, key, |key, after| key < after))
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -377,7 +385,7 @@ impl Executions for MemoryStore {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
             let age = (outcome.ended_at(), execution.id);
-            if state.tables.homes.get(execution.run()) == Some(&cluster)
+            if state.tables.homes.get(execution.run()).is_some_and(|home| home.cluster == cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
                 newest.insert(Arc::clone(key), (age, execution.clone()));
@@ -433,7 +441,9 @@ impl Totals for MemoryStore {
     }
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
-        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let mut all = self.lock().executions(|each| each.node() == Some(node));
+        all.drain(..all.len().saturating_sub(limits::ROWS_READ as usize));
+        all.retain(|each| each.reused.is_none());
         let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
         let finished_at =
             all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
@@ -513,11 +523,12 @@ impl Store for MemoryStore {
         let mut guard = self.lock();
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);
-        let seqs = verdicts.seqs(state.last_seq);
+        let before = state.last_seq;
         for &index in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[index].clone() });
+            let (about, change) = (verdicts.abouts[index].clone(), changes[index].clone());
+            state.record(Event { seq: state.last_seq + 1, server, about, change });
         }
-        Ok(Committed { outcomes: verdicts.outcomes, seqs })
+        Ok(Committed::after(before, verdicts))
     }
 
     async fn close(&self) {}

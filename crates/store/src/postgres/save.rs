@@ -99,7 +99,8 @@ pub(super) async fn save(
     let cached: Vec<_> = dirty.cached(tables).collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let events = verdicts.applied.iter().map(|&index| &batch.events[index]);
+    let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+    let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 
     let mut flight = Flight::default();
     flight.rows(&INSERT_TOMBSTONES, &buried);

@@ -12,14 +12,15 @@ use downbeat_core::run::RunRecord;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
+use tokio_util::sync::DropGuard;
 use uuid::Uuid;
 
 use super::connect::{self, Connections, Purpose, Target};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
-use super::{commit, output, prune, snapshot};
-use crate::copy::Part;
+use super::{commit, indexes, output, prune, snapshot};
+use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
@@ -42,6 +43,7 @@ pub struct PostgresStore {
     is_view: bool,
     target: Target,
     listener: Arc<Listener>,
+    _indexing: Option<Arc<DropGuard>>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -57,7 +59,12 @@ impl PostgresStore {
     /// Connects and migrates the schema.
     pub async fn open(location: &str) -> Result<Self> {
         let target = connect::target(location)?;
-        connect::migrate(&mut target.connect(Purpose::Upkeep).await?).await?;
+        let mut client = target.connect(Purpose::Upkeep).await?;
+        connect::migrate(&mut client).await?;
+        let indexing = match indexes::build_small(&mut client).await? {
+            true => None,
+            false => Some(Arc::new(indexes::build_in_background(target.clone()))),
+        };
         Ok(Self {
             commits: Connections::new(&target, Purpose::Commits)?,
             vital: Connections::new(&target, Purpose::Vital)?,
@@ -67,6 +74,7 @@ impl PostgresStore {
             is_view: false,
             listener: Arc::new(Listener::start(target.clone())),
             target,
+            _indexing: indexing,
         })
     }
 
@@ -129,6 +137,11 @@ impl Database for PostgresStore {
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
         let nodes: Vec<Uuid> = nodes.iter().map(|node| node.0).collect();
         self.records(&format!(" WHERE lease_node = ANY($1) AND {HELD} ORDER BY id"), &[&nodes]).await
+    }
+
+    async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: Vec<Uuid> = nodes.iter().map(|node| node.0).collect();
+        self.records(" WHERE node = ANY($1) ORDER BY node", &[&nodes]).await
     }
 
     async fn fetch_cached(

@@ -28,7 +28,7 @@ use crate::copy::{
 };
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{
-    ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
+    ChangeColumns, EventData, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
@@ -171,8 +171,9 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
 }
 
 fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
-    let rows = events.iter().map(|Event { seq, server, change }| {
-        Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
+    let rows = events.iter().map(|Event { seq, server, about, change }| {
+        let data = json(&EventData { change, about })?;
+        Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, data)))
     });
     INSERT_EVENTS.try_each(transaction, rows)
 }
