@@ -162,6 +162,7 @@ impl Perform for Runs {
 #[cfg(test)]
 mod tests {
     use downbeat_core::Timestamp;
+    use downbeat_core::change::About;
     use downbeat_core::ids::{ClusterId, ServerId, SessionId};
     use uuid::Uuid;
 
@@ -175,6 +176,7 @@ mod tests {
         let nodes: Vec<NodeId> =
             (0..100).map(|number| NodeId::derive(ClusterId::DEFAULT, &format!("n{number}"))).collect();
         let moved = |(seq, node): (u64, &NodeId)| Event {
+            about: About::default(),
             seq,
             server: ServerId(Uuid::nil()),
             change: Change::NodeMoved {
