@@ -140,8 +140,9 @@ impl ServerStore {
             let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
             self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
-        let events = changes.iter().zip(&committed.seqs).filter_map(|(change, seq)| {
-            Some((Event { seq: (*seq)?, server, change: change.clone() }, now))
+        let numbered = changes.iter().zip(&committed.seqs).zip(&committed.abouts);
+        let events = numbered.filter_map(|((change, seq), about)| {
+            Some((Event { seq: (*seq)?, server, about: about.clone(), change: change.clone() }, now))
         });
         // A store may apply the changes of a batch in another order.
         let mut events: Vec<(Event, Timestamp)> = events.collect();

@@ -15,6 +15,7 @@ pub(super) const KEY_BYTES: usize = 255;
 pub(super) enum Scope {
     Submit,
     Retry,
+    RetryMany,
 }
 
 /// Returns the key of a request, if it has one. `parts` is everything in which two requests of the scope may differ.
@@ -33,10 +34,11 @@ pub(super) fn idempotency_key(
             key.len()
         )));
     }
+    // A header cannot contain a line break, so no two scopes share a key.
     let key = match scope {
         Scope::Submit => key.to_owned(),
-        // A header cannot contain a line break, so no submission has this key.
         Scope::Retry => format!("retry\n{key}"),
+        Scope::RetryMany => format!("retry many\n{key}"),
     };
     Ok(Some(IdempotencyKey { key, request_hash: hash(parts) }))
 }

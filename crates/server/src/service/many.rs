@@ -12,7 +12,7 @@ use downbeat_core::{Change, limits};
 use downbeat_store::{Page, RunFilter};
 
 use super::patience::change_in_time;
-use super::{Drain, Redo, Retry, Service};
+use super::{Drain, IdempotencyKey, Redo, Retry, Service};
 use crate::caller::Caller;
 use crate::error::{Class, Error, Result};
 
@@ -127,7 +127,7 @@ impl Service {
         caller: &Caller,
         which: &WhichRuns,
         redo: &Redo,
-        key: Option<&str>,
+        key: Option<&IdempotencyKey>,
         effect: Effect,
     ) -> Result<Many> {
         let (runs, matched) = self.ended_runs(caller, which).await?;
@@ -140,7 +140,8 @@ impl Service {
             return Err(Error::TooManyMatch { matched, most: limits::RETRIES_AT_ONCE });
         }
         for run in runs {
-            let idempotency_key = key.map(|key| format!("{key}/{run}"));
+            let idempotency_key =
+                key.map(|key| IdempotencyKey { key: format!("{}/{run}", key.key), ..key.clone() });
             let name = run.to_string();
             match self.retry(caller, Retry { run, redo: redo.clone(), idempotency_key }).await {
                 Ok(_) => done.changed += 1,
