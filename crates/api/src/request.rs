@@ -6,8 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, LimitUsage, List, Many, Node, NodeSummary,
-    NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, Failures, Frame, LimitUsage, List, Many, Node, NodeCount,
+    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Stats,
+    Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -111,6 +112,7 @@ requests! {
     Get "executions/{id}" execution(id) -> Execution;
     Get "executions/{id}/output" output(id) -> Output;
     Get "nodes" nodes() -> List<NodeSummary>;
+    Get "node-counts" node_counts() -> List<NodeCount>;
     Get "nodes/{id}" node(id) -> Node;
     Delete "nodes/{id}" delete_node(id) -> DeletedNode;
     Post "nodes/drain" drain_nodes() -> Many;
@@ -130,6 +132,8 @@ requests! {
     Post "validate" validate() -> Valid;
     Get "events" events() -> EventList;
     Get "replication" replication() -> ();
+    Get "live" live() -> Frame;
+    Get "stats" stats() -> Stats;
     Get "servers" servers() -> List<Server>;
     Get "status" status() -> Status;
 }

@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::execution::{Execution, Lease, Outcome};
+use crate::execution::{Execution, Lease, Outcome, Status};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
 use crate::run::{RunEnd, RunRecord, RunState};
@@ -228,6 +228,9 @@ pub struct About {
     pub item: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+    /// The status of the execution before the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<Status>,
 }
 
 impl About {

@@ -23,6 +23,7 @@ mod service;
 mod settings;
 mod signal;
 mod start;
+mod stats;
 mod surroundings;
 mod vital;
 mod works;

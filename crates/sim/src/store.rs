@@ -140,10 +140,10 @@ impl ServerStore {
             let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
             self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
-        let numbered = changes.iter().zip(&committed.seqs).zip(&committed.abouts);
-        let events = numbered.filter_map(|((change, seq), about)| {
+        let event = |((change, seq), about): ((&Change, &Option<u64>), &About)| {
             Some((Event { seq: (*seq)?, server, about: about.clone(), change: change.clone() }, now))
-        });
+        };
+        let events = changes.iter().zip(&committed.seqs).zip(&committed.abouts).filter_map(event);
         // A store may apply the changes of a batch in another order.
         let mut events: Vec<(Event, Timestamp)> = events.collect();
         events.sort_by_key(|(event, _)| event.seq);

@@ -76,7 +76,9 @@ impl Position {
     /// Returns the position of the only execution that an event concerns.
     fn of(event: &Event) -> Option<Self> {
         if let EventBody::ExecutionsAdded { executions } = &event.body {
-            let [AddedExecution { step, item, attempt, node, .. }] = executions.as_slice() else { return None };
+            let [AddedExecution { step, item, attempt, node, .. }] = executions.as_slice() else {
+                return None;
+            };
             return Some(Self { step: *step, item: *item, attempt: Some(*attempt), node: *node });
         }
         let Event { step, item, attempt, node, .. } = *event;

@@ -67,8 +67,9 @@ impl Tables {
     }
 
     fn count_runs(&self, cluster: ClusterId, counts: impl Fn(&RunLive) -> bool) -> u32 {
-        let is_counted =
-            |(id, run): &(&RunId, &RunLive)| counts(run) && self.homes.get(*id).is_some_and(|home| home.cluster == cluster);
+        let is_counted = |(id, run): &(&RunId, &RunLive)| {
+            counts(run) && self.homes.get(*id).is_some_and(|home| home.cluster == cluster)
+        };
         u32::try_from(self.runs.iter().filter(is_counted).count()).unwrap_or(u32::MAX)
     }
 

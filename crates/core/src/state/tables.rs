@@ -72,9 +72,11 @@ impl Tables {
         let mut outcomes = vec![Ok(()); changes.len()];
         let mut abouts = vec![About::default(); changes.len()];
         order.retain(|&place| {
+            let was = changes[place].execution().and_then(|id| self.executions.get(&id));
+            let was = was.map(|execution| execution.state.status());
             outcomes[place] = self.apply(&changes[place]);
             if outcomes[place].is_ok() {
-                abouts[place] = self.about(&changes[place]);
+                abouts[place] = About { was, ..self.about(&changes[place]) };
             }
             outcomes[place].is_ok()
         });
@@ -96,11 +98,9 @@ impl Tables {
             }
         };
         match change.subject() {
-            Subject::Node(node) => About {
-                cluster: self.node_homes.get(&node).copied(),
-                node: Some(node),
-                ..About::default()
-            },
+            Subject::Node(node) => {
+                About { cluster: self.node_homes.get(&node).copied(), node: Some(node), ..About::default() }
+            }
             Subject::Run(run) => of_run(run),
             Subject::Execution { run, id } => {
                 let execution = self.executions.get(&id);

@@ -156,7 +156,7 @@ impl Queue {
         self.clusters.values().flat_map(|line| line.runs.values())
     }
 
-    fn run(&self, id: &RunId) -> Option<&RunRecord> {
+    pub(super) fn run(&self, id: &RunId) -> Option<&RunRecord> {
         self.clusters.get(self.homes.get(id)?)?.runs.get(id)
     }
 

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::get;
-use downbeat_api::{Chunk, End, Event, Gap, Problem, RunChunk};
+use downbeat_api::{Chunk, End, Event, Frame, Gap, Problem, RunChunk};
 use downbeat_core::{limits, spec};
 use serde_json::{Value, json};
 use utoipa::openapi::path::{Operation, PathItem};
@@ -199,6 +199,15 @@ pub(super) enum StreamedEvent {
     Event(Box<Event>),
     Gap(Gap),
     End(End),
+}
+
+/// Describes what the live stream sends: `frame`, and `gap` if the client has to read everything again.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedFrame {
+    Frame(Frame),
+    Gap(Gap),
 }
 
 /// Describes what a stream of an execution's output sends: `output`, then `end`.

@@ -172,7 +172,7 @@ fn no_limit(limit: Option<u32>, advice: &str) -> HttpResult<()> {
 
 /// The number after which the events start.
 #[derive(Clone, Copy, Debug)]
-enum Start {
+pub(super) enum Start {
     /// `since` in the query: the client relies on getting every later event.
     Asked(u64),
     /// `Last-Event-ID`, or the default. A stream reports a gap and continues.
@@ -180,13 +180,17 @@ enum Start {
 }
 
 impl Start {
-    fn since(self) -> u64 {
+    pub(super) fn since(self) -> u64 {
         let (Start::Asked(since) | Start::Resumed(since)) = self;
         since
     }
 
     /// Returns the start that the client sent, if any.
-    async fn of(service: &Service, query: Option<u64>, headers: &HeaderMap) -> HttpResult<Option<Self>> {
+    pub(super) async fn of(
+        service: &Service,
+        query: Option<u64>,
+        headers: &HeaderMap,
+    ) -> HttpResult<Option<Self>> {
         let last_id = last_event_id(headers, "the number of an event")?;
         let start = last_id.map(Start::Resumed).or(query.map(Start::Asked));
         if let Some(start) = start {

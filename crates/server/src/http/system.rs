@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{List, Role, Server, Status, code};
+use downbeat_api::{List, Role, Server, ServerState, Status, code};
 use downbeat_core::Span;
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
@@ -82,13 +82,11 @@ async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Serve
     for (_, owner) in service.store().open_run_owners().await? {
         *owned.entry(owner).or_default() += 1;
     }
-    // A replica knows which servers were alive when it last received data from its primary.
-    let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
-    let stale_after = service.parts.settings.server_stale_after.0;
+    let is_alive = is_alive(service);
     let servers = service.servers(caller).await?.into_iter().map(|server| {
-        let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
-        server_view(server, silent < stale_after, runs)
+        let alive = is_alive(&server);
+        server_view(server, alive, runs)
     });
     let mut servers: Vec<Server> = servers.collect();
     if service.replica().is_some() {
@@ -112,6 +110,22 @@ fn server_view(server: ServerRecord, alive: bool, runs: u64) -> Server {
         started_at: server.started_at,
         seen_at: server.seen_at,
     }
+}
+
+/// Returns the servers that share the store, and whether each is alive.
+pub(super) async fn servers_alive(service: &Service, caller: &Caller) -> HttpResult<Vec<ServerState>> {
+    let is_alive = is_alive(service);
+    let servers = service.servers(caller).await?.into_iter();
+    let state = |server: ServerRecord| ServerState { alive: is_alive(&server), name: server.name };
+    Ok(servers.map(state).collect())
+}
+
+/// Returns a function that tells whether a server is alive.
+fn is_alive(service: &Service) -> impl Fn(&ServerRecord) -> bool {
+    // A replica knows which servers were alive when it last received data from its primary.
+    let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
+    let stale_after = service.parts.settings.server_stale_after.0;
+    move |server| Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default() < stale_after
 }
 
 /// Counts by status: a status that does not occur has a count, too.

@@ -167,7 +167,11 @@ async fn prune_before_result(setup: &Setup, run: &str) -> u64 {
     let result = events["data"].as_array().unwrap().iter().find(is_result).unwrap();
     let seq = result["seq"].as_u64().unwrap();
     let store = setup.server.service().store();
-    let event = store.events(&EventFilter { since: seq - 1, run: None }, 1).await.unwrap().remove(0);
+    let event = store
+        .events(&EventFilter { since: seq - 1, run: None }, downbeat_core::Portion::of_rows(1))
+        .await
+        .unwrap()
+        .remove(0);
     store.prune(event.change.at(), 0).await.unwrap();
     assert_eq!(store.kept().await.unwrap().first_seq, Some(seq));
     seq
@@ -265,7 +269,9 @@ async fn events_are_filtered_by_cluster_kind_run_node_and_job() {
     let mut agent = setup.agent("web-01", &[]).await;
     let id = whole_run(&setup, &mut agent).await;
     setup.agent("web-02", &[]).await;
-    setup.submit(&json!({"name": "other", "placement": {"labels": ["none"]}, "tasks": noop()["tasks"]})).await;
+    setup
+        .submit(&json!({"name": "other", "placement": {"labels": ["none"]}, "tasks": noop()["tasks"]}))
+        .await;
     let all = setup.ok("/events?follow=0&since=0").await["data"].clone();
     let all = all.as_array().unwrap();
     let web_02 = all.iter().find(|event| event["text"] == "node web-02 registered").unwrap();

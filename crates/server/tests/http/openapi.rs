@@ -107,6 +107,10 @@ async fn every_route_in_the_document_answers() {
             path if path.contains("/clusters/") => "default".to_owned(),
             _ => "web-01".to_owned(),
         };
+        // A stream without an end, which has its own tests.
+        if path == "/api/v1/live" {
+            continue;
+        }
         for method in item.as_object().unwrap().keys() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let mut url = match method {

@@ -121,8 +121,10 @@ async fn a_key_that_an_older_server_recorded_returns_its_run_for_any_request() {
     // As an older server would have written it: without a hash.
     let run = setup.server.service().store().run(&first.as_str().into()).await.unwrap().unwrap();
     let id = format!("{first}-older").as_str().into();
-    let made = RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
-    let older = Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None };
+    let made =
+        RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
+    let older =
+        Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
     let committed = setup.server.service().store().commit(run.live.owner, &[older]).await.unwrap();
     assert_eq!(committed.outcomes, [Ok(())]);
     let request = setup.request(Method::POST, "/runs").header("Idempotency-Key", "k2").json(&noop());
@@ -205,18 +207,22 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
         let work = agent.take().await;
         if requested_before {
             setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
-            assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "running", "its agent has not confirmed");
+            assert_eq!(
+                setup.ok(&format!("/runs/{id}")).await["status"],
+                "running",
+                "its agent has not confirmed"
+            );
         }
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
-        assert_eq!(answer.status, 202);
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.body);
         assert_eq!(setup.ended(&id).await["status"], "cancelled");
-        let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
+        let executions = setup.ok(&format!("/runs/{id}/executions?status=lost")).await;
         let lost = &executions["data"][0];
-        assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
+        assert!(lost["error"].as_str().unwrap().contains("by force"), "{lost}");
         // The late result is refused.
         agent.finish(&work, 0).await;
         assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");
-        assert_eq!(setup.ok(&format!("/executions?run={id}&status=lost")).await["data"][0], *lost);
+        assert_eq!(setup.ok(&format!("/runs/{id}/executions?status=lost")).await["data"][0], *lost);
     }
 }
 

@@ -189,7 +189,12 @@ mod tests {
         }
         let events: Vec<Event> = (1..)
             .zip(all)
-            .map(|(seq, change)| Event { seq, server: ServerId(Default::default()), about: About::default(), change })
+            .map(|(seq, change)| Event {
+                seq,
+                server: ServerId(Default::default()),
+                about: About::default(),
+                change,
+            })
             .collect();
         let mut findings = Findings::of(Checker::Limits);
         named(&mut findings, &events);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use downbeat_core::Portion;
 use downbeat_core::change::{About, Change, Refusal};
-use downbeat_core::execution::{Execution, State, Verdict};
+use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::run::{RunMade, RunState};
 
@@ -199,15 +199,17 @@ pub async fn events_name_their_subject(store: Arc<dyn Store>) {
         About { node: Some(node(1)), step: Some(2), item: Some(3), attempt: Some(4), ..of_run.clone() };
     assert_eq!(deleted.abouts, [About::default(), of_node.clone()]);
     let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
-    let found: Vec<_> = events.into_iter().map(|event| (event.change.kind().to_owned(), event.about)).collect();
+    let found: Vec<_> =
+        events.into_iter().map(|event| (event.change.kind().to_owned(), event.about)).collect();
+    let after = |was| About { was: Some(was), ..of_execution.clone() };
     let expected = [
         ("node_registered", &of_node),
         ("run_created", &of_run),
         ("executions_added", &of_run),
-        ("execution_leased", &of_execution),
-        ("execution_started", &of_execution),
-        ("execution_finished", &of_execution),
-        ("instance_failed", &of_execution),
+        ("execution_leased", &after(Status::Pending)),
+        ("execution_started", &after(Status::Leased)),
+        ("execution_finished", &after(Status::Running)),
+        ("instance_failed", &after(Status::Failed)),
         ("run_moved", &of_run),
         ("node_deleted", &of_node),
     ];
