@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, Frame, LimitUsage, List, Many, Node, NodeSummary,
-    NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Stats, Status,
-    Valid,
+    Cluster, DeletedNode, EventList, Execution, Failures, Frame, LimitUsage, List, Many, Node, NodeCount,
+    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Stats,
+    Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -112,6 +112,7 @@ requests! {
     Get "executions/{id}" execution(id) -> Execution;
     Get "executions/{id}/output" output(id) -> Output;
     Get "nodes" nodes() -> List<NodeSummary>;
+    Get "node-counts" node_counts() -> List<NodeCount>;
     Get "nodes/{id}" node(id) -> Node;
     Delete "nodes/{id}" delete_node(id) -> DeletedNode;
     Post "nodes/drain" drain_nodes() -> Many;

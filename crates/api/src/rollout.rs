@@ -259,7 +259,7 @@ mod tests {
     fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, Vec<String>) {
         let run = run(state);
         let (rollout, untouched) =
-            Rollout::of(&Outline::of_run(&run), &RunSummary::of(&run), &results(steps)).unwrap();
+            Rollout::of(&Outline::of_run(&run), &RunSummary::of(&(&run).into()), &results(steps)).unwrap();
         assert_eq!(rollout.budget, 1);
         let statuses = rollout.waves.iter().map(|wave| wave.status).collect();
         (statuses, rollout.wave, rollout.failed, untouched)
@@ -351,7 +351,7 @@ mod tests {
         let mut outline = Outline::of_run(&run);
         outline.steps[0].has_retries = true;
         let mut results = results(&[&["failed", "failed", "lost"]]);
-        let count = |results: &Results| failed(&outline, &RunSummary::of(&run), results);
+        let count = |results: &Results| failed(&outline, &RunSummary::of(&(&run).into()), results);
         assert_eq!(count(&results), 0);
         for result in results.values_mut().flat_map(BTreeMap::values_mut).take(2) {
             result.failed_for_good = Some("no retries are left".to_owned());

@@ -6,7 +6,7 @@ use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId, ServerId};
-use downbeat_core::run::{RunRecord, RunState, RunStatus};
+use downbeat_core::run::{RunBrief, RunRecord, RunState, RunStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -243,8 +243,7 @@ impl Counts {
 }
 
 impl RunSummary {
-    pub fn of(run: &RunRecord) -> Self {
-        let steps = run.definition.steps().count();
+    pub fn of(run: &RunBrief) -> Self {
         Self {
             id: run.id.clone(),
             job: run.job.clone(),
@@ -252,8 +251,8 @@ impl RunSummary {
             state: run.state(),
             status: run.state().status(),
             partial: run.live.end().is_some_and(|end| end.partial),
-            steps: Steps::Count(u32::try_from(steps).unwrap_or(u32::MAX)),
-            nodes: u32::try_from(run.resolved.nodes.len()).unwrap_or(u32::MAX),
+            steps: Steps::Count(run.steps),
+            nodes: run.nodes,
             by: run.by.clone(),
             created_at: run.created_at,
             started_at: run.live.started_at,
@@ -300,7 +299,7 @@ impl Run {
             }
         }
         let mut shown = Self {
-            summary: RunSummary::of(run),
+            summary: RunSummary::of(&run.into()),
             step: None,
             expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
             left_out: left_out(&run.resolved),

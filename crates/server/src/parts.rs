@@ -26,6 +26,8 @@ use crate::vital::Vital;
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub store: Arc<dyn Store>,
+    /// The same store for the reads of users, which must not delay the server's own.
+    pub views: Arc<dyn Store>,
     pub journal: Journal,
     pub feed: Feed,
     pub dispatcher: Dispatcher,

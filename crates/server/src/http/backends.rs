@@ -49,7 +49,7 @@ pub(super) async fn list(
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
     let List { data, pagination } =
-        cut(offered(&service.nodes_of(cluster)), &page, |offer| offer.key.clone());
+        cut(offered(&service.known_nodes(Some(cluster))), &page, |offer| offer.key.clone());
     let row = |Offer { backend, nodes, online, .. }: Offer| OfferedBackend {
         backend: (*backend).clone().into(),
         nodes,

@@ -93,7 +93,7 @@ impl Service {
         effect: Effect,
     ) -> Result<Many> {
         let draining = drain == Drain::On;
-        let mut nodes = self.nodes_of(which.cluster);
+        let mut nodes = self.known_nodes(Some(which.cluster));
         nodes.retain(|node| node.draining != draining && which.matches(node));
         let hostname = |node: &Arc<NodeRecord>| node.description.hostname.clone();
         nodes.sort_by_cached_key(hostname);

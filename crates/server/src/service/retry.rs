@@ -41,13 +41,13 @@ impl Service {
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let executions = read_in_time(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
+        let executions = read_in_time(async { Ok(self.parts.views.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
             Redo::Failed => RetryScope::AllNodes,
             Redo::FailedNodes => RetryScope::FailedNodes,
             Redo::From(task) => RetryScope::From(find_entry(&first, task)?),
         };
-        let nodes = self.nodes_of(first.cluster);
+        let nodes = self.known_nodes(Some(first.cluster));
         let (service, caller) = (self.clone(), caller.clone());
         let (definition, on) = (Arc::clone(&first.definition), nodes.len());
         let make = move || {

@@ -21,7 +21,7 @@ use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving, sweep};
+use crate::nodes::{Heartbeats, Serving, forget, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following};
@@ -62,6 +62,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("dispatcher", &stopping, dispatching);
     vital.spawn("admission", &stopping, parts.admission.clone().run(parts.clone(), stopping.clone()));
     vital.spawn("sweep", &stopping, sweep(parts.clone(), stopping.clone()));
+    vital.spawn("forgetting nodes", &stopping, forget(parts.clone(), stopping.clone()));
     vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
@@ -180,6 +181,7 @@ async fn base(
         level,
         heavy: HeavyWork::default(),
         vital,
+        views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,
         replica: following,
         closing,
@@ -205,7 +207,7 @@ fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
     let (vital, closing) = (&parts.vital, &parts.closing);
     let http = serve_http(doors.http, server.service.clone());
     server.listeners.push(vital.spawn("REST port", closing, http));
-    let grpc = rpc::serve(doors.grpc, link, rpc::LIMITS, closing.clone());
+    let grpc = rpc::serve(doors.grpc, link, rpc::port_limits(parts.settings.max_nodes), closing.clone());
     server.listeners.push(vital.spawn("agents' port", closing, grpc));
 }
 

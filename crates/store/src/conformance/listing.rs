@@ -1,13 +1,14 @@
 //! Cases about lists and counts.
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::{RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunMade, RunState};
 
 use super::executions::states;
 use super::make::*;
@@ -23,7 +24,7 @@ fn page<K>((limit, skip): (u32, u64)) -> Page<K> {
 
 async fn runs(store: &Arc<dyn Store>, filter: RunFilter, cut: (u32, u64)) -> (Vec<u32>, u64) {
     let listed = store.runs(&filter, &page(cut)).await.unwrap();
-    let number = |run: &RunRecord| run.id.as_str().trim_start_matches("run-").parse().unwrap();
+    let number = |run: &RunBrief| run.id.as_str().trim_start_matches("run-").parse().unwrap();
     let rows: Vec<u32> = listed.rows.iter().map(number).collect();
     let total = listed.total.unwrap();
     assert_eq!(listed.next.is_some(), rows.len() as u64 + cut.1 < total && !rows.is_empty());
@@ -122,6 +123,18 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
         statuses: open,
     };
     assert_eq!(executions(&store, narrow, ALL).await, (vec![4], 1));
+    let skipped = Change::ExecutionSkipped {
+        run: run_id(1),
+        epoch: 1,
+        execution: execution_id(3),
+        reason: "why".to_owned(),
+        at: at(40),
+    };
+    apply(&store, &[skipped]).await;
+    let ended = || vec![Status::Skipped, Status::Lost];
+    assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..run(1) }, ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..on(2) }, ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, ExecutionFilter { item: Some(0), ..run(1) }, ALL).await, (vec![], 0));
 }
 
 /// Reads a list page by page, each after the last row of the one before. `between` runs before each page.
@@ -151,6 +164,9 @@ pub async fn a_list_that_is_read_by_cursor_has_each_row_once(store: Arc<dyn Stor
         apply(&store, &[created(10 + number)]).await;
     };
     let listed = by_cursor(async |page| store.runs(&filter, &page).await.unwrap(), newer).await;
+    for run in &listed {
+        assert_eq!(*run, RunBrief::from(&store.run(&run.id).await.unwrap().unwrap()));
+    }
     let ids: Vec<_> = listed.iter().map(|run| run.id.clone()).collect();
     assert_eq!(ids, [10, 7, 6, 5, 4, 3, 2, 1].map(run_id));
     let all: Vec<Execution> = (1..=5).map(|number| execution(number, 1, pending())).collect();
@@ -196,7 +212,15 @@ pub async fn runs_are_found_by_every_filter(store: Arc<dyn Store>) {
         (RunFilter { states: vec![RunState::Cancelled], ..all() }, vec![5]),
         (RunFilter { states: vec![RunState::Cancelled, RunState::Failed], ..all() }, vec![5]),
     ];
-    for (filter, expected) in cases {
+    // Each filter that an index serves, together with one that it does not.
+    let text = || Some(run_id(5).as_str().to_owned());
+    let cluster = Some(ClusterId::DEFAULT);
+    let more = [
+        (RunFilter { cluster, text: text(), ..all() }, vec![5]),
+        (RunFilter { states: vec![RunState::Cancelled], text: text(), ..all() }, vec![5]),
+        (RunFilter { job: job("webXshop"), text: text(), ..all() }, vec![]),
+    ];
+    for (filter, expected) in cases.into_iter().chain(more) {
         let found = runs(&store, filter.clone(), ALL).await;
         assert_eq!(found, (expected.clone(), expected.len() as u64), "{filter:?}");
     }
@@ -212,10 +236,13 @@ pub async fn open_and_held_executions_are_found(store: Arc<dyn Store>) {
     assert_eq!(store.open_executions().await.unwrap(), open);
     let held = |state: &State| matches!(state, State::Leased { .. } | State::Running { .. });
     let held: Vec<Execution> = list.iter().filter(|each| held(&each.state)).cloned().collect();
-    assert_eq!(store.held_by(node(1)).await.unwrap(), held);
-    assert_eq!(store.held_by(node(2)).await.unwrap(), [elsewhere]);
+    assert_eq!(store.held_by(&[node(1)]).await.unwrap(), held);
+    assert_eq!(store.held_by(&[node(2)]).await.unwrap(), slice::from_ref(&elsewhere));
+    let both: Vec<Execution> = held.iter().chain([&elsewhere]).cloned().collect();
+    assert_eq!(store.held_by(&[node(2), node(1), node(3)]).await.unwrap(), both);
+    assert_eq!(store.held_by(&[]).await.unwrap(), []);
     apply(&store, &[finished(1, 90, 90, Verdict::Succeeded)]).await;
-    assert_eq!(store.held_by(node(2)).await.unwrap(), []);
+    assert_eq!(store.held_by(&[node(3), node(2)]).await.unwrap(), []);
 }
 
 pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {

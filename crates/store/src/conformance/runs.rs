@@ -43,6 +43,13 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     refuse(&store, created_as(elsewhere), Refusal::NotFound).await;
 }
 
+pub async fn runs_are_read_by_their_ids(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), created(3)]).await;
+    let found = store.runs_by_id(&[run_id(3), run_id(9), run_id(1), run_id(3)]).await.unwrap();
+    assert_eq!(found, [run(1), run(3)]);
+    assert_eq!(store.runs_by_id(&[]).await.unwrap(), []);
+}
+
 pub async fn a_run_id_is_used_once(store: Arc<dyn Store>) {
     let other = created_as(made_as(RunMade { by: "eve".to_owned(), ..made(1) }));
     let outcomes = commit(&store, &[created(1), other.clone()]).await.outcomes;

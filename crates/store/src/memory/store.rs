@@ -12,12 +12,13 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
-use downbeat_core::state::{LimitUse, Tables};
+use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
+use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::copy::deleted_before;
+use crate::copy::{Seen, deleted_before};
+use crate::filter::distances;
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
     NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter, RunKey, Runs, ServerRecord,
@@ -285,8 +286,18 @@ impl Nodes for MemoryStore {
         Ok(self.lock().tombstones(node))
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
-        Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
+    async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: BTreeSet<&NodeId> = nodes.iter().collect();
+        let state = self.lock();
+        let seen = |id: &NodeId| state.tables.nodes.get(id).map(|node| (*id, node.session, node.seen_at));
+        Ok(nodes.into_iter().filter_map(seen).collect())
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
+        let state = self.lock();
+        let is_silent = |node: &NodeLive| node.status != NodeStatus::Offline && node.seen_at < before;
+        let silent = state.tables.nodes.iter().filter(|(_, node)| is_silent(node));
+        Ok(silent.map(|(id, node)| (*id, node.clone())).collect())
     }
 }
 
@@ -296,7 +307,13 @@ impl Runs for MemoryStore {
         Ok(self.lock().run(id))
     }
 
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        let ids: BTreeSet<&RunId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         let state = self.lock();
         let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
             let executions = state.tables.executions.values().rev();
@@ -306,8 +323,8 @@ impl Runs for MemoryStore {
         let mut runs = state
             .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
         runs.reverse();
-        let key = |run: &RunRecord| RunKey { created_at: run.created_at, id: run.id.clone() };
-        Ok(window(runs, page, key, |key, after| key < after))
+        let key = |run: &RunBrief| RunKey { created_at: run.created_at, id: run.id.clone() };
+        Ok(window(runs.iter().map(RunBrief::from).collect(), page, key, |key, after| key < after))
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -354,10 +371,10 @@ impl Executions for MemoryStore {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
+    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| {
             matches!(execution.state.status(), Status::Leased | Status::Running)
-                && execution.state.lease().is_some_and(|lease| lease.node == node)
+                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
         }))
     }
 
@@ -424,7 +441,9 @@ impl Totals for MemoryStore {
     }
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
-        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let mut all = self.lock().executions(|each| each.node() == Some(node));
+        all.drain(..all.len().saturating_sub(limits::ROWS_READ as usize));
+        all.retain(|each| each.reused.is_none());
         let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
         let finished_at =
             all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
@@ -475,8 +494,12 @@ impl DirectWrites for MemoryStore {
         state.tables.uses.forget(before);
         state.forget_deleted(deleted_before(before));
         // Only from the front: the remaining events have no gaps.
-        while state.events.front().is_some_and(|event| event.change.at() < before) {
-            state.events.pop_front();
+        let is_old = |state: &State, distance: &usize| {
+            state.events.get(*distance).is_some_and(|event| event.change.at() < before)
+        };
+        let places = || distances().filter_map(|distance| usize::try_from(distance).ok());
+        while let Some(last) = places().filter(|distance| is_old(&state, distance)).last() {
+            state.events.drain(..=last);
         }
         Ok(ended.len() as u64)
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
@@ -15,13 +15,13 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::connect::{run_work, within, within_for};
+use super::connect::{Connections, within, within_for};
 use super::failure::{Failure, Result};
 use super::save;
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{EventData, Record, Text, condition, count, json};
+use crate::rows::{ChangeColumns, Record, Text, condition, count, json};
 
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
@@ -61,31 +61,42 @@ lazy! {
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
+/// The changes of one commit.
+pub(super) struct Batch<'a> {
+    pub(super) server: ServerId,
+    pub(super) changes: &'a [Change],
+    /// The event of each change, if it is applied.
+    pub(super) events: Vec<ChangeColumns<'a>>,
+    /// Notifies the other servers.
+    pub(super) hints: &'a str,
+}
+
 pub(crate) async fn commit(
-    pool: &Pool,
+    connections: &Connections,
     server: ServerId,
     changes: &[Change],
     hints: &str,
 ) -> Result<Committed, Error> {
+    // Before the transaction begins, so that nobody waits for its locks meanwhile.
+    let event = |change| {
+        let is_refused = matches!(change, &Change::Unknown { .. });
+        Ok(ChangeColumns::of(change, if is_refused { String::new() } else { json(change)? }))
+    };
+    let events = changes.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
+    let batch = Batch { server, changes, events, hints };
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
-        match attempt(pool, server, changes, new_ids, hints).await {
+        match attempt(connections, &batch, new_ids).await {
             Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
             Err(failure) if failure.is_collision() => {}
             result => return Ok(result?),
         }
     }
-    Ok(attempt(pool, server, changes, new_ids, hints).await?)
+    Ok(attempt(connections, &batch, new_ids).await?)
 }
 
-async fn attempt(
-    pool: &Pool,
-    server: ServerId,
-    changes: &[Change],
-    new_ids: NewIds,
-    hints: &str,
-) -> Result<Committed> {
-    let client = pool.get().await?;
+async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) -> Result<Committed> {
+    let (client, changes) = (connections.get().await?, batch.changes);
     let begun = within(async {
         let (mut tables, transaction) = begin(&client, &Needs::of(changes, new_ids)).await?;
         count_uses(&client, changes, &mut tables).await?;
@@ -113,15 +124,15 @@ async fn attempt(
     let holds = Holds::of(&held, &tables.holds);
     let limits = LimitChanges::of(&tables, &dirty, &verdicts);
     let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
-    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &limits, hints);
+    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &holds, &limits);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
-            let event =
-                |&index: &usize| json(&EventData { change: &changes[index], about: &verdicts.abouts[index] });
-            let last = verdicts.applied.last().map(event).transpose()?.unwrap_or_default();
-            find_outcome(pool, server, &transaction, &last, verdicts, failure).await
+            let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+            let last = verdicts.applied.last().map(event).transpose()?;
+            let last = last.as_ref().map_or("", |event| &event.data.0);
+            find_outcome(connections, batch.server, &transaction, last, verdicts, failure).await
         }
         Err(failure) => {
             roll_back(client).await;
@@ -139,7 +150,7 @@ async fn roll_back(client: Object) {
 
 /// Finds the outcome after the connection broke during a commit. PostgreSQL remembers the transaction's status.
 async fn find_outcome(
-    pool: &Pool,
+    connections: &Connections,
     server: ServerId,
     transaction: &str,
     last: &str,
@@ -148,7 +159,7 @@ async fn find_outcome(
 ) -> Result<Committed> {
     let give_up_at = tokio::time::Instant::now() + OUTCOME_TIMEOUT;
     loop {
-        match ask_outcome(pool, server, transaction, last).await {
+        match ask_outcome(connections, server, transaction, last).await {
             Ok(Outcome::Committed { last_seq }) => {
                 let before = last_seq - verdicts.applied.len() as u64;
                 return Ok(Committed::after(before, verdicts));
@@ -173,8 +184,13 @@ enum Outcome {
 
 /// Queries the outcome once; `last` is the batch's last event. The transaction's id alone is not enough: after a crash
 /// PostgreSQL may reuse the id of a transaction that left no trace.
-async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
-    run_work(pool, async |client: &mut Object| ask(client, server, transaction, last).await).await
+async fn ask_outcome(
+    connections: &Connections,
+    server: ServerId,
+    transaction: &str,
+    last: &str,
+) -> Result<Outcome> {
+    connections.run(async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
 async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {

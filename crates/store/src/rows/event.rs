@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::column::{Cells, Columns, columns};
 use super::record::{Record, select};
-use super::scalar::{count, int, parse, time};
+use super::scalar::{count, int, json, parse, time};
 use super::text::Text;
 use crate::port::Result;
 
@@ -62,6 +62,18 @@ impl<'a> ChangeColumns<'a> {
             run: change.run().map(|run| run.as_str().into()),
             data: data.into(),
         }
+    }
+
+    /// Returns the row with the event's subject, where `data` is only the change. The change is the large part: it can
+    /// be written before its subject is known.
+    pub(crate) fn with_about(&self, about: &About) -> Result<ChangeColumns<'_>> {
+        let change = &*self.data.0;
+        let data = match change.strip_suffix('}') {
+            Some(open) if !about.is_empty() => format!("{open},\"about\":{}}}", json(about)?).into(),
+            _ => Text::from(change),
+        };
+        let run = self.run.as_ref().map(|run| Text::from(&*run.0));
+        Ok(ChangeColumns { at: self.at, kind: Text::from(&*self.kind.0), run, data })
     }
 }
 
