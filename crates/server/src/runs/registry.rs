@@ -179,6 +179,7 @@ mod tests {
             about: About::default(),
             seq,
             server: ServerId(Uuid::nil()),
+            about: About::default(),
             change: Change::NodeMoved {
                 node: *node,
                 session: SessionId(Uuid::nil()),
