@@ -176,7 +176,6 @@ mod tests {
         let nodes: Vec<NodeId> =
             (0..100).map(|number| NodeId::derive(ClusterId::DEFAULT, &format!("n{number}"))).collect();
         let moved = |(seq, node): (u64, &NodeId)| Event {
-            about: About::default(),
             seq,
             server: ServerId(Uuid::nil()),
             about: About::default(),
