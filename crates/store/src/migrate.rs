@@ -41,6 +41,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 5, works_since: 1, sql: include_str!("../migrations/sqlite/0005_graph.sql") },
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/sqlite/0006_nodes.sql") },
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/sqlite/0007_final.sql") },
+    Migration { number: 8, works_since: 1, sql: include_str!("../migrations/sqlite/0008_instances.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -51,6 +52,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 5, works_since: 1, sql: include_str!("../migrations/postgres/0005_graph.sql") },
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/postgres/0006_nodes.sql") },
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/postgres/0007_final.sql") },
+    Migration { number: 8, works_since: 1, sql: include_str!("../migrations/postgres/0008_instances.sql") },
 ];
 
 /// A row of the store's table of migrations.

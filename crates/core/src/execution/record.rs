@@ -209,6 +209,17 @@ impl Execution {
         self.reused.is_some() && self.cache_key.is_some()
     }
 
+    /// Returns true if it is a further attempt that was withdrawn before it started: the attempt before it is the
+    /// instance's result.
+    pub fn is_withdrawn(&self) -> bool {
+        self.attempt > 1 && self.state.status() == Status::Skipped
+    }
+
+    /// Returns the instance that this is an attempt of, within its run: its step, and its node or item if it has one.
+    pub fn instance(&self) -> (u32, Option<NodeId>, Option<u32>) {
+        (self.step(), self.pinned, self.item())
+    }
+
     /// Returns the node that has, had or will have the execution, if it is known.
     pub fn node(&self) -> Option<NodeId> {
         self.pinned.or_else(|| self.state.lease().map(|lease| lease.node))

@@ -122,6 +122,8 @@ macro_rules! conformance_suite {
                 runs_are_listed_newest_first_by_page_and_filter
                 open_runs_are_those_not_ended_oldest_first
                 executions_are_listed_by_id_by_page_and_filter
+                the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn
+                instances_are_listed_by_step_by_page_and_filter
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work

@@ -72,6 +72,12 @@ macro_rules! condition {
     (leased executions) => {
         "IN (1, 2)"
     };
+    (unsuccessful executions) => {
+        "IN (4, 6, 7)"
+    };
+    (skipped) => {
+        "5"
+    };
 }
 pub(crate) use condition;
 
@@ -125,9 +131,14 @@ mod tests {
                 holds(condition!(open executions)),
                 holds(condition!(held executions)),
                 holds(concat!("status ", condition!(leased executions))),
+                holds(concat!("status ", condition!(unsuccessful executions))),
+                holds(concat!("status = ", condition!(skipped))),
             ];
             let is_leased = matches!(status, Status::Leased | Status::Running);
-            assert_eq!(found, [status.is_open(), is_leased, is_leased], "{status}");
+            let is_unsuccessful = matches!(status, Status::Failed | Status::Cancelled | Status::Lost);
+            let is_skipped = status == Status::Skipped;
+            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful, is_skipped];
+            assert_eq!(found, expected, "{status}");
         }
     }
 }
