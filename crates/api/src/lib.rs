@@ -31,8 +31,11 @@ pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};
 pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
-pub use progress::{EndRules, RunProgress, StepProgress};
+pub use progress::{EndRules, InstanceState, StepProgress};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
-pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps};
+pub use run::{
+    Absent, Counts, FewNodes, InstanceResult, Results, Run, RunSummary, StepTotals, StepWaiting, Steps,
+    UNBOUND, WholeRun,
+};
 pub use status::{Replica, Role, Server, Status};
 pub use work::{HeldWork, NodeWork, Slots};

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, List, Node, NodeSummary, NodeWork, Output, Plan, Run,
-    RunChunk, RunProgress, RunSummary, Server, Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, InstanceResult, List, Node, NodeSummary, NodeWork, Output,
+    Plan, Run, RunChunk, RunSummary, Server, Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -92,6 +92,7 @@ requests! {
     Post "runs/{id}/pause" pause(id) -> Run;
     Post "runs/{id}/resume" resume(id) -> Run;
     Post "runs/{id}/retry" retry(id) -> Run;
+    Get "runs/{id}/results" run_results(id) -> List<InstanceResult>;
     Get "runs/{id}/executions" run_executions(id) -> List<Execution>;
     Get "runs/{id}/plan" run_plan(id) -> Plan;
     Get "runs/{id}/events" run_events(id) -> EventList;
@@ -115,11 +116,6 @@ requests! {
     Get "replication" replication() -> ();
     Get "servers" servers() -> List<Server>;
     Get "status" status() -> Status;
-}
-
-/// Reads a run without its results.
-pub fn run_progress(id: impl Display) -> Request<RunProgress> {
-    run(id).with("results", 0).reading()
 }
 
 #[cfg(test)]

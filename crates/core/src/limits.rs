@@ -187,5 +187,7 @@ pub const FEED_BYTES: usize = 16 * 1024 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// How many nodes an answer names of a group that it counts.
+pub const NODES_NAMED: usize = 20;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;
