@@ -24,7 +24,7 @@ pub struct StepProgress {
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
-    /// Instances by the status of their last attempt; statuses without instances are left out.
+    /// Instances by the status of their last attempt that counts; statuses without instances are left out.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub counts: BTreeMap<Status, u64>,
     /// The number of instances, as far as it is known.

@@ -29,7 +29,7 @@ pub struct Run {
     pub summary: RunSummary,
     /// The lowest step that has not ended; null if all have.
     pub step: Option<u32>,
-    /// Instances (step × node, step × item) by the status of their last attempt.
+    /// Instances (step × node, step × item) by the status of their last attempt that counts.
     pub counts: Counts,
     /// Nodes that matched its targets when it was created but were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -174,7 +174,7 @@ pub struct InstanceResult {
     pub node: Option<String>,
     /// Its index among the items of its task's `for_each`, from 0.
     pub item: Option<u32>,
-    /// The status of the last attempt.
+    /// The status of the last attempt that counts: a retry that was withdrawn before it was sent does not.
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
     pub attempts: u32,
@@ -206,7 +206,7 @@ pub struct InstanceResult {
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
     pub outputs: Params,
-    /// The execution of the last attempt.
+    /// The execution of the last attempt that counts.
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
 }

@@ -6,7 +6,7 @@
 //! Events do not contain why something waits, which nodes are silent, and the last line of a failed instance's output.
 //! These are as old as the last read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use downbeat_api::{
     AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, Run,
@@ -30,11 +30,20 @@ pub struct Projection {
     hostnames: HashMap<NodeId, String>,
     /// The position of each execution's result, and when the execution was leased if that is known.
     positions: HashMap<ExecutionId, ResultPosition>,
+    /// The results that pending retries have replaced: they count again when the retry is withdrawn.
+    former: HashMap<ExecutionId, Former>,
     /// Executions whose events lack a part of the view.
     incomplete: BTreeSet<ExecutionId>,
     /// The last applied event.
     seq: u64,
     is_derived: bool,
+}
+
+/// A result that a retry has replaced, and its key among the results of its step.
+#[derive(Clone, Debug)]
+struct Former {
+    key: String,
+    result: InstanceResult,
 }
 
 /// The position of an execution's result in the view.
@@ -55,6 +64,7 @@ impl Projection {
             placed: plan.steps.iter().map(|step| matches!(step.place, Where::Placed(_))).collect(),
             hostnames,
             positions: HashMap::new(),
+            former: HashMap::new(),
             incomplete: BTreeSet::new(),
             seq,
             is_derived: true,
@@ -131,8 +141,13 @@ impl Projection {
 
     /// Completes the result of an execution that was read.
     pub fn complete(&mut self, execution: &Execution) {
+        if let Some(hostname) = &execution.node {
+            self.bind(execution.id, hostname);
+        }
         let Some(result) = self.result(execution.id) else { return };
         result.status = execution.status;
+        result.attempts = execution.attempt;
+        result.node = execution.node.clone().filter(|_| result.item.is_some());
         result.duration = execution.duration;
         result.exit_code = execution.exit_code;
         result.error.clone_from(&execution.error);
@@ -185,6 +200,7 @@ impl Projection {
                     result.status = Status::Cancelled;
                     result.reason = Some(reason.clone());
                 });
+                self.withdraw(event);
             }
             EventBody::ExecutionGivenUp { error } => {
                 self.change(event, Status::Pending, |result| {
@@ -197,9 +213,14 @@ impl Projection {
                     result.status = Status::Skipped;
                     result.reason = Some(reason.clone());
                 });
+                self.withdraw(event);
             }
-            EventBody::InstanceFailed { reason, .. } => {
-                if let Some(result) = event.execution.and_then(|execution| self.result(execution)) {
+            EventBody::InstanceFailed { step, item, reason } => {
+                let Some(execution) = event.execution else { return };
+                if self.result(execution).is_none() {
+                    self.reveal(execution, *step, *item, event.node);
+                }
+                if let Some(result) = self.result(execution) {
                     result.failed_for_good = Some(reason.clone());
                 }
             }
@@ -244,14 +265,24 @@ impl Projection {
             None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
         };
         let results = self.run.results.entry(added.step).or_default();
-        let is_newer = |earlier: &InstanceResult| earlier.attempts < added.attempt;
-        if is_placed && added.item.is_none() {
+        // After a final failure only a retry that was withdrawn can follow.
+        let is_newer =
+            |earlier: &InstanceResult| earlier.attempts < added.attempt && earlier.failed_for_good.is_none();
+        let former = if is_placed && added.item.is_none() {
             if !results.values().all(is_newer) {
                 return;
             }
-            results.clear();
-        } else if !results.get(&key).is_none_or(is_newer) {
-            return;
+            std::mem::take(results).pop_first()
+        } else {
+            if !results.get(&key).is_none_or(is_newer) {
+                return;
+            }
+            results.remove_entry(&key)
+        };
+        if let Some((key, result)) = former {
+            // An earlier attempt is kept no longer than the one after it.
+            self.former.remove(&result.execution);
+            self.former.insert(added.id, Former { key, result });
         }
         // An older server sends fewer facts about an execution that ended when it was created.
         let is_incomplete = match added.status {
@@ -302,6 +333,50 @@ impl Projection {
         true
     }
 
+    /// Shows the former result again, if the event's execution is a retry that ended before it was sent.
+    fn withdraw(&mut self, event: &Event) {
+        let Some(execution) = event.execution else { return };
+        if self.result(execution).is_none_or(|result| result.status.is_open()) {
+            return;
+        }
+        let Some(Former { key, result }) = self.former.remove(&execution) else { return };
+        let Some(position) = self.positions.remove(&execution) else { return };
+        let results = self.run.results.entry(position.step).or_default();
+        results.remove(&position.key);
+        results.insert(key, result);
+    }
+
+    /// Shows a failed execution instead of its retry that was withdrawn. The first view had only the retry, so the
+    /// failed execution has to be read.
+    fn reveal(&mut self, execution: ExecutionId, step: u32, item: Option<u32>, node: Option<NodeId>) {
+        let key = match (item, node) {
+            (Some(item), _) => format!("[{item}]"),
+            (None, Some(node)) => self.hostname(node),
+            (None, None) => UNBOUND.to_owned(),
+        };
+        let result = self.run.results.get_mut(&step).and_then(|results| results.get_mut(&key));
+        let is_unsent =
+            |result: &InstanceResult| matches!(result.status, Status::Skipped | Status::Cancelled);
+        let Some(result) = result.filter(|result| is_unsent(result) && result.attempts > 1) else { return };
+        (result.execution, result.status, result.reason) = (execution, Status::Failed, None);
+        self.positions.insert(execution, ResultPosition { step, key, leased_at: None });
+        self.incomplete.insert(execution);
+    }
+
+    /// Moves a placed result from no node to the key of its node.
+    fn bind(&mut self, execution: ExecutionId, hostname: &str) {
+        let Some(position) = self.positions.get_mut(&execution).filter(|position| position.key == UNBOUND)
+        else {
+            return;
+        };
+        if let Some(results) = self.run.results.get_mut(&position.step)
+            && let Some(result) = results.remove(UNBOUND)
+        {
+            results.insert(hostname.to_owned(), result);
+            hostname.clone_into(&mut position.key);
+        }
+    }
+
     fn lease(&mut self, event: &Event) {
         let hostname = event.node.map(|node| self.hostname(node));
         let leased = self.change(event, Status::Pending, |result| {
@@ -314,13 +389,8 @@ impl Projection {
             event.execution.filter(|_| leased).and_then(|execution| self.positions.get_mut(&execution));
         let Some(position) = position else { return };
         position.leased_at = Some(event.at);
-        // A placed result gets the hostname of its node as key.
-        let results: Option<&mut BTreeMap<_, _>> = self.run.results.get_mut(&position.step);
-        if let (UNBOUND, Some(hostname), Some(results)) = (position.key.as_str(), hostname, results)
-            && let Some(result) = results.remove(UNBOUND)
-        {
-            results.insert(hostname.clone(), result);
-            position.key = hostname;
+        if let Some((execution, hostname)) = event.execution.zip(hostname) {
+            self.bind(execution, &hostname);
         }
     }
 

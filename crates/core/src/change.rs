@@ -115,8 +115,8 @@ pub enum Change {
     ExecutionGivenUp { run: RunId, execution: ExecutionId, epoch: u64, error: String, at: Timestamp },
     /// Skips a pending execution that is not needed any more because something else failed. Guard: the run's epoch.
     ExecutionSkipped { run: RunId, execution: ExecutionId, epoch: u64, reason: String, at: Timestamp },
-    /// An instance failed for good: it gets no further attempt. `execution` is its last one. Guard: the run's epoch, and
-    /// the execution ended without success and was not marked before.
+    /// An instance failed for good: it gets no further attempt. `execution` is the last one that counts: not a retry
+    /// that was withdrawn. Guard: the run's epoch, and the execution ended without success and was not marked before.
     InstanceFailed {
         run: RunId,
         epoch: u64,

@@ -18,8 +18,9 @@ macro_rules! later {
         concat!(
             "SELECT 1 FROM executions l WHERE l.run = executions.run AND l.step = executions.step AND ",
             $same,
-            " AND l.attempt > 1 AND l.attempt > executions.attempt AND l.status <> ",
-            condition!(skipped)
+            " AND l.attempt > 1 AND l.attempt > executions.attempt AND NOT (l.",
+            condition!(unsent l),
+            ")"
         )
     };
 }
@@ -56,7 +57,8 @@ lazy! {
     );
 }
 
-const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND executions.status = ", condition!(skipped));
+const IS_WITHDRAWN: &str =
+    concat!("executions.attempt > 1 AND (executions.", condition!(unsent executions), ")");
 
 /// Returns the conditions of a page, with arguments from this number on.
 fn within(first: u32) -> String {
@@ -110,12 +112,12 @@ pub(crate) fn results(attempts: Vec<Attempt>) -> Vec<InstanceFacts> {
     let instance =
         |attempt: &Attempt| -> Instance { (attempt.facts.step, attempt.pinned, attempt.facts.item) };
     let mut last: HashMap<Instance, u32> = HashMap::new();
-    for attempt in attempts.iter().filter(|attempt| attempt.facts.attempt > 1 && !attempt.is_withdrawn()) {
+    for attempt in attempts.iter().filter(|attempt| attempt.facts.attempt > 1 && !attempt.is_withdrawn) {
         let newest = last.entry(instance(attempt)).or_default();
         *newest = attempt.facts.attempt.max(*newest);
     }
     let is_result = |attempt: &Attempt| {
-        !attempt.is_withdrawn()
+        !attempt.is_withdrawn
             && (last.is_empty()
                 || last.get(&instance(attempt)).is_none_or(|last| attempt.facts.attempt == *last))
     };

@@ -176,7 +176,7 @@ pub struct Execution {
     /// A hash of the inputs, if the task is cached: equal keys mean equal results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_key: Option<Arc<str>>,
-    /// Why its instance failed for good; absent if that is not recorded. Only the last attempt has it.
+    /// Why its instance failed for good; absent if that is not recorded. Only the last attempt that counts has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_for_good: Option<Arc<str>>,
     pub created_at: Timestamp,
@@ -209,10 +209,11 @@ impl Execution {
         self.reused.is_some() && self.cache_key.is_some()
     }
 
-    /// Returns true if it is a further attempt that was withdrawn before it started: the attempt before it is the
-    /// instance's result.
+    /// Returns true if it was a retry that ended before it was sent. It does not count: the attempt before it shows how
+    /// the instance ended.
     pub fn is_withdrawn(&self) -> bool {
-        self.attempt > 1 && self.state.status() == Status::Skipped
+        let is_unsent = matches!(self.state, State::Skipped { .. } | State::Cancelled { lease: None, .. });
+        is_unsent && self.attempt > 1
     }
 
     /// Returns the instance that this is an attempt of, within its run: its step, and its node or item if it has one.

@@ -90,7 +90,7 @@ fn carried_over<'a>(
 ) -> Vec<&'a Execution> {
     let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
     // An on-failure step may have undone earlier work on its node.
-    let ran = |last: &Execution| last.attempt > 1 || last.state.status() != Status::Skipped;
+    let ran = |last: &Execution| last.state.status() != Status::Skipped;
     let answered = || last.iter().filter(|(of, last)| plan.runs_on_failure(of.step) && ran(last));
     let undone: HashSet<NodeId> = answered().filter_map(|(of, _)| of.node).collect();
     // Placed steps have no node: an on-failure step may have undone the walk that it was part of.
@@ -144,16 +144,14 @@ impl RetryStart<'_> {
     }
 }
 
-/// Returns whether an instance failed, judged by its last attempt, in a run that ended as `run`. For instances without
+/// Returns whether an instance failed, judged by its last attempt that counts, in a run that ended as `run`. For instances without
 /// [`Execution::failed_for_good`]: older releases did not record it.
 pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
     match last {
         Status::Failed | Status::Lost => true,
-        // Withdrawn: the attempt was a retry after a failure.
-        Status::Skipped => attempt > 1,
         // Cancelling a run does not mean that its nodes failed.
         Status::Cancelled => attempt > 1 || run != RunState::Cancelled,
-        Status::Pending | Status::Leased | Status::Running | Status::Succeeded => false,
+        Status::Pending | Status::Leased | Status::Running | Status::Succeeded | Status::Skipped => false,
     }
 }
 
@@ -167,9 +165,10 @@ fn is_success(execution: &Execution) -> bool {
 
 type LastAttempts<'a> = HashMap<Instance, &'a Execution>;
 
+/// Returns the last attempt of each instance that counts.
 fn last_attempts(executions: &[Execution]) -> LastAttempts<'_> {
     let mut last = LastAttempts::new();
-    for execution in executions {
+    for execution in executions.iter().filter(|execution| !execution.is_withdrawn()) {
         let newest = last.entry(Instance::of(execution)).or_insert(execution);
         if newest.attempt < execution.attempt {
             *newest = execution;
@@ -441,7 +440,6 @@ mod tests {
             ("given up", 1, RunState::Failed, true),
             ("lost", 1, RunState::Failed, true),
             ("skipped", 1, RunState::Failed, false),
-            ("skipped", 2, RunState::Failed, true),
             ("cancelled", 1, RunState::Failed, true),
             ("cancelled", 1, RunState::Cancelled, false),
             ("cancelled", 2, RunState::Cancelled, true),

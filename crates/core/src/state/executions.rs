@@ -91,7 +91,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Marks the last attempt of an instance that failed for good.
+    /// Marks the last attempt that counts of an instance that failed for good.
     pub(super) fn mark_failed(&mut self, run: &RunId, id: ExecutionId, reason: &str) -> Applied {
         let execution = self.executions.get_mut(&id).filter(|execution| execution.run() == run);
         let execution = execution.ok_or(Refusal::NotFound)?;

@@ -568,6 +568,34 @@ fn a_final_failure_is_recorded_once_also_after_a_restart() {
 }
 
 #[test]
+fn an_instance_stays_failed_when_its_retry_is_withdrawn() {
+    let flaky = with(task("flaky"), "retry", json!({"max": 1}));
+    for dies_after in (0..6).map(Some).chain([None]) {
+        let mut world = World::new(fleet("fail-fast", &[flaky.clone()]), 3, 1);
+        world.begin();
+        let all = world.open(Status::Pending);
+        for execution in &all {
+            world.lease(execution);
+        }
+        world.end(&all[0], Verdict::Failed);
+        world.end(&all[1], Verdict::Failed);
+        world.dies_after = dies_after;
+        let retry = world.open(Status::Pending).into_iter().find(|retry| retry.pinned == all[1].pinned);
+        let retry = retry.expect("n1 is tried again");
+        world.lease(&retry);
+        // The second failure is final, and the retry on n0 is withdrawn.
+        world.end(&retry, Verdict::Failed);
+        world.end(&all[2], Verdict::Failed);
+        world.restart();
+        assert_eq!(world.results(), ["0@n0 failed", "0@n1 failed", "0@n2 failed"], "{dies_after:?}");
+        let marked = |id| world.executions[&id].failed_for_good.is_some();
+        assert!(marked(all[0].id) && marked(retry.id) && marked(all[2].id), "{dies_after:?}");
+        let withdrawn = world.executions.values().filter(|execution| execution.is_withdrawn());
+        assert!(withdrawn.clone().count() == 1 && withdrawn.clone().all(|retry| !marked(retry.id)));
+    }
+}
+
+#[test]
 fn a_restart_records_final_failures_of_an_older_release() {
     let mut world = World::new(fleet("continue", &[task("a"), task("b")]), 2, 1);
     world.level = level::FINAL - 1;

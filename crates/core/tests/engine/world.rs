@@ -331,8 +331,10 @@ impl World {
             Change::InstanceFailed { execution: id, reason, .. } => {
                 let last = &self.executions[&id];
                 let instance = Instance::of(last);
-                let mut attempts = self.executions.values().filter(|other| Instance::of(other) == instance);
-                assert!(attempts.all(|other| other.attempt <= last.attempt), "the last attempt is marked");
+                let attempts = self.executions.values().filter(|other| Instance::of(other) == instance);
+                let counted = attempts.filter(|other| !other.is_withdrawn());
+                let newest = counted.max_by_key(|other| other.attempt).map(|other| other.id);
+                assert_eq!(newest, Some(id), "the last attempt that counts is marked");
                 assert!(!last.state.status().is_open() && last.state.status() != Status::Succeeded);
                 assert!(last.failed_for_good.is_none(), "a failure is recorded once");
                 self.failed_for_good.push(format!("{}@{}: {reason}", last.step(), self.place(last)));
@@ -476,10 +478,10 @@ impl World {
         (self.record.state(), end)
     }
 
-    /// Returns the last status of each instance, as `step@node status`.
+    /// Returns the status of each instance's last attempt that counts, as `step@node status`.
     pub(crate) fn results(&self) -> Vec<String> {
         let mut last: BTreeMap<(u32, String), (u32, Status)> = BTreeMap::new();
-        for execution in self.executions.values() {
+        for execution in self.executions.values().filter(|execution| !execution.is_withdrawn()) {
             let key = (execution.step(), self.place(execution));
             let entry = last.entry(key).or_insert((0, Status::Pending));
             if execution.attempt > entry.0 {

@@ -88,6 +88,11 @@ impl Folded {
 
     /// Lets the agents work until the run has ended. `fails` selects the executions that fail.
     async fn drive(&mut self, agents: &mut [Agent], fails: impl Fn(u32) -> bool) {
+        self.drive_steps(agents, |number, _| fails(number)).await;
+    }
+
+    /// Does the same; `fails` also gets the step.
+    async fn drive_steps(&mut self, agents: &mut [Agent], fails: impl Fn(u32, u32) -> bool) {
         let mut number = 0;
         for _ in 0..ROUNDS {
             for agent in &mut *agents {
@@ -95,7 +100,7 @@ impl Folded {
                     self.check().await;
                     agent.start(&work).await;
                     self.check().await;
-                    agent.finish(&work, i32::from(fails(number))).await;
+                    agent.finish(&work, i32::from(fails(number, work.of.step()))).await;
                     number += 1;
                 }
             }
@@ -146,6 +151,33 @@ async fn a_roll_out_with_retries_and_a_budget_that_is_spent() {
     let mut run = Folded::submit(&setup, &definition).await;
     run.drive(&mut agents, |_| false).await;
     assert_eq!(run.failed_for_good(), 0);
+}
+
+#[tokio::test]
+async fn a_failed_instance_stays_failed_when_its_retry_is_withdrawn() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let later = json!({"max": 1, "delay": "1h", "max_delay": "1h"});
+    let definition = json!({"tasks": [
+        task("flaky", &json!({"target": "all", "retry": later, "depends_on": []})),
+        task("shard", &json!({"for_each": ["a", "b"], "retry": later, "depends_on": []})),
+        task("once", &json!({"retry": later, "depends_on": []})),
+        task("firm", &json!({"depends_on": ["slow"]})),
+        task("slow", &json!({"depends_on": []})),
+    ]});
+    let mut run = Folded::submit(&setup, &definition).await;
+    // Everything fails once and waits for its retry; the last task has no retries, so that fail-fast withdraws them.
+    run.drive_steps(&mut agents, |_, step| step != 4).await;
+    let shown = run.projections[0].run().clone();
+    assert_eq!((shown.counts.failed, shown.counts.skipped), (8, 0), "{shown:?}");
+    for result in [0, 1, 2, 3].iter().flat_map(|step| shown.results[step].values()) {
+        assert_eq!(
+            (result.exit_code, result.attempts, result.attempts_made()),
+            (Some(1), 1, 1),
+            "{result:?}"
+        );
+        assert!(result.error.is_some() && result.failed_for_good.is_some(), "{result:?}");
+    }
 }
 
 #[tokio::test]

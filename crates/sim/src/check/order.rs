@@ -58,7 +58,7 @@ fn one_after_the_other(findings: &mut Findings, execution: &Execution, former: &
 fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, former: &[&Attempt]) {
     let Some(last) = former.last() else { return };
     let (id, step) = (execution.id, StepIx(execution.step()));
-    if last.is_final {
+    if former.iter().any(|attempt| attempt.is_final) {
         findings.add(format!("{id} is retried although step {step} failed for good"));
     }
     let count = |statuses: &[Status]| {

@@ -120,6 +120,8 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
     let failed = || State::Failed { lease: None, outcome: None, error: Some("why".to_owned()), at: at(40) };
     let lost = || State::Lost { lease: lease(1, 1), started_at: None, reason: "gone".to_owned(), at: at(40) };
     let withdrawn = || State::Skipped { reason: "the run failed".to_owned(), at: at(50) };
+    let cancelled =
+        || State::Cancelled { lease: None, outcome: None, reason: "the run was cancelled".to_owned(), at: at(50) };
     let attempt = |number, attempt, state| Execution { attempt, ..execution(number, 1, state) };
     let on = |each: Execution, number| Execution { pinned: Some(node(number)), ..each };
     let item = |each: Execution, item| Execution { of: origin(1, 2, Some(item)), ..each };
@@ -137,11 +139,12 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
         placed(attempt(6, 1, lost())),
         placed(attempt(7, 2, failed())),
         placed(attempt(8, 3, failed())),
-        // Step 2, for items: the first is retried, the second is not, the third was skipped as its only attempt.
+        // Step 2, for items: the first is retried, the second's retry is cancelled before it is sent, the third was skipped as its only attempt.
         item(attempt(9, 1, failed()), 0),
         item(attempt(10, 1, failed()), 1),
         item(attempt(11, 1, withdrawn()), 2),
         item(attempt(12, 2, succeeded()), 0),
+        item(attempt(13, 2, cancelled()), 1),
     ];
     apply(&store, &[created(1), created(2), added(1, list)]).await;
     assert_eq!(instances(&store, InstanceFilter::default(), 100).await, [2, 3, 4, 8, 10, 11, 12]);

@@ -75,8 +75,11 @@ macro_rules! condition {
     (unsuccessful executions) => {
         "IN (4, 6, 7)"
     };
-    (skipped) => {
-        "5"
+    (unsent executions) => {
+        "status = 5 OR executions.status = 6 AND executions.token IS NULL"
+    };
+    (unsent l) => {
+        "status = 5 OR l.status = 6 AND l.token IS NULL"
     };
 }
 pub(crate) use condition;
@@ -132,12 +135,10 @@ mod tests {
                 holds(condition!(held executions)),
                 holds(concat!("status ", condition!(leased executions))),
                 holds(concat!("status ", condition!(unsuccessful executions))),
-                holds(concat!("status = ", condition!(skipped))),
             ];
             let is_leased = matches!(status, Status::Leased | Status::Running);
             let is_unsuccessful = matches!(status, Status::Failed | Status::Cancelled | Status::Lost);
-            let is_skipped = status == Status::Skipped;
-            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful, is_skipped];
+            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful];
             assert_eq!(found, expected, "{status}");
         }
     }

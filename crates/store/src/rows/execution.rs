@@ -95,13 +95,8 @@ impl Record for Execution {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) pinned: Option<NodeId>,
+    pub(crate) is_withdrawn: bool,
     pub(crate) facts: InstanceFacts,
-}
-
-impl Attempt {
-    pub(crate) fn is_withdrawn(&self) -> bool {
-        self.facts.attempt > 1 && self.facts.status == Status::Skipped
-    }
 }
 
 impl From<&Execution> for Attempt {
@@ -110,6 +105,7 @@ impl From<&Execution> for Attempt {
         let at = |micros: Option<i64>| time_opt(micros).ok().flatten();
         Self {
             pinned: execution.pinned,
+            is_withdrawn: execution.is_withdrawn(),
             facts: InstanceFacts {
                 step: execution.step(),
                 node: execution.node(),
@@ -128,20 +124,24 @@ impl From<&Execution> for Attempt {
 impl Record for Attempt {
     fn select() -> &'static str {
         "SELECT step, pinned, lease_node, item, attempt, status, reused IS NOT NULL, failed_for_good IS NOT NULL, \
-         started_at, coalesce(finished_at, ended_at) FROM executions"
+         started_at, coalesce(finished_at, ended_at), token IS NOT NULL FROM executions"
     }
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let pinned = row.cell::<Option<Uuid>>(1)?.map(NodeId);
         let item: Option<i32> = row.cell(3)?;
+        let (attempt, status) = (small_count(row.cell(4)?)?, Status::decode(row.cell(5)?)?);
+        let was_sent: bool = row.cell(10)?;
+        let is_unsent = status == Status::Skipped || (status == Status::Cancelled && !was_sent);
         Ok(Self {
             pinned,
+            is_withdrawn: attempt > 1 && is_unsent,
             facts: InstanceFacts {
                 step: small_count(row.cell(0)?)?,
                 node: pinned.or(row.cell::<Option<Uuid>>(2)?.map(NodeId)),
                 item: item.map(small_count).transpose()?,
-                attempt: small_count(row.cell(4)?)?,
-                status: Status::decode(row.cell(5)?)?,
+                attempt,
+                status,
                 is_reused: row.cell(6)?,
                 failed_for_good: row.cell(7)?,
                 started_at: time_opt(row.cell(8)?)?,

@@ -16,14 +16,17 @@ pub(super) enum End {
     Failed,
     /// Failed without having been sent.
     GivenUp,
+    /// Cancelled by its agent.
     Cancelled,
     Lost,
-    Skipped,
+    /// Skipped or cancelled before it was sent.
+    Withdrawn,
 }
 
 /// An attempt that ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
+    /// The attempt that shows how its instance ended. For a withdrawn retry it is the attempt before.
     pub execution: ExecutionId,
     pub at: At,
     pub end: End,
@@ -42,6 +45,17 @@ pub(super) struct Active {
     pub not_before: Option<Timestamp>,
     /// Set for a placed attempt: no node has fitted it since then.
     pub unfit_since: Option<Timestamp>,
+    /// The attempt that this one retries.
+    pub former: Option<ExecutionId>,
+}
+
+/// What a retry has in addition to a first attempt.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Again {
+    /// The attempt that it retries.
+    pub former: Option<ExecutionId>,
+    pub not_before: Option<Timestamp>,
+    pub patience: Option<Timestamp>,
 }
 
 /// An attempt that is given up.
@@ -101,9 +115,10 @@ impl Attempts {
 
     /// Ends an attempt; returns whether it was active.
     pub(super) fn end(&mut self, execution: ExecutionId, end: End) -> bool {
-        let active = self.active.remove(&execution);
-        self.ended.extend(active.as_ref().map(|active| Ended { execution, at: active.at, end }));
-        active.is_some()
+        let Some(Active { at, former, .. }) = self.active.remove(&execution) else { return false };
+        let counts = former.filter(|_| end == End::Withdrawn).unwrap_or(execution);
+        self.ended.push(Ended { execution: counts, at, end });
+        true
     }
 
     pub(super) fn add_ended(&mut self, ended: Vec<Ended>) {

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::attempts::{End, Ended};
+use super::attempts::{Again, End, Ended};
 use super::passes::At;
 use super::progress::{Progress, Turn};
 use crate::limits;
@@ -42,7 +42,7 @@ impl Progress {
         match end {
             End::Failed => self.has_retries(at),
             End::Lost | End::Cancelled => self.stopping.is_none() && self.has_resends(at),
-            End::Succeeded | End::GivenUp | End::Skipped => false,
+            End::Succeeded | End::GivenUp | End::Withdrawn => false,
         }
     }
 
@@ -54,12 +54,12 @@ impl Progress {
             End::Failed | End::GivenUp => true,
             // An attempt that was cancelled without a request (its agent was drained) counts as lost.
             End::Lost | End::Cancelled => self.stopping.is_none(),
-            // The attempt was withdrawn before it was sent. If an earlier attempt failed, the instance failed.
-            End::Skipped => self.passes.walk(at.pass, at.walk).attempt > 1,
+            // The attempt was a retry: an earlier attempt failed, and so the instance failed.
+            End::Withdrawn => self.passes.walk(at.pass, at.walk).attempt > 1,
         };
         if failed {
             self.instance_failed(ended, turn);
-        } else if end != End::Skipped {
+        } else if end != End::Withdrawn {
             self.passes.mark_ran(at.pass);
         }
         self.passes.next_leaf(at.pass, at.walk);
@@ -82,7 +82,9 @@ impl Progress {
         walk.retries += 1;
         let pause = retry::pause(&rule, walk.retries, turn.dice);
         let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::ZERO);
-        self.attempt(at, Some(turn.now + pause), None, turn)
+        let again =
+            Again { former: Some(ended.execution), not_before: Some(turn.now + pause), patience: None };
+        self.attempt(at, again, turn)
     }
 
     /// Returns whether the delivery rule allows another attempt after a loss.
@@ -99,7 +101,7 @@ impl Progress {
         }
         self.passes.walk_mut(at.pass, at.walk).losses += 1;
         let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));
-        self.attempt(at, None, patience, turn)
+        self.attempt(at, Again { former: Some(ended.execution), not_before: None, patience }, turn)
     }
 
     /// Returns how long a pinned attempt waits for its node after a loss: as long as it would be allowed to run.

@@ -94,7 +94,7 @@ impl Progress {
                 "it was lost too often"
             }
             End::Lost | End::Cancelled => "the task is not sent again after a loss",
-            End::Skipped => "its retry was withdrawn",
+            End::Withdrawn => "its retry was withdrawn",
             End::GivenUp | End::Succeeded => "it could not be sent",
         };
         FinalFailure { instance: self.instance(at), execution, reason }

@@ -187,11 +187,11 @@ impl Progress {
             Change::ExecutionCancelRequested { execution, .. } => {
                 // A leased attempt was only asked to stop: it ends when its agent reports.
                 if self.attempts.get(*execution).is_some_and(|active| !active.leased) {
-                    self.ended(*execution, End::Cancelled, turn);
+                    self.ended(*execution, End::Withdrawn, turn);
                 }
             }
             Change::ExecutionGivenUp { execution, .. } => self.ended(*execution, End::GivenUp, turn),
-            Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Skipped, turn),
+            Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Withdrawn, turn),
             Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
             Change::RunPauseSet { paused, .. } => self.paused = *paused,
             Change::ExecutionStarted { .. }

@@ -16,7 +16,7 @@ use super::passes::{At, EntryEnd};
 use super::progress::{Progress, Stop, Turn};
 use crate::backend::params_bytes;
 use crate::execution::{Execution, State};
-use crate::ids::NodeId;
+use crate::ids::{ExecutionId, NodeId};
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx, WalkIx};
 use crate::run::{Instance, RunRecord, RunState};
 
@@ -277,12 +277,13 @@ impl Progress {
         history: &History<'_>,
     ) -> Recorded {
         let Some((last, before)) = attempts.split_last() else { return Recorded::Over };
-        let recorded = last.failed_for_good.is_some();
+        // Releases that counted withdrawn retries marked them.
+        let recorded = attempts.iter().any(|attempt| attempt.failed_for_good.is_some());
         // Releases before `failed_for_good` left only the records that follow.
         let is_final = |progress: &Self| recorded || history.went_on(plan, at.pass, progress.instance(at));
         match &last.state {
             State::Pending { .. } | State::Leased { .. } | State::Running { .. } => {
-                self.restore_active(at, last, before.last().is_some_and(|former| is_loss(&former.state)));
+                self.restore_active(at, last, before.last().copied());
                 return Recorded::Open;
             }
             State::Succeeded { outcome, .. } => {
@@ -291,10 +292,14 @@ impl Progress {
                 let of = OutputOf::of(walk.node, walk.item);
                 self.note_outputs_of(at.step, of, &outcome.outputs);
             }
-            State::Skipped { .. } if before.is_empty() => {}
-            State::Skipped { at: time, .. } => self.restore_failure(at, last, End::Skipped, *time),
+            State::Skipped { at: time, .. } | State::Cancelled { lease: None, at: time, .. } => {
+                // It was never sent: the attempt before it counts.
+                if let Some(former) = before.last() {
+                    self.restore_failure(at, former.id, recorded, End::Withdrawn, *time);
+                }
+            }
             State::Failed { lease: None, at: time, .. } => {
-                self.restore_failure(at, last, End::GivenUp, *time);
+                self.restore_failure(at, last.id, recorded, End::GivenUp, *time);
             }
             State::Failed { lease: Some(_), at: time, .. } => {
                 if self.has_retries(at) && !is_final(self) {
@@ -302,9 +307,9 @@ impl Progress {
                     self.resume.ended.push(Ended { execution: last.id, at, end: End::Failed });
                     return Recorded::Open;
                 }
-                self.restore_failure(at, last, End::Failed, *time);
+                self.restore_failure(at, last.id, recorded, End::Failed, *time);
             }
-            State::Lost { at: time, .. } | State::Cancelled { at: time, .. } => {
+            State::Lost { at: time, .. } | State::Cancelled { lease: Some(_), at: time, .. } => {
                 self.passes.mark_ran(at.pass);
                 // Final ends are identified before anything is retried: one of them may have triggered fail-fast.
                 if self.has_resends(at) && !is_final(self) {
@@ -312,33 +317,36 @@ impl Progress {
                     return Recorded::Open;
                 }
                 if recorded || !history.stopped {
-                    self.restore_failure(at, last, End::Lost, *time);
+                    self.restore_failure(at, last.id, recorded, End::Lost, *time);
                 }
             }
         }
         Recorded::Over
     }
 
-    fn restore_active(&mut self, at: At, execution: &Execution, resent: bool) {
+    fn restore_active(&mut self, at: At, execution: &Execution, former: Option<&Execution>) {
         let (leased, not_before) = match execution.state {
             State::Pending { not_before } => (false, not_before),
             _ => (true, None),
         };
         let node = self.pinned(at);
-        let patience = (resent && node.is_some()).then(|| execution.created_at + self.patience(at.step));
+        let resent = former.is_some_and(|former| is_loss(&former.state)) && node.is_some();
+        let patience = resent.then(|| execution.created_at + self.patience(at.step));
         // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
-        self.attempts.add(execution.id, Active { at, node, leased, patience, not_before, unfit_since });
+        let former = former.map(|former| former.id);
+        self.attempts
+            .add(execution.id, Active { at, node, leased, patience, not_before, unfit_since, former });
     }
 
     /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.
-    fn restore_failure(&mut self, at: At, last: &Execution, end: End, time: Timestamp) {
-        let ended = Ended { execution: last.id, at, end };
-        if last.failed_for_good.is_none() {
+    fn restore_failure(&mut self, at: At, last: ExecutionId, recorded: bool, end: End, time: Timestamp) {
+        let ended = Ended { execution: last, at, end };
+        if !recorded {
             let failure = self.final_failure(ended);
             self.resume.unrecorded.push(failure);
         }
-        let is_withdrawn = end == End::Skipped || self.may_come_again(&ended);
+        let is_withdrawn = end == End::Withdrawn || self.may_come_again(&ended);
         let cause = if is_withdrawn { Cause::Withdrawn } else { Cause::Own };
         let node = self.note_failure(at);
         let At { pass, step, .. } = at;

@@ -1,8 +1,6 @@
 //! Begins the passes that are due, and moves each of their walks from leaf to leaf.
 
-use jiff::Timestamp;
-
-use super::attempts::{Active, End, Ended};
+use super::attempts::{Active, Again, End, Ended};
 use super::passes::{At, EntryEnd, OpenPass, Walk};
 use super::prepare::Prepared;
 use super::progress::{Progress, Turn};
@@ -142,7 +140,7 @@ impl Progress {
                     if self.is_bounded(pass) && !self.passes.walk(pass, walk).begun {
                         return self.line_up(pass, walk);
                     }
-                    let Err(unsent) = self.attempt(at, None, None, turn) else { return };
+                    let Err(unsent) = self.attempt(at, Again::default(), turn) else { return };
                     self.instance_failed(unsent, turn);
                 }
             }
@@ -180,8 +178,7 @@ impl Progress {
     pub(super) fn attempt(
         &mut self,
         at: At,
-        not_before: Option<Timestamp>,
-        patience: Option<Timestamp>,
+        Again { former, not_before, patience }: Again,
         turn: &mut Turn<'_>,
     ) -> Result<(), Ended> {
         self.passes.mark_begun(at.pass, at.walk);
@@ -205,7 +202,7 @@ impl Progress {
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
         let unfit_since = node.is_none().then(|| not_before.unwrap_or(turn.now));
-        self.attempts.add(id, Active { at, node, leased: false, patience, not_before, unfit_since });
+        self.attempts.add(id, Active { at, node, leased: false, patience, not_before, unfit_since, former });
         if node.is_none() {
             self.look_soon(turn.now);
         }

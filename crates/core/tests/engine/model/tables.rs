@@ -439,17 +439,20 @@ impl<'a> Tables<'a> {
     }
 
     fn resolve(&mut self, instance: usize) {
-        let withdrawn = self.instances[instance].attempts.len() == 1;
-        let fate = match self.instances[instance].status().expect("it has an attempt") {
+        let attempts = &self.instances[instance].attempts;
+        let last = attempts.last().expect("it has an attempt");
+        let (first, unsent) = (attempts.len() == 1, !last.sent);
+        let fate = match last.status {
             Status::Succeeded => Fate::Succeeded,
             // An instance fails when its last attempt failed.
             Status::Failed => Fate::Failed,
+            // An attempt that ended before it was sent does not count: if an earlier one failed, the instance failed.
+            Status::Skipped | Status::Cancelled if unsent && first => Fate::Skipped,
+            Status::Skipped | Status::Cancelled if unsent => Fate::Failed,
+            Status::Skipped => unreachable!("what was sent is not skipped"),
             // It fails as lost. An attempt that only its agent cancelled counts as lost.
             Status::Lost | Status::Cancelled if self.stop.is_none() => Fate::Failed,
             Status::Lost | Status::Cancelled => Fate::Stopped,
-            // It was withdrawn before it was sent: if an earlier attempt failed, the instance failed.
-            Status::Skipped if withdrawn => Fate::Skipped,
-            Status::Skipped => Fate::Failed,
             Status::Pending | Status::Leased | Status::Running => unreachable!("it ended"),
         };
         self.instances[instance].fate = Some(fate);
