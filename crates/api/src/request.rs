@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, InstanceResult, List, Node, NodeSummary, NodeWork, Output,
+    Cluster, DeletedNode, EventList, Execution, InstanceResult, List, Matrix, Node, NodeSummary, NodeWork, Output,
     Plan, Run, RunChunk, RunSummary, Server, Status, Valid,
 };
 
@@ -93,6 +93,7 @@ requests! {
     Post "runs/{id}/resume" resume(id) -> Run;
     Post "runs/{id}/retry" retry(id) -> Run;
     Get "runs/{id}/results" run_results(id) -> List<InstanceResult>;
+    Get "runs/{id}/matrix" run_matrix(id) -> Matrix;
     Get "runs/{id}/executions" run_executions(id) -> List<Execution>;
     Get "runs/{id}/plan" run_plan(id) -> Plan;
     Get "runs/{id}/events" run_events(id) -> EventList;

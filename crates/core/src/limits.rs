@@ -189,5 +189,12 @@ pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
 /// How many nodes an answer names of a group that it counts.
 pub const NODES_NAMED: usize = 20;
-/// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
-pub const WAITS_EXPLAINED: usize = 1_000;
+/// How many nodes are named that do not run a pending execution for the same reason.
+pub const NODES_PER_REASON: usize = 3;
+/// Pending instances of a step whose wait is explained in one response: each one needs a look at the board.
+pub const WAITS_EXPLAINED: u32 = 200;
+/// A page of results ends before it exceeds this: outputs and errors are part of it.
+pub const RESULTS_PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Nodes in one matrix: the default, and the maximum.
+pub const MATRIX_NODES_DEFAULT: u32 = 1_000;
+pub const MATRIX_NODES_MOST: u32 = 10_000;

@@ -18,8 +18,8 @@ macro_rules! later {
         concat!(
             "SELECT 1 FROM executions l WHERE l.run = executions.run AND l.step = executions.step AND ",
             $same,
-            " AND l.attempt > 1 AND l.attempt > executions.attempt AND NOT (l.",
-            condition!(unsent l),
+            " AND l.attempt > 1 AND l.attempt > executions.attempt AND NOT (",
+            condition!(later one is unsent),
             ")"
         )
     };
@@ -58,7 +58,7 @@ lazy! {
 }
 
 const IS_WITHDRAWN: &str =
-    concat!("executions.attempt > 1 AND (executions.", condition!(unsent executions), ")");
+    concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
 
 /// Returns the conditions of a page, with arguments from this number on.
 fn within(first: u32) -> String {

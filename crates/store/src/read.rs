@@ -158,6 +158,17 @@ impl<D: Database> Executions for D {
         self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
     }
 
+    async fn executions_after(
+        &self,
+        run: &RunId,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<Execution>> {
+        let after = after.map_or(Uuid::nil(), |after| after.0);
+        let rest = " WHERE run = $1 AND id > $2 ORDER BY id LIMIT $3";
+        self.fetch(rest, vec![text(run.as_str()), arg(after), arg(i64::from(limit))]).await
+    }
+
     async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
         let ((step, id), last) = filter.span();
         let page = || {

@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    docs, doorway, events, executions, nodes, observe, output, plans, replication, run_output, runs, system,
-    work,
+    docs, doorway, events, executions, matrix, nodes, observe, output, plans, replication, results, run_output,
+    runs, system, work,
 };
 use crate::service::Service;
 
@@ -52,6 +52,8 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(runs::pause))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::retry))
+        .routes(routes!(results::list))
+        .routes(routes!(matrix::show))
         .routes(routes!(executions::of_run))
         .routes(routes!(runs::plan))
         .routes(routes!(events::of_run))

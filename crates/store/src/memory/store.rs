@@ -309,6 +309,18 @@ impl Executions for MemoryStore {
         Ok(self.lock().executions(|execution| execution.run() == run))
     }
 
+    async fn executions_after(
+        &self,
+        run: &RunId,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<Execution>> {
+        let state = self.lock();
+        let executions = state.tables.executions.values();
+        let wanted = |each: &&Execution| each.run() == run && after.is_none_or(|after| each.id > after);
+        Ok(executions.filter(wanted).take(limit as usize).cloned().collect())
+    }
+
     async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
         let state = self.lock();
         let (start, last) = filter.span();

@@ -123,6 +123,13 @@ calls! {
             async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Listed<Execution>;
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
+            /// Returns executions of a run by id, after this one; at most `limit`.
+            async fn executions_after(
+                &self,
+                run: &RunId,
+                after: Option<ExecutionId>,
+                limit: u32
+            ) -> Vec<Execution>;
             /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
             /// They are ordered by step, then by execution; at most `limit`.
             async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;

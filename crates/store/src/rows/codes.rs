@@ -76,10 +76,10 @@ macro_rules! condition {
         "IN (4, 6, 7)"
     };
     (unsent executions) => {
-        "status = 5 OR executions.status = 6 AND executions.token IS NULL"
+        "executions.status = 5 OR (executions.status = 6 AND executions.token IS NULL)"
     };
-    (unsent l) => {
-        "status = 5 OR l.status = 6 AND l.token IS NULL"
+    (later one is unsent) => {
+        "l.status = 5 OR (l.status = 6 AND l.token IS NULL)"
     };
 }
 pub(crate) use condition;
