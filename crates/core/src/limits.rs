@@ -82,6 +82,11 @@ pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
+pub const OFFSET_MOST: u64 = 10_000;
+/// Rows that a list reads for one page, or counts for its total: milliseconds. If the rows that match are rarer, a page
+/// ends early and names the cursor of the next one; a larger total is unknown.
+pub const ROWS_READ: u32 = 10_000;
 /// The outputs of one execution.
 pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.

@@ -28,7 +28,7 @@ macro_rules! later {
 /// An attempt that ended unsuccessfully, and after which another one came that was not withdrawn.
 const IS_REPLACED: &str = concat!(
     "executions.status ",
-    condition!(unsuccessful executions),
+    condition!(replaceable executions),
     " AND CASE WHEN executions.pinned IS NOT NULL THEN EXISTS (",
     later!("l.pinned = executions.pinned"),
     ") WHEN executions.item IS NOT NULL THEN EXISTS (",

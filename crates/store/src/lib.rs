@@ -9,6 +9,7 @@ pub mod conformance;
 mod copy;
 mod filter;
 mod instances;
+mod list;
 mod memory;
 mod migrate;
 mod open;
@@ -24,7 +25,7 @@ pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
     InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    RunFilter, Runs, ServerRecord, Servers, Source, Store, Tally, Totals, Wrapped, Wrapper,
+    Position, RunFilter, RunKey, Runs, ServerRecord, Servers, Source, Store, Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -18,12 +18,13 @@ use uuid::Uuid;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
 use crate::filter::{
-    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text,
+    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text,
 };
 use crate::instances;
+use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
-    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, Runs,
+    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, RunKey, Runs,
     ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{Attempt, Code, Record, condition, count, int, small};
@@ -52,27 +53,16 @@ pub(crate) trait Database: Send + Sync {
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()>;
 }
 
-async fn one<T: Record>(database: &impl Database, rest: &str, args: Vec<Arg>) -> Result<Option<T>> {
+pub(crate) async fn one<T: Record>(
+    database: &impl Database,
+    rest: &str,
+    args: Vec<Arg>,
+) -> Result<Option<T>> {
     Ok(database.fetch(rest, args).await?.pop())
 }
 
-async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
+pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
-}
-
-/// Reads one page of a list, and the number of all rows.
-async fn list<T: Record>(
-    database: &impl Database,
-    (table, order): (&str, &str),
-    condition: impl Fn() -> Where,
-    page: Page,
-) -> Result<Listed<T>> {
-    let Where { clauses, args } = condition();
-    let wanted = if clauses.is_empty() { String::new() } else { format!(" WHERE {}", clauses.join(" AND ")) };
-    let total = number(database, &format!("SELECT count(*) FROM {table}{wanted}"), args).await?;
-    let (limit, offset) = (page.limit, int(page.offset));
-    let rest = format!("{wanted} ORDER BY {order} LIMIT {limit} OFFSET {offset}");
-    Ok(Listed { rows: database.fetch(&rest, condition().args).await?, total })
 }
 
 #[async_trait]
@@ -125,8 +115,8 @@ impl<D: Database> Runs for D {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
     }
 
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
-        list(self, ("runs r", "r.created_at DESC, r.id DESC"), || Where::runs(filter), page).await
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+        list(self, filter, page).await
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -150,23 +140,16 @@ impl<D: Database> Executions for D {
         self.fetch_executions(ids).await
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>> {
-        list(self, ("executions", "id"), || Where::executions(filter), page).await
+    async fn executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
+        list(self, filter, page).await
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
-    }
-
-    async fn executions_after(
-        &self,
-        run: &RunId,
-        after: Option<ExecutionId>,
-        limit: u32,
-    ) -> Result<Vec<Execution>> {
-        let after = after.map_or(Uuid::nil(), |after| after.0);
-        let rest = " WHERE run = $1 AND id > $2 ORDER BY id LIMIT $3";
-        self.fetch(rest, vec![text(run.as_str()), arg(after), arg(i64::from(limit))]).await
     }
 
     async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {

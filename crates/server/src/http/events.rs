@@ -12,9 +12,10 @@ use downbeat_store::EventFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Api, Flag, Id, Query, page};
+use super::extract::{Api, Flag, Id, Query};
 use super::follow::{Follower, Scope};
 use super::live::{Ready, Source, last_event_id, live, sse};
+use super::paging::limit;
 use super::problem::{Failure, HttpResult};
 use crate::service::Service;
 
@@ -55,7 +56,7 @@ pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap)
         service.run(caller, run).await?;
     }
     let since = since(service, query.since, &headers).await?;
-    let limit = if follow { no_limit(query.limit)? } else { page(query.limit, None)?.limit };
+    let limit = if follow { no_limit(query.limit)? } else { limit(query.limit)? };
     let since = match (since, &run) {
         (Some(since), _) => since,
         (None, Some(_)) => 0,
@@ -106,7 +107,7 @@ pub(super) async fn of_run(
         no_limit(query.limit)?;
         return Ok(streamed(service, Scope::UntilEnd(run), since));
     }
-    let limit = page(query.limit, None)?.limit;
+    let limit = limit(query.limit)?;
     listed(&api, EventFilter { since, run: Some(run) }, limit).await
 }
 

@@ -17,6 +17,7 @@ mod media;
 mod nodes;
 mod observe;
 mod output;
+mod paging;
 mod payload;
 mod plans;
 mod problem;

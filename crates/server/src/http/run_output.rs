@@ -9,6 +9,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::limits;
 use downbeat_core::run::{RunRecord, RunStatus};
+use downbeat_store::{ExecutionFilter, Page, Position};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -108,9 +109,11 @@ struct Cursor {
 impl Merged {
     /// Lists the next page of executions.
     async fn list(&mut self, after: Option<ExecutionId>) -> HttpResult<()> {
-        let page = self.service.store().executions_after(&self.id, after, PAGE).await?;
-        self.listing = page.last().filter(|_| page.len() == PAGE as usize).map(|last| Some(last.id));
-        self.note(page).await
+        let filter = ExecutionFilter { run: Some(self.id.clone()), ..ExecutionFilter::default() };
+        let start = Position { after, skip: 0 };
+        let page = self.service.store().executions(&filter, &Page { limit: PAGE, start }).await?;
+        self.listing = page.next.map(|next| next.after);
+        self.note(page.rows).await
     }
 
     /// Notes the state of executions, and queues them to be read.

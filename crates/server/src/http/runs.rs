@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{List, Plan, Run, RunSummary, code};
+use downbeat_core::Timestamp;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_store::RunFilter;
 use serde::Deserialize;
@@ -11,7 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
-use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
+use super::extract::{Api, Flag, Id, Nothing, Query, words};
+use super::paging::{listed, page};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, run_view};
@@ -90,10 +92,25 @@ pub(super) struct ListQuery {
     job: Option<String>,
     /// Only runs of this cluster, by name or id.
     cluster: Option<String>,
+    /// Only runs that this caller requested.
+    by: Option<String>,
+    /// Only runs with one of the last 10,000 executions on this node, by hostname or id.
+    node: Option<String>,
+    /// Only runs whose id or job contains this text, in upper or lower case.
+    q: Option<String>,
+    /// Only runs that were created at this time or later.
+    from: Option<Timestamp>,
+    /// Only runs that were created before this time.
+    to: Option<Timestamp>,
+    /// `1` lists only runs that are paused, `0` only others.
+    #[param(value_type = Option<String>)]
+    paused: Option<Flag>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
 }
 
 /// Lists runs, the newest first
@@ -102,7 +119,7 @@ pub(super) struct ListQuery {
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
 pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
-    let page = page(query.limit, query.offset)?;
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
         Some(status) => Some(status.states().collect::<Vec<_>>()),
@@ -112,16 +129,29 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
     };
-    let filter = RunFilter { cluster, states: states.concat(), job: query.0.job };
-    let listed = service.runs(&caller, &filter, page).await?;
-    let mut reasons = service.pending_reasons(&listed.rows);
-    let row = |run: &RunRecord| {
-        let mut row = RunSummary::of(run);
+    let node = match &query.node {
+        Some(node) => Some(service.node_id(&caller, node, query.cluster.as_deref()).await?),
+        None => None,
+    };
+    let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
+    let filter = RunFilter {
+        cluster,
+        states: states.concat(),
+        job,
+        by,
+        paused: paused.map(Flag::is_on),
+        text,
+        node,
+        from,
+        to,
+    };
+    let found = service.runs(&caller, &filter, &page).await?;
+    let mut reasons = service.pending_reasons(&found.rows);
+    Ok(Json(listed(&page, found, |run| {
+        let mut row = RunSummary::of(&run);
         row.pending_reason = reasons.remove(&run.id);
         row
-    };
-    let rows = listed.rows.iter().map(row).collect();
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+    })))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -11,7 +11,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::shown::shown;
-use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, ServerRecord, Tally};
+use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, RunKey, ServerRecord, Tally};
 
 use super::Service;
 use crate::caller::Caller;
@@ -65,7 +65,12 @@ impl Service {
         }
     }
 
-    pub async fn runs(&self, _caller: &Caller, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
+    pub async fn runs(
+        &self,
+        _caller: &Caller,
+        filter: &RunFilter,
+        page: &Page<RunKey>,
+    ) -> Result<Listed<RunRecord, RunKey>> {
         Ok(self.parts.store.runs(filter, page).await?)
     }
 
@@ -73,8 +78,8 @@ impl Service {
         &self,
         _caller: &Caller,
         filter: &ExecutionFilter,
-        page: Page,
-    ) -> Result<Listed<Execution>> {
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
         Ok(self.parts.store.executions(filter, page).await?)
     }
 

@@ -21,7 +21,15 @@ async fn nodes_are_listed_filtered_and_sorted() {
     assert_eq!(hostnames(&setup.ok("/nodes?status=offline,stale").await), Vec::<&str>::new());
     let page = setup.ok("/clusters/default/nodes?limit=1&offset=1").await;
     assert_eq!(hostnames(&page), ["web-01"]);
-    assert_eq!(page["pagination"], json!({"limit": 1, "offset": 1, "total": 3, "has_more": true}));
+    let next = page["pagination"]["next"].as_str().unwrap();
+    assert_eq!(
+        page["pagination"],
+        json!({"limit": 1, "offset": 1, "total": 3, "has_more": true, "next": next})
+    );
+    let last = setup.ok(&format!("/clusters/default/nodes?cursor={next}")).await;
+    assert_eq!(hostnames(&last), ["web-02"]);
+    let other = setup.get(&format!("/nodes?order=desc&cursor={next}")).await;
+    assert_eq!((other.status.as_u16(), &other.body["code"]), (400, &json!("bad_query")));
     let node = &page["data"][0];
     let known = downbeat_core::backend::Catalogue::builtin();
     let names: Vec<&str> = known.backends().iter().map(|backend| backend.name.as_str()).collect();

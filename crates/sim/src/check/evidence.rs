@@ -52,9 +52,12 @@ impl Tables {
         for node in &mut nodes {
             node.seen_at = node.registered_at;
         }
-        let all = Page { limit: u32::MAX, offset: 0 };
-        let runs = store.runs(&RunFilter::default(), all).await.expect(NEVER_FAILS).rows;
-        let executions = store.executions(&ExecutionFilter::default(), all).await.expect(NEVER_FAILS).rows;
+        let runs = store.runs(&RunFilter::default(), &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
+        let executions = store
+            .executions(&ExecutionFilter::default(), &Page::first(u32::MAX))
+            .await
+            .expect(NEVER_FAILS)
+            .rows;
         Self {
             nodes,
             runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),

@@ -124,6 +124,8 @@ macro_rules! conformance_suite {
                 executions_are_listed_by_id_by_page_and_filter
                 the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn
                 instances_are_listed_by_step_by_page_and_filter
+                a_list_that_is_read_by_cursor_has_each_row_once
+                runs_are_found_by_every_filter
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work

@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::store::Store;
 use super::{
     Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
-    NodeTotals, OutputChunk, Page, Result, RunFilter, ServerRecord, Tally,
+    NodeTotals, OutputChunk, Page, Result, RunFilter, RunKey, ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -108,7 +108,7 @@ calls! {
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
-            async fn runs(&self, filter: &RunFilter, page: Page) -> Listed<RunRecord>;
+            async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunRecord, RunKey>;
             /// Returns all runs that have not ended, oldest first.
             async fn open_runs(&self) -> Vec<RunRecord>;
             /// Returns only the ids and owners of these runs: cheap enough to read every other second.
@@ -120,16 +120,13 @@ calls! {
             /// Returns those of these executions that exist, by id, each once.
             async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
             /// Returns executions by id, which is the order of creation.
-            async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Listed<Execution>;
+            async fn executions(
+                &self,
+                filter: &ExecutionFilter,
+                page: &Page<ExecutionId>
+            ) -> Listed<Execution, ExecutionId>;
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
-            /// Returns executions of a run by id, after this one; at most `limit`.
-            async fn executions_after(
-                &self,
-                run: &RunId,
-                after: Option<ExecutionId>,
-                limit: u32
-            ) -> Vec<Execution>;
             /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
             /// They are ordered by step, then by execution; at most `limit`.
             async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;

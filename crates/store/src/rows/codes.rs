@@ -73,6 +73,9 @@ macro_rules! condition {
         "IN (1, 2)"
     };
     (unsuccessful executions) => {
+        "status > 3"
+    };
+    (replaceable executions) => {
         "IN (4, 6, 7)"
     };
     (unsent executions) => {
@@ -134,11 +137,13 @@ mod tests {
                 holds(condition!(open executions)),
                 holds(condition!(held executions)),
                 holds(concat!("status ", condition!(leased executions))),
-                holds(concat!("status ", condition!(unsuccessful executions))),
+                holds(condition!(unsuccessful executions)),
+                holds(concat!("status ", condition!(replaceable executions))),
             ];
             let is_leased = matches!(status, Status::Leased | Status::Running);
-            let is_unsuccessful = matches!(status, Status::Failed | Status::Cancelled | Status::Lost);
-            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful];
+            let is_unsuccessful = !status.is_open() && status != Status::Succeeded;
+            let may_be_replaced = is_unsuccessful && status != Status::Skipped;
+            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful, may_be_replaced];
             assert_eq!(found, expected, "{status}");
         }
     }
