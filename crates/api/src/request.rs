@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, InstanceResult, List, Matrix, Node, NodeSummary, NodeWork, Output,
-    Plan, Run, RunChunk, RunSummary, Server, Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, InstanceResult, List, Matrix, Node, NodeSummary, NodeWork,
+    Output, Plan, Run, RunChunk, RunSummary, Server, Status, Valid,
 };
 
 /// The default port of the REST API.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use downbeat_api::request::Request;
-use downbeat_api::{Event, EventList, Plan, Results, Run, WholeRun, request};
+use downbeat_api::{Event, EventList, InstanceResult, List, Plan, Results, Run, WholeRun, request};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::limits;
 use serde::de::DeserializeOwned;
@@ -67,20 +67,37 @@ impl Client {
 }
 
 impl Client {
-    /// Reads a run and all of its results, page by page.
+    /// Returns all results of a run that a request selects, page by page.
+    pub async fn all_results(&self, request: Request<List<InstanceResult>>) -> Result<Vec<InstanceResult>> {
+        let mut results = Vec::new();
+        self.each_page(request, &|_| {}, |page| results.extend(page)).await?;
+        Ok(results)
+    }
+
+    async fn each_page(
+        &self,
+        request: Request<List<InstanceResult>>,
+        unreachable: &(dyn Fn(&str) + Send + Sync),
+        mut take: impl FnMut(Vec<InstanceResult>),
+    ) -> Result<()> {
+        let mut next = None;
+        loop {
+            let request = request.clone().with("limit", limits::PAGE_MOST).with_any("cursor", next);
+            let page = self.ask_patiently(request, unreachable).await?;
+            take(page.data);
+            next = page.pagination.next;
+            if next.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads a run and all of its results.
     async fn whole_run(&self, id: &RunId, unreachable: &(dyn Fn(&str) + Send + Sync)) -> Result<WholeRun> {
         let run = self.ask_patiently(request::run(id), unreachable).await?;
         let mut whole = WholeRun { run, results: Results::new() };
-        let mut next = None;
-        loop {
-            let request = request::run_results(id).with("limit", limits::PAGE_MOST).with_any("cursor", next);
-            let page = self.ask_patiently(request, unreachable).await?;
-            whole.extend(page.data);
-            next = page.pagination.next;
-            if next.is_none() {
-                return Ok(whole);
-            }
-        }
+        self.each_page(request::run_results(id), unreachable, |page| whole.extend(page)).await?;
+        Ok(whole)
     }
 }
 

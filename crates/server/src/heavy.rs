@@ -45,7 +45,9 @@ impl HeavyWork {
             let _kept = (room, thread);
             work()
         });
-        done.await.map_err(|error| Error::Bug(format!("compiling a plan, a definition or a view panicked: {error}")))
+        done.await.map_err(|error| {
+            Error::Bug(format!("compiling a plan, a definition or a view panicked: {error}"))
+        })
     }
 
     /// Returns how much more work is accepted, to run or to wait.

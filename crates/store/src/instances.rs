@@ -57,8 +57,7 @@ lazy! {
     );
 }
 
-const IS_WITHDRAWN: &str =
-    concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
+const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
 
 /// Returns the conditions of a page, with arguments from this number on.
 fn within(first: u32) -> String {

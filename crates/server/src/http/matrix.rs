@@ -138,7 +138,8 @@ impl<'a> Rows<'a> {
         let steps = run.definition.steps().count();
         let new = |node: NodeId| Row { node, hostname: names.get(node), cells: vec![None; steps] };
         let mut rows: Vec<Row<'a>> = run.resolved.nodes.iter().map(|node| new(node.id)).collect();
-        let mut places: HashMap<NodeId, usize> = (0..).zip(&rows).map(|(place, row)| (row.node, place)).collect();
+        let mut places: HashMap<NodeId, usize> =
+            (0..).zip(&rows).map(|(place, row)| (row.node, place)).collect();
         for fact in facts {
             let Some(node) = fact.node else { continue };
             let place = *places.entry(node).or_insert_with(|| {

@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    docs, doorway, events, executions, matrix, nodes, observe, output, plans, replication, results, run_output,
-    runs, system, work,
+    docs, doorway, events, executions, matrix, nodes, observe, output, plans, replication, results,
+    run_output, runs, system, work,
 };
 use crate::service::Service;
 

@@ -1,23 +1,27 @@
 //! Owns the output of a whole run: the output of its executions in one stream, each chunk with its execution.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::io;
 use std::ops::ControlFlow;
 
-use axum::response::Response;
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use downbeat_api::{End, Names, RunChunk};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::limits;
 use downbeat_core::run::{RunRecord, RunStatus};
 use downbeat_store::{ExecutionFilter, Page, Position};
+use futures_util::{TryStreamExt, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::executions::Part;
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, live, sse};
-use super::output::{READ_AT_ONCE, chunk_view};
-use super::problem::HttpResult;
+use super::output::{Format, READ_AT_ONCE, TEXT, chunk_view};
+use super::problem::{Failure, HttpResult};
 use super::wake::{Look, Wake};
 use crate::service::Service;
 
@@ -38,6 +42,10 @@ pub(super) struct RunOutputQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
+    /// `text` returns the output as a text to download, with a line before the output of each execution.
+    #[serde(default)]
+    #[param(inline)]
+    format: Format,
 }
 
 /// Streams the output of a run's executions (SSE)
@@ -47,10 +55,15 @@ pub(super) struct RunOutputQuery {
 #[utoipa::path(
     get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
-    responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
+    responses((status = 200, description = "Chunks of output", content(
+        (RunChunk = "text/event-stream"), (String = "text/plain"),
+    )))
 )]
 pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> HttpResult<Response> {
     let Api(service, caller) = &api;
+    if query.format == Format::Text && query.follow.is_on() {
+        return Err(Failure::bad_query("the query is wrong: follow: it cannot be used with `format=text`"));
+    }
     // Before the first read, so that no signal is missed.
     let wake = Wake::new(service);
     let run = service.run(caller, &id.run()).await?;
@@ -70,7 +83,43 @@ pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> Http
         drained: HashSet::new(),
         todo: VecDeque::new(),
     };
+    if query.format == Format::Text {
+        return Ok(([(header::CONTENT_TYPE, TEXT)], Body::from_stream(text(merged))).into_response());
+    }
     Ok(live(service, Stream { merged, wake, follow: query.follow }))
+}
+
+/// Returns the existing output as parts of a text. Each execution has a line of its own before its output.
+fn text(merged: Merged) -> impl futures_util::Stream<Item = io::Result<String>> {
+    let parts = stream::try_unfold((merged, None), |(mut merged, mut last)| async move {
+        loop {
+            if let Some(id) = merged.todo.pop_front() {
+                let mut text = String::new();
+                for chunk in merged.read(id).await? {
+                    if last.replace(id) != Some(id) {
+                        text.push_str(&title(&chunk));
+                    }
+                    text.push_str(&chunk.chunk.text);
+                }
+                if !text.is_empty() {
+                    return Ok(Some((text, (merged, last))));
+                }
+            } else if let Some(after) = merged.listing {
+                merged.list(after).await?;
+            } else {
+                return HttpResult::Ok(None);
+            }
+        }
+    });
+    // The response has started: the client notices that it is cut off.
+    parts.map_err(|failure| io::Error::other(format!("{failure:?}")))
+}
+
+/// `--- step 0 (fetch) on web-01, attempt 1 ---`.
+fn title(chunk: &RunChunk) -> String {
+    let RunChunk { step, task, item, node, attempt, .. } = chunk;
+    let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
+    format!("--- step {step} ({task}{item}) on {node}, attempt {attempt} ---\n")
 }
 
 /// The output of a run's executions. Executions are listed once, page by page; after that only those are read that

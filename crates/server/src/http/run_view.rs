@@ -65,9 +65,12 @@ async fn mark_wholes(
     totals: &mut [StepTotals],
 ) -> HttpResult<()> {
     let entries = run.definition.tasks.iter();
-    let items = entries.flat_map(|entry| entry.leaves().iter().map(|_| entry.for_each().map(|each| &each.items)));
+    let items =
+        entries.flat_map(|entry| entry.leaves().iter().map(|_| entry.for_each().map(|each| &each.items)));
     let may_be_whole = |items: Option<&Value>, totals: &StepTotals| {
-        totals.all == 1 && totals.ended == 1 && items.and_then(Value::as_array).is_some_and(|items| items.len() != 1)
+        totals.all == 1
+            && totals.ended == 1
+            && items.and_then(Value::as_array).is_some_and(|items| items.len() != 1)
     };
     let steps: Vec<u32> = (0..)
         .zip(items.zip(totals.iter()))
@@ -117,7 +120,8 @@ fn rollout_of(run: &RunRecord, facts: &[InstanceFacts]) -> Option<Rollout> {
             });
         }
     }
-    let state_of =
-        |step: u32, node: &str| states.get(step as usize * nodes.len() + by_name.get(node)?).copied().flatten();
+    let state_of = |step: u32, node: &str| {
+        states.get(step as usize * nodes.len() + by_name.get(node)?).copied().flatten()
+    };
     Rollout::of(&Outline::of_run(run), &RunSummary::of(run), state_of)
 }

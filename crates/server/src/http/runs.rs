@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{List, Plan, Run, RunSummary, code};
 use downbeat_core::Timestamp;
-use downbeat_core::run::{RunRecord, RunState, RunStatus};
+use downbeat_core::run::{RunState, RunStatus};
 use downbeat_store::RunFilter;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -18,7 +18,7 @@ use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, run_view};
 use crate::error::Error;
-use crate::service::{Redo, Retry, Service, Submit};
+use crate::service::{Redo, Retry, Submit};
 
 /// The maximum length of an idempotency key, in bytes.
 const KEY_BYTES: usize = 255;

@@ -17,7 +17,8 @@ const NODES_SHOWN: usize = 5;
 pub(super) async fn explain(service: &Service, run: &RunRecord, shown: &mut Run) -> HttpResult<()> {
     shown.summary.pending_reason = service.pending_reason(run);
     let steps = shown.steps().iter();
-    let pending = steps.filter_map(|step| Some((step.step, step.task.clone(), *step.counts.get(&Status::Pending)?)));
+    let pending =
+        steps.filter_map(|step| Some((step.step, step.task.clone(), *step.counts.get(&Status::Pending)?)));
     let pending: Vec<(u32, String, u64)> = pending.take(STEPS_SHOWN).collect();
     for (step, task, count) in pending {
         let statuses = vec![Status::Pending];
@@ -91,7 +92,8 @@ pub(super) async fn add_waits(
 
 /// Sets the last standard error line of the first failed results.
 pub(super) async fn add_last_stderr(service: &Service, results: &mut [InstanceResult]) -> HttpResult<()> {
-    let failed = results.iter_mut().filter(|result| result.status == Status::Failed && result.reused.is_none());
+    let failed =
+        results.iter_mut().filter(|result| result.status == Status::Failed && result.reused.is_none());
     for result in failed.take(limits::LAST_LINES_SHOWN) {
         let tail = service.store().output_tail(result.execution, limits::LAST_LINE_CHUNKS).await?;
         let written: String = tail

@@ -13,7 +13,8 @@ use super::executions::states;
 use super::make::*;
 use super::snapshot::fill;
 use crate::port::{
-    ExecutionFilter, InstanceCount, InstanceFilter, Listed, NodeTotals, Page, Position, RunFilter, Store, Tally,
+    ExecutionFilter, InstanceCount, InstanceFilter, Listed, NodeTotals, Page, Position, RunFilter, Store,
+    Tally,
 };
 
 /// How many rows to read, and how many to skip before.
@@ -135,8 +136,12 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
     let failed = || State::Failed { lease: None, outcome: None, error: Some("why".to_owned()), at: at(40) };
     let lost = || State::Lost { lease: lease(1, 1), started_at: None, reason: "gone".to_owned(), at: at(40) };
     let withdrawn = || State::Skipped { reason: "the run failed".to_owned(), at: at(50) };
-    let cancelled =
-        || State::Cancelled { lease: None, outcome: None, reason: "the run was cancelled".to_owned(), at: at(50) };
+    let cancelled = || State::Cancelled {
+        lease: None,
+        outcome: None,
+        reason: "the run was cancelled".to_owned(),
+        at: at(50),
+    };
     let attempt = |number, attempt, state| Execution { attempt, ..execution(number, 1, state) };
     let on = |each: Execution, number| Execution { pinned: Some(node(number)), ..each };
     let item = |each: Execution, item| Execution { of: origin(1, 2, Some(item)), ..each };
