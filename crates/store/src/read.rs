@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::Event;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
@@ -65,13 +66,23 @@ pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) 
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
 }
 
+fn limit(most: usize) -> i64 {
+    i64::try_from(most).unwrap_or(i64::MAX)
+}
+
 #[async_trait]
 impl<D: Database> Events for D {
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>> {
-        let mut args = vec![arg(int(filter.since)), arg(i64::from(limit))];
+    async fn events(&self, filter: &EventFilter, portion: Portion) -> Result<Vec<Event>> {
+        let mut args = vec![arg(int(filter.since)), arg(limit(portion.rows)), arg(limit(portion.bytes))];
         args.extend(filter.run.as_ref().map(|run| text(run.as_str())));
-        let of_run = if filter.run.is_some() { "run = $3 AND " } else { "" };
-        self.fetch(&format!(" WHERE {of_run}seq > $1 ORDER BY seq LIMIT $2"), args).await
+        let of_run = if filter.run.is_some() { "run = $4 AND " } else { "" };
+        // The sizes are read first: neither database reads the data for them.
+        let rest = format!(
+            " WHERE {of_run}seq > $1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, \
+             sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE {of_run}seq > $1 \
+             ORDER BY seq LIMIT $2) AS sized WHERE upto <= $3 OR upto = own) ORDER BY seq LIMIT $2"
+        );
+        self.fetch(&rest, args).await
     }
 
     async fn last_seq(&self) -> Result<u64> {

@@ -471,7 +471,7 @@ fn of_simultaneous_failures_the_first_steps_triggers_fail_fast_on_every_server()
         let gone = first.pinned.unwrap();
         world.offline.insert(gone);
         world.dies_after = dies;
-        world.turn(|progress, turn| progress.node_gone(gone, turn));
+        world.turn(|progress, turn| progress.nodes_gone(&[gone], turn));
         assert_eq!(
             world.results(),
             ["0@n0 succeeded", "0@n1 pending", "1@n0 failed", "2@n0 failed", "2@n1 skipped"],
@@ -525,4 +525,36 @@ fn an_item_whose_on_failure_step_ran_begins_again() {
     first.play(fail_at(1, "[0]"));
     let second = again(&first, RetryScope::AllNodes).unwrap();
     assert_eq!(second.sent, ["0@[0]"]);
+}
+
+#[test]
+fn on_failure_runs_below_a_task_that_was_skipped_because_of_a_failure() {
+    let tasks = [
+        task("a"),
+        with(task("b"), json!({"depends_on": ["a"]})),
+        with(task("alarm"), json!({"depends_on": ["b"], "condition": "on_failure"})),
+        with(task("unneeded"), json!({"depends_on": ["a"], "condition": "on_failure"})),
+        with(task("behind"), json!({"depends_on": ["unneeded"]})),
+        with(task("quiet"), json!({"depends_on": ["behind"], "condition": "on_failure"})),
+    ];
+    for strategy in ["fail-fast", "continue"] {
+        for dies_after in (0..5).map(Some).chain([None]) {
+            let mut world = World::new(job(json!({"strategy": strategy}), &tasks), 1, 1);
+            world.dies_after = dies_after;
+            world.play(fail_at(0, "-"));
+            world.restart();
+            let results = ["0@- failed", "1@- skipped", "2@- succeeded", "3@- succeeded"];
+            assert_eq!(world.results()[..4], results, "{strategy} {dies_after:?}");
+        }
+        // Nothing failed: whatever is skipped was not needed.
+        let mut world = World::new(job(json!({"strategy": strategy}), &tasks), 1, 1);
+        world.play(well);
+        let skipped = ["2@- skipped", "3@- skipped", "4@- skipped", "5@- skipped"];
+        assert_eq!(world.results()[2..], skipped, "{strategy}");
+        // Another task failed: what depends on a task that was not needed was not needed either.
+        let mut world = World::new(job(json!({"strategy": strategy}), &tasks), 1, 1);
+        world.play(fail_at(1, "-"));
+        let rest = ["2@- succeeded", "3@- skipped", "4@- skipped", "5@- skipped"];
+        assert_eq!(world.results()[2..], rest, "{strategy}");
+    }
 }

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{End, Event, EventList, EventPagination};
 use downbeat_core::ids::RunId;
-use downbeat_core::limits;
+use downbeat_core::{Portion, limits};
 use downbeat_store::EventFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -30,7 +30,7 @@ pub(super) struct EventsQuery {
     /// `0` returns a list of the recorded events instead of a stream.
     #[param(value_type = Option<String>)]
     follow: Option<Flag>,
-    /// With `follow=0`, the number of rows; default 100, at most 1,000.
+    /// With `follow=0`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct RunEventsQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
-    /// Without `follow`, the number of rows; default 100, at most 1,000.
+    /// Without `follow`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -135,12 +135,14 @@ async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> Ht
 }
 
 async fn listed(Api(service, caller): &Api, filter: EventFilter, limit: u32) -> HttpResult<Response> {
-    let (since, one_more) = (filter.since, limit.min(limits::PAGE_MOST) + 1);
-    let mut records = service.events(caller, &filter, one_more).await?;
-    let has_more = records.len() > limit as usize;
-    records.truncate(limit as usize);
+    let since = filter.since;
+    let page = Portion::new(limit.min(limits::PAGE_MOST) as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let records = service.events(caller, &filter, page).await?;
     let data: Vec<Event> = records.iter().map(Event::of).collect();
     let next = data.last().map_or(since, |event| event.seq);
+    // The page may have fewer rows than its limit because they are large.
+    let rest = EventFilter { since: next, ..filter };
+    let has_more = !data.is_empty() && !service.events(caller, &rest, Portion::of_rows(1)).await?.is_empty();
     let total = (!has_more).then_some(data.len() as u64);
     let pagination = EventPagination { limit, offset: since, total, has_more, next };
     Ok(Json(EventList { data, pagination }).into_response())

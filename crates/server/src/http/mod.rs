@@ -3,15 +3,19 @@
 //! One file per resource; `downbeat_api` owns the types. A stream reads the store and is woken by the feed,
 //! so a slow client costs only its own reads.
 
+mod backends;
 mod definition;
 mod docs;
 mod doorway;
 mod events;
 mod executions;
 mod extract;
+mod failures;
 mod follow;
 mod hosts;
+mod limits;
 mod live;
+mod many;
 mod matrix;
 mod media;
 mod nodes;
@@ -27,6 +31,7 @@ mod router;
 mod run_output;
 mod run_view;
 mod runs;
+mod schema;
 mod serve;
 mod system;
 mod waits;

@@ -18,6 +18,7 @@ use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, run_view};
 use crate::error::Error;
+use crate::nodes::Force;
 use crate::service::{Redo, Retry, Submit};
 
 /// The maximum length of an idempotency key, in bytes.
@@ -68,7 +69,7 @@ fn created(is_new: bool, shown: Run) -> Response {
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
 }
 
-fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
     let key =
@@ -120,11 +121,7 @@ pub(super) struct ListQuery {
 )]
 pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
-    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
-    let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
-        Some(status) => Some(status.states().collect::<Vec<_>>()),
-        None => RunState::parse(word).map(|state| vec![state]),
-    })?;
+    let states = states(query.status.as_deref())?;
     let cluster = match &query.cluster {
         Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
@@ -136,7 +133,7 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
     let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
     let filter = RunFilter {
         cluster,
-        states: states.concat(),
+        states,
         job,
         by,
         paused: paused.map(Flag::is_on),
@@ -152,6 +149,16 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         row.pending_reason = reasons.remove(&run.id);
         row
     })))
+}
+
+/// Returns the states that comma-separated statuses and states mean.
+pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
+    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
+    let states = words("status", text, known, |word| match RunStatus::parse(word) {
+        Some(status) => Some(status.states().collect::<Vec<_>>()),
+        None => RunState::parse(word).map(|state| vec![state]),
+    })?;
+    Ok(states.concat())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -182,19 +189,32 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQue
     Ok(Json(shown))
 }
 
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CancelQuery {
+    /// `1` or `true` ends the run without waiting for its agents.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    force: Flag,
+}
+
 /// Cancels a run
 ///
-/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after.
+/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after. With `force` the run does
+/// not wait for its agents: running executions are `lost` at once, although their work may still run
 #[utoipa::path(
-    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs",
+    params(("id" = String, Path, description = "The run's id"), CancelQuery),
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
 )]
 pub(super) async fn cancel(
     Api(service, caller): Api,
     id: Id,
-    _: Query<Nothing>,
+    query: Query<CancelQuery>,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
-    service.cancel(&caller, &id.run()).await?;
+    let force = if query.force.is_on() { Force::On } else { Force::Off };
+    service.cancel(&caller, &id.run(), force).await?;
     let run = service.run(&caller, &id.run()).await?;
     Ok((StatusCode::ACCEPTED, Json(run_view::summary(&service, &run).await?)))
 }
@@ -271,19 +291,24 @@ pub(super) async fn retry(
         };
         read.map_err(malformed)?.unwrap_or_default()
     };
-    let redo = match (request.failed_only, request.from) {
-        (false, None) => Redo::Failed,
-        (true, None) => Redo::FailedNodes,
-        (false, Some(task)) => Redo::From(task),
-        (true, Some(_)) => {
-            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
-            return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
-        }
-    };
+    let redo = redo(request.failed_only, request.from)?;
     let run = id.run();
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = run_view::summary(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
+}
+
+/// Returns the part of a run that a request repeats.
+pub(super) fn redo(failed_only: bool, from: Option<String>) -> HttpResult<Redo> {
+    match (failed_only, from) {
+        (false, None) => Ok(Redo::Failed),
+        (true, None) => Ok(Redo::FailedNodes),
+        (false, Some(task)) => Ok(Redo::From(task)),
+        (true, Some(_)) => {
+            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
+            Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail))
+        }
+    }
 }
 
 /// Shows the plan of a run

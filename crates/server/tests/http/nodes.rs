@@ -109,3 +109,23 @@ async fn agents_of_neighbouring_protocols_are_accepted_and_older_ones_get_advice
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn backends_are_listed_with_the_number_of_nodes_that_offer_them() {
+    let setup = Setup::new().await;
+    let _agents = [setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await];
+    let backends = setup.ok("/backends").await;
+    let test =
+        &backends["data"].as_array().unwrap().iter().find(|backend| backend["name"] == "test").unwrap();
+    assert_eq!((&test["nodes"], &test["online"]), (&json!(2), &json!(2)));
+    assert!(test["actions"].as_array().unwrap().iter().any(|action| action["name"] == "noop"));
+    let names: Vec<&str> = backends["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|backend| backend["name"].as_str().unwrap())
+        .collect();
+    assert!(names.is_sorted(), "{names:?}");
+    assert_eq!(setup.ok("/backends?limit=1&offset=1").await["data"], json!([backends["data"][1]]));
+    assert_eq!(setup.get("/backends?cluster=nowhere").await.body["code"], "not_found");
+}

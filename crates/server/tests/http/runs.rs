@@ -147,6 +147,32 @@ async fn runs_are_listed_newest_first_and_filtered() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    // Lost attempts of this task are sent again, but not in a cancelled run.
+    let task = json!({"backend": "test", "action": "noop", "delivery": "at_least_once"});
+    for requested_before in [false, true] {
+        let id = setup.submit(&json!({"target": "all", "tasks": [task, task]})).await;
+        let work = agent.take().await;
+        if requested_before {
+            setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
+            assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "running", "its agent has not confirmed");
+        }
+        let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
+        assert_eq!(answer.status, 202);
+        assert_eq!(setup.ended(&id).await["status"], "cancelled");
+        let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
+        let lost = &executions["data"][0];
+        assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
+        // The late result is refused.
+        agent.finish(&work, 0).await;
+        assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");
+        assert_eq!(setup.ok(&format!("/executions?run={id}&status=lost")).await["data"][0], *lost);
+    }
+}
+
+#[tokio::test]
 async fn a_cancelled_run_ends_cancelled_and_cannot_be_cancelled_again() {
     let setup = Setup::new().await;
     let id = setup

@@ -164,7 +164,9 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
         }
     }
     for &after in &pass.before {
-        let began = |attempt: &&&Attempt| in_pass(attempt, after) && attempt.status != Status::Skipped;
+        let began = |attempt: &&&Attempt| {
+            in_pass(attempt, after) && attempt.status != Status::Skipped && !attempt.is_reused
+        };
         if let Some(later) = attempts.iter().find(began) {
             findings.add(format!("{id} of step {} starts after step {}", execution.step(), later.step));
         }
@@ -262,7 +264,11 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
             let mut ends = entry.after.iter().map(|before| end(plan, *before, attempts));
             match entry.condition {
                 Some(Condition::Always) => true,
-                Some(Condition::OnFailure) => ends.any(|end| end == End::Failed),
+                // A dependency that was skipped because of a failure counts as well.
+                Some(Condition::OnFailure) => {
+                    let has_failures = last(attempts.iter().copied()).into_values().any(is_failed);
+                    ends.any(|end| end == End::Failed || (end == End::Skipped && has_failures))
+                }
                 Some(Condition::OnSuccess) | None => ends.all(|end| end == End::Succeeded),
             }
         }

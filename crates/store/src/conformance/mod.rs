@@ -63,6 +63,7 @@ macro_rules! conformance_suite {
             admission {
                 a_run_is_paused_and_resumed_until_it_ends
                 a_full_queue_takes_no_more
+                a_cluster_takes_no_more_open_runs_than_it_may
                 a_run_is_let_in_once_by_its_owner_while_it_waits
                 no_more_runs_are_admitted_than_may_be_active
                 a_run_that_is_paused_or_to_be_cancelled_is_not_let_in
@@ -116,6 +117,7 @@ macro_rules! conformance_suite {
                 a_kind_that_only_newer_programs_know_is_never_written
                 events_are_numbered_without_gaps_also_at_once
                 events_are_read_from_a_number_on_and_by_run
+                events_are_read_up_to_a_number_of_bytes
                 the_events_replayed_give_equal_tables
             }
             listing {

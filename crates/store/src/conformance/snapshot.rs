@@ -53,7 +53,7 @@ impl Snapshot {
             output,
             servers: store.servers().await.expect("servers are read"),
             tally: store.tally().await.expect("a tally is read"),
-            events: store.events(&EventFilter::default(), u32::MAX).await.expect("events are read"),
+            events: store.events(&EventFilter::default(), ALL_EVENTS).await.expect("events are read"),
             last_seq: store.last_seq().await.expect("the last number is read"),
         }
     }

@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
+use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
 use downbeat_core::state::{LimitUse, Tables};
 use jiff::Timestamp;
@@ -252,11 +254,16 @@ pub(super) fn end_of(chunk: &OutputChunk) -> u64 {
 
 #[async_trait]
 impl Events for MemoryStore {
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>> {
+    async fn events(&self, filter: &EventFilter, portion: Portion) -> Result<Vec<Event>> {
         let state = self.lock();
         let start = state.events.partition_point(|event| event.seq <= filter.since);
         let wanted = |event: &&Event| filter.run.is_none() || event.change.run() == filter.run.as_ref();
-        Ok(state.events.range(start..).filter(wanted).take(limit as usize).cloned().collect())
+        let found = || state.events.range(start..).filter(wanted);
+        // Computing sizes takes time, which simulations do not need.
+        let is_bounded = portion.bytes < usize::MAX;
+        let size = |event: &Event| if is_bounded { json_bytes(&event.change) } else { 0 };
+        let count = portion.fitting(found().map(size));
+        Ok(found().take(count).cloned().collect())
     }
 
     async fn last_seq(&self) -> Result<u64> {

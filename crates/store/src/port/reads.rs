@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
@@ -86,8 +87,9 @@ macro_rules! calls {
 calls! {
     read {
         trait Events {
-            /// Returns events in order, at most `limit`.
-            async fn events(&self, filter: &EventFilter, limit: u32) -> Vec<Event>;
+            /// Returns the next events in order: as many as fit into the portion, and at least one if there is any. Their
+            /// size is that of their JSON in the store.
+            async fn events(&self, filter: &EventFilter, portion: Portion) -> Vec<Event>;
             /// Returns the highest sequence number, or 0.
             async fn last_seq(&self) -> u64;
         }

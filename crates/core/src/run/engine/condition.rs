@@ -60,12 +60,32 @@ impl Progress {
                 Some((before, _)) => Err(format!("`{}` was skipped", self.entry_name(before))),
             },
             Some(Condition::OnFailure) => {
-                if ends().any(|(_, end)| end == EntryEnd::Failed) {
+                if ends().any(|(_, end)| end.is_failure()) {
                     Ok(())
                 } else {
                     Err("no dependency failed".to_owned())
                 }
             }
+        }
+    }
+
+    /// Returns how a pass ended that was skipped. The answer depends only on the ends of the passes before it, so it is
+    /// the same after a take-over.
+    pub(super) fn skipped_end(&self, pass: PassIx) -> EntryEnd {
+        let mut steps = self.plan.entry_of(pass).steps();
+        if self.plan.shape == Shape::List || steps.all(|step| self.plan.runs_on_failure(step)) {
+            return EntryEnd::Skipped;
+        }
+        let ends = || self.plan.passes[pass].after.iter().map(|&before| self.passes.end_of(before));
+        let is_due = match self.condition(pass) {
+            Some(Condition::Always) => true,
+            Some(Condition::OnFailure) => false,
+            None | Some(Condition::OnSuccess) => ends().all(|end| end == EntryEnd::Succeeded),
+        };
+        if is_due || ends().any(EntryEnd::is_failure) {
+            EntryEnd::SkippedAfterFailure
+        } else {
+            EntryEnd::Skipped
         }
     }
 

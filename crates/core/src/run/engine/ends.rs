@@ -59,7 +59,9 @@ impl Progress {
         };
         if failed {
             self.instance_failed(ended, turn);
-        } else if end != End::Withdrawn {
+        } else if end == End::Withdrawn {
+            self.passes.mark_skipped(at.pass);
+        } else {
             self.passes.mark_ran(at.pass);
         }
         self.passes.next_leaf(at.pass, at.walk);

@@ -20,7 +20,17 @@ pub(super) struct At {
 pub(super) enum EntryEnd {
     Succeeded,
     Failed,
+    /// Not needed: it would not have run without failures either.
     Skipped,
+    /// Something before it failed, or fail-fast or the run's timeout kept it from running.
+    SkippedAfterFailure,
+}
+
+impl EntryEnd {
+    /// Returns whether `on_failure` entries that depend on it run.
+    pub(super) fn is_failure(self) -> bool {
+        matches!(self, EntryEnd::Failed | EntryEnd::SkippedAfterFailure)
+    }
 }
 
 /// The stage of a pass. A waiting one waits for `missing` other passes.
@@ -42,7 +52,12 @@ pub(super) struct OpenPass {
     /// The number of walks that have begun and not ended.
     begun: u32,
     failed: bool,
+    /// A leaf had an attempt and did not fail.
     ran: bool,
+    /// A leaf was carried over.
+    reused: bool,
+    /// A leaf was skipped.
+    skipped: bool,
     /// The walks that wait for room, in order.
     pub line: VecDeque<WalkIx>,
 }
@@ -50,7 +65,8 @@ pub(super) struct OpenPass {
 impl OpenPass {
     pub(super) fn new(walks: Vec<Walk>, items: Option<Arc<[Value]>>) -> Self {
         let open = u32::try_from(walks.len()).expect("plans are bounded");
-        Self { walks, items, open, begun: 0, failed: false, ran: false, line: VecDeque::new() }
+        let (failed, ran, reused, skipped) = (false, false, false, false);
+        Self { walks, items, open, begun: 0, failed, ran, reused, skipped, line: VecDeque::new() }
     }
 
     pub(super) fn begun(&self) -> u32 {
@@ -148,14 +164,27 @@ impl Passes {
         &mut self.get_mut(pass).expect("only open passes are walked").walks[walk]
     }
 
-    /// Returns whether a walk of an open pass has had an attempt.
+    /// Returns whether a walk of an open pass has had an attempt, or was carried over in part.
     pub(super) fn has_begun(&self, pass: PassIx) -> bool {
-        self.get(pass).is_some_and(|open| open.ran || open.walks.iter().any(|walk| walk.begun))
+        let has_begun = |open: &OpenPass| open.ran || open.reused || open.walks.iter().any(|walk| walk.begun);
+        self.get(pass).is_some_and(has_begun)
     }
 
     pub(super) fn mark_ran(&mut self, pass: PassIx) {
         if let Some(open) = self.get_mut(pass) {
             open.ran = true;
+        }
+    }
+
+    pub(super) fn mark_reused(&mut self, pass: PassIx) {
+        if let Some(open) = self.get_mut(pass) {
+            open.reused = true;
+        }
+    }
+
+    pub(super) fn mark_skipped(&mut self, pass: PassIx) {
+        if let Some(open) = self.get_mut(pass) {
+            open.skipped = true;
         }
     }
 
@@ -184,15 +213,16 @@ impl Passes {
         (walk.attempt, walk.retries, walk.losses) = (0, 0, 0);
     }
 
-    /// Ends a walk. If it was the last one of its pass, returns how the pass ended.
+    /// Ends a walk. If it was the last one of its pass, returns how the pass ended. Leaves that were carried over make no
+    /// difference if others were skipped: the records do not show whether the pass began.
     pub(super) fn end_walk(&mut self, pass: PassIx, walk: WalkIx) -> Option<EntryEnd> {
         let open = self.get_mut(pass)?;
         open.open -= 1;
         open.begun -= u32::from(open.walks[walk].begun);
-        (open.open == 0).then_some(match (open.failed, open.ran) {
-            (true, _) => EntryEnd::Failed,
-            (false, true) => EntryEnd::Succeeded,
-            (false, false) => EntryEnd::Skipped,
+        (open.open == 0).then_some(match (open.failed, open.ran, open.skipped) {
+            (true, _, _) => EntryEnd::Failed,
+            (false, true, _) | (false, false, false) => EntryEnd::Succeeded,
+            (false, false, true) => EntryEnd::Skipped,
         })
     }
 

@@ -206,6 +206,7 @@ impl Progress {
             if recorded || began {
                 self.restore_walk(pass, walk, history);
             } else {
+                self.passes.mark_skipped(pass);
                 self.walk_ended(pass, walk);
             }
         }
@@ -220,7 +221,7 @@ impl Progress {
                 self.count_failures();
                 self.pass_runs(pass).is_ok()
             }
-            // It is not known yet whether fail-fast was triggered; it makes no difference to passes that depend on this one.
+            // It is not known yet whether fail-fast was triggered. A pass without a record does not depend on it.
             Shape::Graph => self.condition_holds(pass).is_ok(),
         }
     }
@@ -231,7 +232,7 @@ impl Progress {
         for step in plan.entry_of(pass).steps() {
             let at = At { pass, walk, step };
             if self.is_carried(at) {
-                self.passes.mark_ran(pass);
+                self.passes.mark_reused(pass);
             } else {
                 let Some(attempts) = history.attempts.get(&self.instance(at)) else {
                     if self.passes.walk(pass, walk).begun {
@@ -294,8 +295,9 @@ impl Progress {
             }
             State::Skipped { at: time, .. } | State::Cancelled { lease: None, at: time, .. } => {
                 // It was never sent: the attempt before it counts.
-                if let Some(former) = before.last() {
-                    self.restore_failure(at, former.id, recorded, End::Withdrawn, *time);
+                match before.last() {
+                    Some(former) => self.restore_failure(at, former.id, recorded, End::Withdrawn, *time),
+                    None => self.passes.mark_skipped(at.pass),
                 }
             }
             State::Failed { lease: None, at: time, .. } => {
@@ -325,10 +327,11 @@ impl Progress {
     }
 
     fn restore_active(&mut self, at: At, execution: &Execution, former: Option<&Execution>) {
-        let (leased, not_before) = match execution.state {
-            State::Pending { not_before } => (false, not_before),
-            _ => (true, None),
+        let not_before = match execution.state {
+            State::Pending { not_before } => not_before,
+            _ => None,
         };
+        let lease = execution.state.lease().map(|lease| lease.token);
         let node = self.pinned(at);
         let resent = former.is_some_and(|former| is_loss(&former.state)) && node.is_some();
         let patience = resent.then(|| execution.created_at + self.patience(at.step));
@@ -336,7 +339,10 @@ impl Progress {
         let unfit_since = None;
         let former = former.map(|former| former.id);
         self.attempts
-            .add(execution.id, Active { at, node, leased, patience, not_before, unfit_since, former });
+            .add(execution.id, Active { at, node, lease, due: None, patience, not_before, unfit_since, former });
+        if let State::Running { started_at, .. } = execution.state {
+            self.note_start(execution.id, started_at);
+        }
     }
 
     /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.

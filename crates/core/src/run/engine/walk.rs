@@ -6,7 +6,7 @@ use super::prepare::Prepared;
 use super::progress::{Progress, Turn};
 use crate::execution::{Execution, State};
 use crate::ids::{ExecutionId, NodeId};
-use crate::plan::{ItemIx, NodeIx, PassIx, StepIx, WalkIx};
+use crate::plan::{ItemIx, NodeIx, PassIx, Shape, StepIx, WalkIx};
 use crate::run::Instance;
 use crate::spec::Condition;
 use crate::work::Origin;
@@ -29,7 +29,9 @@ impl Progress {
     }
 
     fn decide(&mut self, pass: PassIx, turn: &mut Turn<'_>) {
-        if self.has_nothing_to_do(pass) {
+        // A pass of a graph that was carried over as a whole leaves no record: nothing that happens may make a difference.
+        let is_done = self.plan.shape == Shape::Graph && self.is_whole(pass);
+        if self.has_nothing_to_do(pass) || (is_done && self.condition_holds(pass).is_ok()) {
             return self.passes.end(&self.plan, pass, EntryEnd::Succeeded);
         }
         match self.pass_runs(pass) {
@@ -127,7 +129,7 @@ impl Progress {
             };
             let at = At { pass, walk, step };
             if self.is_carried(at) {
-                self.passes.mark_ran(pass);
+                self.passes.mark_reused(pass);
                 self.passes.next_leaf(pass, walk);
                 continue;
             }
@@ -135,6 +137,7 @@ impl Progress {
                 Err(reason) => {
                     let state = State::Skipped { reason, at: turn.now };
                     self.record(at, Prepared::first(), state, turn);
+                    self.passes.mark_skipped(pass);
                 }
                 Ok(()) => {
                     if self.is_bounded(pass) && !self.passes.walk(pass, walk).begun {
@@ -202,7 +205,8 @@ impl Progress {
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
         let unfit_since = node.is_none().then(|| not_before.unwrap_or(turn.now));
-        self.attempts.add(id, Active { at, node, leased: false, patience, not_before, unfit_since, former });
+        self.attempts
+            .add(id, Active { at, node, lease: None, due: None, patience, not_before, unfit_since, former });
         if node.is_none() {
             self.look_soon(turn.now);
         }
@@ -253,12 +257,14 @@ impl Progress {
         });
         let skipped: Vec<Execution> = skipped.collect();
         self.outbox.add_group(skipped);
+        self.passes.mark_skipped(pass);
         self.walk_ended(pass, walk);
     }
 
     /// Ends a walk. With its last walk the pass ends, and the passes that waited for it become due.
     pub(super) fn walk_ended(&mut self, pass: PassIx, walk: WalkIx) {
         match self.passes.end_walk(pass, walk) {
+            Some(EntryEnd::Skipped) => self.passes.end(&self.plan, pass, self.skipped_end(pass)),
             Some(end) => self.passes.end(&self.plan, pass, end),
             None => self.room.freed(pass),
         }

@@ -165,16 +165,22 @@ impl<'a> Tables<'a> {
             return wave.is_none() && self.instances.iter().all(|i| i.part != part || i.carried);
         }
         let steps = || (0..self.places.len()).filter(|step| self.places[*step].0 == entry);
-        let holds = if self.graph {
-            self.graph_condition(part, self.case.definition.tasks[entry].condition())
-        } else {
-            self.list_condition(entry, self.case.definition.tasks[entry].condition())
-        };
-        holds.is_ok()
+        self.condition_holds(part).is_ok()
             && self.items(entry).is_some_and(|items| {
                 (0..items.len())
                     .all(|item| steps().all(|step| self.was_carried_over((step, None, Some(item)))))
             })
+    }
+
+    /// Returns whether fail-fast and a stop make no difference to a part of which all was carried over.
+    pub(super) fn is_done(&self, part: usize) -> bool {
+        (self.graph || self.goes_over_items(self.parts[part].entry)) && self.condition_holds(part).is_ok()
+    }
+
+    fn condition_holds(&self, part: usize) -> Result<(), Why> {
+        let entry = self.parts[part].entry;
+        let condition = self.case.definition.tasks[entry].condition();
+        if self.graph { self.graph_condition(part, condition) } else { self.list_condition(entry, condition) }
     }
 
     /// A paused run lets running steps end and begins nothing more. A paused run can be cancelled. A part that was
@@ -250,10 +256,10 @@ impl<'a> Tables<'a> {
             let other_wave = wave.is_some() && wave != self.parts[fail_fast].wave;
             return Err(if other_wave { Why::WaveNeverBegan } else { Why::Failure });
         }
-        if self.graph { self.graph_condition(part, condition) } else { self.list_condition(entry, condition) }
+        self.condition_holds(part)
     }
 
-    pub(super) fn list_condition(&self, entry: usize, condition: Option<Condition>) -> Result<(), Why> {
+    fn list_condition(&self, entry: usize, condition: Option<Condition>) -> Result<(), Why> {
         match condition {
             // It runs unless fail-fast began, on the nodes that have not left.
             None | Some(Condition::Always) => Ok(()),
@@ -268,7 +274,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    pub(super) fn graph_condition(&self, part: usize, condition: Option<Condition>) -> Result<(), Why> {
+    fn graph_condition(&self, part: usize, condition: Option<Condition>) -> Result<(), Why> {
         let ends: Vec<Fate> = self.parts[part].after.iter().map(|before| self.end_of(*before)).collect();
         match condition {
             // It runs when all dependencies ended, whatever their result.
@@ -279,25 +285,45 @@ impl<'a> Tables<'a> {
                 Some(Fate::Failed) => Err(Why::DependencyFailed),
                 Some(_) => Err(Why::DependencySkipped),
             },
-            // It runs if a dependency failed.
-            Some(Condition::OnFailure) if ends.contains(&Fate::Failed) => Ok(()),
+            // It runs if a dependency failed, or was skipped because of a failure.
+            Some(Condition::OnFailure) if ends.iter().any(is_failure) => Ok(()),
             Some(Condition::OnFailure) => Err(Why::NoDependencyFailed),
         }
     }
 
-    /// An entry failed if any of its instances failed; otherwise it succeeded if any of them ran; otherwise it was
-    /// skipped. Executions that were carried over count when their part is due; a task without items succeeded.
+    /// An entry failed if any of its instances failed; otherwise it succeeded if any of them ran, or if none was skipped;
+    /// otherwise it was skipped.
     pub(super) fn end_of(&self, part: usize) -> Fate {
-        let fates = || self.instances.iter().filter(|i| i.part == part).filter_map(|i| i.fate);
-        if self.parts[part].stage == Stage::Skipped {
-            Fate::Skipped
-        } else if fates().any(|fate| fate == Fate::Failed) {
+        let instances = || self.instances.iter().filter(|i| i.part == part);
+        let ran = |i: &Instance| !i.carried && i.fate != Some(Fate::Skipped);
+        if instances().any(|i| i.fate == Some(Fate::Failed)) {
             Fate::Failed
-        } else if fates().any(|fate| fate != Fate::Skipped) || fates().next().is_none() {
+        } else if instances().any(ran) {
             Fate::Succeeded
+        } else if self.parts[part].stage != Stage::Skipped && instances().all(|i| i.carried) {
+            Fate::Succeeded
+        } else if self.is_skipped_after_failure(part) {
+            Fate::SkippedAfterFailure
         } else {
             Fate::Skipped
         }
+    }
+
+    /// A task was skipped because of a failure if a dependency failed or was skipped because of a failure, or if nothing
+    /// but fail-fast or the timeout kept it from running. A task that only runs after failures was not needed.
+    fn is_skipped_after_failure(&self, part: usize) -> bool {
+        let Part { entry, after, .. } = &self.parts[part];
+        let entry = &self.case.definition.tasks[*entry];
+        let on_failure = |condition| condition == Some(Condition::OnFailure);
+        let only_leaves =
+            matches!(entry, Entry::Branch(branch) if branch.tasks.iter().all(|t| on_failure(t.condition)));
+        if on_failure(entry.condition()) || only_leaves {
+            return false;
+        }
+        let ends: Vec<Fate> = after.iter().map(|before| self.end_of(*before)).collect();
+        let is_due =
+            entry.condition() == Some(Condition::Always) || ends.iter().all(|end| *end == Fate::Succeeded);
+        is_due || ends.iter().any(is_failure)
     }
 
     /// Returns whether a node takes part in an entry that begins, or why not.
@@ -476,6 +502,10 @@ impl<'a> Tables<'a> {
             },
         )
     }
+}
+
+fn is_failure(end: &Fate) -> bool {
+    matches!(end, Fate::Failed | Fate::SkippedAfterFailure)
 }
 
 pub(crate) fn inputs(params: &BTreeMap<String, Value>, outputs: &[String], node: Option<usize>) -> String {

@@ -8,7 +8,7 @@ use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::run::again::{RetryScope, retry_of};
 use downbeat_core::run::engine;
-use downbeat_core::{Change, Dice, Timestamp};
+use downbeat_core::{Change, Dice, Portion, Timestamp};
 use serde_json::{Value, json};
 
 use super::case::{Case, node_id, node_number, number};
@@ -198,7 +198,7 @@ impl<'a> Story<'a> {
         world.keeps_results = true;
         let habits = Habits::random(&mut dice);
         if let Some(rows) = habits.portion {
-            world.set_portion(engine::Portion { rows, bytes: usize::MAX });
+            world.set_portion(Portion::of_rows(rows));
         }
         let (ids, lines, seen) = (Vec::new(), Vec::new(), Counts::default());
         Self { case, world, tables, ids, keys, dice, habits, lines, seen }
@@ -288,6 +288,13 @@ impl<'a> Story<'a> {
             self.forget_looks();
             self.tick();
             return Ok(());
+        }
+        if let Some(due) = self.tables.next_due()
+            && self.tables.next_tick() == Some(due)
+            && self.chance(1)
+        {
+            self.seen.note("overdue", true);
+            return self.pass_time(due - self.tables.now);
         }
         if let Some(fact) = self.choose() {
             self.apply_and_decide(fact);
@@ -486,7 +493,10 @@ impl<'a> Story<'a> {
                 self.tables.leased(instance);
                 self.world.leased(&execution)
             }
-            Fact::Started(instance) => self.world.started(id(instance)),
+            Fact::Started(instance) => {
+                self.tables.started(instance);
+                self.world.started(id(instance))
+            }
             Fact::Succeeded(instance, output) => {
                 self.tables.finished(instance, Verdict::Succeeded, Some(output.clone()));
                 self.world.finished_with(id(instance), Verdict::Succeeded, [("v".to_owned(), output)].into())
@@ -519,7 +529,7 @@ impl<'a> Story<'a> {
                 self.seen.note("node offline", true);
                 self.world.offline.insert(node_id(node));
                 if observed {
-                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.nodes_gone(&[node_id(node)], turn));
                 }
                 return None;
             }
@@ -530,7 +540,7 @@ impl<'a> Story<'a> {
                 self.world.offline.insert(node_id(node));
                 self.world.deleted.insert(node_id(node));
                 if observed {
-                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.nodes_gone(&[node_id(node)], turn));
                 }
                 return None;
             }
