@@ -226,6 +226,8 @@ pub const NODES_PER_REASON: usize = 3;
 pub const WAITS_EXPLAINED: u32 = 200;
 /// A page of results ends before it exceeds this: outputs and errors are part of it.
 pub const RESULTS_PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// How many large runs a server remembers the counts of.
+pub const COUNTS_KEPT: usize = 64;
 /// Nodes in one matrix: the default, and the maximum.
 pub const MATRIX_NODES_DEFAULT: u32 = 1_000;
 pub const MATRIX_NODES_MOST: u32 = 10_000;

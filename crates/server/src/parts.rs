@@ -10,6 +10,7 @@ use tracing::Span;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign};
+use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
@@ -43,6 +44,7 @@ pub(crate) struct Parts {
     pub last_sign: LastSign,
     pub level: CommonLevel,
     pub heavy: HeavyWork,
+    pub counted: Counted,
     pub vital: Vital,
     /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,

@@ -97,7 +97,7 @@ fn selected(service: &Service, text: &str) -> HttpResult<HashSet<NodeId>> {
 
 /// Returns the hostnames of the run's nodes, also of those that placed steps were sent to.
 async fn names(service: &Service, run: &RunRecord, facts: &[InstanceFacts]) -> HttpResult<Names> {
-    Ok(service.names_of(run, facts.iter().filter_map(|fact| fact.node)).await?)
+    Ok(service.names_of(run, facts.iter().filter_map(|fact| fact.node).collect()).await?)
 }
 
 /// Which part of the matrix is wanted.

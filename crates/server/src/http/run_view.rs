@@ -17,7 +17,7 @@ const MOST_READ: usize = 20;
 
 /// Returns the summary of a run.
 pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Run> {
-    let counts = service.store().instance_counts(&run.id).await?;
+    let counts = service.parts.counted.of(service.store().as_ref(), run).await?;
     let (steps, mut totals) = by_step(run, &counts);
     mark_wholes(service, run, &counts, &mut totals).await?;
     let mut shown = Run::of(run, steps, &totals);

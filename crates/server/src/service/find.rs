@@ -115,19 +115,18 @@ impl Service {
         run: &RunRecord,
         executions: impl IntoIterator<Item = &'a Execution>,
     ) -> Result<Names> {
-        self.names_of(run, executions.into_iter().filter_map(Execution::node)).await
+        self.names_of(run, executions.into_iter().filter_map(Execution::node).collect()).await
     }
 
     /// Returns the hostnames of a run's targets and of other nodes.
     pub(crate) async fn names_of(
         &self,
         run: &RunRecord,
-        nodes: impl IntoIterator<Item = NodeId>,
+        nodes: BTreeSet<NodeId>,
     ) -> Result<Names> {
         let store = &self.parts.store;
         let mut names = Names::of_run(run);
-        let nodes = nodes.into_iter();
-        let missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();
+        let missing: BTreeSet<NodeId> = nodes.into_iter().filter(|node| !names.has(*node)).collect();
         if missing.len() <= ONE_BY_ONE {
             for id in missing {
                 if let Some(node) = store.node(id).await? {

@@ -16,6 +16,7 @@ use super::{Server, StartError, hostname};
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
+use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::http;
@@ -174,6 +175,7 @@ async fn base(
         last_sign: LastSign::default(),
         level,
         heavy: HeavyWork::default(),
+        counted: Counted::default(),
         vital,
         store,
         replica: following,

@@ -162,13 +162,13 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
         assert_eq!(answer.status, 202);
         assert_eq!(setup.ended(&id).await["status"], "cancelled");
-        let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
+        let executions = setup.ok(&format!("/runs/{id}/executions?status=lost")).await;
         let lost = &executions["data"][0];
         assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
         // The late result is refused.
         agent.finish(&work, 0).await;
         assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");
-        assert_eq!(setup.ok(&format!("/executions?run={id}&status=lost")).await["data"][0], *lost);
+        assert_eq!(setup.ok(&format!("/runs/{id}/executions?status=lost")).await["data"][0], *lost);
     }
 }
 
@@ -387,10 +387,11 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
         plan["steps"][0],
         json!({
             "index": 0, "entry": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
-            "where": ["web-01", "web-02"], "condition": null, "after": [], "params": {}, "timeout": "30m",
-            "retries": 0, "delivery": "at_least_once", "idempotent": true,
+            "where": 0, "after": [], "params": {}, "timeout": "30m", "retries": 0, "delivery": "at_least_once",
+            "idempotent": true,
         })
     );
+    assert_eq!(plan["sets"], json!([[0, 1]]));
     assert_eq!(plan["steps"][1]["after"], json!([{"step": 0, "kind": "barrier"}]));
     assert_eq!(plan["steps"][2]["after"], json!([{"step": 1, "kind": "per_node"}]));
     assert_eq!(
