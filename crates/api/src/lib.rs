@@ -34,7 +34,7 @@ pub use limit::{LimitUsage, LimitUser};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use many::{Many, Refused};
 pub use matrix::Matrix;
-pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, OfferedBackend, Param};
+pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeCount, NodeSummary, OfferedBackend, Param};
 pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};

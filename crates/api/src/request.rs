@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::{
     Cluster, DeletedNode, EventList, Execution, Failures, InstanceResult, LimitUsage, List, Many, Matrix, Node,
-    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary, Server, Status, Valid,
+    NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary, Server, Status,
+    Valid,
 };
 
 /// The default port of the REST API.
@@ -106,6 +107,7 @@ requests! {
     Get "executions/{id}" execution(id) -> Execution;
     Get "executions/{id}/output" output(id) -> Output;
     Get "nodes" nodes() -> List<NodeSummary>;
+    Get "node-counts" node_counts() -> List<NodeCount>;
     Get "nodes/{id}" node(id) -> Node;
     Delete "nodes/{id}" delete_node(id) -> DeletedNode;
     Post "nodes/drain" drain_nodes() -> Many;

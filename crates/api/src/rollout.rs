@@ -247,7 +247,7 @@ mod tests {
             let number: usize = node.trim_start_matches("web-0").parse().unwrap();
             states.get(step as usize)?.get(number - 1).copied().flatten()
         };
-        Rollout::of(outline, &RunSummary::of(run), state_of).unwrap()
+        Rollout::of(outline, &RunSummary::of(&run.into()), state_of).unwrap()
     }
 
     fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, u64) {

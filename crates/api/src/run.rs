@@ -7,7 +7,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId, ServerId};
 use downbeat_core::limits;
-use downbeat_core::run::{RunRecord, RunState, RunStatus};
+use downbeat_core::run::{RunBrief, RunRecord, RunState, RunStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -276,8 +276,7 @@ impl Counts {
 }
 
 impl RunSummary {
-    pub fn of(run: &RunRecord) -> Self {
-        let steps = run.definition.steps().count();
+    pub fn of(run: &RunBrief) -> Self {
         Self {
             id: run.id.clone(),
             job: run.job.clone(),
@@ -285,8 +284,8 @@ impl RunSummary {
             state: run.state(),
             status: run.state().status(),
             partial: run.live.end().is_some_and(|end| end.partial),
-            steps: Steps::Count(u32::try_from(steps).unwrap_or(u32::MAX)),
-            nodes: u32::try_from(run.resolved.nodes.len()).unwrap_or(u32::MAX),
+            steps: Steps::Count(run.steps),
+            nodes: run.nodes,
             by: run.by.clone(),
             created_at: run.created_at,
             started_at: run.live.started_at,
@@ -324,7 +323,7 @@ impl Run {
             step.instances = outline.known_instances(*totals);
             step.counts.iter().for_each(|(status, count)| counts.add(*status, *count));
         }
-        let mut summary = RunSummary::of(run);
+        let mut summary = RunSummary::of(&run.into());
         summary.steps = Steps::Each(steps);
         let mut shown = Self {
             summary,

@@ -29,7 +29,11 @@ pub(crate) struct Outputs {
 
 impl Outputs {
     /// The gatherer ends with the last handle; listening to other servers ends with `stop`.
-    pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> (Self, JoinHandle<()>) {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        keep_bytes: u64,
+        stop: CancellationToken,
+    ) -> (Self, JoinHandle<()>) {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let sender = grown.clone();

@@ -215,7 +215,8 @@ impl Cluster {
 
     fn server_settings(&self, number: usize) -> downbeat_server::Settings {
         let interval = self.shape.heartbeat_interval;
-        let shorter = |broken: Broken, span: Duration| if self.broken == Some(broken) { span / 3 } else { span };
+        let shorter =
+            |broken: Broken, span: Duration| if self.broken == Some(broken) { span / 3 } else { span };
         let max_concurrent_runs = self.shape.max_concurrent_runs;
         downbeat_server::Settings {
             name: format!("s{number}"),

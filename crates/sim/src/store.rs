@@ -140,9 +140,10 @@ impl ServerStore {
             let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
             self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
-        let events = changes.iter().zip(&committed.seqs).filter_map(|(change, seq)| {
-            Some((Event { seq: (*seq)?, server, change: change.clone() }, now))
-        });
+        let events = changes
+            .iter()
+            .zip(&committed.seqs)
+            .filter_map(|(change, seq)| Some((Event { seq: (*seq)?, server, change: change.clone() }, now)));
         // A store may apply the changes of a batch in another order.
         let mut events: Vec<(Event, Timestamp)> = events.collect();
         events.sort_by_key(|(event, _)| event.seq);

@@ -11,9 +11,11 @@ pub(crate) const OPEN_EXECUTIONS: &str = concat!(
 pub(crate) const OPEN_RUNS: &str =
     concat!("SELECT state, count(*) FROM runs WHERE state ", condition!(open runs), " GROUP BY state");
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
-/// Excludes reused results: nothing was executed for them.
-pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
-     WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
+/// Counts the latest executions of a node. Excludes reused results: nothing was executed for them.
+pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) \
+     FROM (SELECT status, granted_at, finished_at, reused FROM executions \
+     WHERE coalesce(pinned, lease_node) = $1 ORDER BY id DESC LIMIT $2) latest \
+     WHERE reused IS NULL GROUP BY status ORDER BY status";
 
 /// Declares texts and statements that are built once, when they are first used.
 macro_rules! lazy {

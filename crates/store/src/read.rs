@@ -9,8 +9,9 @@ use downbeat_core::Portion;
 use downbeat_core::change::Event;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunRecord, RunState};
 use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -42,6 +43,8 @@ pub(crate) trait Database: Send + Sync {
     fn ended(kind: i16) -> String;
 
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>>;
+
+    async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>>;
 
     async fn fetch_cached(
         &self,
@@ -114,6 +117,10 @@ impl<D: Database> Nodes for D {
         self.fetch(&format!("{wanted} ORDER BY node, at, session"), args).await
     }
 
+    async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        self.fetch_seen(nodes).await
+    }
+
     async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
         let rest = " WHERE p.status <> $1 AND p.seen_at < $2 ORDER BY n.hostname, n.id";
         self.fetch(rest, vec![arg(NodeStatus::Offline.code()), arg(before.as_microsecond())]).await
@@ -126,7 +133,7 @@ impl<D: Database> Runs for D {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
     }
 
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         list(self, filter, page).await
     }
 
@@ -264,7 +271,10 @@ impl<D: Database> Totals for D {
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
         let mut totals = NodeTotals::default();
-        for part in self.fetch::<NodeTotals>(NODE_TOTALS, vec![arg(node.0)]).await? {
+        for part in self
+            .fetch::<NodeTotals>(NODE_TOTALS, vec![arg(node.0), arg(i64::from(limits::ROWS_READ))])
+            .await?
+        {
             totals.executions.extend(part.executions);
             totals.claimed_at = totals.claimed_at.max(part.claimed_at);
             totals.finished_at = totals.finished_at.max(part.finished_at);

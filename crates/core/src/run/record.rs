@@ -69,6 +69,46 @@ impl RunRecord {
     }
 }
 
+/// A run without its definition, params and nodes: what a list shows of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunBrief {
+    pub id: RunId,
+    pub cluster: ClusterId,
+    pub job: Option<String>,
+    /// The number of steps in its definition.
+    pub steps: u32,
+    /// The number of nodes that its targets resolved to.
+    pub nodes: u32,
+    pub retry_of: Option<RunId>,
+    pub no_cache: bool,
+    pub by: String,
+    pub created_at: Timestamp,
+    pub live: RunLive,
+}
+
+impl RunBrief {
+    pub fn state(&self) -> RunState {
+        self.live.state()
+    }
+}
+
+impl From<&RunRecord> for RunBrief {
+    fn from(run: &RunRecord) -> Self {
+        Self {
+            id: run.id.clone(),
+            cluster: run.cluster,
+            job: run.job.clone(),
+            steps: run.definition.step_count(),
+            nodes: run.resolved.node_count(),
+            retry_of: run.retry_of.clone(),
+            no_cache: run.no_cache,
+            by: run.by.clone(),
+            created_at: run.created_at,
+            live: run.live.clone(),
+        }
+    }
+}
+
 /// The part that never changes is read as if its fields belonged to the record.
 impl Deref for RunRecord {
     type Target = RunMade;

@@ -57,6 +57,10 @@ impl Definition {
         self.tasks.iter().flat_map(Entry::leaves)
     }
 
+    pub fn step_count(&self) -> u32 {
+        u32::try_from(self.steps().count()).unwrap_or(u32::MAX)
+    }
+
     /// Returns whether the entry runs once, on a node that is chosen when the entry is due.
     pub fn is_placed(&self, entry: &Entry) -> bool {
         match entry {

@@ -141,6 +141,12 @@ impl Board {
         self.posts.get(&node).map(|post| &post.record)
     }
 
+    /// Returns how many placed executions a node has.
+    pub(crate) fn slots_in_use(&self, node: NodeId) -> u32 {
+        let held = self.posts.get(&node).into_iter().flat_map(|post| post.held.values());
+        u32::try_from(held.filter(|holding| holding.placed).count()).unwrap_or(u32::MAX)
+    }
+
     /// Returns whether the cluster has reached its maximum of nodes. Counts them only if that is possible.
     pub(crate) fn is_full(&self, cluster: ClusterId) -> bool {
         let most = limits::NODES_PER_CLUSTER;

@@ -40,7 +40,7 @@ pub(super) async fn list(
 ) -> Reply<List<OfferedBackend>> {
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
-    let offered = offered(&service.nodes_of(cluster));
+    let offered = offered(&service.known_nodes(Some(cluster)));
     let total = offered.len() as u64;
     let first = usize::try_from(first_place(&page)).unwrap_or(usize::MAX);
     let rows = offered.into_iter().skip(first).take(page.limit as usize);

@@ -72,7 +72,8 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
     let mut page = Page::first(PER_READ);
     for _ in 0..limits::FAILURES_EXAMINED / PER_READ {
         let found = service.store().executions(&filter, &page).await?;
-        let finally: Vec<&Execution> = found.rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
+        let finally: Vec<&Execution> =
+            found.rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
         let names = service.names(run, finally.iter().copied()).await?;
         let view = |one: &&Execution| View::of(one, label(&run.definition, one.step()), &names);
         failed.extend(finally.iter().map(view).map(|view| View { params: None, ..view }));

@@ -82,6 +82,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(many::drain))
         .routes(routes!(many::undrain))
         .routes(routes!(nodes::list_deleted))
+        .routes(routes!(nodes::counts))
         .routes(routes!(executions::of_node))
         .routes(routes!(work::show))
         .routes(routes!(nodes::drain))

@@ -123,5 +123,5 @@ fn rollout_of(run: &RunRecord, facts: &[InstanceFacts]) -> Option<Rollout> {
     let state_of = |step: u32, node: &str| {
         states.get(step as usize * nodes.len() + by_name.get(node)?).copied().flatten()
     };
-    Rollout::of(&Outline::of_run(run), &RunSummary::of(run), state_of)
+    Rollout::of(&Outline::of_run(run), &RunSummary::of(&run.into()), state_of)
 }

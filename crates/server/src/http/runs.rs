@@ -131,19 +131,10 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         None => None,
     };
     let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
-    let filter = RunFilter {
-        cluster,
-        states,
-        job,
-        by,
-        paused: paused.map(Flag::is_on),
-        text,
-        node,
-        from,
-        to,
-    };
+    let filter =
+        RunFilter { cluster, states, job, by, paused: paused.map(Flag::is_on), text, node, from, to };
     let found = service.runs(&caller, &filter, &page).await?;
-    let mut reasons = service.pending_reasons(&found.rows);
+    let mut reasons = service.pending_reasons(found.rows.iter().map(|run| (&run.id, &run.live)));
     Ok(Json(listed(&page, found, |run| {
         let mut row = RunSummary::of(&run);
         row.pending_reason = reasons.remove(&run.id);

@@ -40,7 +40,11 @@ struct Beat {
 
 impl Heartbeats {
     /// Starts the gatherer; it ends with `stop`.
-    pub(crate) fn start(store: Arc<dyn Store>, clock: Clock, stop: CancellationToken) -> (Self, JoinHandle<()>) {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> (Self, JoinHandle<()>) {
         let (queue, mut beats) = mpsc::channel::<Beat>(QUEUE);
         let writing: Arc<Mutex<Option<Instant>>> = Arc::default();
         let begun = Arc::clone(&writing);

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use downbeat_api::Names;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::shown::shown;
 use downbeat_core::{Event, Portion};
 use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, RunKey, ServerRecord, Tally};
@@ -17,7 +18,8 @@ use super::Service;
 use crate::caller::Caller;
 use crate::error::{Conflict, Noun, Result};
 
-/// Up to this many missing hostnames are read one by one; for more, one query reads the whole cluster.
+/// Up to this many hostnames that the board does not know are read one by one; for more, one query reads all deleted
+/// nodes.
 const ONE_BY_ONE: usize = 8;
 
 impl Service {
@@ -51,7 +53,7 @@ impl Service {
         if let Some(node) = self.parts.store.node(id).await? {
             return Ok(node);
         }
-        let nodes = self.parts.store.nodes(Some(self.cluster(caller, cluster).await?)).await?;
+        let nodes = self.known_nodes(Some(self.cluster(caller, cluster).await?));
         let mut known: Vec<String> = nodes.iter().map(|node| shown(&node.description.hostname)).collect();
         known.sort_unstable();
         Err(Noun::Node(name_or_id.to_owned(), known).into())
@@ -70,7 +72,7 @@ impl Service {
         _caller: &Caller,
         filter: &RunFilter,
         page: &Page<RunKey>,
-    ) -> Result<Listed<RunRecord, RunKey>> {
+    ) -> Result<Listed<RunBrief, RunKey>> {
         Ok(self.parts.store.runs(filter, page).await?)
     }
 
@@ -83,8 +85,11 @@ impl Service {
         Ok(self.parts.store.executions(filter, page).await?)
     }
 
-    pub async fn nodes(&self, _caller: &Caller, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
-        Ok(self.parts.store.nodes(cluster).await?)
+    /// Returns the nodes of a cluster (or of all) from the board, in no order. Only the store knows when each was last
+    /// seen.
+    pub(crate) fn known_nodes(&self, cluster: Option<ClusterId>) -> Vec<Arc<NodeRecord>> {
+        let board = self.parts.dispatcher.board();
+        board.nodes().filter(|node| cluster.is_none_or(|cluster| node.cluster == cluster)).cloned().collect()
     }
 
     pub async fn deleted_nodes(&self, _caller: &Caller) -> Result<Vec<Tombstone>> {
@@ -126,21 +131,31 @@ impl Service {
     ) -> Result<Names> {
         let store = &self.parts.store;
         let mut names = Names::of_run(run);
-        let missing: BTreeSet<NodeId> = nodes.into_iter().filter(|node| !names.has(*node)).collect();
+        let mut missing = nodes;
+        missing.retain(|node| !names.has(*node));
+        {
+            let board = self.parts.dispatcher.board();
+            missing.retain(|id| match board.node(*id) {
+                Some(node) => {
+                    names.insert(*id, node.description.hostname.clone());
+                    false
+                }
+                None => true,
+            });
+        }
         if missing.len() <= ONE_BY_ONE {
             for id in missing {
-                if let Some(node) = store.node(id).await? {
-                    names.insert(id, node.description.hostname);
-                } else if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
+                if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
                     names.insert(id, deleted.hostname);
+                } else if let Some(node) = store.node(id).await? {
+                    names.insert(id, node.description.hostname);
                 }
             }
         } else {
             for deleted in store.tombstones(None).await? {
-                names.insert(deleted.node, deleted.hostname);
-            }
-            for node in store.nodes(Some(run.cluster)).await? {
-                names.insert(node.id, node.description.hostname);
+                if missing.contains(&deleted.node) {
+                    names.insert(deleted.node, deleted.hostname);
+                }
             }
         }
         Ok(names)

@@ -93,7 +93,7 @@ impl Service {
         effect: Effect,
     ) -> Result<Many> {
         let draining = drain == Drain::On;
-        let mut nodes = self.nodes_of(which.cluster);
+        let mut nodes = self.known_nodes(Some(which.cluster));
         nodes.retain(|node| node.draining != draining && which.matches(node));
         let hostname = |node: &Arc<NodeRecord>| node.description.hostname.clone();
         nodes.sort_by_cached_key(hostname);
@@ -175,7 +175,8 @@ impl Service {
         if states.is_empty() {
             return Ok((found, 0));
         }
-        let filter = RunFilter { cluster: which.cluster, states, job: which.job.clone(), ..RunFilter::default() };
+        let filter =
+            RunFilter { cluster: which.cluster, states, job: which.job.clone(), ..RunFilter::default() };
         let listed = self.runs(caller, &filter, &Page::first(limits::RETRIES_AT_ONCE)).await?;
         found.extend(listed.rows.iter().rev().map(|run| run.id.clone()));
         let matched = listed.total.unwrap_or(listed.rows.len() as u64);

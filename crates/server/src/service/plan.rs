@@ -6,7 +6,6 @@ use downbeat_api::NodeReason;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
-use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, Resolved, resolve};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Definition, resolve_params};
@@ -60,10 +59,6 @@ impl Service {
         silent.into_iter().map(NodeReason::from).collect()
     }
 
-    pub(crate) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
-        self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
-    }
-
     /// Creates a plan, and returns the result of `show`.
     pub(super) async fn compile<T: Send + 'static>(
         &self,
@@ -74,7 +69,7 @@ impl Service {
     ) -> Result<T> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
-        let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
+        let nodes = if targeted { self.known_nodes(Some(cluster)) } else { Vec::new() };
         let (on, params) = (nodes.len(), params.clone());
         let sized = Arc::clone(&definition);
         let make = move || {

@@ -47,7 +47,7 @@ impl Service {
             Redo::FailedNodes => RetryScope::FailedNodes,
             Redo::From(task) => RetryScope::From(find_entry(&first, task)?),
         };
-        let nodes = self.nodes_of(first.cluster);
+        let nodes = self.known_nodes(Some(first.cluster));
         let (service, caller) = (self.clone(), caller.clone());
         let (definition, on) = (Arc::clone(&first.definition), nodes.len());
         let make = move || {

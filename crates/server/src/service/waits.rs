@@ -7,7 +7,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeWait, WaitFacts};
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunLive, RunRecord};
 use jiff::SignedDuration;
 
 use super::Service;
@@ -32,15 +32,19 @@ impl From<NodeWaits> for Waiting {
 impl Service {
     /// Returns why a run waits for admission, if it does.
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
-        self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
+        self.pending_reasons([(&run.id, &run.live)]).remove(&run.id)
     }
 
     /// Returns why runs wait for admission, for those that do.
-    pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
-        if !runs.iter().any(|run| run.live.is_waiting()) {
+    pub fn pending_reasons<'r>(
+        &self,
+        runs: impl IntoIterator<Item = (&'r RunId, &'r RunLive)>,
+    ) -> HashMap<RunId, String> {
+        let mut waiting = runs.into_iter().filter(|(_, live)| live.is_waiting()).peekable();
+        if waiting.peek().is_none() {
             return HashMap::default();
         }
-        self.parts.admission.reasons(runs.iter().map(|run| &run.id))
+        self.parts.admission.reasons(waiting.map(|(id, _)| id))
     }
 
     /// Returns why a pending execution waits: the first nodes for each reason.

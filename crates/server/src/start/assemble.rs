@@ -138,8 +138,7 @@ async fn base(
     let journal_task = vital.watch("journal", &journal_stop, journal_task);
     let (heartbeats, gatherer) = Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone());
     vital.watch("heartbeats of nodes", &stopping, gatherer);
-    let (outputs, gatherer) =
-        Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
+    let (outputs, gatherer) = Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
     vital.watch("output", &stopping, gatherer);
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);

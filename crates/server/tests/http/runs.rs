@@ -157,7 +157,11 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
         let work = agent.take().await;
         if requested_before {
             setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
-            assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "running", "its agent has not confirmed");
+            assert_eq!(
+                setup.ok(&format!("/runs/{id}")).await["status"],
+                "running",
+                "its agent has not confirmed"
+            );
         }
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
         assert_eq!(answer.status, 202);

@@ -54,6 +54,7 @@ fn every_defect_is_found() {
     for (broken, seed) in &found {
         println!("{broken:?} is found by {:?} with seed {seed:?}", finder(*broken));
     }
-    let missed: Vec<Broken> = found.iter().filter(|(_, seed)| seed.is_none()).map(|(broken, _)| *broken).collect();
+    let missed: Vec<Broken> =
+        found.iter().filter(|(_, seed)| seed.is_none()).map(|(broken, _)| *broken).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
 }

@@ -7,7 +7,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::{RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunMade, RunState};
 
 use super::executions::states;
 use super::make::*;
@@ -26,7 +26,7 @@ fn page<K>((limit, skip): (u32, u64)) -> Page<K> {
 
 async fn runs(store: &Arc<dyn Store>, filter: RunFilter, cut: (u32, u64)) -> (Vec<u32>, u64) {
     let listed = store.runs(&filter, &page(cut)).await.unwrap();
-    let number = |run: &RunRecord| run.id.as_str().trim_start_matches("run-").parse().unwrap();
+    let number = |run: &RunBrief| run.id.as_str().trim_start_matches("run-").parse().unwrap();
     let rows: Vec<u32> = listed.rows.iter().map(number).collect();
     let total = listed.total.unwrap();
     assert_eq!(listed.next.is_some(), rows.len() as u64 + cut.1 < total && !rows.is_empty());
@@ -273,6 +273,9 @@ pub async fn a_list_that_is_read_by_cursor_has_each_row_once(store: Arc<dyn Stor
         apply(&store, &[created(10 + number)]).await;
     };
     let listed = by_cursor(async |page| store.runs(&filter, &page).await.unwrap(), newer).await;
+    for run in &listed {
+        assert_eq!(*run, RunBrief::from(&store.run(&run.id).await.unwrap().unwrap()));
+    }
     let ids: Vec<_> = listed.iter().map(|run| run.id.clone()).collect();
     assert_eq!(ids, [10, 7, 6, 5, 4, 3, 2, 1].map(run_id));
     let all: Vec<Execution> = (1..=5).map(|number| execution(number, 1, pending())).collect();

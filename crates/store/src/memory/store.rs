@@ -12,12 +12,12 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
 use downbeat_core::state::{LimitUse, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::copy::deleted_before;
+use crate::copy::{Seen, deleted_before};
 use crate::instances::{position, results_of};
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
@@ -291,6 +291,13 @@ impl Nodes for MemoryStore {
         Ok(self.lock().tombstones(node))
     }
 
+    async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: BTreeSet<&NodeId> = nodes.iter().collect();
+        let state = self.lock();
+        let seen = |id: &NodeId| state.tables.nodes.get(id).map(|node| (*id, node.session, node.seen_at));
+        Ok(nodes.into_iter().filter_map(seen).collect())
+    }
+
     async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
         Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
     }
@@ -302,7 +309,7 @@ impl Runs for MemoryStore {
         Ok(self.lock().run(id))
     }
 
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         let state = self.lock();
         let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
             let executions = state.tables.executions.values().rev();
@@ -312,8 +319,8 @@ impl Runs for MemoryStore {
         let mut runs = state
             .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
         runs.reverse();
-        let key = |run: &RunRecord| RunKey { created_at: run.created_at, id: run.id.clone() };
-        Ok(window(runs, page, key, |key, after| key < after))
+        let key = |run: &RunBrief| RunKey { created_at: run.created_at, id: run.id.clone() };
+        Ok(window(runs.iter().map(RunBrief::from).collect(), page, key, |key, after| key < after))
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -465,7 +472,9 @@ impl Totals for MemoryStore {
     }
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
-        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let mut all = self.lock().executions(|each| each.node() == Some(node));
+        all.drain(..all.len().saturating_sub(limits::ROWS_READ as usize));
+        all.retain(|each| each.reused.is_none());
         let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
         let finished_at =
             all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();

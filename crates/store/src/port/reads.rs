@@ -10,7 +10,7 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
@@ -103,6 +103,8 @@ calls! {
             /// Returns the deletions of a node (or of all nodes), by node and time. They are kept for
             /// `limits::TOMBSTONE_DAYS` longer than runs.
             async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
+            /// Returns when those of these nodes that exist were last seen, by id.
+            async fn seen(&self, nodes: &[NodeId]) -> Vec<Seen>;
             /// Returns the nodes that are not offline and were last seen before `before`.
             async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
         }
@@ -110,7 +112,7 @@ calls! {
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
-            async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunRecord, RunKey>;
+            async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
             async fn open_runs(&self) -> Vec<RunRecord>;
             /// Returns only the ids and owners of these runs: cheap enough to read every other second.
@@ -169,7 +171,8 @@ calls! {
 
         trait Totals {
             async fn tally(&self) -> Tally;
-            /// Counts the executions that are pinned to a node or were leased by it. Empty for an unknown node.
+            /// Counts the last `limits::ROWS_READ` executions that are pinned to a node or were leased by it. Empty for an
+            /// unknown node.
             async fn node_totals(&self, node: NodeId) -> NodeTotals;
         }
 

@@ -181,7 +181,7 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
-/// Counts of a node's executions, as far as they are kept.
+/// Counts of a node's executions: of its last `limits::ROWS_READ`, as far as they are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTotals {
     /// Its executions by status, without reused results.

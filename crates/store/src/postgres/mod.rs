@@ -23,6 +23,7 @@ mod commit;
 mod connect;
 mod failure;
 mod hints;
+mod indexes;
 mod output;
 mod prune;
 mod save;

@@ -12,14 +12,15 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Row};
+use tokio_util::sync::DropGuard;
 use uuid::Uuid;
 
 use super::connect::{self, Purpose};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
-use super::{commit, output, prune, snapshot};
-use crate::copy::Part;
+use super::{commit, indexes, output, prune, snapshot};
+use crate::copy::{Part, Seen};
 use crate::filter::Arg;
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
@@ -39,6 +40,7 @@ pub struct PostgresStore {
     pub(super) queries: Pool,
     config: Config,
     listener: Listener,
+    _indexing: Option<DropGuard>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -56,9 +58,13 @@ impl PostgresStore {
         let queries = connect::pool(&target, Purpose::Queries, CONNECTIONS)?;
         let mut client = queries.get().await.map_err(Failure::from)?;
         connect::migrate(&mut client).await?;
+        let indexing = match indexes::build_small(&mut client).await? {
+            true => None,
+            false => Some(indexes::build_in_background(target.clone())),
+        };
         drop(client);
         let listener = Listener::start(target.clone());
-        Ok(Self { commits, queries, config: target.config, listener })
+        Ok(Self { commits, queries, config: target.config, listener, _indexing: indexing })
     }
 
     pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
@@ -99,6 +105,11 @@ impl Database for PostgresStore {
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
+    }
+
+    async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: Vec<Uuid> = nodes.iter().map(|node| node.0).collect();
+        self.records(" WHERE node = ANY($1) ORDER BY node", &[&nodes]).await
     }
 
     async fn fetch_cached(

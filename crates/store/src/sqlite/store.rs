@@ -102,6 +102,14 @@ impl Database for SqliteStore {
             .await
     }
 
+    async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: BTreeSet<NodeId> = nodes.iter().copied().collect();
+        let sql = format!("{} WHERE node = ?1", Seen::select());
+        self.readers
+            .run(move |connection| fetch_each(connection, &sql, nodes.into_iter().map(|node| [node.0])))
+            .await
+    }
+
     async fn fetch_cached(
         &self,
         cluster: ClusterId,

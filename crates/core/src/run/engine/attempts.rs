@@ -192,7 +192,8 @@ impl Progress {
             let Some(token) = active.lease else { continue };
             let timeout = self.plan.task(active.at.step).timeout_or_default();
             let grace = Span::from_secs(limits::REPORT_GRACE_S);
-            let reason = format!("its agent did not report the end within {grace} after the timeout of {timeout}");
+            let reason =
+                format!("its agent did not report the end within {grace} after the timeout of {timeout}");
             let (of, at) = (Parent::Run(self.run.clone()), turn.now);
             self.emit(Change::ExecutionLost { of, execution, token, silence: None, reason, at });
         }

@@ -338,8 +338,10 @@ impl Progress {
         // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
         let former = former.map(|former| former.id);
-        self.attempts
-            .add(execution.id, Active { at, node, lease, due: None, patience, not_before, unfit_since, former });
+        self.attempts.add(
+            execution.id,
+            Active { at, node, lease, due: None, patience, not_before, unfit_since, former },
+        );
         if let State::Running { started_at, .. } = execution.state {
             self.note_start(execution.id, started_at);
         }

@@ -557,7 +557,9 @@ impl<'a> Tables<'a> {
     fn end_overdue(&mut self) -> bool {
         let is_overdue = |&i: &usize| {
             let last = self.instances[i].attempts.last();
-            last.is_some_and(|last| last.status == Status::Leased && last.due.is_some_and(|due| due <= self.now))
+            last.is_some_and(|last| {
+                last.status == Status::Leased && last.due.is_some_and(|due| due <= self.now)
+            })
         };
         let mut overdue: Vec<usize> = (0..self.instances.len()).filter(is_overdue).collect();
         overdue.sort_by_key(|&i| (self.instances[i].step, self.instances[i].order()));

@@ -1,0 +1,4 @@
+-- How many steps and nodes a run has, so that lists need not read its definition. NULL in rows of older programs.
+-- The indexes of this schema are in postgres/indexes.rs: they are built while servers write.
+ALTER TABLE runs ADD COLUMN steps integer;
+ALTER TABLE runs ADD COLUMN nodes integer;
