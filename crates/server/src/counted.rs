@@ -28,7 +28,11 @@ struct Kept {
 
 impl Counted {
     /// Counts the instances of a run by step and status. Counts of a large run that has not ended may be a little old.
-    pub(crate) async fn of(&self, store: &dyn Store, run: &RunRecord) -> Result<Arc<[InstanceCount]>, store::Error> {
+    pub(crate) async fn of(
+        &self,
+        store: &dyn Store,
+        run: &RunRecord,
+    ) -> Result<Arc<[InstanceCount]>, store::Error> {
         let has_ended = run.state().is_terminal();
         if let Some(kept) = self.kept(&run.id, has_ended) {
             return Ok(kept);

@@ -124,11 +124,7 @@ impl Service {
     }
 
     /// Returns the hostnames of a run's targets and of other nodes.
-    pub(crate) async fn names_of(
-        &self,
-        run: &RunRecord,
-        nodes: BTreeSet<NodeId>,
-    ) -> Result<Names> {
+    pub(crate) async fn names_of(&self, run: &RunRecord, nodes: BTreeSet<NodeId>) -> Result<Names> {
         let store = &self.parts.store;
         let mut names = Names::of_run(run);
         let mut missing = nodes;
