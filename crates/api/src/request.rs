@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, Frame, LimitUsage, List, Many, Node, NodeCount,
-    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Stats,
+    Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many, Matrix,
+    Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary, Server, Stats,
     Status, Valid,
 };
 
@@ -104,6 +104,8 @@ requests! {
     Post "runs/{id}/pause" pause(id) -> Run;
     Post "runs/{id}/resume" resume(id) -> Run;
     Post "runs/{id}/retry" retry(id) -> Run;
+    Get "runs/{id}/results" run_results(id) -> List<InstanceResult>;
+    Get "runs/{id}/matrix" run_matrix(id) -> Matrix;
     Get "runs/{id}/executions" run_executions(id) -> List<Execution>;
     Get "runs/{id}/plan" run_plan(id) -> Plan;
     Get "runs/{id}/events" run_events(id) -> EventList;
@@ -136,11 +138,6 @@ requests! {
     Get "stats" stats() -> Stats;
     Get "servers" servers() -> List<Server>;
     Get "status" status() -> Status;
-}
-
-/// Reads a run without its results.
-pub fn run_progress(id: impl Display) -> Request<RunProgress> {
-    run(id).with("results", 0).reading()
 }
 
 #[cfg(test)]

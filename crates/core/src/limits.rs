@@ -232,9 +232,20 @@ pub const STATS_DURATIONS: usize = 31;
 pub const STATS_RUNS_READ: u32 = 2_000;
 /// Failed executions of a run that are grouped by like errors: each needs a read of its output.
 pub const FAILURES_EXAMINED: u32 = 1_000;
-/// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
-pub const WAITS_EXPLAINED: usize = 1_000;
 /// Queries of users that a server runs at once, and how long one may take or wait for its turn, in seconds. They use
 /// their own connections to the store: what keeps the server alive does not wait for them.
 pub const VIEWS_AT_ONCE: usize = 4;
 pub const VIEW_S: u64 = 10;
+/// How many nodes an answer names of a group that it counts.
+pub const NODES_NAMED: usize = 20;
+/// How many nodes are named that do not run a pending execution for the same reason.
+pub const NODES_PER_REASON: usize = 3;
+/// Pending instances of a step whose wait is explained in one response: each one needs a look at the board.
+pub const WAITS_EXPLAINED: u32 = 200;
+/// A page of results ends before it exceeds this: outputs and errors are part of it.
+pub const RESULTS_PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// How many large runs a server remembers the counts of.
+pub const COUNTS_KEPT: usize = 64;
+/// Nodes in one matrix: the default, and the maximum.
+pub const MATRIX_NODES_DEFAULT: u32 = 1_000;
+pub const MATRIX_NODES_MOST: u32 = 10_000;

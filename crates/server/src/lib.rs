@@ -6,6 +6,7 @@ mod admission;
 mod caller;
 mod clock;
 mod cluster;
+mod counted;
 mod dispatch;
 mod doors;
 mod error;

@@ -11,6 +11,7 @@ use tracing::Span;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign};
+use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
@@ -50,6 +51,7 @@ pub(crate) struct Parts {
     pub heavy: HeavyWork,
     /// Limits the snapshots that are sent to replicas at the same time.
     pub snapshots: Arc<Semaphore>,
+    pub counted: Counted,
     pub vital: Vital,
     /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,

@@ -20,12 +20,14 @@ use uuid::Uuid;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
 use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
+use crate::instances;
 use crate::list::list;
 use crate::port::{
-    Admission, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
-    OutputChunk, Page, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
+    Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
+    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, RunKey, Runs,
+    ServerRecord, Servers, Source, Tally, Totals,
 };
-use crate::rows::{Code, Record, condition, count, int};
+use crate::rows::{Attempt, Code, Record, condition, count, int, small};
 
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
@@ -183,6 +185,44 @@ impl<D: Database> Executions for D {
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         self.fetch_many(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
+    }
+
+    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+        let ((step, id), last) = filter.span();
+        let page = || {
+            [
+                arg(small(step)),
+                arg(id.0),
+                arg(small(last)),
+                arg(filter.item.map(small)),
+                arg(i64::from(limit)),
+            ]
+        };
+        if let Some(node) = filter.node {
+            let statuses = filter.wanted().fold(0, |bits, status| bits | 1_i32 << status.code());
+            let args = [arg(node.0), text(run.as_str()), arg(statuses)].into_iter().chain(page());
+            return self.fetch(&format!(" {}", *instances::OF_NODE), args.collect()).await;
+        }
+        // The index has the status before the step. An instance that moves on between two reads may be found in both,
+        // but is not missed: the reads follow the order of statuses. The later read counts.
+        let mut found: BTreeMap<(u32, ExecutionId), Execution> = BTreeMap::new();
+        for status in filter.wanted() {
+            let args = [text(run.as_str()), arg(status.code())].into_iter().chain(page());
+            let rows: Vec<Execution> =
+                self.fetch(&format!(" {}", *instances::OF_RUN), args.collect()).await?;
+            found.extend(rows.into_iter().map(|execution| (instances::position(&execution), execution)));
+        }
+        Ok(found.into_values().take(limit as usize).collect())
+    }
+
+    async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
+        Ok(instances::counts(self.fetch(&instances::COUNTS, vec![text(run.as_str())]).await?))
+    }
+
+    async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
+        let attempts: Vec<Attempt> =
+            self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await?;
+        Ok(instances::results(attempts))
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {

@@ -120,10 +120,15 @@ impl Service {
         run: &RunRecord,
         executions: impl IntoIterator<Item = &'a Execution>,
     ) -> Result<Names> {
+        self.names_of(run, executions.into_iter().filter_map(Execution::node).collect()).await
+    }
+
+    /// Returns the hostnames of a run's targets and of other nodes.
+    pub(crate) async fn names_of(&self, run: &RunRecord, nodes: BTreeSet<NodeId>) -> Result<Names> {
         let store = &self.parts.views;
         let mut names = Names::of_run(run);
-        let nodes = executions.into_iter().filter_map(Execution::node);
-        let mut missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();
+        let mut missing = nodes;
+        missing.retain(|node| !names.has(*node));
         {
             let board = self.parts.dispatcher.board();
             missing.retain(|id| match board.node(*id) {

@@ -25,7 +25,7 @@ pub(crate) struct NodeWaits {
 
 impl From<NodeWaits> for Waiting {
     fn from(NodeWaits { hostname, wait }: NodeWaits) -> Self {
-        Self { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
+        Self { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()), others: 0 }
     }
 }
 
@@ -47,7 +47,7 @@ impl Service {
         self.parts.admission.reasons(waiting.map(|(id, _)| id))
     }
 
-    /// Returns why a pending execution waits, per node.
+    /// Returns why a pending execution waits: the first nodes for each reason.
     pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Waiting>> {
         if execution.pinned.is_some() {
             return Ok(self.node_waits(&[execution]).await?.into_values().map(Waiting::from).collect());
@@ -57,11 +57,12 @@ impl Service {
             && at > now
         {
             let reason = format!("an attempt failed; the next one starts at {at}");
-            return Ok(vec![Waiting { node: "-".to_owned(), reason, cause: Some("retry".to_owned()) }]);
+            let cause = Some("retry".to_owned());
+            return Ok(vec![Waiting { node: "-".to_owned(), reason, cause, others: 0 }]);
         }
         let works = self.parts.dispatcher.works();
         match works.find(&execution.of, self.parts.store.as_ref()).await? {
-            Some(work) => Ok(self.parts.dispatcher.board().obstacles(&work, execution, now)),
+            Some(work) => Ok(Waiting::group(self.parts.dispatcher.board().obstacles(&work, execution, now))),
             None => Err(Noun::Run(execution.run().clone()).into()),
         }
     }

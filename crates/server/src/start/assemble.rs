@@ -17,6 +17,7 @@ use super::{Server, StartError, hostname};
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
+use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::http;
@@ -186,6 +187,7 @@ async fn base(
         level,
         heavy: HeavyWork::default(),
         snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
+        counted: Counted::default(),
         vital,
         views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,

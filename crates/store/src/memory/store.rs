@@ -19,11 +19,13 @@ use tokio::sync::broadcast;
 
 use crate::copy::{Seen, deleted_before};
 use crate::filter::distances;
+use crate::instances::{position, results_of};
 use crate::port::{
-    Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
-    NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter, RunKey, Runs, ServerRecord,
-    Servers, Store, Tally, Totals,
+    Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
+    InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
+    Position, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Store, Tally, Totals,
 };
+use crate::rows::Attempt;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -179,6 +181,11 @@ impl State {
 
     fn executions(&self, wanted: impl Fn(&Execution) -> bool) -> Vec<Execution> {
         self.tables.executions.values().filter(|execution| wanted(execution)).cloned().collect()
+    }
+
+    /// Returns the attempts that are results of a run's instances, by step and execution.
+    fn results(&self, run: &RunId) -> Vec<&Execution> {
+        results_of(self.tables.executions.values().filter(|execution| execution.run() == run))
     }
 
     pub(super) fn remove_run(&mut self, id: &RunId) {
@@ -365,6 +372,41 @@ impl Executions for MemoryStore {
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.run() == run))
+    }
+
+    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+        let state = self.lock();
+        let (start, last) = filter.span();
+        let is_wanted = |execution: &&&Execution| {
+            position(execution) > start
+                && execution.step() <= last
+                && filter.item.is_none_or(|item| execution.item() == Some(item))
+                && filter.node.is_none_or(|node| execution.node() == Some(node))
+                && filter.wanted().any(|status| status == execution.state.status())
+        };
+        let results = state.results(run);
+        Ok(results.iter().filter(is_wanted).take(limit as usize).copied().cloned().collect())
+    }
+
+    async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
+        let state = self.lock();
+        let mut counts: BTreeMap<(u32, Status), InstanceCount> = BTreeMap::new();
+        for execution in state.results(run) {
+            let (step, status) = (execution.step(), execution.state.status());
+            let none = InstanceCount { step, status, total: 0, carried: 0, cached: 0 };
+            let count = counts.entry((step, status)).or_insert(none);
+            count.total += 1;
+            count.carried += u64::from(execution.is_carried());
+            count.cached += u64::from(execution.is_cached());
+        }
+        Ok(counts.into_values().collect())
+    }
+
+    async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
+        let state = self.lock();
+        let mut results = state.results(run);
+        results.sort_unstable_by_key(|execution| execution.id);
+        Ok(results.into_iter().map(|execution| Attempt::from(execution).facts).collect())
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {

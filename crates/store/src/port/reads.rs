@@ -17,8 +17,8 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::store::Store;
 use super::{
-    Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, Result, RunFilter,
-    RunKey, ServerRecord, Tally,
+    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
+    NodeTotals, OutputChunk, Page, Result, RunFilter, RunKey, ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -133,6 +133,13 @@ calls! {
             ) -> Listed<Execution, ExecutionId>;
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
+            /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
+            /// They are ordered by step, then by execution; at most `limit`.
+            async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;
+            /// Counts the instances of a run by step and status, in this order.
+            async fn instance_counts(&self, run: &RunId) -> Vec<InstanceCount>;
+            /// Returns the facts about all instances of a run, by execution.
+            async fn instance_facts(&self, run: &RunId) -> Vec<InstanceFacts>;
             /// Returns all pending, leased and running executions, by id.
             async fn open_executions(&self) -> Vec<Execution>;
             /// Returns the leased and running executions whose lease names one of these nodes, by id.

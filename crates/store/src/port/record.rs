@@ -109,6 +109,58 @@ pub struct ExecutionFilter {
     pub statuses: Vec<Status>,
 }
 
+/// Which instances of a run to list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InstanceFilter {
+    pub step: Option<u32>,
+    pub item: Option<u32>,
+    /// Pinned to the node, or leased by it.
+    pub node: Option<NodeId>,
+    /// Empty means any.
+    pub statuses: Vec<Status>,
+    /// Only those after this one, by step and execution.
+    pub after: Option<(u32, ExecutionId)>,
+}
+
+impl InstanceFilter {
+    /// Returns the position after which the list starts, and its last step.
+    pub(crate) fn span(&self) -> ((u32, ExecutionId), u32) {
+        let start = (self.step.unwrap_or(0), ExecutionId(uuid::Uuid::nil()));
+        (self.after.map_or(start, |after| after.max(start)), self.step.unwrap_or(u32::MAX))
+    }
+
+    /// Returns the wanted statuses in the order in which an instance may have them.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = Status> {
+        Status::ALL.into_iter().filter(|status| self.statuses.is_empty() || self.statuses.contains(status))
+    }
+}
+
+/// How many instances of one step of a run have one status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceCount {
+    pub step: u32,
+    pub status: Status,
+    pub total: u64,
+    /// Those whose result was reused, without those from the cache.
+    pub carried: u64,
+    /// Those whose result came from the cache.
+    pub cached: u64,
+}
+
+/// The facts about an instance that overviews of many instances need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceFacts {
+    pub step: u32,
+    pub node: Option<NodeId>,
+    pub item: Option<u32>,
+    pub attempt: u32,
+    pub status: Status,
+    pub is_reused: bool,
+    pub failed_for_good: bool,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventFilter {
     /// Only those with a higher sequence number.

@@ -32,6 +32,17 @@ const INDEXES: &[Index] = &[
     },
     Index { name: "executions_unsuccessful", table: "executions", columns: "(run, id) WHERE status > 3" },
     Index { name: "limit_uses_at_once", table: "limit_uses", columns: "(execution) WHERE until IS NULL" },
+    Index { name: "executions_by_status", table: "executions", columns: "(run, status, step, id)" },
+    Index {
+        name: "executions_again",
+        table: "executions",
+        columns: "(run, step, pinned, item, attempt) WHERE attempt > 1",
+    },
+    Index {
+        name: "executions_reused",
+        table: "executions",
+        columns: "(run, status, step, cache_key) WHERE reused IS NOT NULL",
+    },
 ];
 
 /// A table up to this size is indexed in well under a second.
