@@ -170,6 +170,7 @@ async fn run(
             lease_ttl: welcome.lease_ttl,
             grace: settings.grace,
             values,
+            disk,
             tuning: settings.tuning,
             wall,
             clock,

@@ -66,7 +66,7 @@ async fn execute(shared: &Arc<Shared>, ready: Ready) -> Finished {
                 .unwrap_or_else(|_| Finish::failed(None, "the backend panicked; see the agent's log"));
             sink.finish();
             match expected {
-                Some(expected) => expected.gather(finish).await,
+                Some(expected) => expected.gather(finish, shared.disk).await,
                 None => (finish, Params::new()),
             }
         }

@@ -27,7 +27,7 @@ use crate::outbox::Outbox;
 use crate::output::{Outputs, cost_bytes};
 use crate::session::{Joining, Outgoing};
 use crate::settings::Tuning;
-use crate::surroundings::{Host, Wall};
+use crate::surroundings::{Disk, Host, Wall};
 
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
@@ -37,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) grace: Duration,
     /// The directory of the files in which tasks set outputs.
     pub(crate) values: PathBuf,
+    pub(crate) disk: Disk,
     pub(crate) tuning: Tuning,
     pub(crate) wall: Wall,
     pub(crate) clock: LeaseClock,

@@ -32,7 +32,7 @@ pub struct Surroundings {
     pub host: Arc<dyn Host>,
 }
 
-/// How results are written to disk.
+/// How results are written to disk, and outputs are read from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
     /// By a thread of its own, in batches.

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use crate::output::Tap;
+use crate::surroundings::Disk;
 
 /// How long reading the file of outputs may take. The attempt keeps its slot until then.
 const GATHER_FOR: Duration = Duration::from_secs(30);
@@ -98,19 +99,22 @@ impl Expected {
 
     /// Returns the outputs of an attempt that ended. An attempt that succeeded without setting all of them
     /// fails.
-    pub(crate) async fn gather(self, finish: Finish) -> (Finish, Params) {
+    pub(crate) async fn gather(self, finish: Finish, disk: Disk) -> (Finish, Params) {
         let Self { names, file, listener } = self;
-        // A disk that hangs blocks only this attempt.
-        let read = READERS.run(move || {
+        let read = move || {
             let text = file::read(&file);
             file::remove(&file);
             text
-        });
-        let text = match timeout(GATHER_FOR, read).await {
-            Ok(read) => read.unwrap_or_else(|error| Err(error.to_string())),
-            Err(_) => {
-                Err("cannot read the file $DOWNBEAT_OUTPUT: the agent's disk does not respond".to_owned())
-            }
+        };
+        let text = match disk {
+            Disk::Inline => read(),
+            // A disk that hangs blocks only this attempt.
+            Disk::Thread => match timeout(GATHER_FOR, READERS.run(read)).await {
+                Ok(read) => read.unwrap_or_else(|error| Err(error.to_string())),
+                Err(_) => {
+                    Err("cannot read the file $DOWNBEAT_OUTPUT: the agent's disk does not respond".to_owned())
+                }
+            },
         };
         if finish.verdict != Verdict::Succeeded {
             return (finish, Params::new());

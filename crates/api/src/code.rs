@@ -38,7 +38,7 @@ pub const REJECTED: &str = "rejected";
 pub const REQUEST_TIMEOUT: &str = "request_timeout";
 /// The body is larger than allowed.
 pub const TOO_LARGE: &str = "too_large";
-/// Too many runs wait for their turn.
+/// Too many runs wait for their turn, or are open.
 pub const TOO_MANY_RUNS: &str = "too_many_runs";
 /// The store is not available.
 pub const UNAVAILABLE: &str = "unavailable";

@@ -114,7 +114,20 @@ pub struct DeletedNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Backend {
     pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub help: String,
     pub actions: Vec<Action>,
+}
+
+/// A backend that nodes of a cluster offer. Backends of the same name with different actions or params are listed apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OfferedBackend {
+    #[serde(flatten)]
+    pub backend: Backend,
+    /// How many nodes offer it.
+    pub nodes: u64,
+    /// How many of them are online.
+    pub online: u64,
 }
 
 /// One action of a backend.
@@ -135,6 +148,17 @@ pub struct Param {
     pub kind: ParamKind,
     pub required: bool,
     pub help: String,
+    /// A regular expression that matches the whole text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// The only valid texts, if there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+    /// Bounds of a whole number, both inclusive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<i64>,
 }
 
 /// A named set of nodes, and how many nodes have each status.
@@ -157,7 +181,8 @@ impl From<Tombstone> for DeletedNode {
 
 impl From<BackendSchema> for Backend {
     fn from(backend: BackendSchema) -> Self {
-        Self { name: backend.name, actions: backend.actions.into_iter().map(Action::from).collect() }
+        let BackendSchema { name, help, actions } = backend;
+        Self { name, help, actions: actions.into_iter().map(Action::from).collect() }
     }
 }
 
@@ -168,6 +193,10 @@ impl From<ActionSchema> for Action {
             kind: param.kind,
             required: param.required,
             help: param.help,
+            pattern: param.pattern,
+            choices: param.choices,
+            min: param.min,
+            max: param.max,
         });
         Self { name: action.name, idempotent: action.idempotent, params: params.collect() }
     }

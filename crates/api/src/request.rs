@@ -3,9 +3,11 @@
 use std::fmt::Display;
 use std::marker::PhantomData;
 
+use serde_json::Value;
+
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, List, Node, NodeSummary, NodeWork, Output, Plan, Run,
-    RunChunk, RunProgress, RunSummary, Server, Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, Failures, LimitUsage, List, Many, Node, NodeSummary,
+    NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -87,6 +89,8 @@ macro_rules! requests {
 requests! {
     Get "runs" runs() -> List<RunSummary>;
     Post "runs" submit() -> Run;
+    Post "runs/cancel" cancel_runs() -> Many;
+    Post "runs/retry" retry_runs() -> Many;
     Get "runs/{id}" run(id) -> Run;
     Post "runs/{id}/cancel" cancel(id) -> Run;
     Post "runs/{id}/pause" pause(id) -> Run;
@@ -96,11 +100,14 @@ requests! {
     Get "runs/{id}/plan" run_plan(id) -> Plan;
     Get "runs/{id}/events" run_events(id) -> EventList;
     Get "runs/{id}/output" run_output(id) -> RunChunk;
+    Get "runs/{id}/failures" run_failures(id) -> Failures;
     Get "executions/{id}" execution(id) -> Execution;
     Get "executions/{id}/output" output(id) -> Output;
     Get "nodes" nodes() -> List<NodeSummary>;
     Get "nodes/{id}" node(id) -> Node;
     Delete "nodes/{id}" delete_node(id) -> DeletedNode;
+    Post "nodes/drain" drain_nodes() -> Many;
+    Post "nodes/undrain" undrain_nodes() -> Many;
     Get "deleted-nodes" deleted_nodes() -> List<DeletedNode>;
     Get "nodes/{id}/executions" node_executions(id) -> List<Execution>;
     Get "nodes/{id}/workers" node_work(id) -> NodeWork;
@@ -109,6 +116,9 @@ requests! {
     Get "clusters" clusters() -> List<Cluster>;
     Get "clusters/{id}" cluster(id) -> Cluster;
     Get "clusters/{id}/nodes" cluster_nodes(id) -> List<NodeSummary>;
+    Get "backends" backends() -> List<OfferedBackend>;
+    Get "limits" limits() -> List<LimitUsage>;
+    Get "schema/job" job_schema() -> Value;
     Post "plan" plan() -> Plan;
     Post "validate" validate() -> Valid;
     Get "events" events() -> EventList;

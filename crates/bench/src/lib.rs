@@ -11,6 +11,7 @@ mod failure;
 mod figures;
 mod fleet;
 mod graph;
+mod hostile;
 mod http2;
 mod loads;
 mod node;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::failure::Result;
 use crate::figures::Figures;
 use crate::page::Part;
-use crate::{Note, claims, fleet, graph, nodes, soak, takeover, tasks};
+use crate::{Note, claims, fleet, graph, hostile, nodes, soak, takeover, tasks};
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -30,6 +30,8 @@ enum Load {
     Takeover(takeover::TakeoverArgs),
     /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
     Claims(claims::ClaimsArgs),
+    /// Large and awkward requests that any client may send: what they cost small runs, /healthz and the server's memory
+    Hostile(hostile::HostileArgs),
 }
 
 impl BenchArgs {
@@ -51,6 +53,7 @@ enum Measured {
     Fleet(fleet::Fleet),
     Graph(graph::Graph),
     Soak(soak::Soak),
+    Hostile(hostile::Hostile),
 }
 
 impl Report {
@@ -60,6 +63,7 @@ impl Report {
             Measured::Fleet(fleet) => fleet.page(),
             Measured::Graph(graph) => graph.page(),
             Measured::Soak(soak) => soak.page(),
+            Measured::Hostile(hostile) => hostile.page(),
         }
     }
 }
@@ -82,6 +86,7 @@ pub async fn run(args: BenchArgs, note: Note) -> Result<Output> {
         Load::Nodes(args) => return nodes::serve(args).await.map(|()| Output::Raw(String::new())),
         Load::Takeover(args) => Measured::Figures(takeover::measure(args, note).await?),
         Load::Claims(args) => Measured::Soak(claims::measure(args, note).await?),
+        Load::Hostile(args) => Measured::Hostile(hostile::measure(args, note).await?),
     };
     Ok(Output::Report(Box::new(Report(measured))))
 }

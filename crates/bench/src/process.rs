@@ -1,7 +1,7 @@
 //! Reads the kernel's figures of a process under test: CPU time, memory, open files.
 
 use std::fs::{File, OpenOptions};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use downbeat_agent::raise_open_files;
@@ -11,6 +11,12 @@ use crate::failure::{Failure, Result};
 
 /// Files that a process opens besides its connections: the store, logs, the runtime's own.
 const OTHER_FILES: u64 = 200;
+
+/// Returns a command for a program; this one if absent.
+pub(super) fn program(path: Option<&Path>) -> Result<Command> {
+    path.map_or_else(this_program, |path| Ok(Command::new(path)))
+}
+
 pub(super) fn this_program() -> Result<Command> {
     let program = std::env::current_exe().map_err(|error| cannot("find this program", &error))?;
     Ok(Command::new(program))

@@ -33,6 +33,8 @@ pub(super) struct Launch {
     pub directory: PathBuf,
     /// Additional arguments.
     pub flags: Vec<String>,
+    /// The program; this one if absent.
+    pub program: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,6 +109,15 @@ impl Server {
 
     pub(super) fn name(&self) -> &str {
         &self.launch.name
+    }
+
+    pub(super) fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    /// Returns the address of its REST API.
+    pub(super) fn url(&self) -> &str {
+        self.client.base().trim_end_matches('/')
     }
 
     /// Submits a definition and returns the run's id.
@@ -198,7 +209,7 @@ impl Drop for Server {
 impl Launch {
     fn spawn(&self, http: &str, grpc: &str) -> Result<Child> {
         let _ = std::fs::remove_file(self.ready_file());
-        process::this_program()?
+        process::program(self.program.as_deref())?
             .args(["server", "--name", &self.name, "--http", http, "--grpc", grpc, "--log-level", "warn"])
             .args(["--store", &self.store])
             .args(&self.flags)

@@ -1,7 +1,7 @@
 //! Owns the system under test: servers as processes on one store, and agents in this process. Everything is removed
 //! after the load, even if it fails or is interrupted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,11 +20,13 @@ pub(super) struct Wanted {
     pub servers: u32,
     /// Additional arguments of every server.
     pub flags: Vec<String>,
+    /// The program of the servers; this one if absent.
+    pub program: Option<PathBuf>,
 }
 
 impl Wanted {
     pub(super) fn new(store: &str, servers: u32) -> Self {
-        Self { store: store.to_owned(), servers, flags: Vec::new() }
+        Self { store: store.to_owned(), servers, flags: Vec::new(), program: None }
     }
 
     fn is_postgres(&self) -> bool {
@@ -120,6 +122,7 @@ impl Site {
                 store: location.clone(),
                 directory: self.directory.path().to_owned(),
                 flags: wanted.flags.clone(),
+                program: wanted.program.clone(),
             };
             self.servers.push(Server::start(launch).await?);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use downbeat_api::request::{HTTP_PORT, Method, ROOT, Request};
-use downbeat_api::{Event, EventList, List, request};
+use downbeat_api::{Event, EventList, List, Pagination, request};
 use downbeat_core::backend::Params;
 use downbeat_core::limits;
 use futures_util::{Stream, StreamExt};
@@ -203,23 +203,31 @@ impl Client {
     /// Returns every row of a list, page by page.
     pub async fn all_pages<T: DeserializeOwned>(&self, request: Request<List<T>>) -> Result<Vec<T>> {
         let mut rows = Vec::new();
+        let mut start = Start::default();
         loop {
-            let page = self.page(request.clone(), rows.len()).await?;
-            let is_last = !page.pagination.has_more || page.data.is_empty();
+            let page = self.page(request.clone(), limits::PAGE_MOST, &start).await?;
+            let next = start.next(&page);
             rows.extend(page.data);
-            if is_last {
-                return Ok(rows);
+            match next {
+                Some(next) => start = next,
+                None => return Ok(rows),
             }
         }
     }
 
-    /// Returns one page of a list, from this row on.
+    /// Returns one page of a list.
     pub async fn page<T: DeserializeOwned>(
         &self,
         request: Request<List<T>>,
-        offset: usize,
+        limit: u32,
+        start: &Start,
     ) -> Result<List<T>> {
-        self.ask(request.with("limit", limits::PAGE_MOST).with("offset", offset)).await
+        let request = request.with("limit", limit);
+        let request = match start {
+            Start::Offset(offset) => request.with("offset", offset),
+            Start::Cursor(cursor) => request.with("cursor", cursor),
+        };
+        self.ask(request).await
     }
 
     /// Returns all events after this number.
@@ -312,6 +320,35 @@ impl Client {
     }
 }
 
+/// Where a page of a list starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    Offset(u64),
+    Cursor(String),
+}
+
+impl Default for Start {
+    /// Returns the start of the list.
+    fn default() -> Self {
+        Start::Offset(0)
+    }
+}
+
+impl Start {
+    /// Returns where the page after this one starts; none if it is the last one. Older servers have no cursors.
+    pub fn next<T>(&self, page: &List<T>) -> Option<Self> {
+        let Pagination { has_more, next, .. } = &page.pagination;
+        match (next, self) {
+            _ if !has_more => None,
+            (Some(cursor), _) => Some(Start::Cursor(cursor.clone())),
+            (None, Start::Offset(offset)) if !page.data.is_empty() => {
+                Some(Start::Offset(offset + page.data.len() as u64))
+            }
+            (None, _) => None,
+        }
+    }
+}
+
 pub(crate) fn last_event() -> Request<EventList> {
     request::events().with("follow", 0).with("limit", 1)
 }
@@ -357,8 +394,8 @@ mod tests {
         assert_eq!(client.base(), "http://b:2");
     }
 
-    #[tokio::test]
-    async fn a_list_of_several_pages_is_read_to_its_end() {
+    /// Serves the numbers from 0 to 4, two on a page.
+    async fn numbers(pagination: fn(u64) -> serde_json::Value) -> Vec<u64> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let served = tokio::spawn(async move {
@@ -366,20 +403,33 @@ mod tests {
                 let mut request = vec![0; 4096];
                 let read = stream.read(&mut request).await.unwrap_or(0);
                 let request = String::from_utf8_lossy(&request[..read]).into_owned();
-                let offset = request.split("offset=").nth(1).unwrap_or("0");
-                let offset: u64 = offset.split([' ', '&']).next().unwrap().parse().unwrap();
-                let pagination =
-                    json!({"limit": 2, "offset": offset, "total": 5, "has_more": offset + 2 < 5});
-                let rows: Vec<u64> = (offset..(offset + 2).min(5)).collect();
-                let body = json!({"data": rows, "pagination": pagination}).to_string();
+                let start = request.split("offset=").nth(1).or(request.split("cursor=from-").nth(1));
+                let start: u64 = start.unwrap().split([' ', '&']).next().unwrap().parse().unwrap();
+                let rows: Vec<u64> = (start..(start + 2).min(5)).collect();
+                let body = json!({"data": rows, "pagination": pagination(start)}).to_string();
                 let head =
                     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
                 let _ = stream.write_all((head + &body).as_bytes()).await;
             }
         });
         let rows = client(&address).all_pages::<u64>(request::nodes().reading()).await.unwrap();
-        assert_eq!(rows, [0, 1, 2, 3, 4]);
         served.abort();
+        rows
+    }
+
+    #[tokio::test]
+    async fn a_list_of_several_pages_is_read_to_its_end() {
+        let pagination = |start| {
+            let next = (start + 2 < 5).then(|| format!("from-{}", start + 2));
+            json!({"limit": 2, "offset": 0, "total": null, "has_more": next.is_some(), "next": next})
+        };
+        assert_eq!(numbers(pagination).await, [0, 1, 2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn a_list_of_a_server_without_cursors_is_read_to_its_end() {
+        let pagination = |start| json!({"limit": 2, "offset": start, "total": 5, "has_more": start + 2 < 5});
+        assert_eq!(numbers(pagination).await, [0, 1, 2, 3, 4]);
     }
 
     /// The first bytes of a gRPC server: its HTTP/2 settings.

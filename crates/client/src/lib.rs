@@ -14,7 +14,7 @@ mod stream;
 pub use address::{is_local, url};
 pub use error::Error;
 pub use fold::Projection;
-pub use http::{Body, Client};
+pub use http::{Body, Client, Start};
 pub use live::{Live, Update};
 pub use sse::{Feed, Message};
 pub use stream::Stream;

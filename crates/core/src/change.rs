@@ -45,11 +45,13 @@ pub enum Change {
         at: Timestamp,
     },
     /// Guard: neither the id nor the idempotency key (within the cluster) is in use, and fewer than `max_pending` runs
-    /// wait.
+    /// of the cluster wait, and fewer than `max_open` are open.
     RunCreated {
         run: RunRecord,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_pending: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_open: Option<u32>,
     },
     /// A new owner. Guard: the epoch is `epoch - 1` and the run has not ended.
     RunTaken { run: RunId, owner: ServerId, epoch: u64, at: Timestamp },
@@ -58,7 +60,7 @@ pub enum Change {
     /// Pauses or resumes a run. Guard: the run has not ended, and is not in that condition already.
     RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
     /// Admits a waiting run; an exclusive run then holds its nodes. Guard: the run's epoch, the run waits and is neither
-    /// paused nor cancelled, fewer than `limit` runs are active, and no other run holds one of `nodes` or uses it.
+    /// paused nor cancelled, fewer than `limit` runs of its cluster are active, and no other run holds one of `nodes` or uses it.
     RunAdmitted {
         run: RunId,
         epoch: u64,
@@ -173,6 +175,8 @@ pub enum Refusal {
     Heard,
     #[error("{pending} runs are waiting; this is the maximum")]
     QueueFull { pending: u32 },
+    #[error("{open} runs are open; this is the maximum")]
+    TooManyOpen { open: u32 },
     #[error("{running} runs are active; this is the maximum")]
     NoRoom { running: u32 },
     #[error("a node is not free: run `{0}` uses or holds it")]
@@ -369,7 +373,7 @@ impl Change {
             Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
                 *silent_since = None;
             }
-            Change::RunCreated { max_pending, .. } => *max_pending = None,
+            Change::RunCreated { max_pending, max_open, .. } => (*max_pending, *max_open) = (None, None),
             Change::RunAdmitted { limit, .. } => *limit = None,
             _ => {}
         }

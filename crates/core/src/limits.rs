@@ -13,8 +13,8 @@ pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: one run actor keeps them in memory, about 100 bytes each.
 pub const INSTANCES_PER_RUN: usize = 1_000_000;
-/// Executions that one commit of a run adds or changes, and their params, unless one execution has more: a run that
-/// skips a million instances is many small commits, so that others need not wait.
+/// Executions that one commit of a run adds or changes, and their params and reused outputs, unless one execution has
+/// more: a run that skips a million instances is many small commits, so that others need not wait.
 pub const EXECUTIONS_PER_COMMIT: usize = 2_000;
 pub const PARAMS_PER_COMMIT_BYTES: usize = 1024 * 1024;
 /// The evaluated params of all executions of one run: they are stored, sent to replicas, and kept by the run's owner.
@@ -79,9 +79,22 @@ pub const MESSAGE_BYTES_PER_S: usize = 16 * 1024;
 pub const LARGE_MESSAGES_BYTES: usize = 256 * 1024 * 1024;
 pub const LARGE_MESSAGES_PER_CONNECTION_BYTES: usize = 24 * 1024 * 1024;
 pub const SMALL_MESSAGE_BYTES: usize = 64 * 1024;
+/// The smallest response that is compressed: below it, the headers outweigh the gain.
+pub const COMPRESSED_LEAST_BYTES: u64 = 1024;
+/// Changes of one commit, for a request that changes many runs or nodes: others need not wait for all of them.
+pub const CHANGES_PER_COMMIT: usize = 1_000;
+/// Runs that one request retries: each is a new run with its own plan.
+pub const RETRIES_AT_ONCE: u32 = 100;
+/// Runs or nodes that the response to such a request names.
+pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
+pub const OFFSET_MOST: u64 = 10_000;
+/// Rows that a list reads for one page, or counts for its total: milliseconds. If the rows that match are rarer, a page
+/// ends early and names the cursor of the next one; a larger total is unknown.
+pub const ROWS_READ: u32 = 10_000;
 /// The outputs of one execution.
 pub const VALUES_BYTES: usize = 64 * 1024;
 /// Names of jobs, tasks, groups, labels and hostnames.
@@ -104,6 +117,9 @@ pub const RETRIES: u32 = 100;
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;
 pub const TASK_TIMEOUT_MOST_S: u64 = 24 * 3600;
 pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
+/// How long after a task's timeout its agent may report the end, in seconds; then the attempt is lost. Over the slowest
+/// accepted line an agent needs this long to deliver all output that it may keep.
+pub const REPORT_GRACE_S: u64 = (UNSENT_BYTES / MESSAGE_BYTES_PER_S) as u64;
 /// The timeout of a whole run, if it has one: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
 /// The default for how long the `on_failure` steps of a run that timed out may take, in seconds.
@@ -184,10 +200,27 @@ pub const PLAN_SMALL_INSTANCES: usize = 10_000;
 /// Committed events that are kept for slow readers, as JSON; in memory they take a few times as much. A reader that is
 /// further behind reads from the store.
 pub const FEED_BYTES: usize = 16 * 1024 * 1024;
+/// Submissions in one transaction, and their bytes as JSON, unless one has more: others wait for its end.
+pub const COMMIT_SUBMISSIONS: usize = 1_024;
+pub const COMMIT_BYTES: usize = 8 * 1024 * 1024;
+/// Events that are read from the store at once, and their bytes as JSON, unless one has more. Each reader keeps what it
+/// has read in memory until it was sent. A page of events has the same bound in bytes.
+pub const EVENTS_AT_ONCE: usize = 500;
+pub const EVENTS_AT_ONCE_BYTES: usize = 2 * 1024 * 1024;
+/// One part of a snapshot for a replica, and the rows or events in one line to it, unless one row has more.
+pub const REPLICA_PART_BYTES: usize = 4 * 1024 * 1024;
+/// One line to a replica. The largest row is a run with a full job file and its plan: 8 MiB of params and a million
+/// instances, and JSON may need six bytes for one.
+pub const REPLICA_LINE_BYTES: usize = 64 * 1024 * 1024;
+/// The slowest a replica may read a snapshot, on average, after its first minute: each snapshot uses a connection of
+/// the store.
+pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
 /// Failed instances of a run whose last line of standard error is shown, how many of their last output chunks are
 /// searched for it, and how much of it is shown.
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// Failed executions of a run that are grouped by like errors: each needs a read of its output.
+pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;

@@ -37,7 +37,7 @@ fn run(name: &str) -> RunRecord {
 }
 
 fn created(name: &str, max_pending: Option<u32>) -> Change {
-    Change::RunCreated { run: run(name), max_pending }
+    Change::RunCreated { run: run(name), max_pending, max_open: None }
 }
 
 fn admitted(name: &str, limit: Option<u32>, nodes: &[u128]) -> Change {
@@ -47,6 +47,28 @@ fn admitted(name: &str, limit: Option<u32>, nodes: &[u128]) -> Change {
 
 fn moved(name: &str, path: &[RunState]) -> Change {
     Change::RunMoved { run: RunId::from(name), epoch: 1, path: path.to_vec(), end: None, at: at(3) }
+}
+
+#[test]
+fn only_runs_of_the_same_cluster_take_room() {
+    let other = ClusterId(Uuid::from_u128(7));
+    let mut tables = Tables::new();
+    tables.clusters.insert(other);
+    let there = |name: &str| {
+        let mut run = run(name);
+        Arc::make_mut(&mut run.made).cluster = other;
+        Change::RunCreated { run, max_pending: Some(1), max_open: Some(2) }
+    };
+    let mut one = |change| tables.apply_all(&[change]).outcomes.remove(0);
+    assert_eq!(one(created("a", Some(1))), Ok(()));
+    assert_eq!(one(there("b")), Ok(()));
+    assert_eq!(one(there("c")), Err(Refusal::QueueFull { pending: 1 }));
+    assert_eq!(one(admitted("a", Some(1), &[])), Ok(()));
+    assert_eq!(one(admitted("b", Some(1), &[])), Ok(()));
+    assert_eq!(one(there("c")), Ok(()));
+    assert_eq!(one(admitted("c", Some(1), &[])), Err(Refusal::NoRoom { running: 1 }));
+    assert_eq!(one(admitted("c", Some(2), &[])), Ok(()));
+    assert_eq!(one(there("d")), Err(Refusal::TooManyOpen { open: 2 }));
 }
 
 #[test]

@@ -1,32 +1,49 @@
 //! Owns the server's only access to the time of day.
 //!
-//! All servers of a store decide by one clock: the store's, if it has one. It is read now and then; in
-//! between a monotonic clock continues, so that a jump of this machine's clock has no effect. A store
-//! without a clock has one server, and that server's clock counts.
+//! All servers of a store decide by one clock that never jumps. Its reference is the store's clock, if it has
+//! one, otherwise this machine's: a store without a clock has one server. `steady` decides how the reference
+//! is followed. Servers agree because they follow the same reference at the same rate, start with the time
+//! of the others, and step forward to any later time that another server has recorded: a server that was
+//! suspended is behind.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+mod steady;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
-use downbeat_store::{self as store, Store};
+use downbeat_core::ids::ServerId;
+use downbeat_store::{self as store, ServerRecord, Store};
+use jiff::SignedDuration;
 use tokio::time::Instant;
+use tracing::{info, warn};
+
+use self::steady::Steady;
 
 /// This machine's clock: microseconds or better. It may jump.
 pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Readings of the store's clock that took longer than this are ignored: they could be wrong by as much.
+/// Readings of the store's clock that took longer than this are ignored: they could be wrong by as much. The
+/// clocks of two servers may differ by as much.
 const PRECISE: Duration = Duration::from_millis(500);
-/// The store's clock was not read yet.
-const UNKNOWN: i64 = i64::MIN;
+/// How often this machine's clock is read.
+const READ_EVERY: Duration = Duration::from_secs(1);
+/// A difference to the reference that is worth a line in the log.
+const JUMP: Duration = Duration::from_secs(60);
 
 /// The source of `now`; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Clock {
     wall: Wall,
     begun: Instant,
-    /// The store's time when this clock started, in microseconds.
-    offset: Arc<AtomicI64>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    steady: Steady,
+    /// False if the store has no clock, or it was not read yet.
+    follows_store: bool,
+    has_jumped: bool,
 }
 
 impl std::fmt::Debug for Clock {
@@ -37,16 +54,26 @@ impl std::fmt::Debug for Clock {
 
 impl Clock {
     pub(crate) fn new(wall: Wall) -> Self {
-        Self { wall, begun: Instant::now(), offset: Arc::new(AtomicI64::new(UNKNOWN)) }
+        let steady = Steady::start(wall().as_microsecond(), 0);
+        let state = State { steady, follows_store: false, has_jumped: false };
+        Self { wall, begun: Instant::now(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn monotonic_us(&self) -> i64 {
+        micros(self.begun.elapsed())
     }
 
     /// Returns the time in whole microseconds, as the stores keep it.
     pub(crate) fn now(&self) -> Timestamp {
-        let micros = match self.offset.load(Ordering::Acquire) {
-            UNKNOWN => (self.wall)().as_microsecond(),
-            offset => offset.saturating_add(micros(self.begun.elapsed())),
-        };
-        Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX)
+        let (mut state, monotonic_us) = (self.state(), self.monotonic_us());
+        if !state.follows_store && monotonic_us - state.steady.read_at() >= micros(READ_EVERY) {
+            state.read((self.wall)().as_microsecond(), 0, monotonic_us);
+        }
+        Timestamp::from_microsecond(state.steady.now(monotonic_us)).unwrap_or(Timestamp::MAX)
     }
 
     /// Returns the time left until `then`, or zero.
@@ -54,6 +81,34 @@ impl Clock {
         Duration::try_from(then.duration_since(self.now())).unwrap_or(Duration::ZERO)
     }
 
+    /// Sets the clock when a server starts: by its reference, but to the time of the servers that are alive,
+    /// and not before any recorded heartbeat. Otherwise a clock that was set back before the start would keep
+    /// silent nodes online for as long. Servers write a heartbeat every `pause`.
+    pub(crate) async fn begin(&self, store: &dyn Store, pause: Duration) -> Result<(), store::Error> {
+        self.set_by(store).await?;
+        let servers = store.servers().await?;
+        let newest = newest(&servers);
+        if store.is_shared() && newest.is_some_and(|newest| self.now() > newest + pause.mul_f64(1.5)) {
+            // Either they are gone, or their clock differs from the store's, which was set.
+            if let Some(time) = next_sign(store, &servers, pause).await? {
+                let (mut state, monotonic_us) = (self.state(), self.monotonic_us());
+                state.steady = Steady::start(time.as_microsecond(), monotonic_us);
+            }
+        }
+        let seen = store.presence().await?.into_iter().map(|(_, _, seen_at)| seen_at).max();
+        if let Some(recorded) = newest.max(seen)
+            && let Some(ahead) = self.not_before(recorded)
+        {
+            warn!(
+                ahead_s = ahead.as_secs(),
+                "the store contains later times than the clock shows, which was set back; times are ahead of it until \
+                 the difference is made up, by 36 s in an hour"
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads the store's clock, if it has one.
     pub(crate) async fn set_by(&self, store: &dyn Store) -> Result<(), store::Error> {
         let asked = Instant::now();
         let Some(reading) = store.now().await? else { return Ok(()) };
@@ -61,19 +116,82 @@ impl Clock {
         Ok(())
     }
 
-    /// Sets the clock: the store returned `reading` somewhere between two instants. A difference within that
-    /// uncertainty is ignored, so that the clock does not run backwards without need.
+    /// Notes that the store returned `reading` somewhere between two instants.
     fn set(&self, reading: Timestamp, asked: Instant, answered: Instant) {
-        let uncertainty = micros(answered.duration_since(asked)) / 2;
-        let known = self.offset.load(Ordering::Acquire);
-        if known != UNKNOWN && uncertainty > micros(PRECISE) / 2 {
-            return;
-        }
-        let offset = reading.as_microsecond() + uncertainty - micros(answered.duration_since(self.begun));
-        if known == UNKNOWN || (offset - known).abs() > uncertainty {
-            self.offset.store(offset, Ordering::Release);
+        let doubt_us = micros(answered.duration_since(asked)) / 2;
+        let (reading_us, monotonic_us) =
+            (reading.as_microsecond() + doubt_us, micros(answered.duration_since(self.begun)));
+        let mut state = self.state();
+        if !state.follows_store {
+            state.follows_store = true;
+            state.steady = Steady::start(reading_us, monotonic_us);
+        } else if doubt_us <= micros(PRECISE) / 2 {
+            state.read(reading_us, doubt_us, monotonic_us);
         }
     }
+
+    /// Steps forward if a server has recorded a time that is ahead by more than clocks may differ: this one was
+    /// suspended, or has started with an older time. Returns whether it did: then silence until now does not
+    /// count.
+    pub(crate) fn follow(&self, servers: &[ServerRecord]) -> bool {
+        let newest = newest(servers).filter(|newest| *newest > self.now() + PRECISE);
+        let Some(ahead) = newest.and_then(|newest| self.not_before(newest)) else { return false };
+        warn!(
+            ahead_s = ahead.as_secs_f64(),
+            "other servers are ahead in time: this one was suspended; it follows them"
+        );
+        true
+    }
+
+    /// Steps forward to a recorded time. Returns by how much, if it was ahead.
+    fn not_before(&self, recorded: Timestamp) -> Option<SignedDuration> {
+        let ahead = recorded.duration_since(self.now());
+        self.state().steady.not_before(recorded.as_microsecond(), self.monotonic_us());
+        (ahead > SignedDuration::ZERO).then_some(ahead)
+    }
+}
+
+impl State {
+    fn read(&mut self, reading_us: i64, doubt_us: i64, monotonic_us: i64) {
+        let ahead_us = self.steady.read(reading_us, doubt_us, monotonic_us);
+        let has_jumped = ahead_us.saturating_abs() > micros(JUMP);
+        if has_jumped != std::mem::replace(&mut self.has_jumped, has_jumped) {
+            if has_jumped {
+                let clock = if self.follows_store { "the store's clock" } else { "this machine's clock" };
+                warn!(
+                    ahead_s = ahead_us / 1_000_000,
+                    "{clock} was set, or this machine was suspended; times follow it slowly, by 36 s in an hour"
+                );
+            } else {
+                info!("times have caught up with the clock");
+            }
+        }
+    }
+}
+
+fn newest(servers: &[ServerRecord]) -> Option<Timestamp> {
+    servers.iter().map(|server| server.seen_at).max()
+}
+
+/// Waits for the next heartbeat of a server. Returns its time, or `None` if all servers are gone.
+async fn next_sign(
+    store: &dyn Store,
+    before: &[ServerRecord],
+    pause: Duration,
+) -> Result<Option<Timestamp>, store::Error> {
+    let known = |id: ServerId| before.iter().find(|server| server.id == id).map(|server| server.seen_at);
+    let until = Instant::now() + pause * 2;
+    while Instant::now() < until {
+        tokio::time::sleep(pause / 8).await;
+        let servers = store.servers().await?;
+        let signed = servers
+            .into_iter()
+            .filter(|server| known(server.id).is_none_or(|seen_at| server.seen_at > seen_at));
+        if let Some(time) = newest(&signed.collect::<Vec<_>>()) {
+            return Ok(Some(time));
+        }
+    }
+    Ok(None)
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -81,64 +199,4 @@ fn micros(duration: Duration) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(seconds).unwrap()
-    }
-
-    fn wall(seconds: i64) -> (Wall, Arc<Mutex<Timestamp>>) {
-        let time = Arc::new(Mutex::new(at(seconds)));
-        let shared = Arc::clone(&time);
-        (Arc::new(move || *shared.lock().unwrap()), time)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn without_a_clock_in_the_store_the_machines_own_counts() {
-        let (wall, time) = wall(100);
-        let clock = Clock::new(wall);
-        assert_eq!(clock.now(), at(100));
-        *time.lock().unwrap() = at(90);
-        assert_eq!(clock.now(), at(90));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_stores_clock_counts_on_whatever_the_machines_own_does() {
-        let (wall, time) = wall(100);
-        let clock = Clock::new(wall);
-        clock.set(at(5_000), Instant::now(), Instant::now());
-        assert_eq!(clock.now(), at(5_000));
-        *time.lock().unwrap() = at(9_999_999);
-        tokio::time::advance(Duration::from_secs(3)).await;
-        assert_eq!(clock.now(), at(5_003));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn half_of_the_round_trip_is_added_and_a_slow_answer_changes_nothing() {
-        let clock = Clock::new(wall(0).0);
-        let asked = Instant::now();
-        tokio::time::advance(Duration::from_millis(200)).await;
-        clock.set(at(50), asked, Instant::now());
-        assert_eq!(clock.now(), at(50) + Duration::from_millis(100));
-        let asked = Instant::now();
-        tokio::time::advance(Duration::from_secs(20)).await;
-        clock.set(at(50), asked, Instant::now());
-        assert_eq!(clock.now(), at(70) + Duration::from_millis(100));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_within_its_own_doubt_does_not_move_the_clock() {
-        let clock = Clock::new(wall(0).0);
-        clock.set(at(50), Instant::now(), Instant::now());
-        let asked = Instant::now();
-        tokio::time::advance(Duration::from_millis(20)).await;
-        // 11 ms from the middle is outside the uncertainty of 10 ms: accepted. 9 ms is not.
-        clock.set(at(50) + Duration::from_millis(1), asked, Instant::now());
-        assert_eq!(clock.now(), at(50) + Duration::from_millis(20));
-        clock.set(at(50) + Duration::from_millis(30), asked, Instant::now());
-        assert_eq!(clock.now(), at(50) + Duration::from_millis(40));
-    }
-}
+mod tests;

@@ -29,6 +29,10 @@ pub enum Error {
     Conflict(#[from] Conflict),
     #[error("{pending} runs are pending (max_pending_runs: {most}); try again later")]
     TooManyRuns { most: u32, pending: u32 },
+    #[error("{open} runs are open (max_pending_runs: {most}); try again when some have ended")]
+    TooManyOpenRuns { most: u32, open: u32 },
+    #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
+    TooManyMatch { matched: u64, most: u32 },
     #[error("{0}")]
     Unavailable(String),
     /// The request needs a feature that not every server on this store has.
@@ -105,10 +109,10 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid(_) | Error::Params(_) => Class::Rejected,
+            Error::Invalid(_) | Error::Params(_) | Error::TooManyMatch { .. } => Class::Rejected,
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
-            Error::TooManyRuns { .. } => Class::TooMany,
+            Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } => Class::TooMany,
             Error::Unavailable(_) | Error::OlderServer(_) => Class::Unavailable,
             Error::Busy(_) => Class::Busy,
             Error::Bug(_) => Class::Bug,

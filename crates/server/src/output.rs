@@ -6,6 +6,7 @@ use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::Fault;
 use downbeat_store::{Hint, OutputChunk, Store};
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -28,7 +29,7 @@ pub(crate) struct Outputs {
 
 impl Outputs {
     /// The gatherer ends with the last handle; listening to other servers ends with `stop`.
-    pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> Self {
+    pub(crate) fn start(store: Arc<dyn Store>, keep_bytes: u64, stop: CancellationToken) -> (Self, JoinHandle<()>) {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
         let sender = grown.clone();
@@ -50,8 +51,7 @@ impl Outputs {
                 announce(&sender, &chunks);
             }
         };
-        tokio::spawn(gatherer.in_current_span());
-        Self { queue, grown }
+        (Self { queue, grown }, tokio::spawn(gatherer.in_current_span()))
     }
 
     /// Appends output. Returns when it is durable.

@@ -20,6 +20,7 @@ use crate::replica::Following;
 use crate::runs::Runs;
 use crate::settings::Settings;
 use crate::surroundings::Chance;
+use crate::vital::Vital;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
@@ -42,6 +43,7 @@ pub(crate) struct Parts {
     pub last_sign: LastSign,
     pub level: CommonLevel,
     pub heavy: HeavyWork,
+    pub vital: Vital,
     /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,
     /// Cancelled when the server refuses new requests and ends its streams.

@@ -35,9 +35,10 @@ pub struct Settings {
     pub lease_ttl: Span,
     /// How many days ended runs are kept; 0 keeps them forever.
     pub retention_days: u32,
-    /// How many runs may be active at once, over all servers of the store; further runs wait. Default: no limit.
+    /// How many runs of a cluster may be active at once, over all servers; further runs wait. Default: no limit.
     pub max_concurrent_runs: Option<u32>,
-    /// How many runs may be pending; more are refused.
+    /// How many runs of a cluster may wait; more are refused. Without `max_concurrent_runs`: how many may be open. Each
+    /// open run has its plan in the memory of every server.
     pub max_pending_runs: u32,
     /// How much output of one execution is kept; earlier output is dropped.
     pub output_max_bytes: u64,
@@ -70,7 +71,7 @@ impl Default for Settings {
             lease_ttl: Span::from_secs(30),
             retention_days: 7,
             max_concurrent_runs: None,
-            max_pending_runs: 1_000,
+            max_pending_runs: 10_000,
             output_max_bytes: limits::OUTPUT_BYTES as u64,
             shutdown_grace: Span::from_secs(30),
         }

@@ -3,6 +3,8 @@
 mod assemble;
 mod prune;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Owns the users: they submit runs, retry without a response, pause, cancel, and drain nodes.
+//! Owns the users: they submit runs, ask again without a response, pause, cancel and retry runs, and drain and delete nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Caller, Class, Drain, Error, Force, Service, Submit};
+use downbeat_server::{Caller, Class, Drain, Error, Force, Redo, Retry, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
@@ -63,6 +63,47 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
         tokio::time::sleep(world.up_to(within)).await;
         cancel_run(&cluster, &run).await;
     }
+    if world.below(3) == 0 {
+        retry_run(&cluster, &run).await;
+    }
+}
+
+/// Waits until a run has ended, and retries it.
+async fn retry_run(cluster: &Cluster, run: &RunId) {
+    let world = &cluster.world;
+    loop {
+        let first = run.clone();
+        match ask(cluster, |service| async move { service.run(&SIM, &first).await }).await {
+            Some(Ok(first)) if first.live.is_ended() => break,
+            // It was removed.
+            Some(Err(error)) if error.class() != Class::Unavailable => return,
+            _ => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    }
+    let redo = match world.below(3) {
+        0 => Redo::Failed,
+        1 => Redo::FailedNodes,
+        _ => Redo::From("t0".to_owned()),
+    };
+    let key = Some(format!("retry-{run}"));
+    for _ in 0..20 {
+        let retry = Retry { run: run.clone(), redo: redo.clone(), idempotency_key: key.clone() };
+        match ask(cluster, |service| async move { service.retry(&SIM, retry).await }).await {
+            Some(Ok(second)) => {
+                world.log(format_args!("{run} is retried ({redo:?}) as {}", second.run.id));
+                world.truth(|truth| {
+                    truth.counts.retries += 1;
+                    truth.accepted.push(second.run.id.clone());
+                });
+                return;
+            }
+            Some(Err(error)) if error.class() != Class::Unavailable => {
+                world.log(format_args!("{run} is not retried: {error}"));
+                return;
+            }
+            Some(Err(_)) | None => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    }
 }
 
 /// Pauses a run and resumes it later, with retries until a server responds.
@@ -94,8 +135,9 @@ async fn until_decided<F: Future<Output = Result<(), Error>>>(
 }
 
 async fn cancel_run(cluster: &Cluster, run: &RunId) {
-    cluster.world.log(format_args!("{run} will be cancelled"));
-    let cancel = |service: Service, run: RunId| async move { service.cancel(&SIM, &run).await };
+    let force = if cluster.world.below(3) == 0 { Force::On } else { Force::Off };
+    cluster.world.log(format_args!("{run} will be cancelled, force {force:?}"));
+    let cancel = |service: Service, run: RunId| async move { service.cancel(&SIM, &run, force).await };
     if until_decided(cluster, run, 20, cancel).await {
         cluster.world.truth(|truth| truth.counts.cancels += 1);
     }

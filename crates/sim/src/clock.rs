@@ -1,4 +1,4 @@
-//! Owns time: the true time, which the database uses, and the clock of each host.
+//! Owns time: the true time, and the clocks of the hosts and of the store, which may be wrong and jump.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl TrueClock {
     }
 }
 
-/// A host's clock: it has an offset and a drift.
+/// The clock of a host or of the store: it has an offset and a drift.
 #[derive(Clone, Debug)]
 pub(crate) struct HostClock {
     truth: TrueClock,
@@ -58,10 +58,5 @@ impl HostClock {
 
     pub(crate) fn jump(&self, by_us: i64) {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).offset_us += by_us;
-    }
-
-    /// Corrects the clock, without drift from now on.
-    pub(crate) fn set_right(&self) {
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Error::default();
     }
 }

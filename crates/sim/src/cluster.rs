@@ -49,6 +49,10 @@ impl Shape {
     pub(crate) fn stale_after(&self) -> Duration {
         self.heartbeat_interval * 3
     }
+
+    pub(crate) fn offline_after(&self) -> Duration {
+        self.heartbeat_interval * 10
+    }
 }
 
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub(crate) struct Cluster {
     pub(crate) health: Arc<Health>,
     notifier: Arc<Notifier>,
     pub(crate) memory: Arc<MemoryStore>,
+    /// The clock of a shared store.
+    pub(crate) store_clock: HostClock,
     pub(crate) shape: Shape,
     broken: Option<Broken>,
     seed: u64,
@@ -138,6 +144,7 @@ impl Cluster {
             health: Arc::default(),
             notifier: Arc::default(),
             memory: Arc::new(MemoryStore::new()),
+            store_clock: HostClock::new(world.clock, 0, 0),
             shape,
             broken,
             seed,
@@ -191,10 +198,10 @@ impl Cluster {
         Some((session.service.clone()?, session.gate.clone()))
     }
 
-    pub(crate) fn set_clocks_right(&self) {
-        for slot in self.servers.iter().chain(&self.agents) {
-            slot.clock.set_right();
-        }
+    /// Moves the clocks of the store and of all servers.
+    pub(crate) fn jump_servers(&self, mut by_us: impl FnMut() -> i64) {
+        self.store_clock.jump(by_us());
+        self.servers.iter().for_each(|slot| slot.clock.jump(by_us()));
     }
 
     fn chance(&self, host: HostId, session: u64) -> u64 {
@@ -208,15 +215,17 @@ impl Cluster {
 
     fn server_settings(&self, number: usize) -> downbeat_server::Settings {
         let interval = self.shape.heartbeat_interval;
+        let shorter = |broken: Broken, span: Duration| if self.broken == Some(broken) { span / 3 } else { span };
+        let max_concurrent_runs = self.shape.max_concurrent_runs;
         downbeat_server::Settings {
             name: format!("s{number}"),
             heartbeat_interval: Span(interval),
-            node_stale_after: Span(self.shape.stale_after()),
-            node_offline_after: Span(interval * 10),
+            node_stale_after: Span(shorter(Broken::EarlySilence, self.shape.stale_after())),
+            node_offline_after: Span(self.shape.offline_after()),
             server_stale_after: Span(self.shape.server_stale_after),
-            lease_ttl: Span(self.shape.lease_ttl()),
+            lease_ttl: Span(shorter(Broken::ShortLeases, self.shape.lease_ttl())),
             shutdown_grace: Span(Duration::from_secs(5)),
-            max_concurrent_runs: self.shape.max_concurrent_runs,
+            max_concurrent_runs: max_concurrent_runs.filter(|_| self.broken != Some(Broken::NoRunLimit)),
             ..downbeat_server::Settings::default()
         }
     }
@@ -228,7 +237,8 @@ impl Cluster {
             (0..servers).map(|turn| address(HostId::Server((number + turn) % servers))).collect();
         settings.hostname = format!("n{number}");
         settings.groups = vec![if number.is_multiple_of(2) { "even" } else { "odd" }.to_owned()];
-        settings.slots = self.shape.slots;
+        let too_many = if self.broken == Some(Broken::TooManySlots) { 2 } else { 0 };
+        settings.slots = self.shape.slots + too_many;
         settings.grace = self.shape.grace;
         settings.drain_timeout = Duration::from_secs(10);
         settings
@@ -274,7 +284,7 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
             broken: cluster.broken,
             hints: cluster.notifier.listen(host, &gate),
             notifier: cluster.notifier.clone(),
-            is_shared: cluster.shape.is_shared,
+            clock: cluster.shape.is_shared.then(|| cluster.store_clock.clone()),
         }));
         let clock = slot.clock.clone();
         let surroundings = downbeat_server::Surroundings {
@@ -314,6 +324,7 @@ async fn keep_agent(cluster: Arc<Cluster>, number: usize) {
             incarnation: session,
             gate: gate.clone(),
             seed: cluster.seed,
+            is_deaf: cluster.broken == Some(Broken::DeafWork),
             orphans: slot.orphans.clone(),
         };
         let clock = slot.clock.clone();

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use downbeat_core::ids::ServerId;
+use downbeat_core::level;
+use downbeat_store::{DirectWrites, ServerRecord};
+use jiff::SignedDuration;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
@@ -23,6 +27,9 @@ pub(crate) struct Kinds {
     pub(crate) drains: bool,
     pub(crate) deletions: bool,
     pub(crate) strangers: bool,
+    pub(crate) pruning: bool,
+    pub(crate) rejections: bool,
+    pub(crate) older_servers: bool,
 }
 
 impl Kinds {
@@ -39,6 +46,9 @@ impl Kinds {
             drains: world.below(4) == 0,
             deletions: world.below(4) == 0,
             strangers: world.below(4) == 0,
+            pruning: world.below(4) == 0,
+            rejections: world.below(6) == 0,
+            older_servers: world.below(6) == 0,
         }
     }
 }
@@ -52,7 +62,7 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
         tokio::time::sleep(world.up_to(between)).await;
         let host = any(&world, cluster);
         let last = |seconds| world.up_to(Duration::from_secs(seconds));
-        match world.below(11) {
+        match world.below(14) {
             0 if kinds.server_crashes => cluster.crash(server(&world, cluster), last(20)),
             1 if kinds.agent_crashes => cluster.crash(agent(&world, cluster), last(25)),
             2 if kinds.restarts => cluster.stop(host),
@@ -60,10 +70,15 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
             5 if kinds.weather => change_weather(cluster),
             6 | 7 if kinds.store => trouble_store(cluster, last(15)),
             8 if kinds.clocks && world.below(2) == 0 => {
-                let by_us = i64::try_from(world.below(40_000_000)).unwrap_or(0) - 20_000_000;
+                let by_us = jump_us(&world);
                 world.truth(|truth| truth.counts.clock_jumps += 1);
-                world.log(format_args!("the clock of {host} jumps by {by_us} µs"));
-                cluster.clock(host).jump(by_us);
+                if world.below(3) == 0 {
+                    world.log(format_args!("the clock of the store jumps by {by_us} µs"));
+                    cluster.store_clock.jump(by_us);
+                } else {
+                    world.log(format_args!("the clock of {host} jumps by {by_us} µs"));
+                    cluster.clock(host).jump(by_us);
+                }
             }
             8 if kinds.drains => {
                 let number = world.index(cluster.shape.agents);
@@ -77,17 +92,28 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
                 let number = world.index(cluster.shape.agents);
                 tokio::spawn(stranger::register(cluster.clone(), number, server(&world, cluster)));
             }
+            11 if kinds.pruning => prune(cluster).await,
+            12 if kinds.rejections => reject(cluster, last(15)),
+            13 if kinds.older_servers => {
+                tokio::spawn(join_as_older_server(cluster.clone(), last(30)));
+            }
             _ => {}
         }
     }
 }
 
+/// Draws a jump: by seconds, or by hours.
+pub(crate) fn jump_us(world: &World) -> i64 {
+    let most_us = if world.below(2) == 0 { 20_000_000 } else { 3 * 3_600_000_000 };
+    i64::try_from(world.below(2 * most_us)).unwrap_or(0) - i64::try_from(most_us).unwrap_or(0)
+}
+
+/// Ends all faults, except that the clocks stay wrong: nothing may depend on them.
 pub(crate) fn heal(cluster: &Cluster) {
     cluster.world.log(format_args!("everything heals"));
     cluster.network.set_weather(NetworkFaults::default());
     cluster.network.unblock_all();
     cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
-    cluster.set_clocks_right();
 }
 
 fn server(world: &World, cluster: &Cluster) -> HostId {
@@ -165,4 +191,48 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
         tokio::time::sleep(duration).await;
         cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());
     });
+}
+
+/// Removes what is older than a minute, as a server does with runs that are older than the retention.
+async fn prune(cluster: &Cluster) {
+    let world = &cluster.world;
+    let before = world.now() - SignedDuration::from_secs(60);
+    let runs = cluster.memory.prune(before, 100).await.expect("the memory store does not fail");
+    world.log(format_args!("{runs} runs before {before} are removed"));
+    world.truth(|truth| truth.is_pruned = true);
+}
+
+/// Lets the store refuse the work of some runs for good.
+fn reject(cluster: &Arc<Cluster>, duration: Duration) {
+    cluster.world.log(format_args!("the store rejects work of some runs for {duration:?}"));
+    cluster.health.set(|troubles| troubles.rejects = true);
+    let cluster = cluster.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(duration).await;
+        cluster.health.set(|troubles| troubles.rejects = false);
+    });
+}
+
+/// Signs as a server of the release before, which owns nothing.
+async fn join_as_older_server(cluster: Arc<Cluster>, duration: Duration) {
+    let world = &cluster.world;
+    world.log(format_args!("a server of the release before is there for {duration:?}"));
+    world.truth(|truth| truth.counts.older_servers += 1);
+    let until = Instant::now() + duration;
+    let mut record = ServerRecord {
+        id: ServerId(world.draw(downbeat_core::Dice::uuid)),
+        name: "older".to_owned(),
+        http: String::new(),
+        grpc: String::new(),
+        version: "0.0.1".to_owned(),
+        started_at: world.now(),
+        seen_at: world.now(),
+        level: level::LEVEL - 1,
+    };
+    while Instant::now() < until && cluster.shape.is_shared {
+        record.seen_at = world.now();
+        cluster.memory.put_server(&record).await.expect("the memory store does not fail");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    cluster.memory.remove_server(record.id).await.expect("the memory store does not fail");
 }

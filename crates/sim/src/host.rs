@@ -25,6 +25,8 @@ pub(crate) struct Machine {
     pub(crate) incarnation: u64,
     pub(crate) gate: Gate,
     pub(crate) seed: u64,
+    /// Its processes ignore the request to stop.
+    pub(crate) is_deaf: bool,
     /// Ends the processes that crashes left on this machine. Each sweep replaces it.
     pub(crate) orphans: Arc<Mutex<CancellationToken>>,
 }
@@ -124,6 +126,10 @@ impl Backend for Work {
             let text = format!("{} says\n", call.identity).repeat(course.lines);
             call.output.write(Stream::Stdout, text.as_bytes());
         }
+        if let Some(file) = &call.values {
+            let line = format!("v={}\n", call.identity);
+            std::fs::write(file, line).expect("the agent's disk is healthy");
+        }
         if course.duration.is_zero() {
             return running.finish(course.verdict);
         }
@@ -132,6 +138,10 @@ impl Backend for Work {
             () = tokio::time::sleep(course.duration) => running.finish(course.verdict),
             () = call.cancel.cancelled() => {
                 tokio::time::sleep(course.stop_delay).await;
+                if machine.is_deaf {
+                    running.go_on_alone();
+                    return Finish::cancelled(None);
+                }
                 running.finish(Verdict::Cancelled)
             }
         }
@@ -180,6 +190,20 @@ impl<'a> Running<'a> {
             Verdict::Failed => Finish::failed(Some(1), "the seed made it fail"),
             Verdict::Cancelled => Finish::cancelled(None),
         }
+    }
+}
+
+impl Running<'_> {
+    /// Lets the process run to its end although its agent takes it for stopped.
+    fn go_on_alone(self) {
+        let (world, index, ends) = (self.machine.world.clone(), self.index, self.ends);
+        world.truth(|truth| truth.processes[index].verdict = Some(Verdict::Cancelled));
+        std::mem::forget(self);
+        tokio::spawn(async move {
+            tokio::time::sleep_until(ends).await;
+            let now = world.now();
+            world.truth(|truth| truth.processes[index].ended = Some(now));
+        });
     }
 }
 

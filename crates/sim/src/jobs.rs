@@ -1,6 +1,6 @@
 //! Owns random jobs: lists, pipelines and graphs; on all nodes, on some, placed, or mixed; with conditions, retries,
-//! timeouts, deliveries, limits, waves, exclusive nodes, items and concurrency limits. The hosts decide the outcome of
-//! an attempt, not the job.
+//! timeouts, deliveries, limits, waves, exclusive nodes, items, concurrency limits, and outputs that later tasks use. The
+//! hosts decide the outcome of an attempt, not the job.
 
 use downbeat_core::Dice;
 use serde_json::{Value, json};
@@ -43,6 +43,7 @@ fn task(name: &str, dice: &mut Dice) -> Value {
     sometimes(dice, 3, &mut task, "delivery", |dice| json!(pick(dice, &["at_least_once", "at_most_once"])));
     sometimes(dice, 3, &mut task, "on_disconnect", |dice| json!(pick(dice, &["stop", "continue"])));
     sometimes(dice, 8, &mut task, "cache", |_| json!(true));
+    sometimes(dice, 3, &mut task, "outputs", |_| json!(["v"]));
     sometimes(dice, 4, &mut task, "limits", limits);
     task
 }
@@ -95,8 +96,12 @@ fn rollout(dice: &mut Dice) -> Value {
 /// Returns a job for `agents` nodes, named from `n0`.
 pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let graph = chance(dice, 2);
-    let count = 1 + usize::try_from(dice.below(5)).expect("it is small");
+    // A large cluster has large jobs.
+    let most = if agents > 10 { 20 } else { 5 };
+    let count = 1 + usize::try_from(dice.below(most)).expect("it is small");
     let fleet = dice.below(3) > 0;
+    let is_placed =
+        |task: &Value| task.get("placement").is_some() || (!fleet && task.get("target").is_none());
     let mut tasks: Vec<Value> = Vec::new();
     for index in 0..count {
         let name = format!("t{index}");
@@ -116,8 +121,7 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
             }
             leaf
         };
-        let placed = entry.get("placement").is_some() || (!fleet && entry.get("target").is_none());
-        if placed && chance(dice, 2) {
+        if is_placed(&entry) && chance(dice, 2) {
             entry["for_each"] = for_each(dice);
             if entry.get("limits").is_some() {
                 entry["limits"]["item-{{ item }}"] = json!(1);
@@ -126,6 +130,16 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
         if graph {
             let after: Vec<String> =
                 (0..index).filter(|_| chance(dice, 2)).map(|i| format!("t{i}")).collect();
+            // A fleet task has outputs on each node, of which another task would have to choose one.
+            let sets_outputs = |task: &Value| task.get("outputs").is_some() && is_placed(task);
+            let named = |name: &&String| {
+                tasks.iter().any(|task| task["name"] == json!(name) && sets_outputs(task))
+            };
+            if let Some(before) = after.iter().find(named)
+                && entry["action"] == "echo"
+            {
+                entry["params"]["message"] = json!(format!("after {{{{ steps.{before}.outputs.v }}}}"));
+            }
             entry["depends_on"] = json!(after);
         }
         tasks.push(entry);

@@ -12,6 +12,7 @@ mod check;
 mod client;
 mod clock;
 mod cluster;
+mod detection;
 mod faults;
 mod gate;
 mod host;

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::check::{Checker, Evidence, Violation, check};
 use crate::client;
 use crate::cluster::{Cluster, Shape};
+use crate::detection;
 use crate::faults::{self, Kinds};
 use crate::truth::Counts;
 use crate::world::World;
@@ -34,6 +35,46 @@ pub enum Broken {
     FeedGap,
     /// Results on an agent's disk do not survive its crash.
     LostOutbox,
+    /// Heartbeats are recorded with a time in the future.
+    LastingHeartbeats,
+    /// The end of a run is acknowledged but not recorded.
+    LostEnd,
+    /// A result is acknowledged to the server, which acts on it, but it is not recorded.
+    LostResult,
+    /// Leases end earlier than agents are told.
+    ShortLeases,
+    /// Nodes are taken for silent too early.
+    EarlySilence,
+    /// Exclusive runs are admitted without holding their nodes.
+    NoHolds,
+    /// Servers ignore the limit of concurrent runs.
+    NoRunLimit,
+    /// Agents offer more slots than their hosts have.
+    TooManySlots,
+    /// Work goes on after its agent has stopped it.
+    DeafWork,
+    /// A call of the store panics.
+    Panic,
+}
+
+impl Broken {
+    pub const ALL: [Self; Self::Panic as usize + 1] = [
+        Self::NoFencing,
+        Self::NoEpochGuard,
+        Self::LostCommit,
+        Self::FeedGap,
+        Self::LostOutbox,
+        Self::LastingHeartbeats,
+        Self::LostEnd,
+        Self::LostResult,
+        Self::ShortLeases,
+        Self::EarlySilence,
+        Self::NoHolds,
+        Self::NoRunLimit,
+        Self::TooManySlots,
+        Self::DeafWork,
+        Self::Panic,
+    ];
 }
 
 /// The parameters of a simulation.
@@ -113,7 +154,8 @@ fn shape(world: &World, seed: u64) -> Shape {
         servers,
         is_shared: servers > 1 || world.below(2) == 0,
         server_stale_after: Duration::from_secs(5 + world.below(10)),
-        agents: 2 + world.index(3),
+        // Some clusters are large.
+        agents: if seed % 50 == 21 { 24 + world.index(17) } else { 2 + world.index(3) },
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),
         // At most half of a lease: otherwise work that must not overlap cannot be stopped in time.
@@ -153,6 +195,9 @@ async fn simulate(setup: Setup) -> Outcome {
     faults::heal(&cluster);
     let healed = Instant::now();
     let mut violations = Vec::new();
+    if kinds.clocks {
+        violations.extend(detection::check(&cluster).await);
+    }
     loop {
         let open = cluster.memory.open_runs().await.expect("the memory store does not fail");
         if open.is_empty() && clients.iter().all(|client| client.is_finished()) {

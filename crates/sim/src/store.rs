@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
@@ -15,13 +16,17 @@ use downbeat_core::work::Parent;
 use downbeat_store::{
     Committed, DirectWrites, Error, EventFilter, Events, Executions, Hint, MemoryStore, Runs, Store, Wrapper,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::broadcast;
 
+use crate::clock::HostClock;
 use crate::gate::Gate;
 use crate::seed::Broken;
 use crate::truth::Renewal;
 use crate::world::{HostId, World};
+
+/// How far in the future the heartbeats of [`Broken::LastingHeartbeats`] are.
+const LASTING: SignedDuration = SignedDuration::from_hours(1);
 
 /// The store's current faults, for all servers.
 #[derive(Debug, Default)]
@@ -38,6 +43,8 @@ pub(crate) struct StoreFaults {
     /// The shares of writes that fail without an effect, and after it.
     pub(crate) fail_before_permille: u64,
     pub(crate) fail_after_permille: u64,
+    /// The store never accepts work that some of the runs add, as if it were too large.
+    pub(crate) rejects: bool,
     /// Servers that cannot reach the store.
     pub(crate) away_from: Vec<HostId>,
 }
@@ -74,8 +81,8 @@ impl Notifier {
 pub(crate) struct ServerStore {
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) hints: broadcast::Sender<Hint>,
-    /// True if several servers may share the store, which then has its own clock.
-    pub(crate) is_shared: bool,
+    /// The store's clock, if several servers may share it.
+    pub(crate) clock: Option<HostClock>,
     pub(crate) inner: Arc<MemoryStore>,
     pub(crate) world: Arc<World>,
     pub(crate) health: Arc<Health>,
@@ -110,11 +117,21 @@ impl ServerStore {
     }
 
     async fn apply(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        if self.health.get().rejects && changes.iter().any(is_too_large) {
+            self.world.truth(|truth| truth.counts.rejected += 1);
+            self.world.log(format_args!("{}: the store rejects {} changes", self.host, changes.len()));
+            return Err(Error::Corrupt("a row is too large".to_owned()));
+        }
         let rewritten = match self.broken {
             Some(Broken::NoFencing) => Some(self.without_fencing(changes).await?),
             Some(Broken::NoEpochGuard) => Some(self.without_epochs(changes).await?),
+            Some(Broken::NoHolds) => Some(without_holds(changes)),
             Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
-            Some(Broken::LostCommit | Broken::FeedGap | Broken::LostOutbox) | None => None,
+            Some(Broken::LostEnd) if changes.iter().any(ends_a_run) => return self.pretend(changes).await,
+            Some(Broken::LostResult) if changes.iter().any(is_result) && self.world.happens(200) => {
+                return self.pretend(changes).await;
+            }
+            _ => None,
         };
         let changes = rewritten.as_deref().unwrap_or(changes);
         let committed = self.inner.commit(server, changes).await?;
@@ -123,9 +140,15 @@ impl ServerStore {
             let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
             self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
+        let events = changes.iter().zip(&committed.seqs).filter_map(|(change, seq)| {
+            Some((Event { seq: (*seq)?, server, change: change.clone() }, now))
+        });
+        // A store may apply the changes of a batch in another order.
+        let mut events: Vec<(Event, Timestamp)> = events.collect();
+        events.sort_by_key(|(event, _)| event.seq);
         self.world.truth(|truth| {
             truth.counts.commits += 1;
-            truth.commits.extend(committed.seqs.iter().flatten().map(|_| now));
+            truth.commits.extend(events);
         });
         self.announce(&Hint::Events);
         Ok(committed)
@@ -203,6 +226,32 @@ impl ServerStore {
     }
 }
 
+/// Admits exclusive runs as if they were not.
+fn without_holds(changes: &[Change]) -> Vec<Change> {
+    let mut rewritten = changes.to_vec();
+    for change in &mut rewritten {
+        if let Change::RunAdmitted { nodes, .. } = change {
+            nodes.clear();
+        }
+    }
+    rewritten
+}
+
+fn ends_a_run(change: &Change) -> bool {
+    matches!(change, Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()))
+}
+
+/// Returns true for new work of every fourth run. The end of such a run is not too large.
+fn is_too_large(change: &Change) -> bool {
+    let Change::ExecutionsAdded { run, executions, .. } = change else { return false };
+    let chosen = run.to_string().bytes().map(u32::from).sum::<u32>() % 4 == 0;
+    chosen && executions.iter().any(|each| each.state.status().is_open())
+}
+
+fn is_result(change: &Change) -> bool {
+    matches!(change, Change::ExecutionFinished { .. })
+}
+
 /// Formats a change in one line, without values that never differ.
 fn shown(change: &Change) -> String {
     let subject = match change.subject() {
@@ -277,7 +326,7 @@ impl Wrapper for ServerStore {
     }
 
     fn is_shared(&self) -> bool {
-        self.is_shared
+        self.clock.is_some()
     }
 
     fn hints(&self) -> broadcast::Receiver<Hint> {
@@ -286,7 +335,7 @@ impl Wrapper for ServerStore {
 
     async fn now(&self) -> Result<Option<Timestamp>, Error> {
         self.send_request().await?;
-        let now = self.is_shared.then(|| self.world.now());
+        let now = self.clock.as_ref().map(HostClock::now);
         self.travel().await?;
         Ok(now)
     }
@@ -300,8 +349,9 @@ impl Wrapper for ServerStore {
         result
     }
 
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>, Error> {
-        let mut events = self.read(self.inner.events(filter, limit)).await?;
+    async fn events(&self, filter: &EventFilter, portion: Portion) -> Result<Vec<Event>, Error> {
+        assert!(self.broken != Some(Broken::Panic), "this simulation is broken on purpose");
+        let mut events = self.read(self.inner.events(filter, portion)).await?;
         if self.broken == Some(Broken::FeedGap) {
             events.retain(|event| event.seq % 17 != 0);
         }
@@ -309,11 +359,14 @@ impl Wrapper for ServerStore {
     }
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let sent = self.world.now();
+        let at = if self.broken == Some(Broken::LastingHeartbeats) { at + LASTING } else { at };
         let effect = async {
             let current = self.inner.touch_nodes(seen, at).await?;
             let now = self.world.now();
             for ((node, _), _) in seen.iter().zip(&current).filter(|(_, current)| **current) {
-                self.world.truth(|truth| truth.renewals.push(Renewal { node: *node, at, applied: now }));
+                self.world
+                    .truth(|truth| truth.renewals.push(Renewal { node: *node, at: sent, applied: now }));
             }
             Ok(current)
         };

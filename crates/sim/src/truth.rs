@@ -1,7 +1,7 @@
 //! Owns the truth, independent of servers and agents: which processes ran where and when, and what was promised.
 
 use downbeat_backends::Identity;
-use downbeat_core::Timestamp;
+use downbeat_core::{Event, Timestamp};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_proto::message::LeaseRef;
@@ -18,8 +18,10 @@ pub(crate) struct Truth {
     pub(crate) kept: Vec<LeaseRef>,
     /// Runs that were confirmed to a client.
     pub(crate) accepted: Vec<RunId>,
-    /// The true time of each commit, by sequence number, from 1.
-    pub(crate) commits: Vec<Timestamp>,
+    /// Every event as it was committed, whatever the store keeps of it, with the true time of its commit.
+    pub(crate) commits: Vec<(Event, Timestamp)>,
+    /// True once a server removed old runs and events.
+    pub(crate) is_pruned: bool,
     pub(crate) counts: Counts,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct Recorded {
     pub(crate) at: Timestamp,
 }
 
-/// A recorded heartbeat: all leases of the node last until one lease term after `at`.
+/// A recorded heartbeat, in true time: all leases of the node last until one lease term after `at`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renewal {
     pub(crate) node: NodeId,
@@ -72,6 +74,12 @@ pub struct Counts {
     pub lost: u64,
     pub takeovers: u64,
     pub deletions: u64,
+    /// Runs that were retried, removed by pruning, or failed because the store would never accept their next step.
+    pub retries: u64,
+    pub pruned: u64,
+    pub rejected: u64,
+    /// Times at which a server of an earlier release was in the cluster.
+    pub older_servers: u64,
     /// Registrations by strangers: refused, and accepted because the node was silent.
     pub strangers_refused: u64,
     pub strangers_taken: u64,

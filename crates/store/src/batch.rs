@@ -76,9 +76,9 @@ impl<'a> Needs<'a> {
                     needs.nodes.insert(*node);
                     needs.held.insert(*node);
                 }
-                Change::RunCreated { run, max_pending } => {
+                Change::RunCreated { run, max_pending, max_open } => {
                     needs.clusters = true;
-                    needs.counts |= max_pending.is_some();
+                    needs.counts |= max_pending.is_some() || max_open.is_some();
                     needs.runs.insert(&run.id);
                     if let Some(key) = &run.idempotency_key {
                         needs.keys.insert((run.cluster, key));

@@ -5,23 +5,17 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId, SessionId};
-use downbeat_core::limits;
 use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
+use downbeat_core::{Portion, limits};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::port::{Error, OutputChunk, Result, ServerRecord, Store};
 
-/// Rows per part of a snapshot: few enough for a few megabytes at most. Definitions are the large ones.
-pub(crate) const NODES_PER_PART: usize = 200;
-pub(crate) const TOMBSTONES_PER_PART: usize = 1_000;
-pub(crate) const RUNS_PER_PART: usize = 50;
-pub(crate) const HOLDS_PER_PART: usize = 1_000;
-pub(crate) const EXECUTIONS_PER_PART: usize = 1_000;
-pub(crate) const CHUNKS_PER_PART: usize = 64;
-pub(crate) const EVENTS_PER_PART: usize = 200;
+/// One part of a snapshot.
+pub(crate) const PART: Portion = Portion::new(1_000, limits::REPLICA_PART_BYTES);
 
 /// A part of a snapshot. Parts come in the order of the variants, `End` once and last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

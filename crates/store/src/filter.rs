@@ -1,8 +1,6 @@
-//! Owns the SQL text that both dialects share: counts and filtered lists, with `$n` placeholders and their arguments, and
-//! the writes that follow from the columns of a row.
+//! Owns the SQL text that both dialects share: counts, conditions, and the writes that follow from the columns of a row.
 
-use crate::port::{ExecutionFilter, RunFilter};
-use crate::rows::{Code, Text, Value, condition, small};
+use crate::rows::{Text, Value, condition};
 
 /// Open rows are counted by their index; ended rows were counted when they ended.
 pub(crate) const OPEN_EXECUTIONS: &str = concat!(
@@ -57,55 +55,6 @@ pub(crate) fn arg(value: impl Value + 'static) -> Arg {
 
 pub(crate) fn text(text: &str) -> Arg {
     arg(Text::from(text.to_owned()))
-}
-
-/// Conditions that must all hold, and their arguments.
-#[derive(Default)]
-pub(crate) struct Where {
-    pub(crate) clauses: Vec<String>,
-    pub(crate) args: Vec<Arg>,
-}
-
-impl Where {
-    pub(crate) fn runs(filter: &RunFilter) -> Self {
-        let mut condition = Self::default();
-        if let Some(cluster) = filter.cluster {
-            condition.equal("r.cluster", arg(cluster.0));
-        }
-        condition.one_of("r.state", &filter.states);
-        if let Some(job) = &filter.job {
-            condition.equal("r.job", text(job));
-        }
-        condition
-    }
-
-    pub(crate) fn executions(filter: &ExecutionFilter) -> Self {
-        let mut condition = Self::default();
-        if let Some(run) = &filter.run {
-            condition.equal("run", text(run.as_str()));
-        }
-        if let Some(node) = filter.node {
-            // The expression that `executions_by_node` indexes. A pinned execution can only be leased by its node.
-            condition.equal("coalesce(pinned, lease_node)", arg(node.0));
-        }
-        if let Some(step) = filter.step {
-            condition.equal("step", arg(small(step)));
-        }
-        condition.one_of("status", &filter.statuses);
-        condition
-    }
-
-    fn equal(&mut self, what: &str, arg: Arg) {
-        self.args.push(arg);
-        self.clauses.push(format!("{what} = ${}", self.args.len()));
-    }
-
-    fn one_of<C: Code>(&mut self, what: &str, codes: &[C]) {
-        if !codes.is_empty() {
-            let codes: Vec<String> = codes.iter().map(|code| code.code().to_string()).collect();
-            self.clauses.push(format!("{what} IN ({})", codes.join(", ")));
-        }
-    }
 }
 
 /// Executions that have a lease. The upper bound allows the index of open executions.

@@ -8,6 +8,7 @@ mod batch;
 pub mod conformance;
 mod copy;
 mod filter;
+mod list;
 mod memory;
 mod migrate;
 mod open;
@@ -22,8 +23,8 @@ pub use memory::MemoryStore;
 pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
-    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, RunFilter, Runs, ServerRecord, Servers, Source,
-    Store, Tally, Totals, Wrapped, Wrapper,
+    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, RunFilter, RunKey, Runs, ServerRecord,
+    Servers, Source, Store, Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

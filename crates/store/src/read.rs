@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::Event;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
@@ -18,11 +19,12 @@ use uuid::Uuid;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
 use crate::filter::{
-    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, Where, arg, text,
+    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text,
 };
+use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
-    OutputChunk, Page, Result, RunFilter, Runs, ServerRecord, Servers, Source, Tally, Totals,
+    OutputChunk, Page, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{Code, Record, condition, count, int};
 
@@ -50,36 +52,35 @@ pub(crate) trait Database: Send + Sync {
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()>;
 }
 
-async fn one<T: Record>(database: &impl Database, rest: &str, args: Vec<Arg>) -> Result<Option<T>> {
+pub(crate) async fn one<T: Record>(
+    database: &impl Database,
+    rest: &str,
+    args: Vec<Arg>,
+) -> Result<Option<T>> {
     Ok(database.fetch(rest, args).await?.pop())
 }
 
-async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
+pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
 }
 
-/// Reads one page of a list, and the number of all rows.
-async fn list<T: Record>(
-    database: &impl Database,
-    (table, order): (&str, &str),
-    condition: impl Fn() -> Where,
-    page: Page,
-) -> Result<Listed<T>> {
-    let Where { clauses, args } = condition();
-    let wanted = if clauses.is_empty() { String::new() } else { format!(" WHERE {}", clauses.join(" AND ")) };
-    let total = number(database, &format!("SELECT count(*) FROM {table}{wanted}"), args).await?;
-    let (limit, offset) = (page.limit, int(page.offset));
-    let rest = format!("{wanted} ORDER BY {order} LIMIT {limit} OFFSET {offset}");
-    Ok(Listed { rows: database.fetch(&rest, condition().args).await?, total })
+fn limit(most: usize) -> i64 {
+    i64::try_from(most).unwrap_or(i64::MAX)
 }
 
 #[async_trait]
 impl<D: Database> Events for D {
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>> {
-        let mut args = vec![arg(int(filter.since)), arg(i64::from(limit))];
+    async fn events(&self, filter: &EventFilter, portion: Portion) -> Result<Vec<Event>> {
+        let mut args = vec![arg(int(filter.since)), arg(limit(portion.rows)), arg(limit(portion.bytes))];
         args.extend(filter.run.as_ref().map(|run| text(run.as_str())));
-        let of_run = if filter.run.is_some() { "run = $3 AND " } else { "" };
-        self.fetch(&format!(" WHERE {of_run}seq > $1 ORDER BY seq LIMIT $2"), args).await
+        let of_run = if filter.run.is_some() { "run = $4 AND " } else { "" };
+        // The sizes are read first: neither database reads the data for them.
+        let rest = format!(
+            " WHERE {of_run}seq > $1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, \
+             sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE {of_run}seq > $1 \
+             ORDER BY seq LIMIT $2) AS sized WHERE upto <= $3 OR upto = own) ORDER BY seq LIMIT $2"
+        );
+        self.fetch(&rest, args).await
     }
 
     async fn last_seq(&self) -> Result<u64> {
@@ -123,8 +124,8 @@ impl<D: Database> Runs for D {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
     }
 
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
-        list(self, ("runs r", "r.created_at DESC, r.id DESC"), || Where::runs(filter), page).await
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+        list(self, filter, page).await
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -148,8 +149,12 @@ impl<D: Database> Executions for D {
         self.fetch_executions(ids).await
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>> {
-        list(self, ("executions", "id"), || Where::executions(filter), page).await
+    async fn executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
+        list(self, filter, page).await
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {

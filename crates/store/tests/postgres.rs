@@ -11,11 +11,12 @@ use downbeat_core::ids::ClusterId;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
+use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
-    SERVER, added, admitted, apply, at, created, execution, execution_id, finished, lease, moved, pending,
-    run, run_id, server,
+    ALL_EVENTS, SERVER, added, admitted, apply, at, created, execution, execution_id, finished, lease, moved,
+    pending, run, run_id, server,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Store};
@@ -103,7 +104,7 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
     database.wait_until(waiting).await;
     assert!(!fast.is_finished());
     let seqs = async || {
-        let events = store.events(&EventFilter::default(), 100).await.unwrap();
+        let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
         events.into_iter().map(|event| event.seq).collect::<Vec<_>>()
     };
     assert_eq!((seqs().await, store.last_seq().await.unwrap()), (vec![1], 1));
@@ -132,7 +133,7 @@ async fn two_servers_that_create_one_run_at_once_make_it_once() {
         assert_eq!(outcomes, [Ok(()), Err(Refusal::RunExists(run_id(number)))]);
     }
     assert_eq!(store.last_seq().await.unwrap(), 40);
-    let events = other.events(&EventFilter::default(), 100).await.unwrap();
+    let events = other.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=40).collect::<Vec<_>>());
     other.close().await;
     store.close().await;
@@ -168,7 +169,7 @@ async fn a_broken_connection_is_replaced_and_nothing_is_lost_or_doubled() {
         }
     }
     let reopened = downbeat_store::open(&database.url).await.unwrap();
-    let events = reopened.events(&EventFilter::default(), 100).await.unwrap();
+    let events = reopened.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
     reopened.close().await;
     store.close().await;
@@ -291,7 +292,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
 async fn two_servers_together_fill_a_queue_exactly() {
     let Fresh { store, database } = fresh().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25) };
+    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25), max_open: None };
     let submit = |store: Arc<dyn Store>, numbers: std::ops::Range<u32>| async move {
         let mut taken = 0;
         for number in numbers {
@@ -326,12 +327,13 @@ async fn a_reader_does_not_prevent_taking_nodes() {
 }
 
 #[tokio::test]
-async fn clusters_have_limits_and_results_of_their_own() {
+async fn clusters_have_limits_results_and_room_of_their_own() {
     let Fresh { store, database } = fresh().await;
     let other = ClusterId(uuid::Uuid::from_u128(7));
     database
         .run(&format!("INSERT INTO clusters (id, name, created_at) VALUES ('{}', 'other', 0)", other.0))
         .await;
+    clusters_have_their_own_room(Arc::clone(&store), other).await;
     clusters_count_apart(Arc::clone(&store), other).await;
     clusters_have_their_own(Arc::clone(&store), other).await;
     Fresh { store, database }.done().await;

@@ -118,8 +118,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (1..=NODES, 1..=4_u32, second.clone()).prop_map(|(node, by, at)| deleted(node, session(by), at)),
         3 => (1..=RUNS, prop::option::of(select(vec!["k1", "k2"])), second.clone()).prop_map(|(number, key, second)| {
             let key = key.map(str::to_owned);
-            let max_pending = (second % 3 == 0).then_some(2);
-            Change::RunCreated { run: made_as(RunMade { idempotency_key: key, created_at: at(second), ..made(number) }), max_pending }
+            let (max_pending, max_open) = ((second % 3 == 0).then_some(2), (second % 3 == 1).then_some(3));
+            let run = made_as(RunMade { idempotency_key: key, created_at: at(second), ..made(number) });
+            Change::RunCreated { run, max_pending, max_open }
         }),
         1 => (of(), any::<bool>(), words(), second.clone()).prop_map(|(run, paused, by, second)| {
             Change::RunPauseSet { run, paused, by, at: at(second) }
@@ -272,6 +273,9 @@ fn random_batches_reach_every_kind_and_every_refusal() {
                         Err(Refusal::KeyInUse(_)) => refused.borrow_mut().insert("key in use".to_owned()),
                         Err(Refusal::QueueFull { .. }) => {
                             refused.borrow_mut().insert("queue full".to_owned())
+                        }
+                        Err(Refusal::TooManyOpen { .. }) => {
+                            refused.borrow_mut().insert("too many".to_owned())
                         }
                         Err(Refusal::NoRoom { .. }) => refused.borrow_mut().insert("no room".to_owned()),
                         Err(Refusal::NodeHeld(_)) => refused.borrow_mut().insert("node held".to_owned()),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ClusterId;
+use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
@@ -85,12 +86,13 @@ async fn a_copy_is_there_after_reopening_and_no_server_may_write_to_it() {
 }
 
 #[tokio::test]
-async fn clusters_have_limits_and_results_of_their_own() {
+async fn clusters_have_limits_results_and_room_of_their_own() {
     let Fresh { store, dir } = fresh().await;
     let other = ClusterId(uuid::Uuid::from_u128(7));
     let file = rusqlite::Connection::open(dir.path().join("data/deeper/downbeat.db")).unwrap();
     let insert = "INSERT INTO clusters (id, name, created_at) VALUES (?1, 'other', 0)";
     file.execute(insert, [other.0]).unwrap();
+    clusters_have_their_own_room(Arc::clone(&store), other).await;
     clusters_count_apart(Arc::clone(&store), other).await;
     clusters_have_their_own(Arc::clone(&store), other).await;
     Fresh { store, dir }.done().await;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use downbeat_store::conformance::fill;
-use downbeat_store::conformance::make::{SERVER, apply, created, run_id};
+use downbeat_store::conformance::make::{ALL_EVENTS, SERVER, apply, created, run_id};
 use downbeat_store::{Error, EventFilter, Store};
 
 async fn open(path: &Path) -> Result<Arc<dyn Store>, Error> {
@@ -144,7 +144,7 @@ async fn a_damaged_database_is_said_to_be_damaged() {
     let error = match open(&path).await {
         Err(error) => error,
         Ok(store) => {
-            let error = store.events(&EventFilter::default(), 10).await.unwrap_err();
+            let error = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap_err();
             assert!(matches!(store.health().await, Err(Error::Damaged(_))), "it is remembered");
             error
         }

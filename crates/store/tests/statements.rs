@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use downbeat_core::execution::Status;
+use downbeat_core::run::RunState;
 use downbeat_store::conformance::make::{SERVER, created};
-use downbeat_store::{SqliteStore, Store};
+use downbeat_store::{ExecutionFilter, Page, Position, RunFilter, SqliteStore, Store};
 use downbeat_testbed::Database;
 use futures_util::{StreamExt as _, stream};
 use proxy::{Cut, Proxy};
@@ -38,16 +40,9 @@ fn record(dialect: &str, schema: u32) -> PathBuf {
     here("tests/golden/statements").join(dialect).join(format!("{schema:04}.sql"))
 }
 
-/// Returns a statement in the form of the records: on one line, without the limits of lists, which are part of their
-/// text.
+/// Returns a statement in the form of the records: on one line.
 fn normal(sql: &str) -> String {
-    let mut words: Vec<&str> = sql.split_whitespace().collect();
-    for index in 0..words.len().saturating_sub(3) {
-        if words[index] == "LIMIT" && words[index + 2] == "OFFSET" {
-            (words[index + 1], words[index + 3]) = ("1", "0");
-        }
-    }
-    words.join(" ")
+    sql.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Keeps only statements that read or write: the others do not depend on the schema.
@@ -140,6 +135,37 @@ async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     last.store.commit(SERVER, &[created(1)]).await.unwrap();
     last.done().await;
     check_record("postgres", &proxy.statements());
+}
+
+/// Connections cache their prepared statements, and forget none.
+#[tokio::test]
+async fn however_many_pages_are_read_the_statements_are_few() {
+    const PAGES: u64 = 2_000;
+    let database = Database::create().await;
+    let proxy = Proxy::to(database.port()).await;
+    let store = downbeat_store::open(&database.url_at(proxy.port)).await.unwrap();
+    let before = proxy.statements();
+    let states =
+        |number: u64| RunState::ALL.into_iter().filter(move |state| number >> *state as u64 & 1 == 1);
+    for number in 0..PAGES {
+        let filter = RunFilter {
+            states: states(number).collect(),
+            job: (number % 2 == 1).then(|| format!("job-{number}")),
+            text: (number % 3 == 1).then(|| format!("text-{number}")),
+            ..RunFilter::default()
+        };
+        let limit = 1 + u32::try_from(number).unwrap() % 1_000;
+        let page = Page { limit, start: Position { after: None, skip: number } };
+        store.runs(&filter, &page).await.unwrap();
+        let statuses = Status::ALL.into_iter().filter(|status| number >> *status as u64 & 1 == 1);
+        let filter = ExecutionFilter { statuses: statuses.collect(), ..ExecutionFilter::default() };
+        let page = Page { limit, start: Position { after: None, skip: number } };
+        store.executions(&filter, &page).await.unwrap();
+    }
+    let added = proxy.statements().difference(&before).count();
+    store.close().await;
+    database.drop().await;
+    assert!((4..=24).contains(&added), "{added} statements for {PAGES} pages");
 }
 
 static HEARD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

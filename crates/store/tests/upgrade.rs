@@ -10,7 +10,7 @@ use downbeat_core::node::Former;
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::work::Parent;
 use downbeat_store::conformance::make::{
-    added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse,
+    ALL_EVENTS, added, admitted, apply, at, created, execution, execution_id, lease, node, pending, refuse,
     registration_of, run_id, server, session,
 };
 use downbeat_store::conformance::{
@@ -174,7 +174,8 @@ async fn old_and_new_servers_commit_side_by_side_and_leave_no_gap() {
     let first = before.last_seq + 1;
     assert_eq!(given, (first..first + 2 * u64::from(EACH)).collect::<Vec<_>>());
     let filter = EventFilter { since: before.last_seq, run: None };
-    let (seen_by_old, seen_by_new) = tokio::join!(old.events(&filter, 1_000), new.events(&filter, 1_000));
+    let (seen_by_old, seen_by_new) =
+        tokio::join!(old.events(&filter, ALL_EVENTS), new.events(&filter, ALL_EVENTS));
     assert_eq!(seen_by_old.as_ref().unwrap(), seen_by_new.as_ref().unwrap());
     assert_eq!(seqs(&seen_by_old.unwrap()), given);
     assert!(
@@ -209,7 +210,7 @@ async fn an_event_of_the_next_program_stops_nothing() {
     let newer_event = NEWER_EVENT.replace("max(CAST(server AS text))", "max(CAST(server AS text))::uuid");
     database.run(&format!("{newer_event}; {newer_fields}")).await;
     store.commit(server(1), &[created(2)]).await.unwrap();
-    check_newer_events(&store.events(&EventFilter::default(), 10).await.unwrap());
+    check_newer_events(&store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap());
     Fresh { store, database: Some(database), dir }.done().await;
 
     let Fresh { store, database, dir } = fresh_sqlite().await;
@@ -219,7 +220,7 @@ async fn an_event_of_the_next_program_stops_nothing() {
     let numbered = "UPDATE feed SET last_seq = last_seq + 1";
     connection.execute_batch(&format!("{newer_event}; {newer_fields}; {numbered}")).unwrap();
     store.commit(server(1), &[created(2)]).await.unwrap();
-    check_newer_events(&store.events(&EventFilter::default(), 10).await.unwrap());
+    check_newer_events(&store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap());
     Fresh { store, database, dir }.done().await;
 }
 

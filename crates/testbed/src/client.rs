@@ -84,11 +84,13 @@ impl Client {
     pub async fn list(&self, server: usize, path: &str) -> Option<Vec<Value>> {
         let mut all: Vec<Value> = Vec::new();
         let separator = if path.contains('?') { '&' } else { '?' };
+        let mut start = String::new();
         loop {
-            let page = self.get(server, &format!("{path}{separator}limit=1000&offset={}", all.len())).await?;
+            let page = self.get(server, &format!("{path}{separator}limit=1000{start}")).await?;
             all.extend(page["data"].as_array()?.clone());
-            if page["pagination"]["has_more"] != true {
-                return Some(all);
+            match page["pagination"]["next"].as_str() {
+                Some(next) => start = format!("&cursor={next}"),
+                None => return Some(all),
             }
         }
     }

@@ -3,7 +3,8 @@
 use clap::Args;
 use downbeat_api::request::Request;
 use downbeat_api::{Event, EventList, request};
-use downbeat_client::Client;
+use downbeat_client::{Client, Start};
+use downbeat_core::limits;
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
@@ -40,7 +41,8 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines> {
     let nodes = client.all_pages(request::nodes()).await?;
     let mut names: Vec<_> = nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
     // An older server does not list deleted nodes.
-    if let Ok(deleted) = client.page(request::deleted_nodes(), 0).await {
+    let deleted = client.page(request::deleted_nodes(), limits::PAGE_MOST, &Start::default()).await;
+    if let Ok(deleted) = deleted {
         names.splice(0..0, deleted.data.into_iter().map(|node| (node.id, node.hostname)));
     }
     Ok(EventLines::new(names))

@@ -5,8 +5,9 @@
 
 use clap::{ArgAction, Args, Command, FromArgMatches};
 use downbeat_api::{NodeSummary, request};
-use downbeat_client::Client;
+use downbeat_client::{Client, Start};
 use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema, coerce};
+use downbeat_core::limits;
 use downbeat_core::nearest::nearest;
 use serde_json::{Value, json};
 
@@ -47,14 +48,14 @@ impl Inline {
 /// Returns the first node that offers a backend.
 async fn offering(client: &Client, backend: &str) -> Result<Option<NodeSummary>> {
     let nodes = request::cluster_nodes(client.cluster().unwrap_or("default"));
-    let mut seen = 0;
+    let mut start = Start::default();
     loop {
-        let page = client.page(nodes.clone(), seen).await?;
-        seen += page.data.len();
-        let is_last = !page.pagination.has_more || page.data.is_empty();
+        let page = client.page(nodes.clone(), limits::PAGE_MOST, &start).await?;
+        let next = start.next(&page);
         let found = page.data.into_iter().find(|node| node.backends.iter().any(|name| name == backend));
-        if found.is_some() || is_last {
-            return Ok(found);
+        match next {
+            Some(next) if found.is_none() => start = next,
+            _ => return Ok(found),
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::exit::Result;
 use crate::out::Out;
-use crate::render::node_table;
+use crate::render::{node_table, shown_of};
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
@@ -34,8 +34,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let nodes = client.ask(request).await?;
     out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
     if nodes.pagination.has_more {
-        let (shown, all) = (nodes.data.len(), nodes.pagination.total);
-        out.note(&format!("{shown} of {all} nodes shown; --offset and --limit show others"));
+        let shown = shown_of(nodes.data.len(), nodes.pagination.total);
+        out.note(&format!("{shown} nodes shown; --offset and --limit show others"));
     }
     Ok(())
 }

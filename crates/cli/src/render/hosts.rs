@@ -21,6 +21,11 @@ pub(crate) fn plural<N: Copy + Display + PartialEq + From<u8>>(count: N, noun: &
     if count == N::from(1) { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
+/// `20 of 5000`; only `20` if the total is unknown.
+pub(crate) fn shown_of(shown: usize, total: Option<u64>) -> String {
+    total.map_or_else(|| shown.to_string(), |total| format!("{shown} of {total}"))
+}
+
 /// `2 failed, 1 skipped`; zeros are left out.
 pub(crate) fn counts(parts: &[(u64, &str)]) -> String {
     let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));

@@ -19,7 +19,7 @@ mod work;
 
 pub(crate) use absent::absences;
 pub(crate) use event::EventLines;
-pub(crate) use hosts::{Rows, counts, plural};
+pub(crate) use hosts::{Rows, counts, plural, shown_of};
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
 pub(crate) use run::{run_line, run_page, run_table, started_line};

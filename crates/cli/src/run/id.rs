@@ -1,7 +1,7 @@
 //! Resolves the RUN argument: an id, a unique start of an id, or `last`.
 
 use downbeat_api::{List, RunSummary, request};
-use downbeat_client::Client;
+use downbeat_client::{Client, Start};
 use downbeat_core::ids::RunId;
 use downbeat_core::limits;
 use downbeat_core::nearest::nearest_within;
@@ -10,7 +10,7 @@ use super::Which;
 use crate::exit::{Failure, Result};
 
 /// How many pages of runs are searched for an id.
-const MOST_PAGES: u64 = 10;
+const MOST_PAGES: u32 = 10;
 /// A whole UUID; scheduled runs have a colon in their id.
 const WHOLE_ID_CHARS: usize = 36;
 /// How many matching runs an error lists.
@@ -26,27 +26,30 @@ impl Which {
             return Ok(text.into());
         }
         if text == "last" {
-            let runs = page(client, 1, 0).await?;
+            let runs = page(client, 1, &Start::default()).await?;
             let run = runs.data.into_iter().next();
             return run.map(|run| run.id).ok_or_else(|| Failure::not_found("there is no run yet"));
         }
         let mut found = Vec::new();
         let mut similar = None;
-        for number in 0..MOST_PAGES {
-            let runs = page(client, limits::PAGE_MOST, number * u64::from(limits::PAGE_MOST)).await?;
+        let mut start = Start::default();
+        for _ in 0..MOST_PAGES {
+            let runs = page(client, limits::PAGE_MOST, &start).await?;
+            let next = start.next(&runs);
             similar = similar.or_else(|| find_similar(text, runs.data.iter().map(|run| run.id.as_str())));
             found.extend(runs.data.into_iter().map(|run| run.id).filter(|id| id.as_str().starts_with(text)));
-            if !runs.pagination.has_more {
-                break;
+            match next {
+                Some(next) => start = next,
+                None => break,
             }
         }
         only(text, found, similar.as_deref())
     }
 }
 
-async fn page(client: &Client, limit: u32, offset: u64) -> Result<List<RunSummary>> {
-    let runs = request::runs().with("limit", limit).with("offset", offset);
-    Ok(client.ask(runs.with_any("cluster", client.cluster())).await?)
+async fn page(client: &Client, limit: u32, start: &Start) -> Result<List<RunSummary>> {
+    let runs = request::runs().with_any("cluster", client.cluster());
+    Ok(client.page(runs, limit, start).await?)
 }
 
 /// Returns the id whose start differs by one typing error, if only one does: ids of runs are similar.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::exit::Result;
 use crate::out::Out;
-use crate::render::run_table;
+use crate::render::{run_table, shown_of};
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
@@ -35,8 +35,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let runs = client.ask(request).await?;
     out.result(&runs, || run_table(&runs.data, Timestamp::now(), out.width()))?;
     if runs.pagination.has_more && out.is_terminal() {
-        let (shown, all) = (runs.data.len(), runs.pagination.total);
-        out.note(&format!("{shown} of {all} runs shown; --limit and --offset show others"));
+        let shown = shown_of(runs.data.len(), runs.pagination.total);
+        out.note(&format!("{shown} runs shown; --limit and --offset show others"));
     }
     Ok(())
 }

@@ -45,7 +45,13 @@ pub(crate) enum Verb {
     /// Continue a paused run
     Resume(Which),
     /// Stop a run and all of its running tasks
-    Cancel(Which),
+    Cancel {
+        #[command(flatten)]
+        run: Which,
+        /// End the run without waiting for its agents; its tasks may still run until the agents stop them
+        #[arg(long)]
+        force: bool,
+    },
     /// Start a new run of what did not succeed in an ended run; successful results are reused
     Retry(retry::RetryArgs),
     /// A verb that does not exist, with its arguments
@@ -70,7 +76,7 @@ pub(crate) async fn exec(verb: Verb, client: &Client, out: Out) -> Result {
         Verb::Events(args) => events::run(args, client, out).await,
         Verb::Pause(run) => one::pause(&run, client, out).await,
         Verb::Resume(run) => one::resume(&run, client, out).await,
-        Verb::Cancel(run) => one::cancel(&run, client, out).await,
+        Verb::Cancel { run, force } => one::cancel(&run, force, client, out).await,
         Verb::Retry(args) => retry::run(args, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("run"), &words)),
     }

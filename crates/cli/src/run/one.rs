@@ -33,8 +33,9 @@ pub(super) async fn resume(which: &Which, client: &Client, out: Out) -> Result {
     out.result(&run, || format!("run {id} continues"))
 }
 
-pub(super) async fn cancel(which: &Which, client: &Client, out: Out) -> Result {
+pub(super) async fn cancel(which: &Which, force: bool, client: &Client, out: Out) -> Result {
     let id = which.resolve(client).await?;
-    let run: RunSummary = client.send(request::cancel(&id).reading(), Body::Empty, None).await?;
+    let request = request::cancel(&id).with_any("force", force.then_some(1));
+    let run: RunSummary = client.send(request.reading(), Body::Empty, None).await?;
     out.result(&run, || format!("run {id} is being cancelled; `downbeat run watch {id}` shows how it ends"))
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::guard::GUARD;
 use super::ready::{Ready, announce};
-use super::start::agent_ended;
+use super::start::{agent_ended, server_ended};
 use super::stop::Stop;
 use super::{logging, started};
 use crate::exit::{Code, Failure, Result};
@@ -88,6 +88,7 @@ pub(crate) async fn run(args: DevArgs, out: Out) -> Result {
             server.stop().await;
             return Err(failure);
         }
+        ended = server.failed() => return Err(server_ended(&ended)),
         () = stop.requested() => {}
     }
     out.note("stopping");

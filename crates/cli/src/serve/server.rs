@@ -7,6 +7,7 @@ use downbeat_core::Span;
 use downbeat_server::Settings;
 
 use super::ready::{Ready, announce};
+use super::start::server_ended;
 use super::stop::Stop;
 use super::{logging, started};
 use crate::exit::Result;
@@ -111,7 +112,10 @@ async fn serve(keys: &ServerKeys, ready_file: Option<&Path>, out: Out) -> Result
     let server = started(Settings::from(keys)).await?;
     let ready = Ready::of(&server, Vec::new());
     announce(&ready, ready_file, out, || ready.server_line(&keys.store, &keys.replica_of.0))?;
-    stop.requested().await;
+    tokio::select! {
+        ended = server.failed() => return Err(server_ended(&ended)),
+        () = stop.requested() => {}
+    }
     tracing::info!(grace = %Span(keys.shutdown_grace.0), "stopping");
     Ok(stop.unless_forced(server.stop()).await?)
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use downbeat_agent::Error as AgentError;
-use downbeat_server::{Server, Settings, StartError};
+use downbeat_server::{Server, Settings, StartError, VitalTaskEnded};
 use downbeat_store::Error as StoreError;
 
 use crate::exit::{Code, Failure, Result};
@@ -26,6 +26,11 @@ pub(super) async fn started(settings: Settings) -> Result<Server> {
         };
         Failure::new(code, format!("cannot start the server: {error}"))
     })
+}
+
+/// Returns the failure of a server without one of its vital tasks. It is not stopped gracefully: it could wait forever.
+pub(super) fn server_ended(ended: &VitalTaskEnded) -> Failure {
+    Failure::new(Code::Bug, format!("the server exits, and other servers take over its runs: {ended}"))
 }
 
 /// Returns the failure of an agent that ended by itself.

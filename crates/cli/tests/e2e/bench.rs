@@ -224,3 +224,50 @@ fn claims_are_counted_window_by_window_with_and_without_a_held_transaction() {
     }
     assert_eq!(whole(&figures["n"]), sides.iter().map(|side| whole(&side["claims"])).sum::<u64>());
 }
+
+#[test]
+fn every_attack_is_made_and_small_runs_go_on_beside_it() {
+    for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres_url(), "postgres")] {
+        let figures = bench(&["hostile", "--store", &store, "--n", "9", "--seconds", "0.3"]).json();
+        assert_eq!(
+            (figures["load"].as_str(), figures["store"].as_str()),
+            (Some("hostile"), Some(name)),
+            "{figures}"
+        );
+        let scenarios = figures["scenarios"].as_array().unwrap();
+        let attacks: Vec<(&str, &str)> = scenarios
+            .iter()
+            .map(|one| (one["attack"].as_str().unwrap(), one["outcome"].as_str().unwrap()))
+            .collect();
+        let outcome = |attack: &str| attacks.iter().find(|(name, _)| *name == attack).unwrap().1;
+        let names: Vec<&str> = attacks.iter().map(|(name, _)| *name).collect();
+        assert_eq!(
+            names,
+            ["params", "skips", "replica", "views", "plans", "pages", "lists", "unplaceable"],
+            "{figures}"
+        );
+        assert_eq!(outcome("params"), "the run cancelled", "{figures}");
+        assert_eq!(outcome("skips"), "the run failed", "{figures}");
+        assert_eq!(outcome("replica"), "the replica has it, the run cancelled", "{figures}");
+        assert_eq!(outcome("plans"), "planned", "{figures}");
+        assert_eq!(outcome("unplaceable"), "1 runs wait, 0 refused", "{figures}");
+        for attack in ["views", "pages", "lists"] {
+            assert!(outcome(attack).ends_with(" 0 refused"), "{figures}");
+        }
+        for one in scenarios {
+            for side in [&one["idle"], &one["beside"]] {
+                let number = |name: &str| side[name].as_f64().unwrap_or_else(|| panic!("no {name}: {one}"));
+                assert!(number("runs") > 0.0 && number("failed") == 0.0, "{one}");
+                assert!(number("p50_ms") > 0.0 && number("p50_ms") <= number("p99_ms"), "{one}");
+                assert!(number("rss_bytes") > 0.0 && number("healthz_most_ms") > 0.0, "{one}");
+            }
+            assert!(one["memory_of_idle"].as_f64().unwrap() > 0.0, "{one}");
+        }
+    }
+    for args in
+        [&["hostile", "--n", "8"][..], &["hostile", "--seconds", "0"], &["hostile", "--program", "nowhere"]]
+    {
+        let done = bench(args);
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+    }
+}

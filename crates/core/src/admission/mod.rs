@@ -1,5 +1,5 @@
-//! Decides admission: which waiting runs may enter, why the others may not, and which nodes are kept free for an
-//! exclusive run that is next.
+//! Decides admission: which waiting runs of a cluster may enter, why the others may not, and which nodes are kept free
+//! for an exclusive run that is next. Runs of other clusters take neither turns nor room.
 //!
 //! - Runs enter in the order of their priority; runs of equal priority, in the order of their age. Paused runs are passed
 //!   over, and so are exclusive runs that need a drained node: they would block the others without end.
@@ -26,7 +26,7 @@ use crate::ids::{NodeId, RunId};
 use crate::plan::NodeRef;
 use crate::run::RunLive;
 
-/// An open run, as admission sees it.
+/// An open run of the cluster, as admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Applicant<'a> {
     pub id: &'a RunId,
@@ -109,9 +109,11 @@ pub struct Decision {
     pub verdicts: Vec<(RunId, Verdict)>,
     /// Nodes that get new work only of this run.
     pub wanted: HashMap<NodeId, RunId>,
+    /// The busy node that each of these runs waits for. Until one of them is free, the end of an execution admits no run.
+    pub awaited: HashMap<NodeId, RunId>,
 }
 
-/// Decides for all waiting runs. At most `limit` runs may be active.
+/// Decides for all waiting runs of a cluster. At most `limit` of its runs may be active.
 pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> Decision {
     let mut queue: Vec<&Applicant<'_>> = runs.iter().filter(|run| run.live.is_waiting()).collect();
     queue.sort_unstable_by_key(|run| (Reverse(run.priority), run.created_at, run.id));
@@ -152,9 +154,9 @@ struct QueueScan<'a> {
     decision: Decision,
 }
 
-impl QueueScan<'_> {
+impl<'a> QueueScan<'a> {
     /// Returns whether a run for which there is room may enter: all its nodes must be free.
-    fn check_nodes(&mut self, run: &Applicant<'_>) -> Verdict {
+    fn check_nodes(&mut self, run: &Applicant<'a>) -> Verdict {
         let wait = |node: &NodeRef, other: RunId, how| {
             Verdict::Wait(Reason::Node { hostname: node.hostname.clone(), run: other, how })
         };
@@ -169,8 +171,11 @@ impl QueueScan<'_> {
                 return wait(node, before.clone(), NodeUse::Promised);
             }
         }
-        let busy = |node: &NodeRef| Some(wait(node, (self.nodes.busy)(node.id, run.id)?, NodeUse::Busy));
-        let kept_out = run.nodes.iter().find_map(busy);
+        let busy = |node: &'a NodeRef| Some((node, (self.nodes.busy)(node.id, run.id)?));
+        let kept_out = run.nodes.iter().find_map(busy).map(|(node, other)| {
+            self.decision.awaited.insert(node.id, run.id.clone());
+            wait(node, other, NodeUse::Busy)
+        });
         // Also if the run may enter at once: until its admission is committed, no other work may start there.
         self.decision.wanted.extend(run.nodes.iter().map(|node| (node.id, run.id.clone())));
         kept_out.unwrap_or(Verdict::Enter)

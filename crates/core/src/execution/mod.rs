@@ -1,10 +1,12 @@
 //! An execution is one attempt of one step on one node: its states, its events, and its record.
 
+mod alike;
 mod machine;
 mod outputs;
 mod record;
 mod times;
 
+pub use alike::{GAP, common_part};
 pub use machine::{Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, OutputChunk, State, Status, Stream, Verdict};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::Params;
+use crate::backend::{Params, params_bytes};
 use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use crate::spec::Limits;
 use crate::words::words;
@@ -214,6 +214,12 @@ impl Execution {
     pub fn is_withdrawn(&self) -> bool {
         let is_unsent = matches!(self.state, State::Skipped { .. } | State::Cancelled { lease: None, .. });
         is_unsent && self.attempt > 1
+    }
+
+    /// Returns the size of its values: params, and the outputs of a result that is reused.
+    pub fn values_bytes(&self) -> usize {
+        let outputs = self.state.outcome().map_or(0, |outcome| params_bytes(&outcome.outputs));
+        self.params.as_deref().map_or(0, params_bytes) + outputs
     }
 
     /// Returns the node that has, had or will have the execution, if it is known.

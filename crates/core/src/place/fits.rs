@@ -7,6 +7,9 @@ use crate::ids::NodeId;
 use crate::node::{NodeRecord, NodeStatus};
 use crate::spec::Placement;
 
+/// The shortest text of an id: hexadecimal digits without hyphens.
+const ID_LEAST_BYTES: usize = 32;
+
 /// Checks whether the node may take an execution of this action now, while it holds `held_of_run` executions of the run.
 /// Lasting reasons are reported before temporary ones.
 pub fn fits(
@@ -16,6 +19,23 @@ pub fn fits(
     node: &NodeRecord,
     held_of_run: u32,
 ) -> Result<(), Misfit> {
+    suits(placement, backend, action, node)?;
+    match node.status {
+        NodeStatus::Online => {}
+        NodeStatus::Stale => return Err(Misfit::Stale),
+        NodeStatus::Offline => return Err(Misfit::Offline),
+    }
+    if node.draining {
+        return Err(Misfit::Draining);
+    }
+    match placement.max_per_node {
+        Some(most) if held_of_run >= most => Err(Misfit::Full { held: held_of_run, most }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Checks whether a node is suitable for an action by what it declares. The result lasts until the node registers again.
+pub fn suits(placement: &Placement, backend: &str, action: &str, node: &NodeRecord) -> Result<(), Misfit> {
     if placement.forbid.iter().any(|name| is_named(node, name)) {
         return Err(Misfit::Forbidden);
     }
@@ -37,22 +57,13 @@ pub fn fits(
     for (capability, wanted) in &placement.requires {
         has_capability(node, capability, wanted)?;
     }
-    match node.status {
-        NodeStatus::Online => {}
-        NodeStatus::Stale => return Err(Misfit::Stale),
-        NodeStatus::Offline => return Err(Misfit::Offline),
-    }
-    if node.draining {
-        return Err(Misfit::Draining);
-    }
-    match placement.max_per_node {
-        Some(most) if held_of_run >= most => Err(Misfit::Full { held: held_of_run, most }),
-        Some(_) | None => Ok(()),
-    }
+    Ok(())
 }
 
 pub(super) fn is_named(node: &NodeRecord, name: &str) -> bool {
-    node.description.hostname == name || name.parse::<NodeId>().is_ok_and(|id| id == node.id)
+    // A shorter name is not an id: most names are checked without parsing them.
+    let is_id = || name.len() >= ID_LEAST_BYTES && name.parse::<NodeId>().is_ok_and(|id| id == node.id);
+    node.description.hostname == name || is_id()
 }
 
 pub(super) fn has_label(node: &NodeRecord, label: &str) -> Result<(), Misfit> {
@@ -150,6 +161,7 @@ mod tests {
         for (rule, reason) in [
             (json!({"forbid": ["gpu-01"]}), "is forbidden by the placement"),
             (json!({"forbid": [node().id]}), "is forbidden by the placement"),
+            (json!({"forbid": [node().id.0.simple().to_string()]}), "is forbidden by the placement"),
             (json!({"allow": ["gpu-02"]}), "is not in the placement's allow list"),
             (
                 json!({"backends": ["test", "docker"]}),

@@ -4,6 +4,6 @@ mod fits;
 mod misfit;
 mod rank;
 
-pub use fits::fits;
+pub use fits::{fits, suits};
 pub use misfit::Misfit;
 pub use rank::{Rank, rank, weight};

@@ -27,6 +27,8 @@ pub struct Gate<'a> {
     pub limit: Option<u32>,
     /// The maximum number of waiting runs, including those for which there is room now.
     pub max_pending: &'a (dyn Fn() -> u32 + Sync),
+    /// The maximum number of open runs, if the store has to check it.
+    pub max_open: Option<u32>,
 }
 
 /// A run that is to be created.
@@ -93,7 +95,7 @@ impl Course {
         let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
         let before = Before::of(&run.live).filter(|before| waits || *before != Before::Admission);
         let max_pending = (before == Some(Before::Admission)).then(gate.max_pending);
-        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending }];
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open: gate.max_open }];
         let take_over = |executions: &[Execution]| {
             let (run, executions, at) = (run.id.clone(), executions.to_vec(), run.created_at);
             Change::ExecutionsAdded { run, epoch, executions, at }
@@ -239,8 +241,8 @@ impl Course {
     }
 
     /// Fails the attempts that wait for a node that went offline or was deleted.
-    pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        self.progress.node_gone(node, turn);
+    pub fn nodes_gone(&mut self, nodes: &[NodeId], turn: &mut Turn<'_>) {
+        self.progress.nodes_gone(nodes, turn);
     }
 
     /// Returns true if the run's timeout is over.

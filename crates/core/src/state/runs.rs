@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::tables::Tables;
 use crate::change::{Applied, Refusal};
-use crate::ids::{NodeId, RunId};
+use crate::ids::{ClusterId, NodeId, RunId};
 use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
 
-/// How many of the runs that were not loaded wait for admission, and how many are active.
+/// How many of a cluster's runs that were not loaded wait for admission, and how many are active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     pub waiting: u32,
@@ -15,7 +15,12 @@ pub struct Elsewhere {
 }
 
 impl Tables {
-    pub(super) fn create_run(&mut self, run: &RunRecord, max_pending: Option<u32>) -> Applied {
+    pub(super) fn create_run(
+        &mut self,
+        run: &RunRecord,
+        max_pending: Option<u32>,
+        max_open: Option<u32>,
+    ) -> Applied {
         if !self.clusters.contains(&run.cluster) {
             return Err(Refusal::NotFound);
         }
@@ -27,9 +32,15 @@ impl Tables {
             return Err(Refusal::KeyInUse(first.clone()));
         }
         if let Some(max_pending) = max_pending {
-            let pending = self.elsewhere.waiting + self.count_runs(RunLive::is_waiting);
+            let pending = self.waiting_runs(run.cluster);
             if pending >= max_pending {
                 return Err(Refusal::QueueFull { pending });
+            }
+        }
+        if let Some(max_open) = max_open {
+            let open = self.waiting_runs(run.cluster) + self.active_runs(run.cluster);
+            if open >= max_open {
+                return Err(Refusal::TooManyOpen { open });
             }
         }
         self.keys.extend(key.map(|key| (key, run.id.clone())));
@@ -38,8 +49,20 @@ impl Tables {
         Ok(())
     }
 
-    fn count_runs(&self, counts: impl Fn(&RunLive) -> bool) -> u32 {
-        u32::try_from(self.runs.values().filter(|run| counts(run)).count()).unwrap_or(u32::MAX)
+    fn waiting_runs(&self, cluster: ClusterId) -> u32 {
+        let elsewhere = self.elsewhere.get(&cluster).map_or(0, |counts| counts.waiting);
+        elsewhere + self.count_runs(cluster, RunLive::is_waiting)
+    }
+
+    fn active_runs(&self, cluster: ClusterId) -> u32 {
+        let elsewhere = self.elsewhere.get(&cluster).map_or(0, |counts| counts.active);
+        elsewhere + self.count_runs(cluster, RunLive::is_active)
+    }
+
+    fn count_runs(&self, cluster: ClusterId, counts: impl Fn(&RunLive) -> bool) -> u32 {
+        let is_counted =
+            |(id, run): &(&RunId, &RunLive)| counts(run) && self.homes.get(*id) == Some(&cluster);
+        u32::try_from(self.runs.iter().filter(is_counted).count()).unwrap_or(u32::MAX)
     }
 
     /// Applies an event to a run.
@@ -70,7 +93,8 @@ impl Tables {
     ) -> Applied {
         let next = self.next_of(id, event)?;
         if let Some(limit) = limit {
-            let running = self.elsewhere.active + self.count_runs(RunLive::is_active);
+            let cluster = *self.homes.get(id).ok_or(Refusal::NotFound)?;
+            let running = self.active_runs(cluster);
             if running >= limit {
                 return Err(Refusal::NoRoom { running });
             }

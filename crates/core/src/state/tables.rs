@@ -20,15 +20,15 @@ pub struct Tables {
     /// Sessions whose node was deleted while it had them.
     pub deleted: BTreeSet<(NodeId, SessionId)>,
     pub runs: BTreeMap<RunId, RunLive>,
-    /// The cluster of each run. A store that loads few rows fills it in only where limits need it.
+    /// The cluster of each run. A store that loads few rows fills it in only where limits or counts need it.
     pub homes: BTreeMap<RunId, ClusterId>,
     /// The run of each idempotency key.
     pub keys: BTreeMap<(ClusterId, String), RunId>,
     pub executions: BTreeMap<ExecutionId, Execution>,
     /// The nodes that exclusive runs hold.
     pub holds: BTreeMap<NodeId, RunId>,
-    /// Counts of the runs that were not loaded; zero if all runs are loaded.
-    pub elsewhere: Elsewhere,
+    /// Counts of the runs that were not loaded, by cluster; empty if all runs are loaded.
+    pub elsewhere: BTreeMap<ClusterId, Elsewhere>,
     pub uses: LimitUses,
     /// The tables belong to a replica. It does not count uses: its primary counted them.
     pub(super) is_copy: bool,
@@ -118,7 +118,9 @@ impl Tables {
                 self.deleted.insert((*node, *session));
                 Ok(())
             }
-            Change::RunCreated { run, max_pending } => self.create_run(run, *max_pending),
+            Change::RunCreated { run, max_pending, max_open } => {
+                self.create_run(run, *max_pending, *max_open)
+            }
             Change::RunAdmitted { run, epoch, limit, nodes, at } => {
                 self.admit(run, &RunEvent::Admitted { epoch: *epoch, at: *at }, *limit, nodes)
             }

@@ -471,7 +471,7 @@ fn of_simultaneous_failures_the_first_steps_triggers_fail_fast_on_every_server()
         let gone = first.pinned.unwrap();
         world.offline.insert(gone);
         world.dies_after = dies;
-        world.turn(|progress, turn| progress.node_gone(gone, turn));
+        world.turn(|progress, turn| progress.nodes_gone(&[gone], turn));
         assert_eq!(
             world.results(),
             ["0@n0 succeeded", "0@n1 pending", "1@n0 failed", "2@n0 failed", "2@n1 skipped"],

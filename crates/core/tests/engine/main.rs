@@ -4,5 +4,6 @@
 
 mod graph;
 mod model;
+mod overdue;
 mod scenarios;
 mod world;

@@ -292,7 +292,7 @@ fn work_that_waits_for_a_node_fails_when_the_node_goes_offline() {
     let mut world = World::new(fleet("continue", &[task("a")]), 1, 1);
     world.begin();
     let node = world.plan.resolved.nodes[0].id;
-    world.turn(|progress, turn| progress.node_gone(node, turn));
+    world.turn(|progress, turn| progress.nodes_gone(&[node], turn));
     assert_eq!(world.record.state(), RunState::Failed);
 }
 
@@ -305,7 +305,7 @@ fn a_resent_step_waits_for_its_offline_node_as_long_as_its_timeout() {
     let node = world.plan.resolved.nodes[0].id;
     world.offline.insert(node);
     world.lose(&execution);
-    world.turn(|progress, turn| progress.node_gone(node, turn));
+    world.turn(|progress, turn| progress.nodes_gone(&[node], turn));
     assert_eq!(world.open(Status::Pending).len(), 1, "it waits");
     world.now = world.progress.next_tick().expect("its patience ends some time");
     world.turn(|progress, turn| progress.tick(turn));
@@ -321,7 +321,7 @@ fn lost_with_its_node() -> World {
     let node = world.plan.resolved.nodes[0].id;
     world.offline.insert(node);
     world.lose(&execution);
-    world.turn(|progress, turn| progress.node_gone(node, turn));
+    world.turn(|progress, turn| progress.nodes_gone(&[node], turn));
     assert_eq!(world.open(Status::Pending).len(), 1, "it waits");
     world
 }
@@ -337,7 +337,7 @@ fn a_resent_step_fails_when_its_node_is_deleted() {
     let mut world = lost_with_its_node();
     let node = world.plan.resolved.nodes[0].id;
     world.deleted.insert(node);
-    world.turn(|progress, turn| progress.node_gone(node, turn));
+    world.turn(|progress, turn| progress.nodes_gone(&[node], turn));
     assert_eq!(world.record.state(), RunState::Failed);
     assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));
 }
@@ -360,7 +360,7 @@ fn a_step_that_is_lost_with_its_deleted_node_is_not_sent_again() {
     let node = world.plan.resolved.nodes[0].id;
     // The engine first learns that the node is deleted, and then that its leases are lost.
     world.deleted.insert(node);
-    world.turn(|progress, turn| progress.node_gone(node, turn));
+    world.turn(|progress, turn| progress.nodes_gone(&[node], turn));
     world.lose(&execution);
     assert_eq!(world.record.state(), RunState::Failed);
     assert_eq!(last_error(&world).as_deref(), Some("node n0 was deleted"));

@@ -8,11 +8,11 @@ use downbeat_core::execution::{self, Execution, Lease, Outcome, Status, Verdict}
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::{Plan, Resolved, StepIx, resolve};
-use downbeat_core::run::engine::{Portion, Progress, Stop, Turn};
+use downbeat_core::run::engine::{self, Progress, Stop, Turn};
 use downbeat_core::run::{self, Instance, RunEnd, RunEvent, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::Parent;
-use downbeat_core::{Change, Dice, Timestamp, level};
+use downbeat_core::{Change, Dice, Portion, Timestamp, level};
 use jiff::SignedDuration;
 use serde_json::Value;
 use uuid::Uuid;
@@ -130,7 +130,7 @@ impl World {
             broken: None,
             race: None,
             level: level::LEVEL,
-            portion: Portion::default(),
+            portion: engine::COMMIT,
             failed_for_good: Vec::new(),
         }
     }

@@ -3,17 +3,17 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use downbeat_core::admission::{Decision, Reason, Verdict};
+use downbeat_core::admission::{Nodes, Verdict};
 use downbeat_core::collections::HashMap;
-use downbeat_core::ids::RunId;
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::{Change, Event, level};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::queue::{Affects, Queue};
-use crate::dispatch::Dispatcher;
+use super::queue::{Batch, Queue};
+use crate::dispatch::{Board, Dispatcher};
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
@@ -29,13 +29,14 @@ pub(crate) struct Admission {
     wake: Arc<Notify>,
     dispatcher: Dispatcher,
     metrics: Metrics,
-    /// How many runs may be active, over all servers.
+    /// How many runs of a cluster may be active, over all servers.
     limit: Option<u32>,
 }
 
 impl Admission {
     pub(crate) fn new(dispatcher: Dispatcher, metrics: Metrics, limit: Option<u32>) -> Self {
-        Self { queue: Arc::default(), wake: Arc::new(Notify::new()), dispatcher, metrics, limit }
+        let queue = Arc::new(Mutex::new(Queue::new(limit)));
+        Self { queue, wake: Arc::new(Notify::new()), dispatcher, metrics, limit }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -52,22 +53,34 @@ impl Admission {
         self.queue().waiting()
     }
 
-    pub(crate) fn reasons(&self) -> HashMap<RunId, Reason> {
-        let decision = {
-            let queue = self.queue();
-            queue.decide(&self.dispatcher.board(), self.limit)
+    /// Returns why runs wait, for those that do.
+    pub(crate) fn reasons<'a>(&self, runs: impl Iterator<Item = &'a RunId>) -> HashMap<RunId, String> {
+        let decisions = {
+            let mut queue = self.queue();
+            with_nodes(&self.dispatcher.board(), |nodes| queue.decisions(nodes))
         };
-        let waiting = decision.verdicts.into_iter().filter_map(|(id, verdict)| match verdict {
-            Verdict::Wait(reason) => Some((id, reason)),
-            Verdict::Enter => None,
-        });
-        waiting.collect()
+        let reason = |id: &RunId| decisions.iter().find_map(|decided| decided.reasons.get(id));
+        runs.filter_map(|id| Some((id.clone(), reason(id)?.to_string()))).collect()
     }
 
-    /// Returns how many more runs could be active: those do not wait for long.
-    pub(crate) fn room(&self) -> u32 {
-        let active = u32::try_from(self.queue().active()).unwrap_or(u32::MAX);
+    /// Returns the open runs that pass a filter, the oldest first.
+    pub(crate) fn open_runs(&self, filter: impl Fn(&RunRecord) -> bool) -> Vec<RunId> {
+        let queue = self.queue();
+        let mut runs: Vec<&RunRecord> = queue.runs().filter(|run| filter(run)).collect();
+        runs.sort_unstable_by_key(|run| (run.created_at, &run.id));
+        runs.into_iter().map(|run| run.id.clone()).collect()
+    }
+
+    /// Returns how many more runs of a cluster could be active: those do not wait for long.
+    pub(crate) fn room(&self, cluster: ClusterId) -> u32 {
+        let active = u32::try_from(self.queue().active(cluster)).unwrap_or(u32::MAX);
         self.limit.map_or(0, |limit| limit.saturating_sub(active))
+    }
+
+    /// Returns whether a cluster may be close to `most` open runs. The store is asked only then, because it counts them.
+    pub(crate) fn is_nearly_full(&self, cluster: ClusterId, most: u32) -> bool {
+        // Half of it is for runs of other servers that the feed has not delivered yet.
+        self.queue().open(cluster) >= most as usize / 2
     }
 
     pub(crate) fn wake(&self) {
@@ -75,15 +88,17 @@ impl Admission {
     }
 
     pub(crate) async fn run(self, parts: Parts, stop: CancellationToken) {
+        let mut must_look_again = false;
         loop {
             let waits = self.waiting() > 0;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep(LOOK_AGAIN), if waits => {}
+                () = tokio::time::sleep(LOOK_AGAIN), if waits => self.look_again(must_look_again),
             }
-            let changes = self.admissions(&parts);
+            let Admissions { changes, is_incomplete } = self.admissions(&parts);
+            must_look_again = is_incomplete;
             if changes.is_empty() {
                 continue;
             }
@@ -94,36 +109,58 @@ impl Admission {
                         match outcome {
                             Ok(()) => info!(%run, nodes = nodes.len(), "run admitted"),
                             // Another server was faster; the feed will deliver its change.
-                            Err(refusal) => debug!(%run, %refusal, "run not admitted"),
+                            Err(refusal) => {
+                                debug!(%run, %refusal, "run not admitted");
+                                must_look_again = true;
+                            }
                         }
                     }
                 }
-                Err(error) => warn!(%error, "cannot admit runs; trying again"),
+                Err(error) => {
+                    warn!(%error, "cannot admit runs; trying again");
+                    must_look_again = true;
+                }
             }
         }
     }
 
+    /// Discards decisions that no longer hold although the feed delivered nothing: an admission was refused, or a claim
+    /// that kept a node busy was not committed.
+    fn look_again(&self, was_refused: bool) {
+        let mut queue = self.queue();
+        if was_refused {
+            queue.decide_again();
+        } else {
+            with_nodes(&self.dispatcher.board(), |nodes| queue.check_awaited(nodes));
+        }
+    }
+
     /// Keeps nodes free for the next runs. Returns the changes that admit this server's runs.
-    fn admissions(&self, parts: &Parts) -> Vec<Change> {
-        let queue = self.queue();
+    fn admissions(&self, parts: &Parts) -> Admissions {
+        let mut queue = self.queue();
         let mut board = self.dispatcher.board();
         // While an older server is alive, no run can be admitted, and no node is kept free.
-        let decision = if parts.level.reaches(level::FLEET) {
-            queue.decide(&board, self.limit)
-        } else {
-            Decision::default()
-        };
-        if board.keep_free(decision.wanted) {
+        let is_known = parts.level.reaches(level::FLEET);
+        let decisions =
+            if is_known { with_nodes(&board, |nodes| queue.decisions(nodes)) } else { Vec::new() };
+        let wanted = decisions.iter().flat_map(|decided| &decided.decision.wanted);
+        if board.keep_free(wanted.map(|(node, run)| (*node, run.clone())).collect()) {
             self.dispatcher.wake();
         }
         drop(board);
         let now = parts.clock.now();
-        let enters = decision.verdicts.iter().filter(|(_, verdict)| *verdict == Verdict::Enter);
-        enters
-            // A run without an actor would start unseen: it is admitted when it has one.
-            .filter(|(run, _)| parts.runs.owns(run))
-            .filter_map(|(run, _)| queue.admit(run, parts.server, self.limit, now))
-            .collect()
+        let verdicts = decisions.iter().flat_map(|decided| &decided.decision.verdicts);
+        let enters = verdicts.filter(|(_, verdict)| *verdict == Verdict::Enter);
+        let own: Vec<(RunId, Change)> =
+            enters.filter_map(|(run, _)| Some((run.clone(), queue.admit(run, parts.server, now)?))).collect();
+        let waiting = queue.waiting();
+        drop(queue);
+        let found = own.len();
+        // A run without an actor would start unseen: it is admitted when it has one.
+        let changes: Vec<Change> =
+            own.into_iter().filter(|(run, _)| parts.runs.owns(run)).map(|(_, change)| change).collect();
+        let is_incomplete = changes.len() < found || (!is_known && waiting > 0);
+        Admissions { changes, is_incomplete }
     }
 
     fn count(&self, queue: &Queue, change: &Change) {
@@ -140,22 +177,35 @@ impl Admission {
 }
 
 impl Perform for Admission {
+    /// The board has already performed the events.
     fn perform(&self, events: &Arc<[Event]>) {
-        let mut affects = Affects::Nothing;
         let mut queue = self.queue();
         let waited = queue.waiting() > 0;
+        let mut batch = Batch::default();
         for event in events.iter() {
             self.count(&queue, &event.change);
-            affects = affects.max(queue.apply(&event.change));
+            queue.apply(&event.change, &mut batch);
         }
-        let is_affected = match affects {
-            Affects::Nothing => false,
-            Affects::Nodes => queue.awaits_nodes(),
-            Affects::Runs => waited || queue.waiting() > 0,
-        };
+        let must_decide = (waited || queue.waiting() > 0)
+            && with_nodes(&self.dispatcher.board(), |nodes| queue.end(&batch, nodes));
         drop(queue);
-        if is_affected {
+        if must_decide {
             self.wake();
         }
     }
+}
+
+/// The result of one round of decisions.
+struct Admissions {
+    changes: Vec<Change>,
+    /// A run may enter, and this server cannot admit it yet.
+    is_incomplete: bool,
+}
+
+/// Calls `act` with what the board knows about nodes.
+fn with_nodes<T>(board: &Board, act: impl FnOnce(&Nodes<'_>) -> T) -> T {
+    let holder = |node: NodeId| board.holder(node).cloned();
+    let busy = |node: NodeId, run: &RunId| board.other_run_on(node, run).cloned();
+    let drained = |node: NodeId| board.node(node).is_some_and(|node| node.draining);
+    act(&Nodes { holder: &holder, busy: &busy, drained: &drained })
 }

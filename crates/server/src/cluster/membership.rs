@@ -16,11 +16,17 @@ use tracing::{error, info, warn};
 use crate::dispatch::Share;
 use crate::parts::Parts;
 use crate::runs::take_over;
+use crate::settings::Settings;
 use crate::signal::heard;
 
 /// `server_stale_after` is divided into this many parts. A server sends two heartbeats in each, and counts
 /// as gone after all but one have passed in silence, so that its runs continue elsewhere within that time.
 const PARTS: u32 = 5;
+
+/// Returns how often a server sends a heartbeat.
+pub(crate) fn heartbeat_pause(settings: &Settings) -> Duration {
+    settings.server_stale_after.0 / PARTS / 2
+}
 
 /// When this server's last heartbeat reached the store, unless one failed since. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +65,8 @@ struct History {
 }
 
 impl Membership {
-    /// Reads the store's time, and registers this server.
+    /// Registers this server.
     pub(crate) async fn join(parts: Parts) -> Result<Self, store::Error> {
-        parts.clock.set_by(parts.store.as_ref()).await?;
         let now = parts.clock.now();
         let history = Mutex::new(History { since: now, last: now, replaced: false });
         let member = Self { parts, history };
@@ -82,7 +87,7 @@ impl Membership {
     }
 
     fn pause(&self) -> Duration {
-        self.parts.settings.server_stale_after.0 / PARTS / 2
+        heartbeat_pause(&self.parts.settings)
     }
 
     /// Sends heartbeats until `stop`, in its own task: a busy server is not gone.
@@ -151,6 +156,11 @@ impl Membership {
             // Read before the servers: the owner of a run has registered before it owns the run.
             let open = self.parts.store.open_run_owners().await?;
             let servers = self.parts.store.servers().await?;
+            if self.parts.clock.follow(&servers) {
+                let now = self.parts.clock.now();
+                self.parts.serving.begin(now);
+                self.history().since = now;
+            }
             self.act(self.look(&servers, open), &servers).await
         };
         if let Err(error) = looked.await {

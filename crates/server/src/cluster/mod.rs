@@ -4,4 +4,4 @@ mod common;
 mod membership;
 
 pub(crate) use common::CommonLevel;
-pub(crate) use membership::{LastSign, Membership};
+pub(crate) use membership::{LastSign, Membership, heartbeat_pause};

@@ -120,9 +120,7 @@ impl Board {
     }
 
     fn alter(&mut self, node: NodeId, change: impl FnOnce(&mut NodeRecord)) {
-        if let Some(post) = self.posts.get_mut(&node) {
-            change(Arc::make_mut(&mut post.record));
-        }
+        self.with_post(node, |post| change(Arc::make_mut(&mut post.record)));
     }
 
     /// Adds an open execution, from the feed or from the store.
@@ -183,12 +181,13 @@ impl Board {
             self.stray.found.push(Stray { of, execution, token, reason, may_run: true });
             return;
         };
+        post.settle(execution);
         let is_former = post.record.session != lease.session;
         let is_kept = is_former && post.record.undelivered.contains(&execution);
         let is_gone = (is_former && !is_kept) || post.record.status == NodeStatus::Offline;
         if is_gone && touched.is_some() {
             // No agent is there to run it, and the sweep ignores nodes that are already offline.
-            post.held.remove(&execution);
+            self.with_post(lease.node, |post| post.forget(execution));
             let reason = "the agent's session has ended".to_owned();
             self.stray.found.push(Stray { of, execution, token, reason, may_run: false });
             return;
@@ -206,10 +205,7 @@ impl Board {
             DispatchState::Waiting { until } => self.queue.remove(open.slot, until, execution),
             DispatchState::Paused { .. } => {}
             DispatchState::Claimed { node, at } => {
-                self.with_post(node, |post| {
-                    post.forget(execution);
-                    post.give_back(open.is_placed);
-                });
+                self.with_post(node, |post| post.unclaim(execution));
                 self.release_slots(open.slot, execution, at);
             }
             DispatchState::Leased { node } => {

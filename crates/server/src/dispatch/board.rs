@@ -16,6 +16,7 @@ use super::post::{Post, fitting};
 use super::queue::{Queue, QueueSlot};
 use super::schemas::{Catalogues, Schemas};
 use super::stray::{Stray, Strays};
+use super::stuck::Improved;
 use super::uses::UsesOfLimits;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,10 @@ pub(crate) struct Board {
     /// were pending.
     pub(super) cancelled: usize,
     pub(super) uses: UsesOfLimits,
+    pub(super) improved: Improved,
+    /// How often a node was checked for a class.
+    #[cfg(test)]
+    pub(super) checks: std::cell::Cell<usize>,
     /// How long executions that were just leased had waited, for the metrics.
     pub(super) waits: Vec<std::time::Duration>,
 }
@@ -92,6 +97,7 @@ impl Board {
         let former = self.posts.get(&record.id).map(|post| &post.record);
         self.catalogues.note(former.map(Arc::as_ref), &record);
         let known = self.with_post(record.id, |post| post.replace(Arc::clone(&record)));
+        self.improved.has_registered(record.id);
         if known.is_none() {
             self.posts.insert(record.id, Post::new(record));
         }
@@ -113,6 +119,7 @@ impl Board {
         }
         self.holds.remove(&node);
         self.wanted.remove(&node);
+        self.improved.forget(node);
     }
 
     /// Returns the work of an open execution, or nothing if the board does not know the execution.
@@ -202,7 +209,8 @@ impl Board {
     }
 
     pub(crate) fn refresh(&mut self, node: NodeId, session: SessionId, poll: u64, free: Free) -> bool {
-        self.current(node, session).is_ok_and(|post| post.refresh(poll, free))
+        self.current(node, session).is_ok()
+            && self.with_post(node, |post| post.refresh(poll, free)).unwrap_or(false)
     }
 
     /// Drops every parked poll, because the server stops.
@@ -248,10 +256,12 @@ impl Board {
 
     pub(super) fn with_post<T>(&mut self, node: NodeId, act: impl FnOnce(&mut Post) -> T) -> Option<T> {
         let post = self.posts.get_mut(&node)?;
-        let before = post.is_parked();
+        let (before, free, held) = (post.is_parked(), post.free().placed, post.held.len());
         let result = act(post);
-        let after = post.is_parked();
-        self.parked = self.parked + usize::from(after) - usize::from(before);
+        self.parked = self.parked + usize::from(post.is_parked()) - usize::from(before);
+        if post.free().placed > free || post.held.len() < held {
+            self.improved.is_freer(node);
+        }
         Some(result)
     }
 

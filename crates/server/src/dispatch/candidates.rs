@@ -193,6 +193,8 @@ impl Board {
 
     /// Returns the free slots of a node that can run one more execution of this class now.
     pub(super) fn candidate(&self, class: u32, node: NodeId) -> Option<u32> {
+        #[cfg(test)]
+        self.checks.set(self.checks.get() + 1);
         let rules = self.queue.class(class);
         let free = self.takes(rules, node)?;
         let record = self.node(node).filter(|record| record.cluster == rules.cluster)?;

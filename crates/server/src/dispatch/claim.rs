@@ -48,6 +48,7 @@ impl Board {
         dice: &mut Dice,
     ) {
         self.queue.tidy();
+        self.check_stuck();
         let mut candidates: Option<Candidates> = None;
         for execution in executions {
             // An execution that is on the board already: an earlier try of this commit succeeded after all.
@@ -67,6 +68,7 @@ impl Board {
                 QueueSlot::Pile(pile) => {
                     let candidates = candidates.get_or_insert_with(|| self.uncontested(work.priority));
                     match self.queue.pile_at(pile) {
+                        Where::Placed(class) if self.queue.is_stuck(class) => None,
                         Where::Placed(class) => candidates.best(class, self),
                         Where::Pinned(_) => None,
                     }
@@ -122,6 +124,7 @@ impl Board {
     /// Claims work for every waiting node. Returns the leases to commit.
     pub(crate) fn claim(&mut self, now: Timestamp, dice: &mut Dice) -> Vec<Change> {
         self.queue.tidy();
+        self.check_stuck();
         self.uses.prune(now);
         for execution in self.queue.due(now) {
             if let Some(open) = self.open.get_mut(&execution) {
@@ -239,7 +242,14 @@ impl Board {
             }
         }
         let node = match self.queue.pile_at(pile) {
-            Where::Placed(class) => round.candidates.best(class, self),
+            Where::Placed(class) if self.queue.is_stuck(class) => None,
+            Where::Placed(class) => {
+                let best = round.candidates.best(class, self);
+                if best.is_none() {
+                    self.note_stuck(class);
+                }
+                best
+            }
             Where::Pinned(node) => Some(node).filter(|_| self.is_next_on(node, execution)),
         };
         node.map_or(ClaimTurn::NoNode, |node| ClaimTurn::Claim { execution, node })
@@ -309,21 +319,16 @@ impl Board {
         dice: &mut Dice,
     ) -> Lease {
         let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
-        post.take(placed);
         let (token, session) = (LeaseToken(dice.uuid()), post.record.session);
         let lease = Lease { token, node, session, granted_at: now };
-        post.held.insert(execution, Holding::new(&lease, of, placed, false));
+        post.claim(execution, Holding::new(&lease, of, placed, false));
         lease
     }
 
     fn take_back(&mut self, execution: ExecutionId, lease: &Lease) {
         self.with_post(lease.node, |post| {
-            if let Some(held) = post.held.get(&execution)
-                && held.token == lease.token
-            {
-                let placed = held.placed;
-                post.held.remove(&execution);
-                post.give_back(placed);
+            if post.held.get(&execution).is_some_and(|held| held.token == lease.token) {
+                post.unclaim(execution);
             }
         });
     }

@@ -51,6 +51,10 @@ impl<T> Interned<T> {
         index
     }
 
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().flatten().map(|slot| &slot.value)
+    }
+
     pub(super) fn get(&self, index: u32) -> &T {
         &self.slots[index as usize].as_ref().expect("it lives while something is of it").value
     }

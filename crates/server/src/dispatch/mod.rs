@@ -16,9 +16,11 @@ mod reasons;
 mod schemas;
 mod slots;
 mod stray;
+mod stuck;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod usage;
 mod uses;
 
 pub(crate) use board::{Board, Parking};

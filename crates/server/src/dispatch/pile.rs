@@ -117,6 +117,15 @@ impl Pile {
         std::mem::take(&mut self.own).into_iter().chain(std::mem::take(&mut self.others))
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.own.len() + self.others.len()
+    }
+
+    /// Returns the executions in no particular order.
+    pub(super) fn executions(&self) -> impl Iterator<Item = ExecutionId> {
+        self.own.iter().chain(&self.others).copied()
+    }
+
     pub(super) fn others(&self) -> usize {
         self.others.len()
     }

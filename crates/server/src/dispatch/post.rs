@@ -7,7 +7,7 @@ use downbeat_core::execution::Lease;
 use downbeat_core::ids::{ExecutionId, LeaseToken, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::work::Parent;
-use downbeat_core::{Timestamp, limits};
+use downbeat_core::{Portion, Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
@@ -30,6 +30,8 @@ pub(super) struct Post {
     /// Committed leases of this session that are not yet assigned.
     ready: Vec<Assignment>,
     stops: Vec<LeaseRef>,
+    /// Slots of claims whose commit is pending: the agent does not know of them when it reports its free slots.
+    claimed: Free,
     pub held: HashMap<ExecutionId, Holding>,
 }
 
@@ -45,12 +47,15 @@ pub(super) struct Holding {
     pub missing_since: Option<Timestamp>,
     pub placed: bool,
     pub stop: bool,
+    /// Its commit is pending.
+    is_claimed: bool,
 }
 
 impl Holding {
     pub(super) fn new(lease: &Lease, of: Parent, placed: bool, stop: bool) -> Self {
         let Lease { token, session, granted_at, .. } = *lease;
-        Self { token, session, of, since: granted_at, missing_since: None, placed, stop }
+        let is_claimed = false;
+        Self { token, session, of, since: granted_at, missing_since: None, placed, stop, is_claimed }
     }
 }
 
@@ -70,6 +75,7 @@ impl Post {
             asks_here: false,
             ready: Vec::new(),
             stops: Vec::new(),
+            claimed: Free::default(),
             held: HashMap::default(),
         }
     }
@@ -88,6 +94,7 @@ impl Post {
 
     pub(super) fn park(&mut self, poll: u64, free: Free, answer: oneshot::Sender<PollAnswer>) {
         let free = self.offer.take().filter(|(named, _)| *named == poll).map_or(free, |(_, newer)| newer);
+        let free = self.unclaimed(free);
         self.parked = Some(Parked { poll, free, answer });
         self.asks_here = true;
         self.flush();
@@ -115,9 +122,10 @@ impl Post {
 
     /// Notes slots that became free while a poll was parked. Returns whether the poll is parked.
     pub(super) fn refresh(&mut self, poll: u64, free: Free) -> bool {
+        let unclaimed = self.unclaimed(free);
         match &mut self.parked {
             Some(parked) if parked.poll == poll => {
-                parked.free = free;
+                parked.free = unclaimed;
                 true
             }
             Some(_) => false,
@@ -137,19 +145,41 @@ impl Post {
         self.parked.as_ref().map_or(Free::default(), |parked| parked.free)
     }
 
-    pub(super) fn take(&mut self, placed: bool) {
-        self.set_slots(placed, |slots| slots.saturating_sub(1));
-    }
-
-    pub(super) fn give_back(&mut self, placed: bool) {
-        self.set_slots(placed, |slots| slots.saturating_add(1));
-    }
-
-    fn set_slots(&mut self, placed: bool, change: impl FnOnce(u32) -> u32) {
-        if let Some(parked) = &mut self.parked {
-            let slots = if placed { &mut parked.free.placed } else { &mut parked.free.fleet };
-            *slots = change(*slots);
+    /// Returns which of the slots that the agent reports as free are not claimed.
+    fn unclaimed(&self, free: Free) -> Free {
+        Free {
+            placed: free.placed.saturating_sub(self.claimed.placed),
+            fleet: free.fleet.saturating_sub(self.claimed.fleet),
         }
+    }
+
+    /// Claims a slot for a lease whose commit follows.
+    pub(super) fn claim(&mut self, execution: ExecutionId, holding: Holding) {
+        let placed = holding.placed;
+        self.held.insert(execution, Holding { is_claimed: true, ..holding });
+        *slots(&mut self.claimed, placed) += 1;
+        if let Some(parked) = &mut self.parked {
+            let free = slots(&mut parked.free, placed);
+            *free = free.saturating_sub(1);
+        }
+    }
+
+    /// Removes a claim whose commit did not happen; its slot is free again.
+    pub(super) fn unclaim(&mut self, execution: ExecutionId) {
+        if let Some(placed) = self.settle(execution) {
+            self.forget(execution);
+            if let Some(parked) = &mut self.parked {
+                *slots(&mut parked.free, placed) += 1;
+            }
+        }
+    }
+
+    /// Notes that the commit of a claim is over. Returns whether it is placed work, if it was claimed.
+    pub(super) fn settle(&mut self, execution: ExecutionId) -> Option<bool> {
+        let held = self.held.get_mut(&execution).filter(|held| held.is_claimed)?;
+        held.is_claimed = false;
+        *slots(&mut self.claimed, held.placed) -= 1;
+        Some(held.placed)
     }
 
     /// Returns how many executions of this parent the node holds.
@@ -250,12 +280,12 @@ impl Post {
     }
 }
 
+fn slots(free: &mut Free, placed: bool) -> &mut u32 {
+    if placed { &mut free.placed } else { &mut free.fleet }
+}
+
 /// Returns how many assignments one response can hold: as many as fit, and at least one.
 pub(super) fn fitting(assignments: &[Assignment]) -> usize {
-    let mut bytes = 0;
-    let within = |assignment: &&Assignment| {
-        bytes += assignment.wire_bytes();
-        bytes <= limits::POLL_RESPONSE_BYTES
-    };
-    assignments.iter().take_while(within).count().max(1).min(assignments.len())
+    let response = Portion::new(usize::MAX, limits::POLL_RESPONSE_BYTES);
+    response.fitting(assignments.iter().map(Assignment::wire_bytes))
 }

@@ -17,6 +17,7 @@ use super::class::Class;
 use super::interned::Interned;
 use super::line::{Gate, Head, Lane, Line};
 use super::pile::{Next, Pile, Share, Stand, Where};
+use super::stuck::Stuck;
 use super::uses::{Bound, Key};
 
 /// With this few, shares are ignored: a failed claim costs less than waiting.
@@ -40,6 +41,8 @@ pub(super) struct Queue {
     limited: BTreeMap<Key, BTreeSet<Gate>>,
     awake: BTreeSet<Gate>,
     alarms: BTreeSet<(Timestamp, Key)>,
+    /// Classes that no node can take. Their lines are not looked at.
+    stuck: BTreeMap<u32, Stuck>,
     length: usize,
     share: Share,
     /// A reused buffer, so that finding a pile allocates nothing.
@@ -126,6 +129,22 @@ impl Queue {
         &self.classes.get(class).class
     }
 
+    /// Returns the classes that no node can take.
+    pub(super) fn stuck(&self) -> impl Iterator<Item = (u32, Stuck)> {
+        self.stuck.iter().map(|(class, stuck)| (*class, *stuck))
+    }
+
+    pub(super) fn is_stuck(&self, class: u32) -> bool {
+        self.stuck.contains_key(&class)
+    }
+
+    pub(super) fn set_stuck(&mut self, class: u32, stuck: Option<Stuck>) {
+        match stuck {
+            Some(stuck) => self.stuck.insert(class, stuck),
+            None => self.stuck.remove(&class),
+        };
+    }
+
     pub(super) fn pile_at(&self, pile: u32) -> Where {
         self.piles.get(pile).at
     }
@@ -135,6 +154,21 @@ impl Queue {
         let QueueSlot::Pile(pile) = slot else { return None };
         let bounds = &self.piles.get(pile).bounds;
         (!bounds.is_empty()).then(|| Arc::clone(bounds))
+    }
+
+    pub(super) fn piles(&self) -> impl Iterator<Item = &Pile> {
+        self.piles.values()
+    }
+
+    /// Returns the node that the executions of this slot are pinned to.
+    pub(super) fn pinned_to(&self, slot: QueueSlot) -> Option<NodeId> {
+        match slot {
+            QueueSlot::Pinned(node, _) => Some(node),
+            QueueSlot::Pile(pile) => match self.pile_at(pile) {
+                Where::Pinned(node) => Some(node),
+                Where::Placed(_) => None,
+            },
+        }
     }
 
     /// Counts an open execution of this slot: the pile exists while there is one.
@@ -162,8 +196,10 @@ impl Queue {
 
     fn drop_pile(&mut self, pile: &Pile) {
         self.lanes.release(pile.lane);
-        if let Where::Placed(class) = pile.at {
-            self.classes.release(class);
+        if let Where::Placed(class) = pile.at
+            && self.classes.release(class).is_some()
+        {
+            self.stuck.remove(&class);
         }
     }
 
@@ -364,7 +400,7 @@ impl Queue {
     /// Returns the head of each line that may have something to claim.
     pub(super) fn heads(&mut self, is_open: impl Fn(&Gate) -> bool) -> Vec<Head> {
         let for_nodes = self.lines.iter_mut().take_while(|(gate, _)| !matches!(gate, Gate::Limit { .. }));
-        let open = for_nodes.filter(|(gate, _)| is_open(gate));
+        let open = for_nodes.filter(|(gate, _)| is_open(gate) && !is_stuck(gate, &self.stuck));
         let mut heads: Vec<Head> = open.filter_map(|(_, line)| line.head(&self.lanes)).collect();
         for gate in &self.awake {
             heads.extend(self.lines.get_mut(gate).and_then(|line| line.head(&self.lanes)));
@@ -387,6 +423,7 @@ impl Queue {
     /// Returns whether at most `most` lines may have something to claim.
     pub(super) fn has_few_lines(&self, most: usize) -> bool {
         let for_nodes = self.lines.keys().take_while(|gate| !matches!(gate, Gate::Limit { .. }));
+        let for_nodes = for_nodes.filter(|gate| !is_stuck(gate, &self.stuck));
         for_nodes.take(most + 1).count() + self.awake.len() <= most
     }
 
@@ -436,6 +473,10 @@ impl Queue {
             }
         }
     }
+}
+
+fn is_stuck(gate: &Gate, stuck: &BTreeMap<u32, Stuck>) -> bool {
+    matches!(gate, Gate::Class(class) if stuck.contains_key(class))
 }
 
 /// Removes and returns the first entry whose time has come.

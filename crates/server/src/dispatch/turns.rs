@@ -26,17 +26,24 @@ impl Board {
 
     pub(crate) fn hold_node(&mut self, node: NodeId, run: RunId) {
         self.holds.insert(node, run);
+        self.improved.is_freer(node);
     }
 
     /// Frees the nodes of a run.
     pub(super) fn give_back(&mut self, run: &RunId) {
-        self.holds.retain(|_, holder| holder != run);
+        for (node, _) in self.holds.extract_if(|_, holder| holder == run) {
+            self.improved.is_freer(node);
+        }
     }
 
     /// Sets which nodes are kept free. Returns whether the set has changed.
     pub(crate) fn keep_free(&mut self, wanted: HashMap<NodeId, RunId>) -> bool {
         let is_new = self.wanted != wanted;
-        self.wanted = wanted;
+        for (node, run) in std::mem::replace(&mut self.wanted, wanted) {
+            if self.wanted.get(&node) != Some(&run) {
+                self.improved.is_freer(node);
+            }
+        }
         is_new
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Bound {
     pub key: Key,
     most: u32,
     /// Zero for a limit of executions at once.
-    per: Span,
+    pub per: Span,
 }
 
 impl Bound {
@@ -53,6 +53,10 @@ impl Bound {
             Bound { key: Key { cluster, kind, name: name.as_str().into() }, most, per }
         };
         limits.iter().map(bound).collect()
+    }
+
+    pub(super) fn most(&self) -> u32 {
+        self.most
     }
 
     fn window(&self) -> SignedDuration {
@@ -155,6 +159,24 @@ impl UsesOfLimits {
                 Some(Full::Spent { name, most, per: bound.per, next })
             }
         }
+    }
+
+    /// Returns how many executions count against a key.
+    pub(super) fn count(&self, key: &Key, now: Timestamp) -> usize {
+        let Some(count) = self.keys.get(key) else { return 0 };
+        match key.kind {
+            LimitKind::AtOnce => count.holders.len(),
+            LimitKind::Rate => count.begun.iter().filter(|begun| begun.until > now).count(),
+        }
+    }
+
+    /// Returns the executions that count against a key.
+    pub(super) fn users(&self, key: &Key) -> impl Iterator<Item = ExecutionId> {
+        let count = self.keys.get(key).into_iter();
+        count.flat_map(|count| {
+            let begun = count.begun.iter().map(|begun| begun.execution);
+            count.holders.iter().copied().chain(begun)
+        })
     }
 
     /// Counts a lease that is granted or about to be. Idempotent.

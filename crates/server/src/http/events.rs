@@ -7,14 +7,15 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{End, Event, EventList, EventPagination};
 use downbeat_core::ids::RunId;
-use downbeat_core::limits;
+use downbeat_core::{Portion, limits};
 use downbeat_store::EventFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Api, Flag, Id, Query, page};
+use super::extract::{Api, Flag, Id, Query};
 use super::follow::{Follower, Scope};
 use super::live::{Ready, Source, last_event_id, live, sse};
+use super::paging::limit;
 use super::problem::{Failure, HttpResult};
 use crate::service::Service;
 
@@ -29,7 +30,7 @@ pub(super) struct EventsQuery {
     /// `0` returns a list of the recorded events instead of a stream.
     #[param(value_type = Option<String>)]
     follow: Option<Flag>,
-    /// With `follow=0`, the number of rows; default 100, at most 1,000.
+    /// With `follow=0`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -55,7 +56,7 @@ pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap)
         service.run(caller, run).await?;
     }
     let since = since(service, query.since, &headers).await?;
-    let limit = if follow { no_limit(query.limit)? } else { page(query.limit, None)?.limit };
+    let limit = if follow { no_limit(query.limit)? } else { limit(query.limit)? };
     let since = match (since, &run) {
         (Some(since), _) => since,
         (None, Some(_)) => 0,
@@ -77,7 +78,7 @@ pub(super) struct RunEventsQuery {
     #[serde(default)]
     #[param(value_type = Option<String>)]
     follow: Flag,
-    /// Without `follow`, the number of rows; default 100, at most 1,000.
+    /// Without `follow`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
 }
 
@@ -106,7 +107,7 @@ pub(super) async fn of_run(
         no_limit(query.limit)?;
         return Ok(streamed(service, Scope::UntilEnd(run), since));
     }
-    let limit = page(query.limit, None)?.limit;
+    let limit = limit(query.limit)?;
     listed(&api, EventFilter { since, run: Some(run) }, limit).await
 }
 
@@ -134,12 +135,14 @@ async fn since(service: &Service, query: Option<u64>, headers: &HeaderMap) -> Ht
 }
 
 async fn listed(Api(service, caller): &Api, filter: EventFilter, limit: u32) -> HttpResult<Response> {
-    let (since, one_more) = (filter.since, limit.min(limits::PAGE_MOST) + 1);
-    let mut records = service.events(caller, &filter, one_more).await?;
-    let has_more = records.len() > limit as usize;
-    records.truncate(limit as usize);
+    let since = filter.since;
+    let page = Portion::new(limit.min(limits::PAGE_MOST) as usize, limits::EVENTS_AT_ONCE_BYTES);
+    let records = service.events(caller, &filter, page).await?;
     let data: Vec<Event> = records.iter().map(Event::of).collect();
     let next = data.last().map_or(since, |event| event.seq);
+    // The page may have fewer rows than its limit because they are large.
+    let rest = EventFilter { since: next, ..filter };
+    let has_more = !data.is_empty() && !service.events(caller, &rest, Portion::of_rows(1)).await?.is_empty();
     let total = (!has_more).then_some(data.len() as u64);
     let pagination = EventPagination { limit, offset: since, total, has_more, next };
     Ok(Json(EventList { data, pagination }).into_response())

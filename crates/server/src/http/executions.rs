@@ -8,11 +8,12 @@ use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::Definition;
-use downbeat_store::{ExecutionFilter, Listed};
+use downbeat_store::ExecutionFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::extract::{Api, Id, Nothing, Query, page, words};
+use super::extract::{Api, Id, Nothing, Query, words};
+use super::paging::{listed, page};
 use super::problem::{HttpResult, Reply};
 
 /// Shows an execution; while it is pending, with the reason for each node
@@ -46,8 +47,10 @@ pub(super) struct ExecutionsQuery {
     item: Option<u32>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
 }
 
 /// Lists a run's executions, every attempt of every step, in the order of creation
@@ -58,28 +61,17 @@ pub(super) struct ExecutionsQuery {
 )]
 pub(super) async fn of_run(api: Api, id: Id, query: Query<ExecutionsQuery>) -> Reply<List<Execution>> {
     let Api(service, caller) = &api;
-    let page = page(query.limit, query.offset)?;
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let run = service.run(caller, &id.run()).await?;
     let part = Part::of(&api, &run, query.node.as_deref(), query.step, query.item).await?;
     let statuses = statuses(query.status.as_deref())?;
-    let listed = if part.item.is_none() {
-        let filter =
-            ExecutionFilter { run: Some(run.id.clone()), node: part.node, step: part.step, statuses };
-        service.executions(caller, &filter, page).await?
-    } else {
-        // The store cannot filter by item.
-        let mut all = service.store().executions_of(&run.id).await?;
-        let is_wanted = |status: Status| statuses.is_empty() || statuses.contains(&status);
-        all.retain(|execution| part.selects(execution) && is_wanted(execution.state.status()));
-        let total = all.len() as u64;
-        let rows = all.into_iter().skip(usize::try_from(page.offset).unwrap_or(usize::MAX));
-        Listed { rows: rows.take(page.limit as usize).collect(), total }
-    };
-    let names = service.names(&run, &listed.rows).await?;
+    let Part { node, step, item } = part;
+    let filter = ExecutionFilter { run: Some(run.id.clone()), node, step, item, statuses };
+    let found = service.executions(caller, &filter, &page).await?;
+    let names = service.names(&run, &found.rows).await?;
     let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
     let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
-    let rows = listed.rows.iter().map(|record| Execution::of(record, task(record.step()), &names)).collect();
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+    Ok(Json(listed(&page, found, |record| Execution::of(&record, task(record.step()), &names))))
 }
 
 /// Selects executions of a run; a missing field selects all.
@@ -126,8 +118,10 @@ pub(super) struct NodeExecutionsQuery {
     status: Option<String>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
 }
 
 /// Lists a node's executions, past, current and pending, in the order of creation
@@ -141,26 +135,26 @@ pub(super) async fn of_node(
     id: Id,
     query: Query<NodeExecutionsQuery>,
 ) -> Reply<List<Execution>> {
-    let page = page(query.limit, query.offset)?;
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let statuses = statuses(query.status.as_deref())?;
     let filter = ExecutionFilter { node: Some(node.id), statuses, ..ExecutionFilter::default() };
-    let listed = service.executions(&caller, &filter, page).await?;
+    let found = service.executions(&caller, &filter, &page).await?;
     let mut names = Names::default();
     names.insert(node.id, node.description.hostname);
     let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
-    let mut rows = Vec::with_capacity(listed.rows.len());
-    for record in &listed.rows {
+    for record in &found.rows {
         if !known.contains_key(record.run()) {
             known.insert(record.run().clone(), service.store().run(record.run()).await?);
         }
+    }
+    Ok(Json(listed(&page, found, |record| {
         let task = match &known[record.run()] {
             Some(run) => label(&run.definition, record.step()),
             None => format!("step {}", record.step()),
         };
-        rows.push(Execution::of(record, task, &names));
-    }
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+        Execution::of(&record, task, &names)
+    })))
 }
 
 /// Returns the display name of a step.

@@ -8,13 +8,11 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use downbeat_api::code;
 use downbeat_core::ids::RunId;
-use downbeat_core::limits;
 use downbeat_core::shown::shown;
-use downbeat_store::Page;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::IntoParams;
 
+use super::paging::LIMITS;
 use super::problem::{Failure, HttpResult};
 use crate::caller::Caller;
 use crate::service::Service;
@@ -74,23 +72,9 @@ fn not_a_number(name: &str, why: &str) -> Option<String> {
     })
 }
 
-/// The valid values of `limit`.
-const LIMITS: &str = "a number from 1 to 1000";
-const _: () = assert!(limits::PAGE_MOST == 1_000);
-
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Nothing {}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct PageQuery {
-    /// The number of rows; default 100, at most 1,000.
-    pub(super) limit: Option<u32>,
-    /// How many rows to skip.
-    pub(super) offset: Option<u64>,
-}
 
 /// The only variable segment of a path.
 #[derive(Clone, Debug)]
@@ -158,14 +142,6 @@ impl TryFrom<String> for Flag {
             other => Err(format!("invalid value: string {other:?}, expected 1, true, 0 or false")),
         }
     }
-}
-
-pub(super) fn page(limit: Option<u32>, offset: Option<u64>) -> HttpResult<Page> {
-    let limit = limit.unwrap_or(limits::PAGE_DEFAULT);
-    if limit == 0 || limit > limits::PAGE_MOST {
-        return Err(Failure::bad_query(format!("the query is wrong: limit: `{limit}` is not {LIMITS}")));
-    }
-    Ok(Page { limit, offset: offset.unwrap_or(0) })
 }
 
 /// Parses a comma-separated parameter. The error names the first invalid word and the known ones.

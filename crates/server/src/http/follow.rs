@@ -8,11 +8,13 @@ use downbeat_api::Event;
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::RunRecord;
+use downbeat_core::{Portion, limits};
 use downbeat_store::{self as store, EventFilter, Store};
 
 use crate::journal::Batches;
-use crate::pace::Pace;
 
+/// What is read from the store at once.
+const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// How often to check the store while the feed is silent: the feed may have missed another server's commit.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -36,7 +38,6 @@ pub(super) struct Follower {
     seen: u64,
     ready: VecDeque<Event>,
     phase: Phase,
-    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +62,7 @@ impl Scope {
 impl Follower {
     /// Subscribe to `feed` before the store is read, so that no event falls between the two.
     pub(super) fn new(store: Arc<dyn Store>, feed: Batches, scope: Scope, since: u64) -> Self {
-        Self {
-            store,
-            feed,
-            scope,
-            seen: since,
-            ready: VecDeque::new(),
-            phase: Phase::Behind,
-            pace: Pace::default(),
-        }
+        Self { store, feed, scope, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Event>, store::Error> {
@@ -97,14 +90,11 @@ impl Follower {
         // Read before the page: everything up to this number is then seen, even if it belongs to other runs.
         let committed = self.store.last_seq().await?;
         let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
-        let at_once = self.pace.at_once();
-        let page = self.store.events(&filter, at_once).await?;
-        let whole = page.len() < at_once as usize;
-        self.pace.note(&page);
+        let page = self.store.events(&filter, READ).await?;
         for record in &page {
             self.take(record);
         }
-        if !whole || self.phase == Phase::Ended {
+        if !page.is_empty() || self.phase == Phase::Ended {
             return Ok(());
         }
         self.seen = self.seen.max(committed);

@@ -3,19 +3,24 @@
 //! One file per resource; `downbeat_api` owns the types. A stream reads the store and is woken by the feed,
 //! so a slow client costs only its own reads.
 
+mod backends;
 mod definition;
 mod docs;
 mod doorway;
 mod events;
 mod executions;
 mod extract;
+mod failures;
 mod follow;
 mod hosts;
+mod limits;
 mod live;
+mod many;
 mod media;
 mod nodes;
 mod observe;
 mod output;
+mod paging;
 mod payload;
 mod plans;
 mod problem;
@@ -23,6 +28,7 @@ mod replication;
 mod router;
 mod run_output;
 mod runs;
+mod schema;
 mod serve;
 mod system;
 mod waits;

@@ -1,16 +1,19 @@
 //! Owns nodes and clusters.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 
 use axum::Json;
 use downbeat_api::{Cluster, DeletedNode, List, Node, NodeSummary};
-use downbeat_core::ids::ClusterId;
+use downbeat_core::Timestamp;
+use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use serde::Deserialize;
+use downbeat_store::Page;
+use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::extract::{Api, Flag, Id, Nothing, PageQuery, Query, page, words};
-use super::problem::{HttpResult, Reply};
+use super::extract::{Api, Flag, Id, Nothing, Query, words};
+use super::paging::{Key, PageQuery, cut, page};
+use super::problem::{Failure, HttpResult, Reply};
 use super::system::zeros;
 use crate::caller::Caller;
 use crate::error::{Error, Noun};
@@ -33,12 +36,14 @@ pub(super) struct NodesQuery {
     order: Order,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page. It continues a list with the same `sort` and `order`.
+    cursor: Option<String>,
 }
 
 /// Sorts the nodes.
-#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Sort {
     #[default]
@@ -48,7 +53,7 @@ enum Sort {
     SeenAt,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Order {
     #[default]
@@ -56,15 +61,46 @@ enum Order {
     Desc,
 }
 
-impl Sort {
-    fn compare(self, a: &NodeRecord, b: &NodeRecord) -> Ordering {
-        let by_name = a.description.hostname.cmp(&b.description.hostname);
-        match self {
-            Sort::Hostname => by_name,
-            Sort::Status => a.status.cmp(&b.status).then(by_name),
-            Sort::RegisteredAt => a.registered_at.cmp(&b.registered_at).then(by_name),
-            Sort::SeenAt => a.seen_at.cmp(&b.seen_at).then(by_name),
+/// The key of a list of nodes: what it is sorted by, then the hostname.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct NodeKey {
+    sort: Sort,
+    order: Order,
+    value: i64,
+    hostname: String,
+    id: NodeId,
+}
+
+impl Key for NodeKey {
+    const LIST: &'static str = "nodes";
+}
+
+impl NodeKey {
+    fn of(query: &NodesQuery, node: &NodeRecord) -> Self {
+        let value = match query.sort {
+            Sort::Hostname => 0,
+            Sort::Status => node.status as i64,
+            Sort::RegisteredAt => node.registered_at.as_microsecond(),
+            Sort::SeenAt => node.seen_at.as_microsecond(),
+        };
+        let (sort, order, hostname) = (query.sort, query.order, node.description.hostname.clone());
+        Self { sort, order, value, hostname, id: node.id }
+    }
+}
+
+impl Ord for NodeKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |key: &Self| (key.value, key.hostname.clone(), key.id);
+        match self.order {
+            Order::Asc => key(self).cmp(&key(other)),
+            Order::Desc => key(other).cmp(&key(self)),
         }
+    }
+}
+
+impl PartialOrd for NodeKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -94,20 +130,20 @@ async fn listed(
     cluster: Option<ClusterId>,
     query: &NodesQuery,
 ) -> Reply<List<NodeSummary>> {
-    let page = page(query.limit, query.offset)?;
+    let page: Page<NodeKey> = page(query.limit, query.offset, query.cursor.as_deref())?;
+    if page.start.after.as_ref().is_some_and(|key| (key.sort, key.order) != (query.sort, query.order)) {
+        let detail = "the query is wrong: cursor: it is of a list with another `sort` or `order`";
+        return Err(Failure::bad_query(detail));
+    }
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
     let mut nodes = service.nodes(caller, cluster).await?;
     nodes.retain(|node| {
         (statuses.is_empty() || statuses.contains(&node.status))
             && query.group.as_ref().is_none_or(|group| node.description.groups.contains(group))
     });
-    nodes.sort_by(|a, b| match query.order {
-        Order::Asc => query.sort.compare(a, b),
-        Order::Desc => query.sort.compare(b, a),
-    });
-    let list = List::cut(nodes, page.limit, page.offset);
-    let data = list.data.into_iter().map(NodeSummary::from).collect();
-    Ok(Json(List { data, pagination: list.pagination }))
+    nodes.sort_by_cached_key(|node| NodeKey::of(query, node));
+    let List { data, pagination } = cut(nodes, &page, |node| NodeKey::of(query, node));
+    Ok(Json(List { data: data.into_iter().map(NodeSummary::from).collect(), pagination }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -191,11 +227,22 @@ pub(super) async fn list_deleted(
     Api(service, caller): Api,
     query: Query<PageQuery>,
 ) -> Reply<List<DeletedNode>> {
-    let page = page(query.limit, query.offset)?;
+    let page = query.page()?;
     let mut deleted: Vec<DeletedNode> =
         service.deleted_nodes(&caller).await?.into_iter().map(DeletedNode::from).collect();
-    deleted.sort_by(|a, b| (b.deleted_at, &a.hostname).cmp(&(a.deleted_at, &b.hostname)));
-    Ok(Json(List::cut(deleted, page.limit, page.offset)))
+    let key = |node: &DeletedNode| {
+        DeletedKey(Reverse(node.deleted_at), node.hostname.clone(), node.id, node.session)
+    };
+    deleted.sort_by_cached_key(key);
+    Ok(Json(cut(deleted, &page, key)))
+}
+
+/// The key of the list of deleted nodes: the latest first.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct DeletedKey(Reverse<Timestamp>, String, NodeId, SessionId);
+
+impl Key for DeletedKey {
+    const LIST: &'static str = "deleted-nodes";
 }
 
 async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drain: Drain) -> Reply<Node> {
@@ -210,9 +257,17 @@ async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drai
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
 pub(super) async fn clusters(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
-    let page = page(query.limit, query.offset)?;
+    let page = query.page()?;
     let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
-    Ok(Json(List::cut(all, page.limit, page.offset)))
+    Ok(Json(cut(all, &page, |cluster| ClusterKey(cluster.name.clone()))))
+}
+
+/// The key of the list of clusters.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct ClusterKey(String);
+
+impl Key for ClusterKey {
+    const LIST: &'static str = "clusters";
 }
 
 /// Shows a cluster

@@ -1,4 +1,5 @@
-//! Gives every request an id, counts it, and logs it. Bodies and headers are never logged.
+//! Gives every request an id, counts it, and logs it, and says in every response which program sent it and up to which
+//! event it is current. Bodies and headers are never logged.
 
 use std::time::Instant;
 
@@ -13,6 +14,13 @@ use crate::service::Service;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// The response contains the effect of all events up to this number. A client that applies the later events keeps its
+/// data current.
+const EVENT: HeaderName = HeaderName::from_static("downbeat-event");
+
+/// The program that responded. A page that was served by another build may have to reload.
+const BUILD: HeaderName = HeaderName::from_static("downbeat-build");
+
 /// The maximum length of an id that a client chose, in bytes.
 const REQUEST_ID_BYTES: usize = 128;
 
@@ -21,6 +29,8 @@ const UNMATCHED: &str = "unmatched";
 
 pub(super) async fn observe(State(service): State<Service>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
+    // Read before the request: what the response reads may be newer, and applying an event again changes nothing.
+    let event = service.parts.feed.last_seq();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let path = request.uri().path().to_owned();
@@ -51,7 +61,10 @@ pub(super) async fn observe(State(service): State<Service>, request: Request, ne
     } else {
         debug!(%method, path, status = status_code, latency_us, request_id, "request");
     }
-    response.headers_mut().insert(REQUEST_ID, id);
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(EVENT, HeaderValue::from(event));
+    headers.insert(BUILD, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
     response
 }
 

@@ -33,6 +33,9 @@ pub(super) struct ReplicationQuery {
     follow: Option<Flag>,
 }
 
+/// The type of the stream: lines of JSON.
+pub(super) const CONTENT_TYPE: &str = "application/x-ndjson";
+
 /// Internal: streams all data to a read replica
 ///
 /// Lines of JSON. Only servers of the same version understand them.
@@ -52,7 +55,7 @@ pub(super) async fn replicate(
     let since = Since { seq: query.since, fingerprint: query.0.last };
     let lines = ReceiverStream::new(stream(&service.parts, since, until));
     let body = Body::from_stream(lines.map(Ok::<_, Infallible>));
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], body).into_response())
 }
 
 /// Refuses requests that a replica cannot handle. Does nothing on a primary.

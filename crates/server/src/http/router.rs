@@ -11,15 +11,18 @@ use axum::response::{IntoResponse, Response};
 use downbeat_api::code;
 use downbeat_core::limits;
 use serde_json::Value;
+use tower_http::CompressionLevel;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{NotForContentType, Predicate, SizeAbove};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    docs, doorway, events, executions, nodes, observe, output, plans, replication, run_output, runs, system,
-    work,
+    backends, docs, doorway, events, executions, failures, limits as job_limits, many, nodes, observe,
+    output, plans, replication, run_output, runs, schema, system, work,
 };
 use crate::service::Service;
 
@@ -36,8 +39,19 @@ pub(crate) fn router(service: Service, hosts: Hosts) -> Router {
         .layer(from_fn(doorway::known_media))
         .layer(doorway::same_origin())
         .layer(from_fn_with_state(Arc::new(hosts), doorway::known_host))
+        .layer(compression())
         .layer(from_fn_with_state(service.clone(), observe::observe))
         .with_state(service)
+}
+
+/// Compresses responses for clients that accept it. Streams are sent as they are: a compressor would hold back events.
+/// An attacker who watches sizes learns nothing (BREACH): responses contain no secret of the client, and no web page of
+/// another origin can send requests.
+fn compression() -> CompressionLayer<impl Predicate> {
+    let is_compressed = SizeAbove::new(limits::COMPRESSED_LEAST_BYTES)
+        .and(NotForContentType::SSE)
+        .and(NotForContentType::const_new(replication::CONTENT_TYPE));
+    CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(is_compressed)
 }
 
 pub fn openapi() -> Value {
@@ -48,6 +62,8 @@ fn described() -> (Router<Service>, Value) {
     let api = OpenApiRouter::new()
         .routes(routes!(runs::submit, runs::list))
         .routes(routes!(runs::show))
+        .routes(routes!(many::cancel))
+        .routes(routes!(many::retry))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::pause))
         .routes(routes!(runs::resume))
@@ -56,10 +72,13 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(runs::plan))
         .routes(routes!(events::of_run))
         .routes(routes!(run_output::show))
+        .routes(routes!(failures::show))
         .routes(routes!(executions::show))
         .routes(routes!(output::show))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show, nodes::delete))
+        .routes(routes!(many::drain))
+        .routes(routes!(many::undrain))
         .routes(routes!(nodes::list_deleted))
         .routes(routes!(executions::of_node))
         .routes(routes!(work::show))
@@ -68,6 +87,9 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(nodes::clusters))
         .routes(routes!(nodes::cluster))
         .routes(routes!(nodes::list_of_cluster))
+        .routes(routes!(backends::list))
+        .routes(routes!(job_limits::list))
+        .routes(routes!(schema::job))
         .routes(routes!(plans::plan))
         .routes(routes!(plans::validate))
         .routes(routes!(events::all))

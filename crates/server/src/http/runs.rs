@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{EndRules, List, Names, Plan, Run, RunProgress, RunSummary, code};
+use downbeat_core::Timestamp;
 use downbeat_core::execution::Status;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_store::RunFilter;
@@ -12,11 +13,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
-use super::extract::{Api, Flag, Id, Nothing, Query, page, words};
+use super::extract::{Api, Flag, Id, Nothing, Query, words};
+use super::paging::{listed, page};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, waits};
 use crate::error::Error;
+use crate::nodes::Force;
 use crate::service::{Redo, Retry, Service, Submit};
 
 /// How many failed executions a run without results names with their node.
@@ -75,7 +78,7 @@ fn created(is_new: bool, shown: Run) -> Response {
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
 }
 
-fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
     let key =
@@ -127,10 +130,25 @@ pub(super) struct ListQuery {
     job: Option<String>,
     /// Only runs of this cluster, by name or id.
     cluster: Option<String>,
+    /// Only runs that this caller requested.
+    by: Option<String>,
+    /// Only runs with one of the last 10,000 executions on this node, by hostname or id.
+    node: Option<String>,
+    /// Only runs whose id or job contains this text, in upper or lower case.
+    q: Option<String>,
+    /// Only runs that were created at this time or later.
+    from: Option<Timestamp>,
+    /// Only runs that were created before this time.
+    to: Option<Timestamp>,
+    /// `1` lists only runs that are paused, `0` only others.
+    #[param(value_type = Option<String>)]
+    paused: Option<Flag>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
-    /// How many rows to skip.
+    /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
 }
 
 /// Lists runs, the newest first
@@ -139,26 +157,45 @@ pub(super) struct ListQuery {
     responses((status = 200, description = "One page of runs", body = List<RunSummary>))
 )]
 pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
-    let page = page(query.limit, query.offset)?;
-    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
-    let states = words("status", query.status.as_deref(), known, |word| match RunStatus::parse(word) {
-        Some(status) => Some(status.states().collect::<Vec<_>>()),
-        None => RunState::parse(word).map(|state| vec![state]),
-    })?;
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
+    let states = states(query.status.as_deref())?;
     let cluster = match &query.cluster {
         Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
         None => None,
     };
-    let filter = RunFilter { cluster, states: states.concat(), job: query.0.job };
-    let listed = service.runs(&caller, &filter, page).await?;
-    let mut reasons = service.pending_reasons(&listed.rows);
-    let row = |run: &RunRecord| {
-        let mut row = RunSummary::of(run);
+    let node = match &query.node {
+        Some(node) => Some(service.node_id(&caller, node, query.cluster.as_deref()).await?),
+        None => None,
+    };
+    let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
+    let filter = RunFilter {
+        cluster,
+        states,
+        job,
+        by,
+        paused: paused.map(Flag::is_on),
+        text,
+        node,
+        from,
+        to,
+    };
+    let found = service.runs(&caller, &filter, &page).await?;
+    let mut reasons = service.pending_reasons(&found.rows);
+    Ok(Json(listed(&page, found, |run| {
+        let mut row = RunSummary::of(&run);
         row.pending_reason = reasons.remove(&run.id);
         row
-    };
-    let rows = listed.rows.iter().map(row).collect();
-    Ok(Json(List::window(rows, page.limit, page.offset, listed.total)))
+    })))
+}
+
+/// Returns the states that comma-separated statuses and states mean.
+pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
+    let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
+    let states = words("status", text, known, |word| match RunStatus::parse(word) {
+        Some(status) => Some(status.states().collect::<Vec<_>>()),
+        None => RunState::parse(word).map(|state| vec![state]),
+    })?;
+    Ok(states.concat())
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -207,19 +244,32 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQue
     Ok(Json(Shown::Whole(shown)))
 }
 
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CancelQuery {
+    /// `1` or `true` ends the run without waiting for its agents.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    force: Flag,
+}
+
 /// Cancels a run
 ///
-/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after.
+/// Returns at once; running executions are stopped, and the run ends as `cancelled` soon after. With `force` the run does
+/// not wait for its agents: running executions are `lost` at once, although their work may still run
 #[utoipa::path(
-    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    post, operation_id = "cancelRun", path = "/runs/{id}/cancel", tag = "runs",
+    params(("id" = String, Path, description = "The run's id"), CancelQuery),
     responses((status = 202, description = "The run, which is being cancelled", body = Run))
 )]
 pub(super) async fn cancel(
     Api(service, caller): Api,
     id: Id,
-    _: Query<Nothing>,
+    query: Query<CancelQuery>,
 ) -> HttpResult<(StatusCode, Json<Run>)> {
-    service.cancel(&caller, &id.run()).await?;
+    let force = if query.force.is_on() { Force::On } else { Force::Off };
+    service.cancel(&caller, &id.run(), force).await?;
     let run = service.run(&caller, &id.run()).await?;
     Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
 }
@@ -296,19 +346,24 @@ pub(super) async fn retry(
         };
         read.map_err(malformed)?.unwrap_or_default()
     };
-    let redo = match (request.failed_only, request.from) {
-        (false, None) => Redo::Failed,
-        (true, None) => Redo::FailedNodes,
-        (false, Some(task)) => Redo::From(task),
-        (true, Some(_)) => {
-            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
-            return Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail));
-        }
-    };
+    let redo = redo(request.failed_only, request.from)?;
     let run = id.run();
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
     let shown = load(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
+}
+
+/// Returns the part of a run that a request repeats.
+pub(super) fn redo(failed_only: bool, from: Option<String>) -> HttpResult<Redo> {
+    match (failed_only, from) {
+        (false, None) => Ok(Redo::Failed),
+        (true, None) => Ok(Redo::FailedNodes),
+        (false, Some(task)) => Ok(Redo::From(task)),
+        (true, Some(_)) => {
+            let detail = "`failed_only` and `from` cannot be used together: `from` repeats the later tasks on all nodes";
+            Err(Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail))
+        }
+    }
 }
 
 /// Shows the plan of a run

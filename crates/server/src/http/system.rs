@@ -14,8 +14,10 @@ use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
 use downbeat_store::ServerRecord;
+use serde::{Deserialize, Serialize};
 
-use super::extract::{Api, Nothing, PageQuery, Query, page};
+use super::extract::{Api, Nothing, Query};
+use super::paging::{Key, PageQuery, cut};
 use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
 use crate::replica::Following;
@@ -60,8 +62,17 @@ pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Repl
     responses((status = 200, description = "One page of servers", body = List<Server>))
 )]
 pub(super) async fn servers(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Server>> {
-    let page = page(query.limit, query.offset)?;
-    Ok(Json(List::cut(servers_now(&service, &caller).await?, page.limit, page.offset)))
+    let page = query.page()?;
+    let servers = servers_now(&service, &caller).await?;
+    Ok(Json(cut(servers, &page, |server| ServerKey(server.name.clone(), server.id))))
+}
+
+/// The key of the list of servers.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct ServerKey(String, ServerId);
+
+impl Key for ServerKey {
+    const LIST: &'static str = "servers";
 }
 
 /// Returns the servers that share the store, whether each is alive, and how many runs each owns.
@@ -82,7 +93,7 @@ async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Serve
     if service.replica().is_some() {
         let itself = ServerRecord { seen_at: service.now(), ..(*service.parts.itself).clone() };
         servers.push(Server { role: Role::Replica, ..server_view(itself, true, 0) });
-        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        servers.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
     }
     Ok(servers)
 }

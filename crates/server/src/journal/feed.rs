@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use downbeat_core::portion::json_bytes;
 use downbeat_core::{Event, limits};
 use tokio::sync::broadcast;
 
-use crate::pace::size;
 use crate::signal::heard;
 
 /// How many batches a slow stream may be behind before it has to read the store.
@@ -97,7 +97,7 @@ impl Feed {
 
 impl Waiting {
     fn add(&self, events: Arc<[Event]>) -> Arc<Batch> {
-        let bytes = events.iter().map(size).sum();
+        let bytes = events.iter().map(json_bytes).sum();
         let total = Arc::clone(&self.bytes);
         total.fetch_add(bytes, Ordering::AcqRel);
         let batch = Arc::new(Batch { events: Mutex::new(Some(events)), bytes, total });

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
-use downbeat_core::{Applied, Change, Event, Refusal};
+use downbeat_core::portion::json_bytes;
+use downbeat_core::{Applied, Change, Event, Portion, Refusal, limits};
 use downbeat_proto::message::Fault;
 use downbeat_store::{self as store, EventFilter, Hint, Store};
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -20,10 +21,10 @@ use crate::signal::heard;
 
 /// Submissions that may wait for the next batch. Beyond this, submitters wait (back-pressure).
 const QUEUE: usize = 4_096;
-/// Submissions in one batch. Limits the duration of one transaction.
-const BATCH: usize = 1_024;
+/// One batch. Limits the duration of one transaction.
+const BATCH: Portion = Portion::new(limits::COMMIT_SUBMISSIONS, limits::COMMIT_BYTES);
 /// Events that are read at once when catching up with the store.
-const CATCH_UP: u32 = 1_000;
+const CATCH_UP: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// How often to read the store without a hint from other servers: hints may be lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The pause before an unavailable store is tried again.
@@ -62,6 +63,8 @@ impl Condition {
 #[derive(Debug)]
 struct Submission {
     changes: Vec<Change>,
+    /// The size of the changes as JSON.
+    bytes: usize,
     reply: oneshot::Sender<Result<Vec<Applied>, CommitError>>,
 }
 
@@ -117,7 +120,8 @@ impl Journal {
         }
         let stopped = || CommitError::Unavailable("the server is stopping".to_owned());
         let (reply, response) = oneshot::channel();
-        self.submissions.send(Submission { changes, reply }).await.map_err(|_| stopped())?;
+        let bytes = changes.iter().map(json_bytes).sum();
+        self.submissions.send(Submission { changes, bytes, reply }).await.map_err(|_| stopped())?;
         response.await.map_err(|_| stopped())?
     }
 
@@ -168,11 +172,11 @@ type Hints = Option<broadcast::Receiver<Hint>>;
 
 impl Writer {
     async fn run(self, mut queue: mpsc::Receiver<Submission>, mut hints: Hints, stop: CancellationToken) {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut waiting = Vec::with_capacity(BATCH.rows);
         loop {
             tokio::select! {
                 biased;
-                received = queue.recv_many(&mut batch, BATCH) => {
+                received = queue.recv_many(&mut waiting, BATCH.rows) => {
                     if received == 0 {
                         return;
                     }
@@ -180,20 +184,23 @@ impl Writer {
                 () = others_committed(&mut hints) => {
                     if let Err(error) = self.publish_new().await {
                         warn!(%error, "cannot read the changes of other servers");
-                        self.catch_up(&mut queue, &stop).await;
+                        self.catch_up(&mut waiting, &mut queue, &stop).await;
                     }
                     continue;
                 }
                 () = stop.cancelled() => {
                     // Earlier submissions are still written; later ones are refused.
                     queue.close();
-                    if queue.recv_many(&mut batch, BATCH).await == 0 {
+                    if queue.recv_many(&mut waiting, BATCH.rows).await == 0 {
                         return;
                     }
                 }
             }
-            if !self.write(std::mem::take(&mut batch)).await {
-                self.catch_up(&mut queue, &stop).await;
+            while !waiting.is_empty() {
+                let batch = BATCH.take(&mut waiting, |submission| submission.bytes);
+                if !self.write(batch).await {
+                    self.catch_up(&mut waiting, &mut queue, &stop).await;
+                }
             }
         }
     }
@@ -232,7 +239,8 @@ impl Writer {
                 let mut is_known = true;
                 for (count, reply) in replies {
                     let part: Vec<Change> = changes.by_ref().take(count).collect();
-                    is_known &= Box::pin(self.write(vec![Submission { changes: part, reply }])).await;
+                    let submission = Submission { changes: part, bytes: 0, reply };
+                    is_known &= Box::pin(self.write(vec![submission])).await;
                 }
                 is_known
             }
@@ -278,8 +286,8 @@ impl Writer {
         while self.feed.last_seq() + 1 < seq {
             let missing = seq - 1 - self.feed.last_seq();
             let filter = EventFilter { since: self.feed.last_seq(), run: None };
-            let limit = u32::try_from(missing).unwrap_or(u32::MAX).min(CATCH_UP);
-            let events = self.store.events(&filter, limit).await?;
+            let rows = usize::try_from(missing).map_or(CATCH_UP.rows, |missing| missing.min(CATCH_UP.rows));
+            let events = self.store.events(&filter, Portion { rows, ..CATCH_UP }).await?;
             if events.is_empty() {
                 // The store has no more. Missing ones were removed by retention: nothing can act on them any more.
                 return Ok(());
@@ -307,11 +315,16 @@ impl Writer {
 
     /// Reads the store until it responds: after a failed commit only the store knows whether it took
     /// effect. Until then submissions fail.
-    async fn catch_up(&self, queue: &mut mpsc::Receiver<Submission>, stop: &CancellationToken) {
+    async fn catch_up(
+        &self,
+        waiting: &mut Vec<Submission>,
+        queue: &mut mpsc::Receiver<Submission>,
+        stop: &CancellationToken,
+    ) {
         self.condition.available.store(false, Ordering::Release);
         while let Err(error) = self.publish_new().await {
             warn!(%error, "the store does not respond; trying again");
-            while let Ok(submission) = queue.try_recv() {
+            for submission in waiting.drain(..).chain(std::iter::from_fn(|| queue.try_recv().ok())) {
                 let _ = submission.reply.send(Err(CommitError::Unavailable(error.to_string())));
             }
             if stop.run_until_cancelled(tokio::time::sleep(STORE_RETRY)).await.is_none() {
@@ -358,6 +371,85 @@ mod tests {
         assert_eq!(journal.commit(vec![known.clone()]).await.unwrap(), [Err(Refusal::NotKnownToAll)]);
         common.update(level::common([level::LEVEL, level::LEVEL + 1]));
         assert_eq!(journal.commit(vec![known]).await.unwrap(), [Err(Refusal::NotFound)]);
+        stop.cancel();
+        task.await.unwrap();
+    }
+
+    /// A store that waits before each commit, and notes how many changes each has.
+    #[derive(Debug)]
+    struct Held {
+        store: MemoryStore,
+        open: Arc<tokio::sync::Semaphore>,
+        commits: Arc<Mutex<Vec<usize>>>,
+    }
+
+    #[async_trait::async_trait]
+    impl store::Wrapper for Held {
+        fn store(&self) -> &dyn Store {
+            &self.store
+        }
+
+        async fn read<T: Send, R>(&self, read: R) -> Result<T, store::Error>
+        where
+            R: Future<Output = Result<T, store::Error>> + Send,
+        {
+            read.await
+        }
+
+        async fn write<T: Send, R>(&self, write: R) -> Result<T, store::Error>
+        where
+            R: Future<Output = Result<T, store::Error>> + Send,
+        {
+            write.await
+        }
+
+        async fn commit(
+            &self,
+            server: ServerId,
+            changes: &[Change],
+        ) -> Result<store::Committed, store::Error> {
+            self.commits.lock().unwrap().push(changes.len());
+            let _permit = self.open.acquire().await.unwrap();
+            self.store.commit(server, changes).await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_ends_at_its_bytes_and_a_submission_is_never_divided() {
+        let (open, commits) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(Mutex::default()));
+        let held = Held { store: MemoryStore::new(), open: Arc::clone(&open), commits: Arc::clone(&commits) };
+        let stop = CancellationToken::new();
+        let (journal, task) = Journal::start(
+            Arc::new(store::Wrapped(held)),
+            ServerId(Uuid::from_u128(1)),
+            Feed::new(0),
+            Vec::new(),
+            Metrics::new(),
+            CommonLevel::default(),
+            stop.clone(),
+        );
+        let change = |bytes| Change::RunCancelRequested {
+            run: "none".to_owned().into(),
+            by: "x".repeat(bytes),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let third = limits::COMMIT_BYTES / 3;
+        let sizes = [1, third, third, third, 1, 2 * limits::COMMIT_BYTES, third];
+        let mut submitted = tokio::task::JoinSet::new();
+        for (index, bytes) in sizes.into_iter().enumerate() {
+            let (own, changes) = (journal.clone(), vec![change(bytes); if index == 0 { 2 } else { 1 }]);
+            submitted.spawn(async move { own.commit(changes).await });
+            // The first is being written while the others queue up, in this order.
+            let queued = || journal.submissions.max_capacity() - journal.submissions.capacity();
+            while commits.lock().unwrap().is_empty() || queued() < index {
+                tokio::task::yield_now().await;
+            }
+        }
+        open.add_permits(sizes.len());
+        while let Some(outcome) = submitted.join_next().await {
+            outcome.unwrap().unwrap();
+        }
+        assert_eq!(*commits.lock().unwrap(), [2, 2, 2, 1, 1]);
         stop.cancel();
         task.await.unwrap();
     }

@@ -13,7 +13,8 @@ use crate::parts::Parts;
 /// How often the decision is made again because the node changed in between.
 const TRIES: u32 = 5;
 
-/// Whether a node that is online may be deleted.
+/// Whether an operation is carried out although an agent is alive and has not agreed: a node that is online is deleted, the
+/// executions of a cancelled run end before their agents confirm it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
     On,

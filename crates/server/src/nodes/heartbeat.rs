@@ -8,6 +8,7 @@ use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -38,7 +39,8 @@ struct Beat {
 }
 
 impl Heartbeats {
-    pub(crate) fn start(store: Arc<dyn Store>, clock: Clock, stop: CancellationToken) -> Self {
+    /// Starts the gatherer; it ends with `stop`.
+    pub(crate) fn start(store: Arc<dyn Store>, clock: Clock, stop: CancellationToken) -> (Self, JoinHandle<()>) {
         let (queue, mut beats) = mpsc::channel::<Beat>(QUEUE);
         let writing: Arc<Mutex<Option<Instant>>> = Arc::default();
         let begun = Arc::clone(&writing);
@@ -55,8 +57,7 @@ impl Heartbeats {
                 mark(None);
             }
         };
-        tokio::spawn(gatherer.in_current_span());
-        Self { queue, writing }
+        (Self { queue, writing }, tokio::spawn(gatherer.in_current_span()))
     }
 
     /// Returns for how long the store has been writing heartbeats: no lease could be renewed in this time.

@@ -68,13 +68,13 @@ impl Applier {
 
     pub(super) async fn apply(&mut self, primary: &str, frame: Frame) -> Result<(), Failure> {
         match frame {
-            Frame::Hello { version, server, output_max_bytes, at } => {
+            Frame::Hello { version, server, output_max_bytes, seq, at } => {
                 if version != VERSION {
                     return Err(Failure::Version(version));
                 }
                 info!(primary, server, "following the primary");
                 self.output_max_bytes = output_max_bytes;
-                self.following.connected(primary, self.parts.clock.now(), at);
+                self.following.connected(primary, seq, self.parts.clock.now(), at);
             }
             Frame::Reset => self.begin_copy(),
             Frame::Part(part) => self.load(part).await?,
@@ -119,7 +119,7 @@ impl Applier {
         load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.metrics.start_from(&self.parts.store.tally().await?);
         self.parts.feed.restart(seq);
-        self.following.copied(seq);
+        self.following.copied(self.parts.clock.now(), seq);
         self.diverged = false;
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Applier {
             }
         }
         if let Some(event) = events.last() {
-            self.following.applied(event.seq);
+            self.following.applied(self.parts.clock.now(), event.seq);
             let events: Arc<[Event]> = events.into();
             self.parts.dispatcher.perform(&events);
             // A replica claims nothing, so its stray leases are dropped here.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use downbeat_api::request;
 use downbeat_client::{self as client, Client};
-use downbeat_core::Dice;
+use downbeat_core::{Dice, Portion, limits};
 use downbeat_store::{self as store, EventFilter};
 use futures_util::StreamExt;
 use tokio::time::{sleep, timeout};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::apply::{Applier, Failure};
-use super::frame::{Frame, LINE_BYTES, fingerprint};
+use super::frame::{Frame, fingerprint};
 
 /// A primary sends a beat twice a second, unless it waits for its store.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -30,7 +30,7 @@ enum Ended {
     Silent,
     #[error("cannot connect: {0}")]
     Unreachable(String),
-    #[error("the primary sent a line of more than {LINE_BYTES} bytes")]
+    #[error("the primary sent a line of more than {} bytes", limits::REPLICA_LINE_BYTES)]
     TooLong,
     #[error("the primary sent a line that is not a frame: {0}")]
     Malformed(#[from] serde_json::Error),
@@ -73,9 +73,10 @@ impl Follower {
             warn!(primary, %why, "lost the primary; trying the next server");
             self.applier.following.disconnected(why.to_string());
             turn += 1;
-            // A primary that sent frames is probably restarting, so the pause stays short. A copy that
-            // differs again and again is not replaced at full speed.
-            let is_healthy = frames > 0 && !self.applier.has_diverged();
+            // A primary that sent frames is probably restarting, so the pause stays short. A copy that differs
+            // again and again, or fails at the same event, does not try at full speed.
+            let is_stuck = self.applier.has_diverged() || self.applier.following.is_stuck();
+            let is_healthy = frames > 0 && !is_stuck;
             pause_ms = if is_healthy { FIRST_PAUSE_MS } else { (pause_ms * 2).min(MOST_PAUSE_MS) };
             sleep(Duration::from_millis(pause_ms / 2 + self.dice.next_u64() % pause_ms)).await;
         }
@@ -89,7 +90,7 @@ impl Follower {
         let store = &self.applier.copy;
         let seq = store.last_seq().await?;
         let before = EventFilter { since: seq.saturating_sub(1), run: None };
-        let last = store.events(&before, 1).await?;
+        let last = store.events(&before, Portion::of_rows(1)).await?;
         let mut query = vec![("since", seq.to_string())];
         query.extend(last.first().map(|event| ("last", fingerprint(event))));
         Ok(query)
@@ -117,7 +118,7 @@ impl Follower {
                 *frames += 1;
             }
             buffer.extend_from_slice(more);
-            if buffer.len() > LINE_BYTES {
+            if buffer.len() > limits::REPLICA_LINE_BYTES {
                 return Err(Ended::TooLong);
             }
         }

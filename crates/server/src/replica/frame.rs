@@ -2,19 +2,14 @@
 
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::LeaseToken;
-use downbeat_core::{Event, Timestamp};
+use downbeat_core::portion::json_bytes;
+use downbeat_core::{Event, Portion, Timestamp, limits};
 use downbeat_store::{Kept, OutputChunk, Part, Seen, ServerRecord};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::pace::size;
-
 /// The version of the frames and their meaning. A replica follows only a primary of the same version.
 pub(super) const VERSION: u32 = 1;
-
-/// The maximum length of a line that a replica reads: one event, or the output of one execution, has a few
-/// megabytes at most.
-pub(super) const LINE_BYTES: usize = 64 * 1024 * 1024;
 
 /// A frame applies to the copy as the frames before it left it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +19,9 @@ pub(super) enum Frame {
         version: u32,
         server: String,
         output_max_bytes: u64,
+        /// The primary's last event; absent from primaries of older releases.
+        #[serde(default)]
+        seq: Option<u64>,
         at: Timestamp,
     },
     /// The copy cannot be continued: a snapshot follows.
@@ -52,43 +50,12 @@ impl Frame {
     }
 }
 
-/// Larger lists of rows are split into several lines. A single row may be larger, but not larger than a job file and
-/// its plan, which is far below `LINE_BYTES`.
-const CUT_BYTES: usize = 4 * 1024 * 1024;
+/// The events in one line.
+const EVENTS: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::REPLICA_PART_BYTES);
 
-/// Returns how many of the first rows fit into one line: at least one.
-pub(super) fn fitting<T: Serialize>(rows: &[T]) -> usize {
-    let mut bytes = 0;
-    let within = |row: &&T| {
-        bytes += size(*row);
-        bytes <= CUT_BYTES
-    };
-    rows.iter().take_while(within).count().max(1).min(rows.len())
-}
-
-/// Splits a part of a snapshot into parts that fit into one line each.
-pub(super) fn cut(part: Part) -> Vec<Part> {
-    match part {
-        Part::Nodes(rows) => pieces(rows).map(Part::Nodes).collect(),
-        Part::Runs(rows) => pieces(rows).map(Part::Runs).collect(),
-        Part::Events(rows) => pieces(rows).map(Part::Events).collect(),
-        // Their rows are small, and their number is limited.
-        other @ (Part::Tombstones(_)
-        | Part::Holds(_)
-        | Part::Executions(_)
-        | Part::Output(_)
-        | Part::End { .. }) => vec![other],
-    }
-}
-
-fn pieces<T: Serialize>(mut rows: Vec<T>) -> impl Iterator<Item = Vec<T>> {
-    std::iter::from_fn(move || {
-        if rows.is_empty() {
-            return None;
-        }
-        let later = rows.split_off(fitting(&rows));
-        Some(std::mem::replace(&mut rows, later))
-    })
+/// Returns how many of the first events fit into one line: at least one.
+pub(super) fn fitting(events: &[Event]) -> usize {
+    EVENTS.fitting(events.iter().map(json_bytes))
 }
 
 /// Masks a lease token. Tokens never leave the server: the holder of a token may act for the execution. Equal
@@ -132,7 +99,13 @@ mod tests {
             change: Change::RunCancelRequested { run: "a\nb".into(), by: "ada".to_owned(), at },
         };
         let frames = [
-            Frame::Hello { version: VERSION, server: "one".to_owned(), output_max_bytes: 9, at },
+            Frame::Hello {
+                version: VERSION,
+                server: "one".to_owned(),
+                output_max_bytes: 9,
+                seq: Some(7),
+                at,
+            },
             Frame::Reset,
             Frame::Part(Part::Events(vec![event.clone()])),
             Frame::Part(Part::End { seq: 3 }),
@@ -153,24 +126,5 @@ mod tests {
         }
         let other = Event { server: ServerId(uuid::Uuid::max()), ..event.clone() };
         assert_ne!(fingerprint(&event), fingerprint(&other));
-    }
-
-    #[test]
-    fn a_line_holds_what_fits_and_at_least_one() {
-        let small = vec!["x".repeat(100); 10];
-        assert_eq!(fitting(&small), 10);
-        let large = vec!["x".repeat(CUT_BYTES / 3); 10];
-        assert_eq!(fitting(&large), 2);
-        let huge = vec!["x".repeat(CUT_BYTES * 2); 3];
-        assert_eq!(fitting(&huge), 1);
-        assert_eq!(fitting::<String>(&[]), 0);
-    }
-
-    #[test]
-    fn pieces_are_all_rows_in_order() {
-        let rows: Vec<String> = (0..10).map(|row| format!("{row}{}", "x".repeat(CUT_BYTES / 3))).collect();
-        let cut: Vec<Vec<String>> = pieces(rows.clone()).collect();
-        assert_eq!(cut.iter().map(Vec::len).collect::<Vec<_>>(), [2; 5]);
-        assert_eq!(cut.concat(), rows);
     }
 }

@@ -9,17 +9,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use downbeat_core::ids::{ExecutionId, NodeId};
-use downbeat_core::{Change, Event};
+use downbeat_core::{Change, Event, Portion, limits};
 use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::frame::{Frame, VERSION, cut, fingerprint, fitting, mask_event, mask_execution};
+use super::frame::{Frame, VERSION, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
 use crate::journal::Batches;
-use crate::pace::Pace;
 use crate::parts::Parts;
 use crate::signal::heard;
 
@@ -28,6 +27,8 @@ const BEAT: Duration = Duration::from_millis(500);
 /// Every this many beats, the primary also sends heartbeats and servers, and checks for output that another
 /// server received.
 const SELDOM: u32 = 4;
+/// What is read from the store at once.
+const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// Chunks of output in one frame: a few megabytes. Events with more output are sent in several frames.
 const CHUNKS: u32 = 256;
 /// How many events before a replica's reconnection are checked for late output.
@@ -58,8 +59,28 @@ pub(crate) enum Until {
 enum Ended {
     #[error("it disconnected, or read nothing for {}s", PATIENCE.as_secs())]
     Gone,
+    #[error("it reads a snapshot at less than {} KiB/s", limits::SNAPSHOT_BYTES_PER_S / 1024)]
+    Slow,
+    #[error("after event {after} there is a line of {bytes} bytes, which no replica reads")]
+    TooLong { bytes: usize, after: u64 },
     #[error(transparent)]
     Store(#[from] store::Error),
+}
+
+/// How fast a replica reads a snapshot.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    begun: Instant,
+    bytes: u64,
+}
+
+impl Rate {
+    /// Returns whether the replica needs longer than it may for what it has read. A short snapshot may take
+    /// `PATIENCE` in any case.
+    fn is_too_slow(self, now: Instant) -> bool {
+        let most = PATIENCE + Duration::from_secs(self.bytes / limits::SNAPSHOT_BYTES_PER_S);
+        now.duration_since(self.begun) > most
+    }
 }
 
 /// Starts a task that sends lines to the returned channel.
@@ -76,7 +97,6 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
         presence: HashMap::new(),
         servers: Vec::new(),
         kept: None,
-        pace: Pace::default(),
         next_beat: Instant::now(),
         beats: 0,
     };
@@ -102,7 +122,6 @@ struct Sender {
     presence: HashMap<NodeId, Seen>,
     servers: Vec<ServerRecord>,
     kept: Option<Kept>,
-    pace: Pace,
     next_beat: Instant,
     beats: u32,
 }
@@ -121,6 +140,7 @@ impl Sender {
             version: VERSION,
             server: self.parts.itself.name.clone(),
             output_max_bytes: self.parts.settings.output_max_bytes,
+            seq: Some(self.parts.store.last_seq().await?),
             at: self.parts.clock.now(),
         };
         self.send(&hello).await?;
@@ -149,9 +169,15 @@ impl Sender {
         }
     }
 
-    async fn send(&self, frame: &Frame) -> Result<(), Ended> {
-        match timeout(PATIENCE, self.lines.send(frame.line().into())).await {
-            Ok(Ok(())) => Ok(()),
+    /// Sends a frame; returns the bytes of its line.
+    async fn send(&self, frame: &Frame) -> Result<u64, Ended> {
+        let line = frame.line();
+        let bytes = line.len();
+        if bytes > limits::REPLICA_LINE_BYTES {
+            return Err(Ended::TooLong { bytes, after: self.seen });
+        }
+        match timeout(PATIENCE, self.lines.send(line.into())).await {
+            Ok(Ok(())) => Ok(bytes as u64),
             Ok(Err(_)) | Err(_) => Err(Ended::Gone),
         }
     }
@@ -171,7 +197,8 @@ impl Sender {
             return Ok(false);
         }
         let before = since.seq - 1;
-        let mut events = self.parts.store.events(&EventFilter { since: before, run: None }, 1).await?;
+        let mut events =
+            self.parts.store.events(&EventFilter { since: before, run: None }, Portion::of_rows(1)).await?;
         Ok(match events.first_mut() {
             Some(event) if event.seq == since.seq => {
                 mask_event(event);
@@ -190,8 +217,7 @@ impl Sender {
         let now = Instant::now();
         let mut back = EventFilter { since: self.seen.saturating_sub(LOOK_BACK), run: None };
         while back.since < self.seen {
-            let mut before = self.parts.store.events(&back, self.pace.at_once()).await?;
-            self.pace.note(&before);
+            let mut before = self.parts.store.events(&back, READ).await?;
             back.since = before.last().map_or(self.seen, |event| event.seq);
             before.retain(|event| event.seq <= self.seen);
             for (id, _) in self.cursors.ending(&before) {
@@ -217,10 +243,12 @@ impl Sender {
         let (to, mut parts) = mpsc::channel(1);
         let store = Arc::clone(&self.parts.store);
         let reading = tokio::spawn(async move { store.snapshot(to).await });
+        let mut rate = Rate { begun: Instant::now(), bytes: 0 };
         while let Some(mut part) = parts.recv().await {
             self.note(&mut part);
-            for piece in cut(part) {
-                self.send(&Frame::Part(piece)).await?;
+            rate.bytes += self.send(&Frame::Part(part)).await?;
+            if rate.is_too_slow(Instant::now()) {
+                return Err(Ended::Slow);
             }
         }
         reading
@@ -262,8 +290,7 @@ impl Sender {
             // Read before the events: all events up to this number can be read, unless they were removed.
             let last = self.parts.store.last_seq().await?;
             let filter = EventFilter { since: self.seen, run: None };
-            let events = self.parts.store.events(&filter, self.pace.at_once()).await?;
-            self.pace.note(&events);
+            let events = self.parts.store.events(&filter, READ).await?;
             match events.first() {
                 Some(event) if event.seq == self.seen + 1 => self.send_events(&events).await?,
                 None if last <= self.seen => return Ok(()),
@@ -289,16 +316,20 @@ impl Sender {
         while !rest.is_empty() {
             size = size.clamp(1, fitting(rest));
             let (now, later) = rest.split_at(size);
-            let limit = if size == 1 { u32::MAX } else { CHUNKS };
             let ending = self.cursors.ending(now);
-            let output = if ending.is_empty() {
+            let mut output = if ending.is_empty() {
                 Vec::new()
             } else {
-                self.parts.store.output_of(&ending, limit).await?
+                self.parts.store.output_of(&ending, CHUNKS).await?
             };
-            if output.len() >= limit as usize {
-                size /= 2;
-                continue;
+            if output.len() >= CHUNKS as usize {
+                if size > 1 {
+                    size /= 2;
+                    continue;
+                }
+                // The replica knows the execution: an earlier event has added it.
+                self.send_output(ending).await?;
+                output.clear();
             }
             self.cursors.follow(now, Instant::now());
             self.cursors.sent(&output);
@@ -394,5 +425,28 @@ impl Sender {
             self.servers = servers;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_may_take_a_minute_and_then_a_second_for_each_part_of_its_bytes() {
+        let begun = Instant::now();
+        let slow = |bytes, after: u64| Rate { begun, bytes }.is_too_slow(begun + Duration::from_secs(after));
+        let second = limits::SNAPSHOT_BYTES_PER_S;
+        for (bytes, after, is_too_slow) in [
+            (0, 60, false),
+            (0, 61, true),
+            (second - 1, 61, true),
+            (second, 61, false),
+            (1_000 * second, 1_060, false),
+        ] {
+            assert_eq!(slow(bytes, after), is_too_slow, "{bytes} bytes after {after}s");
+        }
+        // A line of four megabytes each minute is too slow.
+        assert!((2..20).any(|minute| slow(minute * 4 * 1024 * 1024, minute * 60)));
     }
 }

@@ -149,7 +149,7 @@ impl Actor {
                 self.is_disowned |= changes().any(taken);
                 self.decide(|course, turn| course.observe_all(changes(), turn));
             }
-            Input::NodeGone(node) => self.decide(|course, turn| course.node_gone(node, turn)),
+            Input::NodesGone(nodes) => self.decide(|course, turn| course.nodes_gone(&nodes, turn)),
         }
     }
 

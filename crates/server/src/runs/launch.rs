@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::Execution;
+use downbeat_core::ids::ClusterId;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::{Course, Gate, New, RunMade, RunRecord};
 use downbeat_core::{Refusal, level};
@@ -19,6 +20,15 @@ pub(crate) struct Launch {
     pub plan: Arc<Plan>,
     /// Executions whose results it reuses from an earlier run.
     pub taken: Vec<Execution>,
+}
+
+/// Returns the bound on open runs that the store has to check. With a limit on active runs, the bound on waiting runs
+/// suffices.
+fn max_open(parts: &Parts, cluster: ClusterId) -> Option<u32> {
+    let most = parts.settings.max_pending_runs;
+    let is_needed =
+        parts.settings.max_concurrent_runs.is_none() && parts.admission.is_nearly_full(cluster, most);
+    is_needed.then_some(most)
 }
 
 impl ActorParts {
@@ -42,7 +52,8 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
         is_known: parts.level.reaches(level::FLEET),
         limit: parts.settings.max_concurrent_runs,
         // Runs that can start at once do not count.
-        max_pending: &|| parts.settings.max_pending_runs.saturating_add(parts.admission.room()),
+        max_pending: &|| parts.settings.max_pending_runs.saturating_add(parts.admission.room(cluster)),
+        max_open: max_open(parts, cluster),
     };
     let new = New { run: &run, plan: &plan, taken: &taken, gate };
     let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(&new, turn));

@@ -21,8 +21,8 @@ use crate::metrics::Metrics;
 pub(super) enum Input {
     /// Committed events that concern its run: a batch, and the indexes into it.
     Committed(Arc<[Event]>, Vec<u32>),
-    /// The node went offline or was deleted.
-    NodeGone(NodeId),
+    /// Nodes that went offline or were deleted.
+    NodesGone(Arc<[NodeId]>),
 }
 
 /// The runs that this server owns; cheap to clone.
@@ -124,26 +124,68 @@ impl Runs {
 impl Perform for Runs {
     fn perform(&self, events: &Arc<[Event]>) {
         let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::default();
+        let mut gone: Vec<NodeId> = Vec::new();
         for (index, event) in (0..).zip(events.iter()) {
             self.count(&event.change);
             if let Some(run) = event.change.run() {
                 by_run.entry(run).or_default().push(index);
             }
-            // Runs must not wait for a node that is gone.
             if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
             | Change::NodeDeleted { node, .. } = event.change
             {
-                for mailbox in self.mailboxes().values() {
-                    // An actor that has ended needs no messages.
-                    let _ = mailbox.send(Input::NodeGone(node));
-                }
+                gone.push(node);
             }
         }
         let mailboxes = self.mailboxes();
+        if !gone.is_empty() {
+            // Runs must not wait for these nodes. One message for all of them: a whole fleet may go at once.
+            let gone: Arc<[NodeId]> = gone.into();
+            for mailbox in mailboxes.values() {
+                // An actor that has ended needs no messages.
+                let _ = mailbox.send(Input::NodesGone(Arc::clone(&gone)));
+            }
+        }
         for (run, indexes) in by_run {
             if let Some(mailbox) = mailboxes.get(run) {
                 let _ = mailbox.send(Input::Committed(Arc::clone(events), indexes));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::Timestamp;
+    use downbeat_core::ids::{ClusterId, ServerId, SessionId};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fleet_that_goes_offline_is_one_message_for_each_run() {
+        let runs = Runs::new(Metrics::new(), CancellationToken::new());
+        let mut mailboxes: Vec<Mailbox> =
+            (0..3).map(|number| runs.open(&RunId::from(format!("run-{number}")))).collect();
+        let nodes: Vec<NodeId> =
+            (0..100).map(|number| NodeId::derive(ClusterId::DEFAULT, &format!("n{number}"))).collect();
+        let moved = |(seq, node): (u64, &NodeId)| Event {
+            seq,
+            server: ServerId(Uuid::nil()),
+            change: Change::NodeMoved {
+                node: *node,
+                session: SessionId(Uuid::nil()),
+                from: NodeStatus::Stale,
+                to: NodeStatus::Offline,
+                silent_since: None,
+                at: Timestamp::UNIX_EPOCH,
+            },
+        };
+        let events: Vec<Event> = (1..).zip(&nodes).map(moved).collect();
+        runs.perform(&events.into());
+        for mailbox in &mut mailboxes {
+            let Ok(Input::NodesGone(gone)) = mailbox.inputs.try_recv() else { panic!("the nodes are gone") };
+            assert_eq!(*gone, *nodes);
+            assert!(mailbox.inputs.try_recv().is_err());
         }
     }
 }

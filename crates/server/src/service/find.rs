@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use downbeat_api::Names;
-use downbeat_core::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::shown::shown;
-use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, ServerRecord, Tally};
+use downbeat_core::{Event, Portion};
+use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, RunKey, ServerRecord, Tally};
 
 use super::Service;
 use crate::caller::Caller;
@@ -65,7 +65,12 @@ impl Service {
         }
     }
 
-    pub async fn runs(&self, _caller: &Caller, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
+    pub async fn runs(
+        &self,
+        _caller: &Caller,
+        filter: &RunFilter,
+        page: &Page<RunKey>,
+    ) -> Result<Listed<RunRecord, RunKey>> {
         Ok(self.parts.store.runs(filter, page).await?)
     }
 
@@ -73,8 +78,8 @@ impl Service {
         &self,
         _caller: &Caller,
         filter: &ExecutionFilter,
-        page: Page,
-    ) -> Result<Listed<Execution>> {
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
         Ok(self.parts.store.executions(filter, page).await?)
     }
 
@@ -86,8 +91,13 @@ impl Service {
         Ok(self.parts.store.tombstones(None).await?)
     }
 
-    pub async fn events(&self, _caller: &Caller, filter: &EventFilter, most: u32) -> Result<Vec<Event>> {
-        Ok(self.parts.store.events(filter, most).await?)
+    pub async fn events(
+        &self,
+        _caller: &Caller,
+        filter: &EventFilter,
+        portion: Portion,
+    ) -> Result<Vec<Event>> {
+        Ok(self.parts.store.events(filter, portion).await?)
     }
 
     /// Returns how many runs, executions and nodes are in each state.

@@ -59,6 +59,9 @@ impl Service {
         if self.parts.closing.is_cancelled() {
             return Err("the server is stopping".to_owned());
         }
+        if let Some(failure) = self.parts.vital.failure() {
+            return Err(failure.to_string());
+        }
         self.store_problem().await.map_or(Ok(()), Err)?;
         self.replica().map_or(Ok(()), |replica| replica.readiness(self.now()))
     }

@@ -2,6 +2,7 @@
 
 mod find;
 mod handle;
+mod many;
 mod nodes;
 mod patience;
 mod plan;
@@ -11,6 +12,7 @@ mod submit;
 mod waits;
 
 pub use handle::Service;
+pub(crate) use many::{Effect, WhichNodes, WhichRuns};
 pub use nodes::Drain;
 pub use retry::{Redo, Retry};
 pub use submit::{Submit, Submitted};

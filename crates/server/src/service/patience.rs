@@ -46,6 +46,10 @@ impl Service {
         read_in_time(reached).await
     }
 
+    pub(super) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>> {
+        Ok(change_in_time(self.parts.journal.commit(changes)).await??)
+    }
+
     pub(super) async fn commit_one(&self, change: Change) -> Result<Applied> {
         Ok(change_in_time(self.parts.journal.commit_one(change)).await??)
     }

@@ -65,7 +65,7 @@ impl Service {
         silent.into_iter().map(NodeReason::from).collect()
     }
 
-    pub(super) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
+    pub(crate) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
         self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
     }
 

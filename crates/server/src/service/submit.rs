@@ -96,6 +96,9 @@ impl Service {
             Err(Refusal::QueueFull { pending }) => {
                 Err(Error::TooManyRuns { most: self.parts.settings.max_pending_runs, pending })
             }
+            Err(Refusal::TooManyOpen { open }) => {
+                Err(Error::TooManyOpenRuns { most: self.parts.settings.max_pending_runs, open })
+            }
             Err(Refusal::NotKnownToAll) => {
                 Err(Error::Unavailable("an older server has just joined; try again".to_owned()))
             }

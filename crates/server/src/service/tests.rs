@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
-use downbeat_core::{Change, limits, spec};
+use downbeat_core::{Change, Portion, limits, spec};
 use downbeat_proto::message::{InstanceId, Register};
 use downbeat_store::MemoryStore;
 use serde_json::json;
@@ -94,7 +94,7 @@ async fn a_caller_that_disconnects_while_its_plan_waits_leaves_no_run() {
     taken.pop();
     // Slots are assigned in order: the run of the first request would exist by now.
     let run = service.submit(&Caller::API, large()).await.unwrap().run.id.clone();
-    let events = service.store().events(&Default::default(), u32::MAX).await.unwrap();
+    let events = service.store().events(&Default::default(), Portion::of_rows(usize::MAX)).await.unwrap();
     let runs = events.into_iter().filter_map(|event| match event.change {
         Change::RunCreated { run, .. } => Some(run.id.clone()),
         _ => None,

@@ -40,9 +40,7 @@ impl Service {
         if !runs.iter().any(|run| run.live.is_waiting()) {
             return HashMap::default();
         }
-        let mut reasons = self.parts.admission.reasons();
-        let reason = |run: &RunRecord| Some((run.id.clone(), reasons.remove(&run.id)?.to_string()));
-        runs.iter().filter_map(reason).collect()
+        self.parts.admission.reasons(runs.iter().map(|run| &run.id))
     }
 
     /// Returns why a pending execution waits, per node.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use downbeat_core::ids::ServerId;
 use downbeat_core::level;
+use downbeat_proto::Link;
 use downbeat_store::{Replica, ServerRecord, Store};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, Span, info};
+use tracing::{Span, info};
 
 use super::prune::prune;
 use super::{Server, StartError, hostname};
 use crate::admission::Admission;
 use crate::clock::Clock;
-use crate::cluster::{CommonLevel, LastSign, Membership};
+use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::http;
@@ -30,6 +30,7 @@ use crate::runs::{Runs, load_board};
 use crate::service::Service;
 use crate::settings::Settings;
 use crate::surroundings::{Chance, Surroundings};
+use crate::vital::Vital;
 
 pub(super) struct Order {
     pub(super) settings: Settings,
@@ -49,21 +50,23 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let (mut server, doors) = base(order, store, None).await?;
     let (parts, stopping) = (server.service.parts.clone(), server.stopping.clone());
     let member = Arc::new(Membership::join(parts.clone()).await?);
-    server.signing = Some(spawn(Arc::clone(&member).send_heartbeats(stopping.clone())));
+    let vital = &parts.vital;
+    let signing = Arc::clone(&member).send_heartbeats(stopping.clone());
+    server.signing = Some(vital.spawn("heartbeats of this server", &stopping, signing));
     member.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
-    spawn(parts.dispatcher.clone().run(journal, clock, seed, stopping.clone()));
-    spawn(parts.admission.clone().run(parts.clone(), stopping.clone()));
-    spawn(sweep(parts.clone(), stopping.clone()));
-    spawn(member.watch(stopping.clone()));
-    spawn(prune(parts.clone(), stopping));
+    let dispatching = parts.dispatcher.clone().run(journal, clock, seed, stopping.clone());
+    vital.spawn("dispatcher", &stopping, dispatching);
+    vital.spawn("admission", &stopping, parts.admission.clone().run(parts.clone(), stopping.clone()));
+    vital.spawn("sweep", &stopping, sweep(parts.clone(), stopping.clone()));
+    vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
+    vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
         let host = Arc::new(Host::new(parts.clone()));
-        server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
-        server.listeners.push(spawn(rpc::serve(doors.grpc, host, rpc::LIMITS, parts.closing.clone())));
+        listen(&mut server, doors, host);
         let (http, grpc) = (server.http_addr, server.grpc_addr);
         info!(id = %parts.server, store = parts.store.name(), %http, %grpc, "listening");
     }
@@ -79,11 +82,9 @@ pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Serv
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
         let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), seed);
-        spawn(follower.run(server.stopping.clone()));
+        parts.vital.spawn("replication", &server.stopping, follower.run(server.stopping.clone()));
         if let Some(doors) = doors {
-            let door = Arc::new(Door::new(parts.clone(), following));
-            server.listeners.push(spawn(serve_http(doors.http, server.service.clone())));
-            server.listeners.push(spawn(rpc::serve(doors.grpc, door, rpc::LIMITS, parts.closing.clone())));
+            listen(&mut server, doors, Arc::new(Door::new(parts.clone(), following)));
         }
     }
     let primary = parts.settings.replica_of.first().cloned().unwrap_or_default();
@@ -103,7 +104,7 @@ async fn base(
     let chance = Chance::new(surroundings.seed);
     let clock = Clock::new(surroundings.wall);
     if is_copied.is_none() {
-        clock.set_by(store.as_ref()).await?;
+        clock.begin(store.as_ref(), heartbeat_pause(&settings)).await?;
     }
     let server = ServerId(chance.dice().uuid_at(clock.now()));
     let metrics = Metrics::new();
@@ -132,6 +133,13 @@ async fn base(
         level.clone(),
         journal_stop.clone(),
     );
+    let vital = Vital::default();
+    let journal_task = vital.watch("journal", &journal_stop, journal_task);
+    let (heartbeats, gatherer) = Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone());
+    vital.watch("heartbeats of nodes", &stopping, gatherer);
+    let (outputs, gatherer) =
+        Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
+    vital.watch("output", &stopping, gatherer);
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
     let itself = ServerRecord {
@@ -149,9 +157,9 @@ async fn base(
         Following::new(primary, is_copied, last_seq, closing.clone())
     });
     let parts = Parts {
-        heartbeats: Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone()),
+        heartbeats,
         serving: Serving::new(clock.now()),
-        outputs: Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone()),
+        outputs,
         journal,
         feed,
         dispatcher,
@@ -166,6 +174,7 @@ async fn base(
         last_sign: LastSign::default(),
         level,
         heavy: HeavyWork::default(),
+        vital,
         store,
         replica: following,
         closing,
@@ -185,8 +194,14 @@ async fn base(
     Ok((server, doors))
 }
 
-fn spawn(work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    tokio::spawn(work.in_current_span())
+/// Opens both ports.
+fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
+    let parts = server.service.parts.clone();
+    let (vital, closing) = (&parts.vital, &parts.closing);
+    let http = serve_http(doors.http, server.service.clone());
+    server.listeners.push(vital.spawn("REST port", closing, http));
+    let grpc = rpc::serve(doors.grpc, link, rpc::LIMITS, closing.clone());
+    server.listeners.push(vital.spawn("agents' port", closing, grpc));
 }
 
 fn address(listener: Option<&TcpListener>, configured: SocketAddr) -> SocketAddr {

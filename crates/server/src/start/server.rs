@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::rpc::Host;
 use crate::service::Service;
+use crate::vital::VitalTaskEnded;
 
 #[derive(Debug)]
 pub struct Server {
@@ -47,6 +48,11 @@ impl Server {
 
     pub fn service(&self) -> &Service {
         &self.service
+    }
+
+    /// Waits until a vital task ends by itself or panics. The process has to exit then: other servers take over its runs.
+    pub async fn failed(&self) -> VitalTaskEnded {
+        self.service.parts.vital.failed().await
     }
 
     /// Stops the server: refuses new requests, finishes those in progress, and writes all submitted changes.

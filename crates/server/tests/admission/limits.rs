@@ -144,3 +144,24 @@ async fn a_server_that_starts_knows_what_was_given_out_within_a_rate() {
     two.server.stop().await;
     database.drop().await;
 }
+
+#[tokio::test]
+async fn a_limit_names_who_uses_it_and_who_waits() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let run = setup.submit(&limited(3, &json!({"db": 1, "api": "10/1m"}))).await;
+    let work = agent.take().await;
+    let limits = setup.ok("/limits").await;
+    let [api, db] = &limits["data"].as_array().unwrap()[..] else { panic!("{limits}") };
+    assert_eq!((&api["key"], &api["most"], &api["per"]), (&json!("api"), &json!(10), &json!("1m")));
+    assert_eq!((&db["key"], &db["most"], &db["per"]), (&json!("db"), &json!(1), &json!(null)));
+    for limit in [api, db] {
+        assert_eq!((&limit["in_use"], &limit["waiting"]), (&json!(1), &json!(2)), "{limit}");
+        let holder = &limit["holders"][0];
+        assert_eq!((&holder["run"], &holder["node"]), (&json!(run), &json!("web-01")));
+        assert_eq!(holder["execution"], json!(work.execution));
+        assert_eq!(limit["waiters"].as_array().unwrap().len(), 2);
+    }
+    assert_eq!(setup.ok("/limits?limit=1&offset=1").await["data"][0]["key"], "db");
+    setup.server.stop().await;
+}

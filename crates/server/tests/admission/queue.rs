@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use downbeat_server::Settings;
-use downbeat_testbed::in_process::{Setup, settings};
-use reqwest::StatusCode;
+use downbeat_testbed::in_process::{Setup, send, settings};
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use crate::work::{Log, Worker, job, with};
@@ -127,5 +127,33 @@ async fn what_waits_when_a_server_stops_waits_when_it_is_back() {
     assert_eq!(setup.ended(&third).await["state"], "completed");
     let runs: Vec<String> = log.runs().into_iter().filter(|run| *run != first).collect();
     assert_eq!(runs, [second, third]);
+    setup.server.stop().await;
+}
+
+#[tokio::test]
+async fn open_runs_are_bounded_without_a_limit_on_active_ones() {
+    let setup = Setup::with(Settings { max_pending_runs: 2, ..settings("memory:", "one") }).await;
+    let mut agent = setup.agent("web-01", &["web"]).await;
+    let first = setup.submit(&job("all", 1)).await;
+    let work = agent.take().await;
+    let keyed =
+        || setup.request(Method::POST, "/runs").header("Idempotency-Key", "second").json(&job("all", 1));
+    let second = send(keyed()).await;
+    assert_eq!(second.status, StatusCode::CREATED);
+    let answer = setup.post("/runs", &job("all", 1)).await;
+    assert_eq!(
+        (answer.status, &answer.body["code"]),
+        (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_runs"))
+    );
+    let detail = "2 runs are open (max_pending_runs: 2); try again when some have ended";
+    assert_eq!(
+        (&answer.body["detail"], &answer.headers["retry-after"]),
+        (&json!(detail), &"5".parse().unwrap())
+    );
+    // A repeated submission still returns its first run.
+    assert_eq!(send(keyed()).await.body["id"], second.body["id"]);
+    agent.finish(&work, 0).await;
+    assert_eq!(setup.ended(&first).await["state"], "completed");
+    setup.submit(&job("all", 1)).await;
     setup.server.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use downbeat_core::{Change, Span};
+use downbeat_core::{Change, Portion, Span};
 use downbeat_server::Settings;
 use downbeat_store::EventFilter;
 use downbeat_testbed::Database;
@@ -17,7 +17,13 @@ fn server(store: &str, name: &str, most: Option<u32>) -> Settings {
 
 /// Returns the maximum number of active runs at once, from the events.
 async fn most_active(setup: &Setup) -> usize {
-    let events = setup.server.service().store().events(&EventFilter::default(), u32::MAX).await.unwrap();
+    let events = setup
+        .server
+        .service()
+        .store()
+        .events(&EventFilter::default(), Portion::of_rows(usize::MAX))
+        .await
+        .unwrap();
     let (mut active, mut most) = (BTreeSet::new(), 0);
     for event in events {
         match event.change {

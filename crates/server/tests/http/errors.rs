@@ -79,6 +79,11 @@ async fn wrong_query_parameters_are_refused_by_name() {
         ("/events?follow=maybe", "follow"),
         ("/events?limit=5", "limit: a stream has no limit"),
         ("/clusters/default/nodes?limit=2000", "limit: `2000`"),
+        ("/runs?offset=10001", "offset: `10001` is not a number from 0 to 10000; `cursor`"),
+        ("/runs?cursor=x", "cursor: it is not the `next` of a page of this list"),
+        ("/runs?cursor=WyJub2RlcyIsMCwxXQ", "cursor"),
+        ("/runs?paused=yes", "paused"),
+        ("/runs?from=now", "from"),
     ] {
         let answer = setup.get(path).await;
         is_problem(&answer, StatusCode::BAD_REQUEST, "bad_query");

@@ -6,6 +6,7 @@ mod errors;
 mod events;
 mod graph;
 mod live;
+mod many;
 mod nodes;
 mod openapi;
 mod output;

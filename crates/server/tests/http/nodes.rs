@@ -21,7 +21,15 @@ async fn nodes_are_listed_filtered_and_sorted() {
     assert_eq!(hostnames(&setup.ok("/nodes?status=offline,stale").await), Vec::<&str>::new());
     let page = setup.ok("/clusters/default/nodes?limit=1&offset=1").await;
     assert_eq!(hostnames(&page), ["web-01"]);
-    assert_eq!(page["pagination"], json!({"limit": 1, "offset": 1, "total": 3, "has_more": true}));
+    let next = page["pagination"]["next"].as_str().unwrap();
+    assert_eq!(
+        page["pagination"],
+        json!({"limit": 1, "offset": 1, "total": 3, "has_more": true, "next": next})
+    );
+    let last = setup.ok(&format!("/clusters/default/nodes?cursor={next}")).await;
+    assert_eq!(hostnames(&last), ["web-02"]);
+    let other = setup.get(&format!("/nodes?order=desc&cursor={next}")).await;
+    assert_eq!((other.status.as_u16(), &other.body["code"]), (400, &json!("bad_query")));
     let node = &page["data"][0];
     let known = downbeat_core::backend::Catalogue::builtin();
     let names: Vec<&str> = known.backends().iter().map(|backend| backend.name.as_str()).collect();
@@ -100,4 +108,24 @@ async fn agents_of_neighbouring_protocols_are_accepted_and_older_ones_get_advice
         Err(Fault::Rejected(why)) => assert!(why.ends_with("version 0: upgrade the agent"), "{why}"),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn backends_are_listed_with_the_number_of_nodes_that_offer_them() {
+    let setup = Setup::new().await;
+    let _agents = [setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await];
+    let backends = setup.ok("/backends").await;
+    let test =
+        &backends["data"].as_array().unwrap().iter().find(|backend| backend["name"] == "test").unwrap();
+    assert_eq!((&test["nodes"], &test["online"]), (&json!(2), &json!(2)));
+    assert!(test["actions"].as_array().unwrap().iter().any(|action| action["name"] == "noop"));
+    let names: Vec<&str> = backends["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|backend| backend["name"].as_str().unwrap())
+        .collect();
+    assert!(names.is_sorted(), "{names:?}");
+    assert_eq!(setup.ok("/backends?limit=1&offset=1").await["data"], json!([backends["data"][1]]));
+    assert_eq!(setup.get("/backends?cluster=nowhere").await.body["code"], "not_found");
 }

@@ -119,11 +119,16 @@ async fn every_route_in_the_document_answers() {
             let url = format!("http://{}{url}", setup.server.http_addr());
             let mut request = setup.http.request(method.clone(), url);
             if method == Method::POST && !path.contains("/runs/{id}") {
-                request = request.json(&noop());
+                let body = match path.as_str() {
+                    "/api/v1/runs/cancel" | "/api/v1/runs/retry" => json!({"ids": []}),
+                    "/api/v1/nodes/drain" | "/api/v1/nodes/undrain" => json!({"nodes": []}),
+                    _ => noop(),
+                };
+                request = request.json(&body);
             }
             let answer = send(request).await;
             // The run has succeeded: no such request is possible.
-            let of_open_runs = ["/cancel", "/pause", "/resume", "/retry"];
+            let of_open_runs = ["{id}/cancel", "{id}/pause", "{id}/resume", "{id}/retry"];
             let wanted = if of_open_runs.iter().any(|end| path.ends_with(end)) {
                 answer.status == StatusCode::CONFLICT
             } else {

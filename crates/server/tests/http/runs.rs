@@ -44,7 +44,10 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
     assert!(run["owner"].as_str().is_some_and(|owner| owner.len() == 36));
 
     let executions = setup.ok(&format!("/runs/{id}/executions")).await;
-    assert_eq!(executions["pagination"], json!({"limit": 100, "offset": 0, "total": 4, "has_more": false}));
+    assert_eq!(
+        executions["pagination"],
+        json!({"limit": 100, "offset": 0, "total": 4, "has_more": false, "next": null})
+    );
     let failed = setup.ok(&format!("/runs/{id}/executions?status=failed,lost&node=web-02&step=1")).await;
     let failed = &failed["data"][0];
     assert_eq!(
@@ -123,9 +126,50 @@ async fn runs_are_listed_newest_first_and_filtered() {
     assert_eq!(ids(setup.ok("/runs?status=pending,running").await), [open.as_str()]);
     assert_eq!(ids(setup.ok("/runs?job=later&cluster=default").await), [open.as_str()]);
     let page = setup.ok("/runs?limit=1&offset=1").await;
-    assert_eq!(page["pagination"], json!({"limit": 1, "offset": 1, "total": 2, "has_more": false}));
+    assert_eq!(
+        page["pagination"],
+        json!({"limit": 1, "offset": 1, "total": 2, "has_more": false, "next": null})
+    );
     assert_eq!(page["data"][0].get("results"), None, "a list is short");
     assert_eq!(ids(page), [done.as_str()]);
+    let first = setup.ok("/runs?limit=1").await;
+    let next = first["pagination"]["next"].as_str().unwrap().to_owned();
+    assert_eq!(ids(first), [open.as_str()]);
+    assert_eq!(ids(setup.ok(&format!("/runs?cursor={next}")).await), [done.as_str()]);
+    let narrow =
+        "/runs?node=web-01&paused=0&by=api&q=LATER&from=2020-01-01T00:00:00Z&to=2999-01-01T00:00:00Z";
+    assert_eq!(ids(setup.ok(narrow).await), [open.as_str()]);
+    for nothing in ["node=web-02", "paused=1", "by=eve", "q=latest", "from=2999-01-01T00:00:00Z"] {
+        assert_eq!(ids(setup.ok(&format!("/runs?{nothing}")).await), Vec::<String>::new(), "{nothing}");
+    }
+    let both = setup.get(&format!("/runs?cursor={next}&offset=1")).await;
+    assert_eq!((both.status.as_u16(), &both.body["code"]), (400, &json!("bad_query")));
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    // Lost attempts of this task are sent again, but not in a cancelled run.
+    let task = json!({"backend": "test", "action": "noop", "delivery": "at_least_once"});
+    for requested_before in [false, true] {
+        let id = setup.submit(&json!({"target": "all", "tasks": [task, task]})).await;
+        let work = agent.take().await;
+        if requested_before {
+            setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
+            assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "running", "its agent has not confirmed");
+        }
+        let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
+        assert_eq!(answer.status, 202);
+        assert_eq!(setup.ended(&id).await["status"], "cancelled");
+        let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
+        let lost = &executions["data"][0];
+        assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
+        // The late result is refused.
+        agent.finish(&work, 0).await;
+        assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");
+        assert_eq!(setup.ok(&format!("/executions?run={id}&status=lost")).await["data"][0], *lost);
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Status, servers, health and metrics.
 
 use downbeat_testbed::in_process::{Setup, noop};
-use reqwest::StatusCode;
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::json;
 
 #[tokio::test]
@@ -57,4 +57,44 @@ async fn the_figures_follow_what_happens() {
     }
     assert!(text.contains("downbeat_commit_batch_size_count"));
     assert!(text.contains("downbeat_process_resident_memory_bytes"));
+}
+
+#[tokio::test]
+async fn every_response_names_its_build_and_the_last_event() {
+    let setup = Setup::new().await;
+    let answer = setup.get("/status").await;
+    assert_eq!(answer.headers["downbeat-build"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(answer.headers["downbeat-event"], "0");
+    let _agent = setup.agent("web-01", &[]).await;
+    setup.submit(&noop()).await;
+    for path in ["/runs", "/nodes/nobody", "/nowhere"] {
+        let answer = setup.get(path).await;
+        let events = setup.ok("/events?follow=0").await;
+        let last = events["data"].as_array().unwrap().last().unwrap()["seq"].to_string();
+        assert_eq!(answer.headers["downbeat-event"], last.as_str(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn large_responses_are_compressed_and_streams_are_not() {
+    let setup = Setup::new().await;
+    let path = |path: &str| setup.request(Method::GET, path);
+    let encoding = async |request: RequestBuilder, accepted: &str| {
+        let response = request.header("Accept-Encoding", accepted).send().await.unwrap();
+        response.headers().get("content-encoding").map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(encoding(path("/openapi.json"), "gzip").await.as_deref(), Some("gzip"));
+    assert_eq!(encoding(path("/openapi.json"), "gzip, zstd").await.as_deref(), Some("zstd"));
+    assert_eq!(encoding(path("/openapi.json"), "identity").await, None);
+    assert_eq!(encoding(path("/clusters"), "gzip").await, None, "small");
+    assert_eq!(encoding(path("/events"), "gzip").await, None, "a stream");
+    assert_eq!(encoding(path("/replication"), "gzip").await, None, "a stream");
+}
+
+#[tokio::test]
+async fn the_schema_of_the_job_file_is_served_alone() {
+    let setup = Setup::new().await;
+    let answer = setup.get("/schema/job").await;
+    assert_eq!(answer.headers["content-type"], "application/schema+json");
+    assert_eq!(answer.body, downbeat_core::spec::schema());
 }

@@ -3,7 +3,7 @@
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{Fault, Hello, PROTOCOL};
-use downbeat_server::{Caller, Settings, StartError};
+use downbeat_server::{Caller, Force, Settings, StartError};
 use downbeat_testbed::in_process::{Setup, noop, send};
 use downbeat_testbed::{Database, eventually};
 use reqwest::{Method, StatusCode};
@@ -40,7 +40,7 @@ async fn every_write_is_refused_with_the_primarys_address() {
     let answer = replica.get("/replication").await;
     assert_eq!((answer.status, &answer.body["code"]), (StatusCode::CONFLICT, &"read_only_replica".into()));
     assert_eq!(primary.server.service().store().last_seq().await.unwrap(), 0, "nothing was changed anywhere");
-    let direct = replica.server.service().cancel(&Caller::API, &"x".into()).await;
+    let direct = replica.server.service().cancel(&Caller::API, &"x".into(), Force::Off).await;
     assert!(direct.is_err(), "there is no other way either");
 }
 

@@ -3,6 +3,8 @@
 mod alike;
 mod copies;
 mod doors;
+mod largest;
 mod load;
 mod site;
 mod streams;
+mod stuck;

@@ -19,6 +19,8 @@ pub(super) struct Attempt {
     pub(super) number: u32,
     pub(super) status: Status,
     pub(super) lease: Option<Lease>,
+    /// Its result was taken over from another run, or from the cache.
+    pub(super) is_reused: bool,
     /// Its instance was recorded as failed for good.
     pub(super) is_final: bool,
 }
@@ -121,6 +123,7 @@ impl AttemptLog {
             number: execution.attempt,
             status: execution.state.status(),
             lease,
+            is_reused: execution.reused.is_some(),
             is_final: false,
         };
         self.attempts.insert(execution.id, attempt);

@@ -9,7 +9,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
-use downbeat_core::{Change, Event, Timestamp};
+use downbeat_core::{Change, Event, Portion, Timestamp};
 use downbeat_store::{
     EventFilter, Events, ExecutionFilter, Executions, MemoryStore, Nodes, Page, RunFilter, Runs,
 };
@@ -23,8 +23,12 @@ use crate::truth::Truth;
 const NEVER_FAILS: &str = "the memory store does not fail";
 
 pub(crate) struct Evidence {
+    /// All events, as they were committed.
     pub(crate) events: Vec<Event>,
+    /// The events that the store has.
+    pub(crate) kept: Vec<Event>,
     pub(crate) last_seq: u64,
+    /// With the rows that pruning removed, if they can be replayed.
     pub(crate) tables: Tables,
     /// The tables that result from replaying the feed, or why the replay failed.
     pub(crate) replayed: Result<Tables, String>,
@@ -33,8 +37,7 @@ pub(crate) struct Evidence {
     pub(crate) slots: u32,
     pub(crate) lease_ttl: Duration,
     pub(crate) stale_after: Duration,
-    /// True if the servers use the store's clock, which is correct.
-    pub(crate) is_shared: bool,
+    pub(crate) max_concurrent_runs: Option<u32>,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
 }
 
@@ -52,9 +55,12 @@ impl Tables {
         for node in &mut nodes {
             node.seen_at = node.registered_at;
         }
-        let all = Page { limit: u32::MAX, offset: 0 };
-        let runs = store.runs(&RunFilter::default(), all).await.expect(NEVER_FAILS).rows;
-        let executions = store.executions(&ExecutionFilter::default(), all).await.expect(NEVER_FAILS).rows;
+        let runs = store.runs(&RunFilter::default(), &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
+        let executions = store
+            .executions(&ExecutionFilter::default(), &Page::first(u32::MAX))
+            .await
+            .expect(NEVER_FAILS)
+            .rows;
         Self {
             nodes,
             runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),
@@ -63,14 +69,39 @@ impl Tables {
     }
 }
 
-/// The largest error of a server's estimate of the store's clock: half of the slowest response that it accepts.
-pub(super) const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(250);
+/// How far the clocks of two servers may differ.
+const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(500);
+
+/// Returns the true time that must pass before servers conclude that `duration` has passed. Their clock gains at most
+/// one part in a hundred on the true time.
+pub(super) fn at_least(duration: Duration) -> SignedDuration {
+    let duration = SignedDuration::try_from(duration).expect("durations are short");
+    duration - duration / 100 - CLOCK_DOUBT
+}
+
+impl Tables {
+    /// Adds ended runs that are only in `replayed`, with their executions. Returns their number.
+    fn restore(&mut self, replayed: &Self) -> u64 {
+        let is_removed = |run: &RunRecord| run.live.is_ended() && !self.runs.contains_key(&run.id);
+        let removed: BTreeMap<RunId, RunRecord> = replayed
+            .runs
+            .values()
+            .filter(|run| is_removed(run))
+            .map(|run| (run.id.clone(), run.clone()))
+            .collect();
+        let executions = replayed.executions.values().filter(|each| removed.contains_key(each.run()));
+        self.executions.extend(executions.map(|each| (each.id, each.clone())));
+        let count = removed.len() as u64;
+        self.runs.extend(removed);
+        count
+    }
+}
 
 impl Evidence {
     /// Returns the true time at which an event was committed.
     pub(super) fn committed_at(&self, event: &Event) -> Option<Timestamp> {
         let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        self.truth.commits.get(index).copied()
+        self.truth.commits.get(index).map(|(_, at)| *at)
     }
 
     /// Returns the last heartbeat of a node that was recorded by then.
@@ -81,11 +112,21 @@ impl Evidence {
 
     pub(crate) async fn gather(cluster: &Cluster, broken: Option<Broken>) -> Self {
         let store = &cluster.memory;
-        let mut events = store.events(&EventFilter::default(), u32::MAX).await.expect(NEVER_FAILS);
+        let mut kept =
+            store.events(&EventFilter::default(), Portion::of_rows(usize::MAX)).await.expect(NEVER_FAILS);
         if broken == Some(Broken::FeedGap) {
-            events.retain(|event| event.seq % 17 != 0);
+            kept.retain(|event| event.seq % 17 != 0);
         }
-        let tables = Tables::of(store).await;
+        let (events, is_pruned) = cluster.world.truth(|truth| {
+            let events: Vec<Event> = truth.commits.iter().map(|(event, _)| event.clone()).collect();
+            (events, truth.is_pruned)
+        });
+        let replayed = feed::replay(&events).await;
+        let mut tables = Tables::of(store).await;
+        let mut pruned = 0;
+        if let (Ok(replayed), true) = (&replayed, is_pruned) {
+            pruned = tables.restore(replayed);
+        }
         let plans = tables.runs.values().map(|run| {
             let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
             (run.id.clone(), Arc::new(plan.expect("accepted jobs compile")))
@@ -95,6 +136,7 @@ impl Evidence {
             truth.counts.events = events.len() as u64;
             truth.counts.runs = tables.runs.len() as u64;
             truth.counts.executions = tables.executions.len() as u64;
+            truth.counts.pruned = pruned;
             for event in &events {
                 match event.change {
                     Change::ExecutionLost { .. } => truth.counts.lost += 1,
@@ -109,15 +151,16 @@ impl Evidence {
         cluster.world.truth(|left| left.counts = truth.counts);
         Self {
             last_seq: store.last_seq().await.expect(NEVER_FAILS),
-            replayed: feed::replay(&events).await,
+            replayed,
             events,
+            kept,
             plans,
             tables,
             truth,
             slots: cluster.shape.slots,
             lease_ttl: cluster.shape.lease_ttl(),
             stale_after: cluster.shape.stale_after(),
-            is_shared: cluster.shape.is_shared,
+            max_concurrent_runs: cluster.shape.max_concurrent_runs,
             hosts: (0..cluster.shape.agents)
                 .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))
                 .collect(),

@@ -20,13 +20,20 @@ pub(super) async fn replay(events: &[Event]) -> Result<Tables, String> {
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Feed);
-    for (expected, event) in (1..).zip(&evidence.events) {
+    // Pruning removes the oldest events.
+    let oldest = evidence.kept.first().map_or(evidence.last_seq + 1, |event| event.seq);
+    let first = if evidence.truth.is_pruned { oldest } else { 1 };
+    for (expected, event) in (first..).zip(&evidence.kept) {
         if event.seq != expected {
             findings.add(format!("event {expected} is missing; {} follows", event.seq));
             break;
         }
+        let index = usize::try_from(expected - 1).expect("sequence numbers are small here");
+        if evidence.events.get(index) != Some(event) {
+            findings.add(format!("event {expected} is not the one that was committed: {event:?}"));
+        }
     }
-    if evidence.events.last().map_or(0, |event| event.seq) != evidence.last_seq {
+    if evidence.kept.last().map_or(first - 1, |event| event.seq) != evidence.last_seq {
         findings.add(format!("the feed does not end with the last event, {}", evidence.last_seq));
     }
     let replayed = match &evidence.replayed {

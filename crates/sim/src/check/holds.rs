@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::Change;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::plan::{EntryIx, Plan};
 use downbeat_core::run::RunState;
 
 use super::attempts::granted;
@@ -23,7 +24,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Holds);
     let mut holders = Holders::default();
     for event in &evidence.events {
-        holders.apply(&event.change, &mut findings);
+        holders.apply(evidence, &event.change, &mut findings);
     }
     if !holders.held.is_empty() && holders.active.is_empty() {
         findings.add(format!("{} nodes are held, but no run is active", holders.held.len()));
@@ -31,24 +32,31 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     findings
 }
 
+/// Returns the nodes that a run has to itself, by its definition.
+fn exclusive_nodes(plan: &Plan) -> BTreeSet<NodeId> {
+    let entries = (0..).map(EntryIx).zip(&plan.entries).filter(|_| plan.definition.exclusive);
+    let nodes = entries.filter_map(|(entry, _)| plan.nodes_of(entry));
+    nodes.flatten().map(|node| plan.node(*node).id).collect()
+}
+
 impl Holders {
-    fn apply(&mut self, change: &Change, findings: &mut Findings) {
+    fn apply(&mut self, evidence: &Evidence, change: &Change, findings: &mut Findings) {
         for (run, execution, lease) in granted(change) {
             self.lease(run, execution, lease.node, findings);
         }
         match change {
-            Change::RunAdmitted { run, limit, nodes, .. } => {
-                if let Some(limit) = limit
-                    && self.active.len() >= *limit as usize
+            Change::RunAdmitted { run, .. } => {
+                if let Some(limit) = evidence.max_concurrent_runs
+                    && self.active.len() >= limit as usize
                 {
                     let active = self.active.len();
                     findings.add(format!(
                         "{run} is admitted while {active} runs are active; the limit is {limit}"
                     ));
                 }
-                for node in nodes {
-                    let holder = self.held.insert(*node, run.clone());
-                    let busy_elsewhere = self.leased.values().find(|(other, at)| at == node && other != run);
+                for node in exclusive_nodes(&evidence.plans[run]) {
+                    let holder = self.held.insert(node, run.clone());
+                    let busy_elsewhere = self.leased.values().find(|(other, at)| *at == node && other != run);
                     if let Some(other) = holder.as_ref().or(busy_elsewhere.map(|(other, _)| other)) {
                         findings.add(format!("{run} takes {node}, where {other} is"));
                     }

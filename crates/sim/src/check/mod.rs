@@ -37,10 +37,29 @@ pub enum Checker {
     Holds,
     /// Limits hold, by the records and on the hosts.
     Limits,
-    /// A node that is alive is never given to another installation.
+    /// A node that is alive neither counts as silent nor is given to another installation.
     Nodes,
+    /// A node that is gone goes offline in time, and its leases end in time.
+    Detection,
     /// Only leased work ran, and work that must not overlap did not.
     Work,
+}
+
+impl Checker {
+    pub const ALL: [Self; Self::Work as usize + 1] = [
+        Self::Panics,
+        Self::Ends,
+        Self::Feed,
+        Self::Attempts,
+        Self::Order,
+        Self::Results,
+        Self::Terms,
+        Self::Holds,
+        Self::Limits,
+        Self::Nodes,
+        Self::Detection,
+        Self::Work,
+    ];
 }
 
 /// A broken rule.

@@ -1,30 +1,27 @@
-//! Checks that another installation gets a node's name only after the node went silent, signed off or was deleted.
+//! Checks that a node counts as silent only after it was, and that another installation gets its name only after it went
+//! silent, signed off or was deleted.
 
 use std::collections::BTreeMap;
 
-use downbeat_core::Change;
+use downbeat_core::{Change, Timestamp};
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
-use jiff::SignedDuration;
 
-use super::evidence::{CLOCK_DOUBT, Evidence};
+use super::evidence::{Evidence, at_least};
 use super::{Checker, Findings};
 
 /// The installation that owns a node.
 struct Owner {
     digest: Option<String>,
     status: NodeStatus,
-    registered: downbeat_core::Timestamp,
+    registered: Timestamp,
+    /// When it was last seen, by its registration.
+    seen: Timestamp,
 }
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Nodes);
-    if !evidence.is_shared {
-        // The server uses its own clock here, which may jump.
-        return findings;
-    }
-    let stale_after =
-        SignedDuration::try_from(evidence.stale_after).expect("durations are short") - CLOCK_DOUBT;
+    let stale_after = at_least(evidence.stale_after);
     let mut owners: BTreeMap<NodeId, Owner> = BTreeMap::new();
     for event in &evidence.events {
         let Some(at) = evidence.committed_at(event) else { continue };
@@ -45,11 +42,19 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                         ));
                     }
                 }
-                owners.insert(node, Owner { digest, status: NodeStatus::Online, registered: at });
+                let seen = registration.at;
+                owners.insert(node, Owner { digest, status: NodeStatus::Online, registered: at, seen });
             }
-            Change::NodeMoved { node, to, .. } => {
-                if let Some(owner) = owners.get_mut(node) {
-                    owner.status = *to;
+            Change::NodeMoved { node, to, silent_since, .. } => {
+                let Some(owner) = owners.get_mut(node) else { continue };
+                owner.status = *to;
+                // A node that signs off is not silent.
+                if silent_since.is_none() {
+                    continue;
+                }
+                let heard = evidence.last_heard(*node, at).map_or(owner.seen, |heard| heard.max(owner.seen));
+                if *to == NodeStatus::Stale && at < heard + stale_after {
+                    findings.add(format!("{node} was seen at {heard}, but counts as silent at {at}"));
                 }
             }
             Change::NodeDeleted { node, .. } => {

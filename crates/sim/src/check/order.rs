@@ -178,7 +178,9 @@ fn begins(
         }
     }
     for &after in &pass.before {
-        let began = |attempt: &&&Attempt| in_pass(attempt, after) && attempt.status != Status::Skipped;
+        let began = |attempt: &&&Attempt| {
+            in_pass(attempt, after) && attempt.status != Status::Skipped && !attempt.is_reused
+        };
         if let Some(later) = attempts.iter().find(began) {
             findings.add(format!("{id} of step {} starts after step {}", execution.step(), later.step));
         }

@@ -53,7 +53,7 @@ impl Protocol {
         let record = &self.record;
         let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.live.epoch, record.state());
         let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
-        let mut changes = vec![Change::RunCreated { run: record.clone(), max_pending: None }];
+        let mut changes = vec![Change::RunCreated { run: record.clone(), max_pending: None, max_open: None }];
         changes.extend(owner.turn(&world.tables, |progress, turn| progress.begin(turn)));
         world.servers[0] = Server::Owner(Arc::new(owner));
         self.commit(world, changes);
@@ -200,7 +200,7 @@ impl Owner {
         let Some(change) = self.mailbox.pop_front() else { return Vec::new() };
         self.observed = self.observed.and(tables, &change);
         self.turn(tables, |progress, turn| match &change {
-            Change::NodeMoved { node, .. } => progress.node_gone(*node, turn),
+            Change::NodeMoved { node, .. } => progress.nodes_gone(&[*node], turn),
             change => progress.observe(change, turn),
         })
     }

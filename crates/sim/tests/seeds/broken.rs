@@ -1,42 +1,59 @@
-//! Each deliberate defect is found by its checker.
+//! Each deliberate defect is found by its checker, and each checker finds a defect.
 
 use downbeat_sim::{Broken, Checker, Setup, run};
 
 /// The maximum number of seeds: CI would not find it later either.
 const SEEDS: u64 = 200;
 
-/// Returns the first seed that finds it.
-fn found_by(broken: Broken, checker: Checker) {
+/// Returns the checker that must find a defect.
+fn finder(broken: Broken) -> Checker {
+    match broken {
+        Broken::NoFencing | Broken::LostCommit | Broken::LostOutbox => Checker::Results,
+        Broken::NoEpochGuard => Checker::Attempts,
+        Broken::FeedGap => Checker::Feed,
+        Broken::LastingHeartbeats => Checker::Detection,
+        Broken::LostEnd => Checker::Ends,
+        Broken::LostResult => Checker::Order,
+        Broken::ShortLeases => Checker::Terms,
+        Broken::EarlySilence => Checker::Nodes,
+        Broken::NoHolds | Broken::NoRunLimit => Checker::Holds,
+        Broken::TooManySlots => Checker::Limits,
+        Broken::DeafWork => Checker::Work,
+        Broken::Panic => Checker::Panics,
+    }
+}
+
+/// Returns the first seed with which the checker of a defect finds it.
+fn found(broken: Broken) -> Option<u64> {
     let finds = |seed: &u64| {
         let outcome = run(Setup { broken: Some(broken), ..Setup::new(*seed) });
-        outcome.violations.iter().any(|violation| violation.checker == checker)
+        outcome.violations.iter().any(|violation| violation.checker == finder(broken))
     };
-    let found = (0..SEEDS).find(finds);
-    println!("{broken:?} is found by {checker:?} with seed {found:?}");
-    assert!(found.is_some(), "{broken:?} is not found by {checker:?}");
+    (0..SEEDS).find(finds)
 }
 
 #[test]
-fn results_without_fencing_are_found() {
-    found_by(Broken::NoFencing, Checker::Results);
+fn every_checker_has_a_defect() {
+    for checker in Checker::ALL {
+        assert!(Broken::ALL.iter().any(|broken| finder(*broken) == checker), "no defect is for {checker:?}");
+    }
 }
 
 #[test]
-fn owners_without_epochs_are_found() {
-    found_by(Broken::NoEpochGuard, Checker::Attempts);
-}
-
-#[test]
-fn commits_that_are_acknowledged_and_lost_are_found() {
-    found_by(Broken::LostCommit, Checker::Results);
-}
-
-#[test]
-fn a_feed_with_gaps_is_found() {
-    found_by(Broken::FeedGap, Checker::Feed);
-}
-
-#[test]
-fn an_outbox_that_does_not_survive_is_found() {
-    found_by(Broken::LostOutbox, Checker::Results);
+fn every_defect_is_found() {
+    let (first, second) = Broken::ALL.split_at(Broken::ALL.len() / 2);
+    let search = |defects: &[Broken]| -> Vec<(Broken, Option<u64>)> {
+        defects.iter().map(|broken| (*broken, found(*broken))).collect()
+    };
+    let found = std::thread::scope(|scope| {
+        let other = scope.spawn(|| search(second));
+        let mut found = search(first);
+        found.extend(other.join().expect("the seeds run on threads of their own"));
+        found
+    });
+    for (broken, seed) in &found {
+        println!("{broken:?} is found by {:?} with seed {seed:?}", finder(*broken));
+    }
+    let missed: Vec<Broken> = found.iter().filter(|(_, seed)| seed.is_none()).map(|(broken, _)| *broken).collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

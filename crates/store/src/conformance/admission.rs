@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Verdict;
-use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::run::{RunLive, RunStage, RunState};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::run::{RunLive, RunMade, RunStage, RunState};
 
 use super::Snapshot;
 use super::copies::copy;
@@ -19,7 +19,7 @@ fn held(holds: &[(u32, u32)]) -> Vec<(NodeId, RunId)> {
 }
 
 fn queued(number: u32, max_pending: u32) -> Change {
-    Change::RunCreated { run: run(number), max_pending: Some(max_pending) }
+    Change::RunCreated { run: run(number), max_pending: Some(max_pending), max_open: None }
 }
 
 fn given(run: u32, execution: u32, on: u32) -> Change {
@@ -68,6 +68,39 @@ pub async fn a_full_queue_takes_no_more(store: Arc<dyn Store>) {
     refuse(&store, queued(7, 3), Refusal::QueueFull { pending: 3 }).await;
     apply(&store, &[moved(5, &[RunState::Cancelled], 9)]).await;
     apply(&store, &[queued(7, 3)]).await;
+}
+
+pub async fn a_cluster_takes_no_more_open_runs_than_it_may(store: Arc<dyn Store>) {
+    let bounded = |number| Change::RunCreated { run: run(number), max_pending: None, max_open: Some(2) };
+    // Waiting and active runs are open; ended runs are not.
+    apply(&store, &[created(1), moved(1, &START, 3), created(3), moved(3, &[RunState::Cancelled], 4)]).await;
+    let outcomes = commit(&store, &[bounded(4), bounded(5)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::TooManyOpen { open: 2 })]);
+    refuse(&store, bounded(5), Refusal::TooManyOpen { open: 2 }).await;
+    // A duplicate is refused as a duplicate, not because of the bound.
+    refuse(&store, bounded(4), Refusal::RunExists(run_id(4))).await;
+    apply(&store, &[moved(1, &[RunState::Terminating, RunState::Completed], 5)]).await;
+    apply(&store, &[bounded(5)]).await;
+}
+
+/// For stores that can create a second cluster. Not a case of the suite, because the port cannot.
+pub async fn clusters_have_their_own_room(store: Arc<dyn Store>, other: ClusterId) {
+    let there = |number| made_as(RunMade { cluster: other, ..made(number) });
+    apply(&store, &[created(21), created(22), created_as(there(23)), created_as(there(24))]).await;
+    // In one batch, then in several.
+    let enters = |number| admitted(number, Some(1), &[]);
+    let full = || Err(Refusal::NoRoom { running: 1 });
+    let outcomes = commit(&store, &[enters(21), enters(22), enters(23), enters(24)]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), full(), Ok(()), full()]);
+    apply(&store, &[moved(21, &[RunState::Cancelled], 9)]).await;
+    refuse(&store, enters(24), Refusal::NoRoom { running: 1 }).await;
+    apply(&store, &[enters(22)]).await;
+    // One run waits in the other cluster, none in this one.
+    let queued_there = |max_pending, max_open| Change::RunCreated { run: there(25), max_pending, max_open };
+    refuse(&store, queued_there(Some(1), None), Refusal::QueueFull { pending: 1 }).await;
+    refuse(&store, queued_there(None, Some(2)), Refusal::TooManyOpen { open: 2 }).await;
+    apply(&store, &[queued(25, 1)]).await;
+    refuse(&store, queued(26, 1), Refusal::QueueFull { pending: 1 }).await;
 }
 
 pub async fn a_run_is_let_in_once_by_its_owner_while_it_waits(store: Arc<dyn Store>) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{State, Verdict};
 use downbeat_core::run::RunState;
@@ -26,7 +27,7 @@ pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>
     let Committed { outcomes, seqs } = commit(&store, &batch).await;
     assert_eq!(outcomes, vec![Ok(()); 8]);
     assert_eq!(seqs, [Some(8), Some(7), Some(6), Some(5), Some(4), Some(3), Some(2), Some(1)]);
-    let events = store.events(&EventFilter::default(), 100).await.unwrap();
+    let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     let kinds: Vec<_> = events.iter().map(|event| (event.seq, event.change.kind())).collect();
     assert_eq!(
         kinds,
@@ -125,7 +126,7 @@ pub async fn a_kind_that_only_newer_programs_know_is_never_written(store: Arc<dy
     let Committed { outcomes, seqs } = commit(&store, &[unknown.clone(), created(1), unknown]).await;
     assert_eq!(outcomes, [Err(Refusal::NotKnownToAll), Ok(()), Err(Refusal::NotKnownToAll)]);
     assert_eq!(seqs, [None, Some(1), None]);
-    assert_eq!(store.events(&EventFilter::default(), 10).await.unwrap().len(), 1);
+    assert_eq!(store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap().len(), 1);
 }
 
 pub async fn events_are_numbered_without_gaps_also_at_once(store: Arc<dyn Store>) {
@@ -150,20 +151,20 @@ pub async fn events_are_numbered_without_gaps_also_at_once(store: Arc<dyn Store>
     let seqs: BTreeSet<u64> = tasks.join_all().await.into_iter().flatten().collect();
     let expected: Vec<u64> = (1..=u64::from(WRITERS * EACH)).collect();
     assert_eq!(seqs.into_iter().collect::<Vec<_>>(), expected);
-    let events = store.events(&EventFilter::default(), 1_000).await.unwrap();
+    let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), expected);
 }
 
 pub async fn events_are_read_from_a_number_on_and_by_run(store: Arc<dyn Store>) {
-    assert_eq!(store.events(&EventFilter::default(), 10).await.unwrap(), []);
+    assert_eq!(store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap(), []);
     apply(
         &store,
         &[registered(1, session(1), 1), created(1), created(2), added(1, vec![execution(1, 1, pending())])],
     )
     .await;
-    let seqs = async |since, run: Option<u32>, limit| {
+    let seqs = async |since, run: Option<u32>, rows| {
         let filter = EventFilter { since, run: run.map(run_id) };
-        let events = store.events(&filter, limit).await.unwrap();
+        let events = store.events(&filter, Portion::of_rows(rows)).await.unwrap();
         events.into_iter().map(|event| event.seq).collect::<Vec<_>>()
     };
     assert_eq!(seqs(0, None, 100).await, [1, 2, 3, 4]);
@@ -176,6 +177,33 @@ pub async fn events_are_read_from_a_number_on_and_by_run(store: Arc<dyn Store>) 
     assert_eq!(seqs(0, Some(2), 100).await, [3]);
     assert_eq!(seqs(0, Some(3), 100).await, [0; 0]);
     assert_eq!(store.last_seq().await.unwrap(), 4);
+}
+
+pub async fn events_are_read_up_to_a_number_of_bytes(store: Arc<dyn Store>) {
+    const TEXT: usize = 100_000;
+    let named = |number: u32| {
+        let Change::RunCreated { mut run, max_pending, max_open } = created(number) else {
+            unreachable!("it is created")
+        };
+        Arc::make_mut(&mut run.made).by = "x".repeat(TEXT);
+        Change::RunCreated { run, max_pending, max_open }
+    };
+    apply(&store, &[named(1), named(2), named(3), created(4), named(5)]).await;
+    let seqs = async |since, run: Option<u32>, bytes| {
+        let filter = EventFilter { since, run: run.map(run_id) };
+        let events = store.events(&filter, Portion::new(4, bytes)).await.unwrap();
+        events.into_iter().map(|event| event.seq).collect::<Vec<_>>()
+    };
+    // One is always read, whatever its size.
+    assert_eq!(seqs(0, None, 0).await, [1]);
+    assert_eq!(seqs(1, Some(3), 0).await, [3]);
+    assert_eq!(seqs(4, None, TEXT).await, [5]);
+    // The others only if they fit.
+    assert_eq!(seqs(0, None, 2 * TEXT).await, [1]);
+    assert_eq!(seqs(0, None, 2 * TEXT + 10_000).await, [1, 2]);
+    assert_eq!(seqs(2, None, TEXT + 10_000).await, [3, 4]);
+    assert_eq!(seqs(0, None, usize::MAX).await, [1, 2, 3, 4]);
+    assert_eq!(seqs(5, None, usize::MAX).await, [0; 0]);
 }
 
 pub async fn the_events_replayed_give_equal_tables(store: Arc<dyn Store>) {

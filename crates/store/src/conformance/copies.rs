@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::Change;
-use downbeat_core::run::RunState;
+use downbeat_core::backend::Params;
+use downbeat_core::execution::Execution;
+use downbeat_core::portion::json_bytes;
+use downbeat_core::run::{RunMade, RunState};
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::make::*;
 use super::{Snapshot, fill, fill_beside};
-use crate::copy::{Kept, Part, Replica};
+use crate::copy::{Kept, PART, Part, Replica};
 use crate::memory::MemoryStore;
 use crate::port::{Error, OutputChunk, Store};
 
@@ -38,29 +41,44 @@ pub async fn a_snapshot_is_all_there_is(store: Arc<dyn Store>) {
 }
 
 pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
-    let runs: Vec<Change> = (1..=120).map(created).collect();
-    apply(&store, &runs).await;
-    let executions = (1..=2_500).map(|number| execution(number, 1, leased(number, 1))).collect();
-    apply(&store, &[added(1, executions)]).await;
-    let chunks: Vec<OutputChunk> = (1..=200).map(|number| chunk(number, 7, "text")).collect();
-    store.append_output(&chunks, 1_000).await.unwrap();
+    const LARGE: usize = 1_000_000;
+    let large = || Params::from_iter([("big".to_owned(), json!("x".repeat(LARGE)))]);
+    let runs = (1..=10).map(|number| created_as(made_as(RunMade { params: large(), ..made(number) })));
+    apply(&store, &runs.collect::<Vec<_>>()).await;
+    let mut executions: Vec<Execution> =
+        (1..=2_500).map(|number| execution(number, 1, leased(number, 1))).collect();
+    for execution in executions.iter_mut().step_by(250) {
+        execution.params = Some(Arc::new(large()));
+    }
+    for portion in executions.chunks(250) {
+        apply(&store, &[added(1, portion.to_vec())]).await;
+    }
+    let chunks: Vec<OutputChunk> = (1..=400).map(|number| chunk(number, 7, &"y".repeat(16_000))).collect();
+    store.append_output(&chunks, 20_000).await.unwrap();
     let (sender, mut parts) = mpsc::channel(1);
     let count = async {
         let mut counts = [0; 4];
         while let Some(part) = parts.recv().await {
-            match part {
-                Part::Nodes(_) | Part::Tombstones(_) | Part::Holds(_) | Part::End { .. } => {}
-                Part::Runs(rows) => counts[0] += usize::from(rows.len() <= 50),
-                Part::Executions(rows) => counts[1] += usize::from(rows.len() <= 1_000),
-                Part::Output(rows) => counts[2] += usize::from(rows.len() <= 64),
-                Part::Events(rows) => counts[3] += usize::from(rows.len() <= 200),
-            }
+            let (kind, rows) = match &part {
+                Part::Nodes(_) | Part::Tombstones(_) | Part::Holds(_) | Part::End { .. } => continue,
+                Part::Runs(rows) => (0, rows.len()),
+                Part::Executions(rows) => (1, rows.len()),
+                Part::Output(rows) => (2, rows.len()),
+                Part::Events(rows) => (3, rows.len()),
+            };
+            counts[kind] += 1;
+            // The small columns of a row do not count.
+            let bytes = json_bytes(&part).saturating_sub(1_000 * rows);
+            assert!(PART.holds(rows, bytes), "a part of {rows} rows and {bytes} bytes");
         }
         counts
     };
     let (sent, counts) = tokio::join!(store.snapshot(sender), count);
     sent.unwrap();
-    assert_eq!(counts, [3, 3, 4, 1]);
+    // At most four large rows in one part.
+    let [runs, executions, output, events] = counts;
+    assert!(runs >= 3 && executions >= 3 && output >= 2 && events >= 5, "{counts:?}");
+    assert!(runs <= 10 && executions <= 12 && output <= 4 && events <= 20, "{counts:?}");
     assert_eq!(dump(&copy(&store).await).await, dump(&store).await);
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
@@ -11,19 +12,27 @@ use downbeat_core::run::{RunMade, RunRecord, RunState};
 use super::executions::states;
 use super::make::*;
 use super::snapshot::fill;
-use crate::port::{ExecutionFilter, NodeTotals, Page, RunFilter, Store, Tally};
+use crate::port::{ExecutionFilter, Listed, NodeTotals, Page, Position, RunFilter, Store, Tally};
 
-const ALL: Page = Page { limit: 100, offset: 0 };
+/// How many rows to read, and how many to skip before.
+const ALL: (u32, u64) = (100, 0);
 
-async fn runs(store: &Arc<dyn Store>, filter: RunFilter, page: Page) -> (Vec<u32>, u64) {
-    let listed = store.runs(&filter, page).await.unwrap();
-    let number = |run: &RunRecord| run.id.as_str().trim_start_matches("run-").parse().unwrap();
-    (listed.rows.iter().map(number).collect(), listed.total)
+fn page<K>((limit, skip): (u32, u64)) -> Page<K> {
+    Page { limit, start: Position { after: None, skip } }
 }
 
-async fn executions(store: &Arc<dyn Store>, filter: ExecutionFilter, page: Page) -> (Vec<u32>, u64) {
-    let listed = store.executions(&filter, page).await.unwrap();
-    (numbers(&listed.rows), listed.total)
+async fn runs(store: &Arc<dyn Store>, filter: RunFilter, cut: (u32, u64)) -> (Vec<u32>, u64) {
+    let listed = store.runs(&filter, &page(cut)).await.unwrap();
+    let number = |run: &RunRecord| run.id.as_str().trim_start_matches("run-").parse().unwrap();
+    let rows: Vec<u32> = listed.rows.iter().map(number).collect();
+    let total = listed.total.unwrap();
+    assert_eq!(listed.next.is_some(), rows.len() as u64 + cut.1 < total && !rows.is_empty());
+    (rows, total)
+}
+
+async fn executions(store: &Arc<dyn Store>, filter: ExecutionFilter, cut: (u32, u64)) -> (Vec<u32>, u64) {
+    let listed = store.executions(&filter, &page(cut)).await.unwrap();
+    (numbers(&listed.rows), listed.total.unwrap())
 }
 
 fn numbers(executions: &[Execution]) -> Vec<u32> {
@@ -42,10 +51,9 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
     apply(&store, &[created_as(twin)]).await;
     apply(&store, &[moved(1, &[RunState::Cancelled], 9), moved(2, &[RunState::Starting], 9)]).await;
     assert_eq!(runs(&store, RunFilter::default(), ALL).await, (vec![6, 5, 4, 3, 2, 1], 6));
-    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: 1 }).await, (vec![5, 4], 6));
-    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: 5 }).await, (vec![1], 6));
-    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 2, offset: u64::MAX }).await, (vec![], 6));
-    assert_eq!(runs(&store, RunFilter::default(), Page { limit: 0, offset: 0 }).await, (vec![], 6));
+    assert_eq!(runs(&store, RunFilter::default(), (2, 1)).await, (vec![5, 4], 6));
+    assert_eq!(runs(&store, RunFilter::default(), (2, 5)).await, (vec![1], 6));
+    assert_eq!(runs(&store, RunFilter::default(), (2, u64::MAX)).await, (vec![], 6));
     let cluster = |cluster| RunFilter { cluster: Some(cluster), ..RunFilter::default() };
     assert_eq!(runs(&store, cluster(ClusterId::DEFAULT), ALL).await.1, 6);
     assert_eq!(runs(&store, cluster(UNKNOWN_CLUSTER), ALL).await, (vec![], 0));
@@ -56,6 +64,7 @@ pub async fn runs_are_listed_newest_first_by_page_and_filter(store: Arc<dyn Stor
         cluster: Some(ClusterId::DEFAULT),
         states: vec![RunState::Starting],
         job: Some("web".to_owned()),
+        ..RunFilter::default()
     };
     assert_eq!(runs(&store, web.clone(), ALL).await, (vec![2], 1));
     assert_eq!(
@@ -88,10 +97,10 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
     .await;
     let all = ExecutionFilter::default;
     assert_eq!(executions(&store, all(), ALL).await, (vec![1, 2, 3, 4], 4));
-    assert_eq!(executions(&store, all(), Page { limit: 2, offset: 1 }).await, (vec![2, 3], 4));
+    assert_eq!(executions(&store, all(), (2, 1)).await, (vec![2, 3], 4));
     let run = |number| ExecutionFilter { run: Some(run_id(number)), ..all() };
     assert_eq!(executions(&store, run(1), ALL).await, (vec![2, 3, 4], 3));
-    assert_eq!(executions(&store, run(1), Page { limit: 1, offset: 2 }).await, (vec![4], 3));
+    assert_eq!(executions(&store, run(1), (1, 2)).await, (vec![4], 3));
     assert_eq!(executions(&store, run(9), ALL).await, (vec![], 0));
     // Pinned to the node, or leased by it.
     let on = |number| ExecutionFilter { node: Some(node(number)), ..all() };
@@ -105,8 +114,92 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
         executions(&store, ExecutionFilter { statuses: open.clone(), ..all() }, ALL).await,
         (vec![1, 3, 4], 3)
     );
-    let narrow = ExecutionFilter { run: Some(run_id(1)), node: Some(node(1)), step: Some(0), statuses: open };
+    let narrow = ExecutionFilter {
+        run: Some(run_id(1)),
+        node: Some(node(1)),
+        step: Some(0),
+        item: None,
+        statuses: open,
+    };
     assert_eq!(executions(&store, narrow, ALL).await, (vec![4], 1));
+}
+
+/// Reads a list page by page, each after the last row of the one before. `between` runs before each page.
+async fn by_cursor<T, K>(
+    mut read: impl AsyncFnMut(Page<K>) -> Listed<T, K>,
+    mut between: impl AsyncFnMut(u32),
+) -> Vec<T> {
+    let mut page = Page::first(2);
+    let mut rows = Vec::new();
+    for number in 0.. {
+        between(number).await;
+        let listed = read(page).await;
+        assert_eq!(listed.total.is_some(), number == 0, "only the first page has a total");
+        rows.extend(listed.rows);
+        let Some(start) = listed.next else { break };
+        page = Page { limit: 2, start };
+    }
+    rows
+}
+
+pub async fn a_list_that_is_read_by_cursor_has_each_row_once(store: Arc<dyn Store>) {
+    let runs: Vec<_> = (1..=7).map(created).collect();
+    apply(&store, &runs).await;
+    let filter = RunFilter::default();
+    // Each page finds new runs at the front.
+    let newer = async |number: u32| {
+        apply(&store, &[created(10 + number)]).await;
+    };
+    let listed = by_cursor(async |page| store.runs(&filter, &page).await.unwrap(), newer).await;
+    let ids: Vec<_> = listed.iter().map(|run| run.id.clone()).collect();
+    assert_eq!(ids, [10, 7, 6, 5, 4, 3, 2, 1].map(run_id));
+    let all: Vec<Execution> = (1..=5).map(|number| execution(number, 1, pending())).collect();
+    apply(&store, &[added(1, all)]).await;
+    let filter = ExecutionFilter { run: Some(run_id(1)), ..ExecutionFilter::default() };
+    let later = async |number: u32| {
+        let more = if number == 0 { vec![execution(6, 1, pending())] } else { Vec::new() };
+        apply(&store, &[added(1, more)]).await;
+    };
+    let listed = by_cursor(async |page| store.executions(&filter, &page).await.unwrap(), later).await;
+    assert_eq!(numbers(&listed), [1, 2, 3, 4, 5, 6]);
+    // A position may skip rows as well.
+    let start = Position { after: Some(execution_id(2)), skip: 1 };
+    let listed = store.executions(&filter, &Page { limit: 2, start }).await.unwrap();
+    assert_eq!((numbers(&listed.rows), listed.next), (vec![4, 5], Some(Position::after(execution_id(5)))));
+}
+
+pub async fn runs_are_found_by_every_filter(store: Arc<dyn Store>) {
+    let job = |job: &str| Some(job.to_owned());
+    let by = |number, by: &str| created_as(made_as(RunMade { by: by.to_owned(), ..made(number) }));
+    let named = |number, name| created_as(made_as(RunMade { job: job(name), ..made(number) }));
+    apply(&store, &[created(1), by(2, "eve"), named(3, "Web_Shop"), named(4, "webXshop"), created(5)]).await;
+    let paused = |run| Change::RunPauseSet { run: run_id(run), paused: true, by: "me".to_owned(), at: at(8) };
+    apply(&store, &[paused(1), paused(5)]).await;
+    apply(&store, &[moved(5, &[RunState::Cancelled], 9)]).await;
+    let pinned = Execution { pinned: Some(node(1)), ..execution(1, 2, pending()) };
+    apply(&store, &[added(2, vec![pinned, execution(2, 2, pending())])]).await;
+    let all = RunFilter::default;
+    let cases = [
+        (RunFilter { by: Some("eve".to_owned()), ..all() }, vec![2]),
+        (RunFilter { paused: Some(true), ..all() }, vec![1]),
+        (RunFilter { paused: Some(false), ..all() }, vec![5, 4, 3, 2]),
+        (RunFilter { paused: Some(true), states: vec![RunState::Cancelled], ..all() }, vec![]),
+        (RunFilter { text: job("WEB"), ..all() }, vec![4, 3]),
+        (RunFilter { text: job("b_s"), ..all() }, vec![3]),
+        (RunFilter { text: Some(run_id(2).as_str().to_uppercase()), ..all() }, vec![2]),
+        (RunFilter { text: job("%"), ..all() }, vec![]),
+        (RunFilter { node: Some(node(1)), ..all() }, vec![2]),
+        (RunFilter { node: Some(node(2)), ..all() }, vec![]),
+        (RunFilter { from: Some(at(2)), to: Some(at(4)), ..all() }, vec![3, 2]),
+        (RunFilter { from: Some(at(2)), job: job("webXshop"), ..all() }, vec![4]),
+        (RunFilter { to: Some(at(2)), cluster: Some(ClusterId::DEFAULT), ..all() }, vec![1]),
+        (RunFilter { states: vec![RunState::Cancelled], ..all() }, vec![5]),
+        (RunFilter { states: vec![RunState::Cancelled, RunState::Failed], ..all() }, vec![5]),
+    ];
+    for (filter, expected) in cases {
+        let found = runs(&store, filter.clone(), ALL).await;
+        assert_eq!(found, (expected.clone(), expected.len() as u64), "{filter:?}");
+    }
 }
 
 pub async fn open_and_held_executions_are_found(store: Arc<dyn Store>) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use downbeat_core::Portion;
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Stream, Verdict};
@@ -16,6 +17,8 @@ use uuid::Uuid;
 
 use crate::port::{Committed, OutputChunk, ServerRecord, Store};
 
+/// All events, whatever their number and size.
+pub const ALL_EVENTS: Portion = Portion::of_rows(usize::MAX);
 pub const SERVER: ServerId = ServerId(Uuid::from_u128(0xface));
 pub const UNKNOWN_CLUSTER: ClusterId = ClusterId(Uuid::from_u128(0xdead));
 
@@ -156,7 +159,7 @@ pub fn created(number: u32) -> Change {
 }
 
 pub fn created_as(run: RunRecord) -> Change {
-    Change::RunCreated { run, max_pending: None }
+    Change::RunCreated { run, max_pending: None, max_open: None }
 }
 
 /// Creates a run with an idempotency key.

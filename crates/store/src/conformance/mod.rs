@@ -63,6 +63,7 @@ macro_rules! conformance_suite {
             admission {
                 a_run_is_paused_and_resumed_until_it_ends
                 a_full_queue_takes_no_more
+                a_cluster_takes_no_more_open_runs_than_it_may
                 a_run_is_let_in_once_by_its_owner_while_it_waits
                 no_more_runs_are_admitted_than_may_be_active
                 a_run_that_is_paused_or_to_be_cancelled_is_not_let_in
@@ -116,12 +117,15 @@ macro_rules! conformance_suite {
                 a_kind_that_only_newer_programs_know_is_never_written
                 events_are_numbered_without_gaps_also_at_once
                 events_are_read_from_a_number_on_and_by_run
+                events_are_read_up_to_a_number_of_bytes
                 the_events_replayed_give_equal_tables
             }
             listing {
                 runs_are_listed_newest_first_by_page_and_filter
                 open_runs_are_those_not_ended_oldest_first
                 executions_are_listed_by_id_by_page_and_filter
+                a_list_that_is_read_by_cursor_has_each_row_once
+                runs_are_found_by_every_filter
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work

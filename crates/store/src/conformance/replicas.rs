@@ -40,7 +40,7 @@ async fn copy(primary: &Arc<dyn Store>, replica: &Arc<dyn Replica>) {
 }
 
 async fn events(primary: &Arc<dyn Store>) -> Vec<Event> {
-    primary.events(&EventFilter::default(), u32::MAX).await.expect("events are read")
+    primary.events(&EventFilter::default(), ALL_EVENTS).await.expect("events are read")
 }
 
 pub async fn a_copy_takes_the_place_of_everything(replica: Arc<dyn Replica>) {
@@ -103,7 +103,7 @@ pub async fn events_go_on_where_a_copy_ended(replica: Arc<dyn Replica>) {
     // the events.
     let chunks = [chunk(9, 0, "gone"), chunk(9, 4, "kept"), chunk(800, 3, "text")];
     primary.append_output(&chunks, 4).await.unwrap();
-    let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
+    let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
     assert_eq!(replica.replicate(&new, &chunks, 4).await.unwrap(), Replicated::Applied);
     assert_eq!(dump(&replica).await, of(&primary).await);
     // Output without events, and a chunk that was sent before.
@@ -169,7 +169,7 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     // A key that is free again in the primary is free in the copy.
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[created_with_key(9, "key-1")]).await;
-    let new = primary.events(&EventFilter { since: seq, run: None }, 100).await.unwrap();
+    let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
     replica.forget(&Kept { first_seq: Some(seq + 1), ..Kept::default() }).await.unwrap();
     assert_eq!(dump(&replica).await, of(&primary).await);

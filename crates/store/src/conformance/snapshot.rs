@@ -14,7 +14,7 @@ use super::limits::some_limits;
 use super::make::*;
 use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
 
-const ALL: Page = Page { limit: 100_000, offset: 0 };
+const ALL: u32 = 100_000;
 
 /// Everything that can be read from a store.
 #[derive(Debug, PartialEq)]
@@ -34,8 +34,11 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub async fn of(store: &Arc<dyn Store>) -> Self {
-        let executions =
-            store.executions(&ExecutionFilter::default(), ALL).await.expect("executions are read").rows;
+        let executions = store
+            .executions(&ExecutionFilter::default(), &Page::first(ALL))
+            .await
+            .expect("executions are read")
+            .rows;
         let mut output = Vec::new();
         for execution in &executions {
             output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
@@ -43,14 +46,14 @@ impl Snapshot {
         Self {
             nodes: store.nodes(None).await.expect("nodes are read"),
             tombstones: store.tombstones(None).await.expect("tombstones are read"),
-            runs: store.runs(&RunFilter::default(), ALL).await.expect("runs are read").rows,
+            runs: store.runs(&RunFilter::default(), &Page::first(ALL)).await.expect("runs are read").rows,
             holds: store.holds().await.expect("holds are read"),
             uses: store.uses().await.expect("uses are read"),
             executions,
             output,
             servers: store.servers().await.expect("servers are read"),
             tally: store.tally().await.expect("a tally is read"),
-            events: store.events(&EventFilter::default(), u32::MAX).await.expect("events are read"),
+            events: store.events(&EventFilter::default(), ALL_EVENTS).await.expect("events are read"),
             last_seq: store.last_seq().await.expect("the last number is read"),
         }
     }

@@ -66,7 +66,7 @@ pub async fn pruning_removes_what_ended_before_and_nothing_else(store: Arc<dyn S
     assert_eq!(tally.runs, [(RunState::Pending, 1), (RunState::Cancelled, 1)]);
     assert_eq!(tally.executions, [(Status::Succeeded, 1), (Status::Skipped, 1)]);
     // The creations and the first two ends are old; events from the first newer one on remain.
-    let events = store.events(&EventFilter::default(), 100).await.unwrap();
+    let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [11]);
     // The key of a removed run is free again.
     apply(&store, &[created_with_key(1, "key-1")]).await;
@@ -85,10 +85,10 @@ pub async fn numbers_go_on_after_pruning(store: Arc<dyn Store>) {
     prepare(&store).await;
     let last = store.last_seq().await.unwrap();
     store.prune(at(1_000), 100).await.unwrap();
-    assert_eq!(store.events(&EventFilter::default(), 100).await.unwrap(), []);
+    assert_eq!(store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap(), []);
     assert_eq!(store.last_seq().await.unwrap(), last);
     apply(&store, &[created(9)]).await;
-    let events = store.events(&EventFilter { since: last, run: None }, 100).await.unwrap();
+    let events = store.events(&EventFilter { since: last, run: None }, ALL_EVENTS).await.unwrap();
     assert_eq!(events.iter().map(|event| event.seq).collect::<Vec<_>>(), [last + 1]);
 }
 

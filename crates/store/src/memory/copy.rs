@@ -7,37 +7,41 @@ use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
+use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
 use downbeat_core::state::{NodeLive, Tables};
 use jiff::Timestamp;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::MemoryStore;
 use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
-    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, Kept, NODES_PER_PART, Part,
-    RUNS_PER_PART, Replica, Replicated, Seen, TOMBSTONES_PER_PART, follows, interrupted, refused,
-    registration, replayed,
+    Kept, PART, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
 };
 use crate::port::{OutputChunk, Result, ServerRecord, Source};
 
 impl State {
     fn parts(&self) -> Vec<Part> {
-        fn cut<T: Clone>(rows: &[T], size: usize, part: fn(Vec<T>) -> Part) -> Vec<Part> {
-            rows.chunks(size).map(|rows| part(rows.to_vec())).collect()
+        fn cut<T: Serialize>(mut rows: Vec<T>, part: fn(Vec<T>) -> Part) -> Vec<Part> {
+            let mut parts = Vec::new();
+            while !rows.is_empty() {
+                parts.push(part(PART.take(&mut rows, json_bytes)));
+            }
+            parts
         }
         let executions: Vec<_> = self.tables.executions.values().cloned().collect();
         let holds: Vec<_> = self.tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect();
         let output: Vec<_> = self.output.values().flatten().cloned().collect();
         let events: Vec<_> = self.events.iter().cloned().collect();
-        let mut parts = cut(&self.nodes(|_| true), NODES_PER_PART, Part::Nodes);
-        parts.extend(cut(&self.tombstones(None), TOMBSTONES_PER_PART, Part::Tombstones));
-        parts.extend(cut(&self.runs(|_| true), RUNS_PER_PART, Part::Runs));
-        parts.extend(cut(&holds, HOLDS_PER_PART, Part::Holds));
-        parts.extend(cut(&executions, EXECUTIONS_PER_PART, Part::Executions));
-        parts.extend(cut(&output, CHUNKS_PER_PART, Part::Output));
-        parts.extend(cut(&events, EVENTS_PER_PART, Part::Events));
+        let mut parts = cut(self.nodes(|_| true), Part::Nodes);
+        parts.extend(cut(self.tombstones(None), Part::Tombstones));
+        parts.extend(cut(self.runs(|_| true), Part::Runs));
+        parts.extend(cut(holds, Part::Holds));
+        parts.extend(cut(executions, Part::Executions));
+        parts.extend(cut(output, Part::Output));
+        parts.extend(cut(events, Part::Events));
         parts.push(Part::End { seq: self.last_seq });
         parts
     }

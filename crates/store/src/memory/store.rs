@@ -5,10 +5,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
+use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
 use downbeat_core::state::{LimitUse, Tables};
 use jiff::Timestamp;
@@ -17,8 +20,8 @@ use tokio::sync::broadcast;
 use crate::copy::deleted_before;
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
-    NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, Runs, ServerRecord, Servers, Store,
-    Tally, Totals,
+    NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter, RunKey, Runs, ServerRecord,
+    Servers, Store, Tally, Totals,
 };
 
 #[derive(Default)]
@@ -194,10 +197,40 @@ impl State {
     }
 }
 
-fn window<T>(rows: Vec<T>, page: Page) -> Listed<T> {
-    let total = rows.len() as u64;
-    let offset = usize::try_from(page.offset).unwrap_or(usize::MAX);
-    Listed { rows: rows.into_iter().skip(offset).take(page.limit as usize).collect(), total }
+/// Returns whether a run matches a filter, except for its node.
+fn is_listed(filter: &RunFilter, run: &RunRecord) -> bool {
+    let contains = |text: &str| {
+        let part = filter.text.as_deref().unwrap_or_default().to_ascii_lowercase();
+        text.to_ascii_lowercase().contains(&part)
+    };
+    let is_paused = run.live.paused_at.is_some() && !run.live.is_ended();
+    filter.cluster.is_none_or(|cluster| run.cluster == cluster)
+        && (filter.states.is_empty() || filter.states.contains(&run.state()))
+        && (filter.job.is_none() || run.job == filter.job)
+        && filter.by.as_ref().is_none_or(|by| run.by == *by)
+        && filter.paused.is_none_or(|paused| paused == is_paused)
+        && (contains(run.id.as_str()) || run.job.as_deref().is_some_and(contains))
+        && filter.from.is_none_or(|from| run.created_at >= from)
+        && filter.to.is_none_or(|to| run.created_at < to)
+}
+
+/// Cuts a page out of a sorted list. `is_after` returns whether a key comes after another one.
+fn window<T, K>(
+    mut rows: Vec<T>,
+    page: &Page<K>,
+    key: impl Fn(&T) -> K,
+    is_after: impl Fn(&K, &K) -> bool,
+) -> Listed<T, K> {
+    let total = page.start.after.is_none().then_some(rows.len() as u64);
+    if let Some(after) = &page.start.after {
+        rows.retain(|row| is_after(&key(row), after));
+    }
+    let skip = usize::try_from(page.start.skip).unwrap_or(usize::MAX);
+    let limit = page.limit as usize;
+    let has_more = rows.len() > skip.saturating_add(limit);
+    let rows: Vec<T> = rows.into_iter().skip(skip).take(limit).collect();
+    let next = rows.last().map(|row| Position::after(key(row))).filter(|_| has_more);
+    Listed { rows, total: total.filter(|total| *total <= u64::from(limits::ROWS_READ)), next }
 }
 
 fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<(K, u64)> {
@@ -214,11 +247,16 @@ pub(super) fn end_of(chunk: &OutputChunk) -> u64 {
 
 #[async_trait]
 impl Events for MemoryStore {
-    async fn events(&self, filter: &EventFilter, limit: u32) -> Result<Vec<Event>> {
+    async fn events(&self, filter: &EventFilter, portion: Portion) -> Result<Vec<Event>> {
         let state = self.lock();
         let start = state.events.partition_point(|event| event.seq <= filter.since);
         let wanted = |event: &&Event| filter.run.is_none() || event.change.run() == filter.run.as_ref();
-        Ok(state.events.range(start..).filter(wanted).take(limit as usize).cloned().collect())
+        let found = || state.events.range(start..).filter(wanted);
+        // Computing sizes takes time, which simulations do not need.
+        let is_bounded = portion.bytes < usize::MAX;
+        let size = |event: &Event| if is_bounded { json_bytes(&event.change) } else { 0 };
+        let count = portion.fitting(found().map(size));
+        Ok(found().take(count).cloned().collect())
     }
 
     async fn last_seq(&self) -> Result<u64> {
@@ -257,14 +295,18 @@ impl Runs for MemoryStore {
         Ok(self.lock().run(id))
     }
 
-    async fn runs(&self, filter: &RunFilter, page: Page) -> Result<Listed<RunRecord>> {
-        let mut runs = self.lock().runs(|run| {
-            filter.cluster.is_none_or(|cluster| run.cluster == cluster)
-                && (filter.states.is_empty() || filter.states.contains(&run.state()))
-                && (filter.job.is_none() || run.job == filter.job)
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+        let state = self.lock();
+        let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
+            let executions = state.tables.executions.values().rev();
+            let of_node = executions.filter(|execution| execution.node() == Some(node));
+            of_node.take(limits::ROWS_READ as usize).map(Execution::run).collect()
         });
+        let mut runs = state
+            .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
         runs.reverse();
-        Ok(window(runs, page))
+        let key = |run: &RunRecord| RunKey { created_at: run.created_at, id: run.id.clone() };
+        Ok(window(runs, page, key, |key, after| key < after))
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -288,14 +330,19 @@ impl Executions for MemoryStore {
         Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
     }
 
-    async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Result<Listed<Execution>> {
+    async fn executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
         let rows = self.lock().executions(|execution| {
             filter.run.as_ref().is_none_or(|run| execution.run() == run)
                 && filter.node.is_none_or(|node| execution.node() == Some(node))
                 && filter.step.is_none_or(|step| execution.step() == step)
+                && filter.item.is_none_or(|item| execution.item() == Some(item))
                 && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
         });
-        Ok(window(rows, page))
+        Ok(window(rows, page, |execution| execution.id, |key, after| key > after))
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
@@ -17,7 +18,7 @@ use tokio::sync::{broadcast, mpsc};
 use super::store::Store;
 use super::{
     Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, Result, RunFilter,
-    ServerRecord, Tally,
+    RunKey, ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -86,8 +87,9 @@ macro_rules! calls {
 calls! {
     read {
         trait Events {
-            /// Returns events in order, at most `limit`.
-            async fn events(&self, filter: &EventFilter, limit: u32) -> Vec<Event>;
+            /// Returns the next events in order: as many as fit into the portion, and at least one if there is any. Their
+            /// size is that of their JSON in the store.
+            async fn events(&self, filter: &EventFilter, portion: Portion) -> Vec<Event>;
             /// Returns the highest sequence number, or 0.
             async fn last_seq(&self) -> u64;
         }
@@ -108,7 +110,7 @@ calls! {
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
-            async fn runs(&self, filter: &RunFilter, page: Page) -> Listed<RunRecord>;
+            async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunRecord, RunKey>;
             /// Returns all runs that have not ended, oldest first.
             async fn open_runs(&self) -> Vec<RunRecord>;
             /// Returns only the ids and owners of these runs: cheap enough to read every other second.
@@ -120,7 +122,11 @@ calls! {
             /// Returns those of these executions that exist, by id, each once.
             async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
             /// Returns executions by id, which is the order of creation.
-            async fn executions(&self, filter: &ExecutionFilter, page: Page) -> Listed<Execution>;
+            async fn executions(
+                &self,
+                filter: &ExecutionFilter,
+                page: &Page<ExecutionId>
+            ) -> Listed<Execution, ExecutionId>;
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
             /// Returns all pending, leased and running executions, by id.

@@ -19,17 +19,52 @@ pub struct Committed {
     pub seqs: Vec<Option<u64>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
+/// A part of a list whose rows are ordered by `K`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<K> {
     pub limit: u32,
-    pub offset: u64,
+    pub start: Position<K>,
 }
 
-/// The rows of one page, and the number of all rows.
+/// A position in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position<K> {
+    /// Only rows after this key; none means from the first row on.
+    pub after: Option<K>,
+    /// How many of these rows to skip.
+    pub skip: u64,
+}
+
+impl<K> Page<K> {
+    /// Returns the first rows of a list.
+    pub fn first(limit: u32) -> Self {
+        Self { limit, start: Position { after: None, skip: 0 } }
+    }
+}
+
+impl<K> Position<K> {
+    pub fn after(key: K) -> Self {
+        Self { after: Some(key), skip: 0 }
+    }
+}
+
+/// The rows of one page.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed<T> {
+pub struct Listed<T, K> {
     pub rows: Vec<T>,
-    pub total: u64,
+    /// The number of all rows of the list. None on a page after a key, and if counting would read more than
+    /// `limits::ROWS_READ` rows.
+    pub total: Option<u64>,
+    /// The start of the next page; none if there are no more rows. A page that has read `limits::ROWS_READ` rows ends
+    /// there, with the rows that it has found.
+    pub next: Option<Position<K>>,
+}
+
+/// The key of a list of runs, which starts with the newest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RunKey {
+    pub created_at: Timestamp,
+    pub id: RunId,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,6 +73,19 @@ pub struct RunFilter {
     /// Empty means any.
     pub states: Vec<RunState>,
     pub job: Option<String>,
+    /// Who requested it.
+    pub by: Option<String>,
+    /// Whether it has not ended and is paused.
+    pub paused: Option<bool>,
+    /// A part of the id or of the job's name, in upper or lower case.
+    pub text: Option<String>,
+    /// Among the last `limits::ROWS_READ` executions that are pinned to this node or were leased by it, one is of this
+    /// run.
+    pub node: Option<NodeId>,
+    /// Created at this time or later.
+    pub from: Option<Timestamp>,
+    /// Created before this time.
+    pub to: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,6 +94,7 @@ pub struct ExecutionFilter {
     /// Pinned to the node, or leased by it.
     pub node: Option<NodeId>,
     pub step: Option<u32>,
+    pub item: Option<u32>,
     /// Empty means any.
     pub statuses: Vec<Status>,
 }

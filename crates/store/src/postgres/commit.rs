@@ -8,7 +8,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::RunLive;
-use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
+use downbeat_core::state::{Counted, Elsewhere, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -35,9 +35,11 @@ const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
 const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 /// The lock for using a slot of a limit: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
-/// Counts the waiting and the active runs among those that are not loaded.
+/// The clusters of the runs that are loaded.
+const HOMES: &str = "SELECT id, cluster FROM runs WHERE id = ANY($1)";
+/// Counts the waiting and the active runs among those that are not loaded, by cluster.
 const COUNT_RUNS: &str = concat!(
-    "SELECT count(*) FILTER (WHERE ",
+    "SELECT cluster, count(*) FILTER (WHERE ",
     condition!(run waits),
     "), count(*) FILTER (WHERE ",
     condition!(run had its turn),
@@ -45,7 +47,7 @@ const COUNT_RUNS: &str = concat!(
     condition!(open runs),
     " AND ",
     condition!(run is due),
-    " AND id <> ALL($1)"
+    " AND id <> ALL($1) GROUP BY cluster"
 );
 
 lazy! {
@@ -256,6 +258,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let holds_sql = client.prepare_cached(&HELD_NODES).await?;
     let taken_sql = client.prepare_cached(&EXECUTIONS_AT).await?;
     let counts_sql = client.prepare_cached(COUNT_RUNS).await?;
+    let homes_sql = client.prepare_cached(HOMES).await?;
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
@@ -267,6 +270,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         hold_rows,
         taken_rows,
         count_rows,
+        home_rows,
         transaction,
         cluster_rows,
         node_rows,
@@ -279,6 +283,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         when(needs.holds(), client.query(&holds_sql, &holds_args)),
         when(!taken.is_empty(), client.query(&taken_sql, &taken_args)),
         when(needs.counts, client.query(&counts_sql, &runs_args)),
+        when(needs.counts, client.query(&homes_sql, &runs_args)),
         client.query_one(&transaction, &[]),
         when(needs.clusters, client.query(&clusters_sql, &[])),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
@@ -306,8 +311,13 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         tables.keys.insert((ClusterId(row.try_get(0)?), row.try_get(1)?), run);
     }
     for row in count_rows? {
-        tables.elsewhere.waiting = u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX);
-        tables.elsewhere.active = u32::try_from(row.try_get::<_, i64>(1)?).unwrap_or(u32::MAX);
+        let count =
+            |column| Ok::<_, Failure>(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX));
+        let elsewhere = Elsewhere { waiting: count(1)?, active: count(2)? };
+        tables.elsewhere.insert(ClusterId(row.try_get(0)?), elsewhere);
+    }
+    for row in home_rows? {
+        tables.homes.insert(row.try_get::<_, String>(0)?.into(), ClusterId(row.try_get(1)?));
     }
     Ok((tables, transaction?.try_get(0)?))
 }

@@ -12,36 +12,47 @@ use tokio_postgres::IsolationLevel;
 
 use super::PostgresStore;
 use super::failure::Result;
-use crate::copy::{
-    CHUNKS_PER_PART, EVENTS_PER_PART, EXECUTIONS_PER_PART, HOLDS_PER_PART, NODES_PER_PART, Part,
-    RUNS_PER_PART, TOMBSTONES_PER_PART, interrupted,
-};
+use crate::copy::{PART, Part, interrupted};
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
 use crate::read::Database;
 use crate::rows::{Record, count};
 
-/// Sends the rows of a query in parts of this size.
+/// Sends the rows of a query in parts. The sizes of their `large` columns are read ahead, through a second portal, so
+/// that a part with large rows is never read completely.
 async fn send<T: Record>(
     view: &Transaction<'_>,
     to: &mpsc::Sender<Part>,
-    rest: &str,
-    size: usize,
+    (rest, large): (&str, &[&str]),
     part: fn(Vec<T>) -> Part,
 ) -> Result<()> {
-    let portal = view.bind(&format!("{}{rest}", T::select()), &[]).await?;
-    let most = i32::try_from(size).expect("a part has few rows");
+    let select = format!("{}{rest}", T::select());
+    let size = |column: &&str| format!("coalesce(octet_length({column}), 0)");
+    let size = large.iter().map(size).collect::<Vec<_>>().join(" + ");
+    let rows = view.bind(&select, &[]).await?;
+    let sizes = view.bind(&format!("SELECT {size} FROM ({select}) AS all_rows"), &[]).await?;
+    let (mut ahead, mut is_last): (Vec<usize>, bool) = (Vec::new(), false);
     loop {
-        let rows = view.query_portal(&portal, most).await?;
-        let last = rows.len() < size;
-        if !rows.is_empty() {
-            let rows = rows.iter().map(T::from_row).collect::<Result<Vec<_>, _>>()?;
-            to.send(part(rows)).await.map_err(|_| interrupted())?;
+        if ahead.len() < PART.rows && !is_last {
+            let more = view.query_portal(&sizes, row_count(PART.rows)).await?;
+            is_last = more.len() < PART.rows;
+            for row in more {
+                ahead.push(usize::try_from(row.try_get::<_, i32>(0)?).unwrap_or(0));
+            }
         }
-        if last {
+        if ahead.is_empty() {
             return Ok(());
         }
+        let count = PART.fitting(ahead.iter().copied());
+        ahead.drain(..count);
+        let rows = view.query_portal(&rows, row_count(count)).await?;
+        let rows = rows.iter().map(T::from_row).collect::<Result<Vec<_>, _>>()?;
+        to.send(part(rows)).await.map_err(|_| interrupted())?;
     }
+}
+
+fn row_count(rows: usize) -> i32 {
+    i32::try_from(rows).expect("a part has few rows")
 }
 
 pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<()> {
@@ -51,13 +62,16 @@ pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<()>
     // The receiver may be slow; the sender stops it if it takes too long.
     view.batch_execute("SET LOCAL idle_in_transaction_session_timeout = '90s'").await?;
     let seq = count(view.query_one(PostgresStore::LAST_SEQ, &[]).await?.try_get(0)?)?;
-    send::<NodeRecord>(&view, to, "", NODES_PER_PART, Part::Nodes).await?;
-    send::<Tombstone>(&view, to, "", TOMBSTONES_PER_PART, Part::Tombstones).await?;
-    send::<RunRecord>(&view, to, "", RUNS_PER_PART, Part::Runs).await?;
-    send::<(NodeId, RunId)>(&view, to, HOLDS, HOLDS_PER_PART, Part::Holds).await?;
-    send::<Execution>(&view, to, "", EXECUTIONS_PER_PART, Part::Executions).await?;
-    send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", CHUNKS_PER_PART, Part::Output).await?;
-    send::<Event>(&view, to, " ORDER BY seq", EVENTS_PER_PART, Part::Events).await?;
+    // Two scans of one table then return its rows in the same order.
+    view.batch_execute("SET LOCAL synchronize_seqscans = off").await?;
+    send::<NodeRecord>(&view, to, ("", &["description", "registration"]), Part::Nodes).await?;
+    send::<Tombstone>(&view, to, ("", &["hostname"]), Part::Tombstones).await?;
+    send::<RunRecord>(&view, to, (" ORDER BY r.id", &["definition", "resolved", "params"]), Part::Runs)
+        .await?;
+    send::<(NodeId, RunId)>(&view, to, (HOLDS, &["run"]), Part::Holds).await?;
+    send::<Execution>(&view, to, ("", &["params", "outputs"]), Part::Executions).await?;
+    send::<OutputChunk>(&view, to, (" ORDER BY execution, start_byte", &["text"]), Part::Output).await?;
+    send::<Event>(&view, to, (" ORDER BY seq", &["data"]), Part::Events).await?;
     view.rollback().await?;
     to.send(Part::End { seq }).await.map_err(|_| interrupted())?;
     Ok(())

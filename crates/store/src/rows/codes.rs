@@ -72,6 +72,9 @@ macro_rules! condition {
     (leased executions) => {
         "IN (1, 2)"
     };
+    (unsuccessful executions) => {
+        "status > 3"
+    };
 }
 pub(crate) use condition;
 
@@ -125,9 +128,11 @@ mod tests {
                 holds(condition!(open executions)),
                 holds(condition!(held executions)),
                 holds(concat!("status ", condition!(leased executions))),
+                holds(condition!(unsuccessful executions)),
             ];
             let is_leased = matches!(status, Status::Leased | Status::Running);
-            assert_eq!(found, [status.is_open(), is_leased, is_leased], "{status}");
+            let is_unsuccessful = !status.is_open() && status != Status::Succeeded;
+            assert_eq!(found, [status.is_open(), is_leased, is_leased, is_unsuccessful], "{status}");
         }
     }
 }

@@ -10,7 +10,7 @@ use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
-use crate::port::{NodeTotals, OutputChunk, Result, ServerRecord};
+use crate::port::{NodeTotals, OutputChunk, Result, RunKey, ServerRecord};
 
 /// A value that is read from one row of a SELECT.
 pub(crate) trait Record: Sized + Send + 'static {
@@ -48,6 +48,18 @@ impl Record for Option<i64> {
 impl Record for String {
     fn from_row(row: &impl Cells) -> Result<Self> {
         Ok(row.cell::<Text<'_>>(0)?.into())
+    }
+}
+
+impl Record for RunKey {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Ok(RunKey { created_at: time(row.cell(0)?)?, id: String::from(row.cell::<Text<'_>>(1)?).into() })
+    }
+}
+
+impl Record for ExecutionId {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Ok(ExecutionId(row.cell(0)?))
     }
 }
 

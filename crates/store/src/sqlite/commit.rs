@@ -132,10 +132,10 @@ fn any_holds(transaction: &Transaction<'_>) -> Result<bool> {
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
 }
 
-/// Counts the runs that were not loaded.
+/// Counts the runs that were not loaded, by cluster, and notes the clusters of those that were.
 fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> {
     let sql = concat!(
-        "SELECT id, ",
+        "SELECT id, cluster, ",
         condition!(run waits),
         " FROM runs WHERE state ",
         condition!(open runs),
@@ -145,9 +145,13 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> 
     let mut query = transaction.prepare_cached(sql)?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let (id, waits): (String, bool) = (row.get(0)?, row.get(1)?);
-        if !tables.runs.contains_key(&RunId::from(id)) {
-            let count = if waits { &mut tables.elsewhere.waiting } else { &mut tables.elsewhere.active };
+        let (id, cluster) = (RunId::from(row.get::<_, String>(0)?), ClusterId(row.get(1)?));
+        if tables.runs.contains_key(&id) {
+            tables.homes.insert(id, cluster);
+        } else {
+            let elsewhere = tables.elsewhere.entry(cluster).or_default();
+            let is_waiting: bool = row.get(2)?;
+            let count = if is_waiting { &mut elsewhere.waiting } else { &mut elsewhere.active };
             *count += 1;
         }
     }

@@ -100,6 +100,12 @@ impl Agent {
         self.report_end(work, outcome(exit_code), output).await;
     }
 
+    /// Reports an end after one line on standard error.
+    pub async fn finish_with_stderr(&self, work: &Assignment, exit_code: i32, line: &str) {
+        let output = vec![OutputChunk { stream: Stream::Stderr, ..chunk(work, 0, line) }];
+        self.report_end(work, outcome(exit_code), output).await;
+    }
+
     /// Reports a given result.
     pub async fn finish_as(&self, work: &Assignment, outcome: Outcome) {
         self.report_end(work, outcome, Vec::new()).await;

@@ -1,13 +1,16 @@
 //! Owns the attempts that have not ended, and those that ended and were not followed up yet.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::passes::At;
 use super::progress::{Progress, Turn};
 use crate::change::Change;
-use crate::ids::{ExecutionId, NodeId};
+use crate::ids::{ExecutionId, LeaseToken, NodeId};
+use crate::limits;
+use crate::span::Span;
+use crate::work::Parent;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,10 @@ pub(super) struct Ended {
 pub(super) struct Active {
     pub at: At,
     pub node: Option<NodeId>,
-    pub leased: bool,
+    /// Set if the attempt is leased.
+    pub lease: Option<LeaseToken>,
+    /// Set if the attempt has started: when its end has to be reported at the latest.
+    pub due: Option<Timestamp>,
     /// Set if the attempt was sent again after a loss: it waits until then for its node, offline or not, unless the
     /// node is deleted.
     pub patience: Option<Timestamp>,
@@ -71,6 +77,8 @@ pub(super) struct Attempts {
     active: HashMap<ExecutionId, Active>,
     /// Whether any attempt was ever sent again and waits for its node. If not, there is no deadline to search for.
     is_patient: bool,
+    /// The started attempts, by the time when their end has to be reported.
+    due: BTreeSet<(Timestamp, ExecutionId)>,
     /// Attempts whose end is known and whose consequences are not decided yet.
     ended: Vec<Ended>,
 }
@@ -91,12 +99,12 @@ impl Attempts {
 
     /// Returns the attempts that are not leased yet.
     pub(super) fn pending(&self) -> impl Iterator<Item = (ExecutionId, &Active)> {
-        self.active.iter().filter(|(_, active)| !active.leased).map(|(id, active)| (*id, active))
+        self.active.iter().filter(|(_, active)| active.lease.is_none()).map(|(id, active)| (*id, active))
     }
 
     /// Returns the placed attempts that are not leased yet.
     pub(super) fn unplaced_mut(&mut self) -> impl Iterator<Item = (ExecutionId, &mut Active)> {
-        let unplaced = |active: &Active| !active.leased && active.node.is_none();
+        let unplaced = |active: &Active| active.lease.is_none() && active.node.is_none();
         self.active.iter_mut().filter(move |(_, active)| unplaced(active)).map(|(id, active)| (*id, active))
     }
 
@@ -108,15 +116,35 @@ impl Attempts {
         executions
     }
 
-    pub(super) fn note_lease(&mut self, execution: ExecutionId) {
+    pub(super) fn note_lease(&mut self, execution: ExecutionId, token: LeaseToken) {
         if let Some(active) = self.active.get_mut(&execution) {
-            active.leased = true;
+            active.lease = Some(token);
         }
+    }
+
+    fn note_due(&mut self, execution: ExecutionId, due: Timestamp) {
+        if let Some(active) = self.active.get_mut(&execution) {
+            active.due = Some(due);
+            self.due.insert((due, execution));
+        }
+    }
+
+    /// Removes and returns the started attempts whose end should have been reported by now.
+    fn take_overdue(&mut self, now: Timestamp) -> Vec<ExecutionId> {
+        let mut overdue = Vec::new();
+        while let Some((_, execution)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+            self.due.pop_first();
+            overdue.push(execution);
+        }
+        overdue
     }
 
     /// Ends an attempt; returns whether it was active.
     pub(super) fn end(&mut self, execution: ExecutionId, end: End) -> bool {
-        let Some(Active { at, former, .. }) = self.active.remove(&execution) else { return false };
+        let Some(Active { at, former, due, .. }) = self.active.remove(&execution) else { return false };
+        if let Some(due) = due {
+            self.due.remove(&(due, execution));
+        }
         let counts = former.filter(|_| end == End::Withdrawn).unwrap_or(execution);
         self.ended.push(Ended { execution: counts, at, end });
         true
@@ -130,14 +158,47 @@ impl Attempts {
         std::mem::take(&mut self.ended)
     }
 
-    /// Returns when the first attempt will have waited too long for its node.
+    /// Returns when the first attempt will have waited too long for its node, or will be overdue.
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         let pending = self.is_patient.then(|| self.pending());
-        pending.into_iter().flatten().filter_map(|(_, active)| active.patience).min()
+        let patience = pending.into_iter().flatten().filter_map(|(_, active)| active.patience);
+        patience.chain(self.due.first().map(|(due, _)| *due)).min()
     }
 }
 
 impl Progress {
+    /// Records that an attempt has started on its node.
+    pub(super) fn note_start(&mut self, execution: ExecutionId, started_at: Timestamp) {
+        let Some(at) = self.attempts.get(execution).map(|active| active.at) else { return };
+        let due = started_at.saturating_add(self.report_within(at)).unwrap_or(Timestamp::MAX);
+        self.attempts.note_due(execution, due);
+    }
+
+    /// Returns how long after its start the end of an attempt has to be reported.
+    fn report_within(&self, at: At) -> SignedDuration {
+        let grace = SignedDuration::from_secs(i64::try_from(limits::REPORT_GRACE_S).unwrap_or(i64::MAX));
+        self.patience(at.step).saturating_add(grace)
+    }
+
+    /// Ends the leases of attempts that run for longer than they may: the agent is alive, but the work or its report
+    /// hangs. A later report is refused.
+    pub(super) fn end_overdue(&mut self, turn: &Turn<'_>) {
+        let overdue = self.attempts.take_overdue(turn.now).into_iter();
+        let overdue = overdue.filter_map(|execution| Some((self.attempts.get(execution)?.at, execution)));
+        let mut overdue: Vec<(At, ExecutionId)> = overdue.collect();
+        // In the order in which simultaneous failures count.
+        overdue.sort_unstable_by_key(|(at, _)| (at.step, at.pass, at.walk));
+        for (_, execution) in overdue {
+            let Some(active) = self.attempts.get(execution) else { continue };
+            let Some(token) = active.lease else { continue };
+            let timeout = self.plan.task(active.at.step).timeout_or_default();
+            let grace = Span::from_secs(limits::REPORT_GRACE_S);
+            let reason = format!("its agent did not report the end within {grace} after the timeout of {timeout}");
+            let (of, at) = (Parent::Run(self.run.clone()), turn.now);
+            self.emit(Change::ExecutionLost { of, execution, token, silence: None, reason, at });
+        }
+    }
+
     /// Records that an attempt ended.
     pub(super) fn ended(&mut self, execution: ExecutionId, end: End, turn: &Turn<'_>) {
         if self.attempts.end(execution, end) {

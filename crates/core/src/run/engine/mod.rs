@@ -18,5 +18,5 @@ mod room;
 mod walk;
 mod waves;
 
-pub use outbox::Portion;
+pub use outbox::COMMIT;
 pub use progress::{Progress, Stop, Turn};

@@ -9,26 +9,14 @@ use std::collections::VecDeque;
 use jiff::Timestamp;
 
 use super::progress::Progress;
-use crate::backend::params_bytes;
 use crate::change::Change;
 use crate::execution::Execution;
 use crate::limits;
+use crate::portion::Portion;
 use crate::run::{RunEnd, RunState};
 
-/// The bounds of one submission.
-#[derive(Clone, Copy, Debug)]
-pub struct Portion {
-    /// Executions that are added or changed.
-    pub rows: usize,
-    /// Params of added executions, unless one execution has more.
-    pub bytes: usize,
-}
-
-impl Default for Portion {
-    fn default() -> Self {
-        Self { rows: limits::EXECUTIONS_PER_COMMIT, bytes: limits::PARAMS_PER_COMMIT_BYTES }
-    }
-}
+/// The bounds of one submission: executions that are added or changed, and the values of added ones.
+pub const COMMIT: Portion = Portion::new(limits::EXECUTIONS_PER_COMMIT, limits::PARAMS_PER_COMMIT_BYTES);
 
 #[derive(Clone, Debug)]
 struct Added {
@@ -37,7 +25,7 @@ struct Added {
     joins_former: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Outbox {
     added: VecDeque<Added>,
     is_grouping: bool,
@@ -49,6 +37,20 @@ pub(super) struct Outbox {
     /// The last states and the run's end: they are committed with the last portion.
     end: Option<(Vec<RunState>, RunEnd)>,
     portion: Portion,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            added: VecDeque::new(),
+            is_grouping: false,
+            in_group: false,
+            changes: VecDeque::new(),
+            path: Vec::new(),
+            end: None,
+            portion: COMMIT,
+        }
+    }
 }
 
 impl Outbox {
@@ -83,7 +85,7 @@ impl Outbox {
         let Portion { rows, bytes: mut left } = self.portion;
         let mut count = 0;
         for Added { execution, joins_former } in &self.added {
-            let bytes = execution.params.as_deref().map_or(0, params_bytes);
+            let bytes = execution.values_bytes();
             if count > 0 && !joins_former && (count >= rows || bytes > left) {
                 break;
             }

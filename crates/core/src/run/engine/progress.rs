@@ -1,6 +1,6 @@
 //! Owns the progress of a run: takes in committed changes, and decides the run's end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -173,7 +173,7 @@ impl Progress {
             Change::ExecutionsAdded { executions, .. } => {
                 for Execution { id, state, .. } in executions {
                     match state {
-                        State::Leased { .. } => self.attempts.note_lease(*id),
+                        State::Leased { lease, .. } => self.attempts.note_lease(*id, lease.token),
                         State::Succeeded { outcome, .. } => {
                             // A cached result: the attempt succeeded without being sent.
                             self.note_outputs(*id, &outcome.outputs);
@@ -183,7 +183,12 @@ impl Progress {
                     }
                 }
             }
-            Change::ExecutionLeased { execution, .. } => self.attempts.note_lease(*execution),
+            Change::ExecutionLeased { execution, lease, .. } => {
+                self.attempts.note_lease(*execution, lease.token);
+            }
+            Change::ExecutionStarted { execution, at, received_at, .. } => {
+                self.note_start(*execution, received_at.unwrap_or(*at));
+            }
             Change::ExecutionFinished { execution, outcome, .. } => {
                 let end = match outcome.verdict {
                     Verdict::Succeeded => {
@@ -198,7 +203,7 @@ impl Progress {
             Change::ExecutionLost { execution, .. } => self.ended(*execution, End::Lost, turn),
             Change::ExecutionCancelRequested { execution, .. } => {
                 // A leased attempt was only asked to stop: it ends when its agent reports.
-                if self.attempts.get(*execution).is_some_and(|active| !active.leased) {
+                if self.attempts.get(*execution).is_some_and(|active| active.lease.is_none()) {
                     self.ended(*execution, End::Withdrawn, turn);
                 }
             }
@@ -206,8 +211,7 @@ impl Progress {
             Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Withdrawn, turn),
             Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
             Change::RunPauseSet { paused, .. } => self.paused = *paused,
-            Change::ExecutionStarted { .. }
-            | Change::InstanceFailed { .. }
+            Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
@@ -297,24 +301,24 @@ impl Progress {
         }
     }
 
-    /// Fails the attempts that wait for a node that went offline or was deleted. Attempts that were sent again after a
+    /// Fails the attempts that wait for nodes that went offline or were deleted. Attempts that were sent again after a
     /// loss keep waiting for a node that is offline; they fail only if it was deleted.
-    pub fn node_gone(&mut self, node: NodeId, turn: &mut Turn<'_>) {
-        // The node may be back already. The attempts that waited for it fail anyway.
-        let reach = match (turn.reach)(node) {
+    pub fn nodes_gone(&mut self, nodes: &[NodeId], turn: &mut Turn<'_>) {
+        // A node may be back already. The attempts that waited for it fail anyway.
+        let reach = |node: &NodeId| match (turn.reach)(*node) {
             Reach::Deleted => Reach::Deleted,
             Reach::Here | Reach::Offline => Reach::Offline,
         };
-        let over = self.pending_over(|active| {
-            reach.fails(active.patience.is_some()).filter(|_| active.node == Some(node))
-        });
+        let gone: HashMap<NodeId, Reach> = nodes.iter().map(|node| (*node, reach(node))).collect();
+        let over = self.pending_over(|active| gone.get(&active.node?)?.fails(active.patience.is_some()));
         self.give_up(over, turn);
     }
 
-    /// Gives up the attempts that have waited too long for their node, or for any node.
+    /// Gives up the attempts that have waited too long for their node, or for any node, and ends overdue ones.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         self.end_cleanup(turn);
+        self.end_overdue(turn);
         let mut over = self.pending_over(|active| {
             active.patience.filter(|until| *until <= now).map(|_| "was not online again in time")
         });

@@ -328,10 +328,11 @@ impl Progress {
     }
 
     fn restore_active(&mut self, at: At, execution: &Execution, former: Option<&Execution>) {
-        let (leased, not_before) = match execution.state {
-            State::Pending { not_before } => (false, not_before),
-            _ => (true, None),
+        let not_before = match execution.state {
+            State::Pending { not_before } => not_before,
+            _ => None,
         };
+        let lease = execution.state.lease().map(|lease| lease.token);
         let node = self.pinned(at);
         let resent = former.is_some_and(|former| is_loss(&former.state)) && node.is_some();
         let patience = resent.then(|| execution.created_at + self.patience(at.step));
@@ -339,7 +340,10 @@ impl Progress {
         let unfit_since = None;
         let former = former.map(|former| former.id);
         self.attempts
-            .add(execution.id, Active { at, node, leased, patience, not_before, unfit_since, former });
+            .add(execution.id, Active { at, node, lease, due: None, patience, not_before, unfit_since, former });
+        if let State::Running { started_at, .. } = execution.state {
+            self.note_start(execution.id, started_at);
+        }
     }
 
     /// Records a failure with the time at which it happened. Its consequences are decided when all failures are known.

@@ -206,7 +206,8 @@ impl Progress {
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
         let unfit_since = node.is_none().then(|| not_before.unwrap_or(turn.now));
-        self.attempts.add(id, Active { at, node, leased: false, patience, not_before, unfit_since, former });
+        self.attempts
+            .add(id, Active { at, node, lease: None, due: None, patience, not_before, unfit_since, former });
         if node.is_none() {
             self.look_soon(turn.now);
         }

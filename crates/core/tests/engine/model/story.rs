@@ -7,8 +7,7 @@ use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::run::again::{RetryScope, retry_of};
-use downbeat_core::run::engine;
-use downbeat_core::{Change, Dice, Timestamp};
+use downbeat_core::{Change, Dice, Portion, Timestamp};
 use serde_json::{Value, json};
 
 use super::case::{Case, node_id, node_number, number};
@@ -89,7 +88,7 @@ impl Habits {
             races: [0, 0, 12][number(dice, 3)],
             portion: [None, Some(1), Some(2), Some(5)][number(dice, 4)],
             // A run cannot time out before it begins.
-            stops_at: (dice.below(6) == 0).then(|| match (number(dice, 12), stop) {
+            stops_at: (dice.below(4) == 0).then(|| match (number(dice, 12), stop) {
                 (0, _) => (0, Stop::Cancelled),
                 at => at,
             }),
@@ -203,7 +202,7 @@ impl<'a> Story<'a> {
         world.keeps_results = true;
         let habits = Habits::random(&mut dice);
         if let Some(rows) = habits.portion {
-            world.set_portion(engine::Portion { rows, bytes: usize::MAX });
+            world.set_portion(Portion::of_rows(rows));
         }
         let (ids, lines, seen) = (Vec::new(), Vec::new(), Counts::default());
         Self { case, world, tables, ids, keys, dice, habits, lines, seen }
@@ -298,6 +297,13 @@ impl<'a> Story<'a> {
             self.forget_looks();
             self.tick();
             return Ok(());
+        }
+        if let Some(due) = self.tables.next_due()
+            && self.tables.next_tick() == Some(due)
+            && self.chance(1)
+        {
+            self.seen.note("overdue", true);
+            return self.pass_time(due - self.tables.now);
         }
         if let Some(fact) = self.choose() {
             self.apply_and_decide(fact);
@@ -496,7 +502,10 @@ impl<'a> Story<'a> {
                 self.tables.leased(instance);
                 self.world.leased(&execution)
             }
-            Fact::Started(instance) => self.world.started(id(instance)),
+            Fact::Started(instance) => {
+                self.tables.started(instance);
+                self.world.started(id(instance))
+            }
             Fact::Succeeded(instance, output) => {
                 self.tables.finished(instance, Verdict::Succeeded, Some(output.clone()));
                 self.world.finished_with(id(instance), Verdict::Succeeded, [("v".to_owned(), output)].into())
@@ -529,7 +538,7 @@ impl<'a> Story<'a> {
                 self.seen.note("node offline", true);
                 self.world.offline.insert(node_id(node));
                 if observed {
-                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.nodes_gone(&[node_id(node)], turn));
                 }
                 return None;
             }
@@ -540,7 +549,7 @@ impl<'a> Story<'a> {
                 self.world.offline.insert(node_id(node));
                 self.world.deleted.insert(node_id(node));
                 if observed {
-                    self.world.turn(|progress, turn| progress.node_gone(node_id(node), turn));
+                    self.world.turn(|progress, turn| progress.nodes_gone(&[node_id(node)], turn));
                 }
                 return None;
             }

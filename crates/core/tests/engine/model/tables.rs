@@ -60,6 +60,8 @@ pub(crate) struct Attempt {
     pub(super) sent: bool,
     /// For a pinned retry after a loss: the time until which it waits for its node.
     waits_until: Option<i64>,
+    /// After its start: the time by which its end has to be reported.
+    due: Option<i64>,
     /// The latest time until which a retry may be delayed.
     pub(crate) held_until: Option<i64>,
     /// The time until which it is delayed: it is random, and read from the record.
@@ -83,6 +85,7 @@ impl Default for Attempt {
             stop: false,
             sent: false,
             waits_until: None,
+            due: None,
             held_until: None,
             not_before: None,
             unfit_since: None,
@@ -324,6 +327,17 @@ impl<'a> Tables<'a> {
         attempt.sent = true;
     }
 
+    pub(crate) fn started(&mut self, instance: usize) {
+        let timeout_s = self.timeout_s(instance);
+        self.last(instance).due = Some(self.now + (timeout_s + 2048) * 1000);
+    }
+
+    /// The timeout of a task is 30 minutes if it has none.
+    fn timeout_s(&self, instance: usize) -> i64 {
+        let task = self.task(instance);
+        i64::try_from(task.timeout.map_or(30 * 60, |timeout| timeout.0.as_secs())).expect("it is bounded")
+    }
+
     pub(crate) fn finished(&mut self, instance: usize, verdict: Verdict, output: Option<Value>) {
         let status = match verdict {
             Verdict::Succeeded => Status::Succeeded,
@@ -406,8 +420,9 @@ impl<'a> Tables<'a> {
         loop {
             while self.resolve_ended() || self.walk_on() || self.turn_of_next_part() || self.begin_next() {}
             // These results become known together.
-            let (used, withdrawn, given_up) = (self.use_results(), self.withdraw(), self.give_up());
-            if !used && !withdrawn && !given_up {
+            let (used, withdrawn) = (self.use_results(), self.withdraw());
+            let (overdue, given_up) = (self.end_overdue(), self.give_up());
+            if !used && !withdrawn && !overdue && !given_up {
                 return;
             }
         }
@@ -481,7 +496,6 @@ impl<'a> Tables<'a> {
 
     fn retry(&mut self, instance: usize) {
         let Instance { attempts, node, .. } = &self.instances[instance];
-        let task = self.task(instance);
         if self.instances[instance].status() == Some(Status::Failed) {
             // The delay is `delay * factor^(n-1)`, capped, with full jitter: 1 s, factor 2, cap 30 s.
             let failed = attempts.iter().filter(|attempt| attempt.status == Status::Failed).count();
@@ -489,8 +503,7 @@ impl<'a> Tables<'a> {
             self.attempt(instance, None, Some(self.now + longest));
         } else {
             // A retry after a loss waits for its node as long as it would have been allowed to run.
-            let wait = task.timeout.map_or(30 * 60, |timeout| timeout.0.as_secs());
-            let until = node.map(|_| self.now + i64::try_from(wait * 1_000).expect("it is bounded"));
+            let until = node.map(|_| self.now + self.timeout_s(instance) * 1_000);
             self.attempt(instance, until, None);
         }
     }
@@ -551,6 +564,20 @@ impl<'a> Tables<'a> {
             }
         }
         any
+    }
+
+    /// Attempts whose end is not reported by their timeout and a grace are lost.
+    fn end_overdue(&mut self) -> bool {
+        let is_overdue = |&i: &usize| {
+            let last = self.instances[i].attempts.last();
+            last.is_some_and(|last| last.status == Status::Leased && last.due.is_some_and(|due| due <= self.now))
+        };
+        let mut overdue: Vec<usize> = (0..self.instances.len()).filter(is_overdue).collect();
+        overdue.sort_by_key(|&i| (self.instances[i].step, self.instances[i].order()));
+        for &instance in &overdue {
+            self.lost(instance);
+        }
+        !overdue.is_empty()
     }
 
     /// Fails pending instances whose node goes offline. A retry after a loss waits for its node as long as its timeout,
@@ -701,7 +728,14 @@ impl<'a> Tables<'a> {
         let pending = self.instances.iter().filter(|i| i.status() == Some(Status::Pending));
         let patience = pending.filter_map(|i| i.attempts.last().and_then(|attempt| attempt.waits_until));
         let wave = self.wave_begins().filter(|_| !self.paused);
-        patience.chain(wave).chain(self.cleanup_ends().filter(|_| self.stop.is_none())).min()
+        let cleanup = self.cleanup_ends().filter(|_| self.stop.is_none());
+        patience.chain(self.next_due()).chain(wave).chain(cleanup).min()
+    }
+
+    /// Returns the time by which the next end has to be reported.
+    pub(crate) fn next_due(&self) -> Option<i64> {
+        let leased = self.instances.iter().filter(|i| i.status() == Some(Status::Leased));
+        leased.filter_map(|i| i.attempts.last().and_then(|attempt| attempt.due)).min()
     }
 
     /// Returns how the run ended, and whether partially; `None` while it is active.

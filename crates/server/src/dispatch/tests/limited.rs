@@ -138,7 +138,9 @@ fn a_claim_that_the_store_refused_for_a_limit_is_not_asked_for_again_at_once() {
     world.board.unclaim(&claims[0]);
     world.board.rest(&claims[0], "db", world.now);
     // Others use its slot, and it is tried again later.
-    assert_eq!(claimed_by_run(&world.claim())[0].0, "other");
+    let others = world.claim();
+    assert_eq!(claimed_by_run(&others)[0].0, "other");
+    world.commit(others);
     let _poll = world.park(0, 2, Free { fleet: 0, placed: 1 });
     assert!(world.claim().is_empty());
     let due = world.board.next_due().expect("it is looked at again");

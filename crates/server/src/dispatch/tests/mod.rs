@@ -26,6 +26,7 @@ mod limited;
 mod model;
 mod placed;
 mod schemas;
+mod stuck;
 
 struct World {
     board: Board,
@@ -587,9 +588,11 @@ fn a_held_node_gets_work_of_its_holder_only() {
     world.add(&holder, own);
     let anywhere = world.executions(&placed, 1, None);
     world.add(&placed, anywhere);
-    let mut claims = claimed_by_run(&world.claim());
+    let changes = world.claim();
+    let mut claims = claimed_by_run(&changes);
     claims.sort();
     assert_eq!(claims, [("holder".to_owned(), node_id(0)), ("placed".to_owned(), node_id(1))]);
+    world.commit(changes);
     // Its end frees the node.
     let path = vec![downbeat_core::run::RunState::Cancelled];
     world.commit(vec![Change::RunMoved { run: holder, epoch: 1, path, end: None, at }]);

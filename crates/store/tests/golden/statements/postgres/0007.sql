@@ -22,7 +22,14 @@ INSERT INTO servers (name, id, http, grpc, version, started_at, seen_at, level) 
 INSERT INTO tombstones (node, session, cluster, hostname, at) SELECT u.node, u.session, coalesce(u.cluster, n.cluster), coalesce(u.hostname, n.hostname), u.at FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[]) AS u (node, session, cluster, hostname, at) LEFT JOIN nodes n ON n.id = u.node ON CONFLICT (node, session) DO UPDATE SET at = excluded.at
 SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) FROM (SELECT 1) one LEFT JOIN (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT 1) r ON true
 SELECT 1 FROM feed WHERE one = 1 FOR UPDATE
-SELECT count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1)
+SELECT coalesce(octet_length(data), 0) FROM (SELECT seq, server, at, kind, run, data FROM events ORDER BY seq) AS all_rows
+SELECT coalesce(octet_length(definition), 0) + coalesce(octet_length(resolved), 0) + coalesce(octet_length(params), 0) FROM (SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.id) AS all_rows
+SELECT coalesce(octet_length(description), 0) + coalesce(octet_length(registration), 0) FROM (SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node) AS all_rows
+SELECT coalesce(octet_length(hostname), 0) FROM (SELECT node, session, cluster, hostname, at FROM tombstones) AS all_rows
+SELECT coalesce(octet_length(params), 0) + coalesce(octet_length(outputs), 0) FROM (SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions) AS all_rows
+SELECT coalesce(octet_length(run), 0) FROM (SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12))) AS all_rows
+SELECT coalesce(octet_length(text), 0) FROM (SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o ORDER BY execution, start_byte) AS all_rows
+SELECT cluster, count(*) FILTER (WHERE state = 1 AND admitted_at IS NULL), count(*) FILTER (WHERE state > 1 OR admitted_at IS NOT NULL) FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0 AND id <> ALL($1) GROUP BY cluster
 SELECT count(*) FROM executions
 SELECT count(*) FROM executions WHERE coalesce(pinned, lease_node) = $1
 SELECT count(*) FROM executions WHERE run = $1
@@ -43,6 +50,7 @@ SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id 
 SELECT id FROM clusters
 SELECT id FROM clusters WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1
 SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT $2
+SELECT id, cluster FROM runs WHERE id = ANY($1)
 SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
 SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch FROM runs WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions
@@ -83,8 +91,8 @@ SELECT pg_notify('downbeat', $1)
 SELECT pg_xact_status($1::text::xid8)
 SELECT q.place, c.cluster, CASE WHEN q.at IS NULL THEN (SELECT count(*) FROM limit_uses l JOIN executions e ON e.id = l.execution WHERE l.until IS NULL AND e.status IN (1, 2) AND l.cluster = c.cluster AND l.key = q.key) ELSE (SELECT count(*) FROM limit_uses l WHERE l.cluster = c.cluster AND l.key = q.key AND l.granted_at > q.since AND l.until > q.at) END FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[]) WITH ORDINALITY AS q (run, created_in, key, since, at, place) LEFT JOIN runs r ON r.id = q.run CROSS JOIN LATERAL (SELECT coalesce(r.cluster, q.created_in) AS cluster) c WHERE c.cluster IS NOT NULL ORDER BY q.place DESC
 SELECT r.cluster, r.idempotency_key, r.id FROM unnest($1::uuid[], $2::text[]) AS k (cluster, key) JOIN runs r ON r.cluster = k.cluster AND r.idempotency_key = k.key
-SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id ORDER BY r.id
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = $1 AND r.state IN (6) AND r.job = $2 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.cluster = $1 ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET 0
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.id = $1
@@ -94,8 +102,8 @@ SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_
 SELECT s.name, s.id, s.http, s.grpc, s.version, s.started_at, s.seen_at, s.level FROM servers s ORDER BY name
 SELECT seq, data FROM events WHERE server = $1 ORDER BY seq DESC LIMIT 1
 SELECT seq, server, at, kind, run, data FROM events ORDER BY seq
-SELECT seq, server, at, kind, run, data FROM events WHERE run = $3 AND seq > $1 ORDER BY seq LIMIT $2
-SELECT seq, server, at, kind, run, data FROM events WHERE seq > $1 ORDER BY seq LIMIT $2
+SELECT seq, server, at, kind, run, data FROM events WHERE run = $4 AND seq > $1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE run = $4 AND seq > $1 ORDER BY seq LIMIT $2) AS sized WHERE upto <= $3 OR upto = own) ORDER BY seq LIMIT $2
+SELECT seq, server, at, kind, run, data FROM events WHERE seq > $1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE seq > $1 ORDER BY seq LIMIT $2) AS sized WHERE upto <= $3 OR upto = own) ORDER BY seq LIMIT $2
 SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = 2 UNION ALL SELECT code, total FROM ended_lately WHERE kind = 2) e GROUP BY code HAVING sum(total) > 0 ORDER BY 1
 SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = 1 UNION ALL SELECT code, total FROM ended_lately WHERE kind = 1) e GROUP BY code HAVING sum(total) > 0 ORDER BY 1
 SELECT status, count(*) FROM presence GROUP BY status ORDER BY status

@@ -1,0 +1,37 @@
+//! Owns the limits that jobs share.
+
+use axum::Json;
+use downbeat_api::{LimitUsage, List};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::extract::{Api, Query};
+use super::paging::{first_place, page, window};
+use super::problem::Reply;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LimitsQuery {
+    /// The cluster, by name or id.
+    cluster: Option<String>,
+    /// The number of rows; default 100, at most 1,000.
+    limit: Option<u32>,
+    /// How many rows to skip; at most 10,000.
+    offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+}
+
+/// Lists the limits that open executions declare: who uses them, and who waits
+#[utoipa::path(
+    get, operation_id = "listLimits", path = "/limits", tag = "system", params(LimitsQuery),
+    responses((status = 200, description = "One page of limits, by key", body = List<LimitUsage>))
+)]
+pub(super) async fn list(Api(service, caller): Api, query: Query<LimitsQuery>) -> Reply<List<LimitUsage>> {
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
+    let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
+    let part = (usize::try_from(first_place(&page)).unwrap_or(usize::MAX), page.limit as usize);
+    let (rows, total) = service.parts.dispatcher.board().limit_usage(cluster, part, service.now());
+    Ok(Json(window(rows, &page, total as u64)))
+}

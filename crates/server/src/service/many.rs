@@ -1,0 +1,184 @@
+//! Cancels, retries and drains many runs or nodes with one request, or counts them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use downbeat_api::{Many, Refused};
+use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_core::node::NodeRecord;
+use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::select::Selector;
+use downbeat_core::{Change, limits};
+use downbeat_store::{Page, RunFilter};
+
+use super::patience::change_in_time;
+use super::{Drain, Redo, Retry, Service};
+use crate::caller::Caller;
+use crate::error::{Class, Error, Result};
+
+/// Which runs a request is about. Every criterion that is present must hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WhichRuns {
+    pub(crate) ids: Option<BTreeSet<RunId>>,
+    pub(crate) states: Option<Vec<RunState>>,
+    pub(crate) job: Option<String>,
+    pub(crate) cluster: Option<ClusterId>,
+}
+
+impl WhichRuns {
+    fn matches(&self, run: &RunRecord) -> bool {
+        self.ids.as_ref().is_none_or(|ids| ids.contains(&run.id))
+            && self.states.as_ref().is_none_or(|states| states.contains(&run.state()))
+            && self.job.as_ref().is_none_or(|job| run.job.as_ref() == Some(job))
+            && self.cluster.is_none_or(|cluster| cluster == run.cluster)
+    }
+}
+
+/// Which nodes of a cluster a request is about. Every criterion that is present must hold.
+#[derive(Clone, Debug)]
+pub(crate) struct WhichNodes {
+    pub(crate) cluster: ClusterId,
+    /// Hostnames or ids.
+    pub(crate) names: Option<BTreeSet<String>>,
+    pub(crate) selector: Option<Selector>,
+}
+
+impl WhichNodes {
+    fn matches(&self, node: &NodeRecord) -> bool {
+        let has = |names: &BTreeSet<String>| {
+            names.contains(&node.description.hostname) || names.contains(&node.id.to_string())
+        };
+        self.names.as_ref().is_none_or(has)
+            && self.selector.as_ref().is_none_or(|selector| selector.matches(node))
+    }
+}
+
+/// Whether to change what a request matches, or only to count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Change,
+    Count,
+}
+
+fn many(effect: Effect, mut names: Vec<String>) -> Many {
+    let matched = names.len() as u64;
+    names.truncate(limits::NAMED_OF_MANY);
+    Many { dry_run: effect == Effect::Count, matched, changed: 0, names, refused: Vec::new() }
+}
+
+impl Service {
+    /// Requests the end of all matching runs that are open.
+    pub(crate) async fn cancel_many(
+        &self,
+        caller: &Caller,
+        which: &WhichRuns,
+        effect: Effect,
+    ) -> Result<Many> {
+        let is_due = |run: &RunRecord| run.live.cancel_requested_at.is_none() && which.matches(run);
+        let runs = self.parts.admission.open_runs(is_due);
+        let done = many(effect, runs.iter().map(RunId::to_string).collect());
+        let change = |run: RunId| {
+            let (by, at) = (caller.name().to_owned(), self.now());
+            Change::RunCancelRequested { run, by, at }
+        };
+        self.commit_many(done, runs.into_iter().map(change).collect()).await
+    }
+
+    /// Drains all matching nodes, or ends their drain.
+    pub(crate) async fn drain_many(
+        &self,
+        caller: &Caller,
+        which: &WhichNodes,
+        drain: Drain,
+        effect: Effect,
+    ) -> Result<Many> {
+        let draining = drain == Drain::On;
+        let mut nodes = self.nodes_of(which.cluster);
+        nodes.retain(|node| node.draining != draining && which.matches(node));
+        let hostname = |node: &Arc<NodeRecord>| node.description.hostname.clone();
+        nodes.sort_by_cached_key(hostname);
+        let done = many(effect, nodes.iter().map(hostname).collect());
+        let change = |node: Arc<NodeRecord>| {
+            let (by, at) = (caller.name().to_owned(), self.now());
+            Change::NodeDrainSet { node: node.id, draining, by, at }
+        };
+        let done = self.commit_many(done, nodes.into_iter().map(change).collect()).await?;
+        self.parts.dispatcher.wake();
+        Ok(done)
+    }
+
+    /// Commits the changes in portions. A refused one needs no change any more: its run has ended, its node was deleted.
+    async fn commit_many(&self, mut done: Many, changes: Vec<Change>) -> Result<Many> {
+        if done.dry_run {
+            return Ok(done);
+        }
+        for portion in changes.chunks(limits::CHANGES_PER_COMMIT) {
+            let committed = change_in_time(self.parts.journal.commit(portion.to_vec())).await??;
+            done.changed += committed.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+        }
+        Ok(done)
+    }
+
+    /// Retries all matching runs that have ended and did not complete. Each is a new run with a plan of its own, so their
+    /// number is bounded; a request that matches more is refused as a whole, because a second one would retry the first
+    /// runs again.
+    pub(crate) async fn retry_many(
+        &self,
+        caller: &Caller,
+        which: &WhichRuns,
+        redo: &Redo,
+        key: Option<&str>,
+        effect: Effect,
+    ) -> Result<Many> {
+        let (runs, matched) = self.ended_runs(caller, which).await?;
+        let mut done = many(effect, runs.iter().map(RunId::to_string).collect());
+        done.matched = matched;
+        if effect == Effect::Count {
+            return Ok(done);
+        }
+        if matched > u64::from(limits::RETRIES_AT_ONCE) {
+            return Err(Error::TooManyMatch { matched, most: limits::RETRIES_AT_ONCE });
+        }
+        for run in runs {
+            let idempotency_key = key.map(|key| format!("{key}/{run}"));
+            let name = run.to_string();
+            match self.retry(caller, Retry { run, redo: redo.clone(), idempotency_key }).await {
+                Ok(_) => done.changed += 1,
+                Err(error) => {
+                    done.refused.push(Refused { name, reason: error.to_string() });
+                    // The others would be refused as well. The caller has to know of those that were retried.
+                    if !matches!(error.class(), Class::Rejected | Class::NotFound | Class::Conflict) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Returns the first matching runs that failed or were cancelled, the oldest first, and how many match.
+    async fn ended_runs(&self, caller: &Caller, which: &WhichRuns) -> Result<(Vec<RunId>, u64)> {
+        let can_be_retried = |state: &RunState| matches!(state, RunState::Failed | RunState::Cancelled);
+        let mut found = Vec::new();
+        if let Some(ids) = &which.ids {
+            for id in ids {
+                let run = self.run(caller, id).await?;
+                if can_be_retried(&run.state()) && which.matches(&run) {
+                    found.push(run.id.clone());
+                }
+            }
+            let matched = found.len() as u64;
+            return Ok((found, matched));
+        }
+        let states = which.states.clone().unwrap_or_else(|| RunState::ALL.to_vec());
+        let states: Vec<RunState> = states.into_iter().filter(can_be_retried).collect();
+        if states.is_empty() {
+            return Ok((found, 0));
+        }
+        let filter = RunFilter { cluster: which.cluster, states, job: which.job.clone(), ..RunFilter::default() };
+        let listed = self.runs(caller, &filter, &Page::first(limits::RETRIES_AT_ONCE)).await?;
+        found.extend(listed.rows.iter().rev().map(|run| run.id.clone()));
+        let matched = listed.total.unwrap_or(listed.rows.len() as u64);
+        Ok((found, matched))
+    }
+}
