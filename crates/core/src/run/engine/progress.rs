@@ -317,8 +317,8 @@ impl Progress {
     /// Gives up the attempts that have waited too long for their node, or for any node, and ends overdue ones.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
-        self.end_overdue(turn);
         self.end_cleanup(turn);
+        self.end_overdue(turn);
         let mut over = self.pending_over(|active| {
             active.patience.filter(|until| *until <= now).map(|_| "was not online again in time")
         });

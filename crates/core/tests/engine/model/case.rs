@@ -121,7 +121,7 @@ impl Case {
         if dice.below(4) == 0 {
             case.change_tasks(|task| task.cache = (dice.below(2) == 0).then(Cache::default));
         }
-        case.definition.cleanup_timeout = (dice.below(2) == 0).then(|| random_wait(dice));
+        case.definition.cleanup_timeout = (dice.below(4) > 0).then(|| random_wait(dice));
         case
     }
 

@@ -7,7 +7,6 @@ use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::run::again::{RetryScope, retry_of};
-use downbeat_core::run::engine;
 use downbeat_core::{Change, Dice, Portion, Timestamp};
 use serde_json::{Value, json};
 
@@ -89,7 +88,7 @@ impl Habits {
             races: [0, 0, 12][number(dice, 3)],
             portion: [None, Some(1), Some(2), Some(5)][number(dice, 4)],
             // A run cannot time out before it begins.
-            stops_at: (dice.below(6) == 0).then(|| match (number(dice, 12), stop) {
+            stops_at: (dice.below(4) == 0).then(|| match (number(dice, 12), stop) {
                 (0, _) => (0, Stop::Cancelled),
                 at => at,
             }),
