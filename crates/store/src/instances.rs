@@ -44,7 +44,10 @@ lazy! {
     /// Arguments: node, run, then as above, with the wanted statuses as bits. A node has fewer executions than a large
     /// run: the comparison of runs is written so that no index by run is used.
     pub(crate) OF_NODE: String = format!(
-        "WHERE coalesce(pinned, lease_node) = $1 AND run || '' = $2 AND ((CAST($3 AS integer) >> status) & 1) = 1 AND {}", within(4));
+        "WHERE coalesce(pinned, lease_node) = $1 AND run || '' = $2 AND ((CAST($3 AS integer) >> status) & 1) = 1 \
+         AND {}",
+        within(4)
+    );
     /// Counts attempts by step and status; then those that are not results, to be subtracted; then the reused results.
     pub(crate) COUNTS: String = format!(
         "SELECT 0, step, status, count(*), 0 FROM executions WHERE run = $1 GROUP BY status, step \

@@ -172,7 +172,8 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
         placed(attempt(6, 1, lost())),
         placed(attempt(7, 2, failed())),
         placed(attempt(8, 3, failed())),
-        // Step 2, for items: the first is retried, the second's retry is cancelled before it is sent, the third was skipped as its only attempt.
+        // Step 2, for items: the first is retried, the second's retry is cancelled before it is sent, the third was
+        // skipped as its only attempt.
         item(attempt(9, 1, failed()), 0),
         item(attempt(10, 1, failed()), 1),
         item(attempt(11, 1, withdrawn()), 2),
