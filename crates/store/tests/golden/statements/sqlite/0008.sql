@@ -51,8 +51,8 @@ SELECT id FROM executions WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT 1 OFFSET 
 SELECT id FROM executions WHERE run = ?1 AND id > ?2 AND id <= ?3 ORDER BY id LIMIT 1 OFFSET ?4
 SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2
 SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state IN (10, 11, 12) ORDER BY finished_at, id LIMIT ?2
+SELECT id, cluster, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0
 SELECT id, owner FROM runs WHERE state NOT IN (10, 11, 12) ORDER BY created_at, id
-SELECT id, state = 1 AND admitted_at IS NULL FROM runs WHERE state NOT IN (10, 11, 12) AND state > 0
 SELECT id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch FROM runs WHERE id = ?1
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE coalesce(pinned, lease_node) = ?1 AND id > ?2 AND id <= ?3 AND (run = ?4 OR ?4 IS NULL) AND (coalesce(pinned, lease_node) = ?1 OR ?1 IS NULL) AND (step = ?5 OR ?5 IS NULL) AND (item = ?6 OR ?6 IS NULL) AND ((1 << status) & ?7 <> 0 OR ?7 IS NULL) ORDER BY id LIMIT ?8 OFFSET ?9
@@ -94,8 +94,8 @@ SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
 SELECT s.name, s.id, s.http, s.grpc, s.version, s.started_at, s.seen_at, s.level FROM servers s ORDER BY name
 SELECT seq, server, at, kind, run, data FROM events ORDER BY seq
-SELECT seq, server, at, kind, run, data FROM events WHERE run = ?3 AND seq > ?1 ORDER BY seq LIMIT ?2
-SELECT seq, server, at, kind, run, data FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2
+SELECT seq, server, at, kind, run, data FROM events WHERE run = ?4 AND seq > ?1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE run = ?4 AND seq > ?1 ORDER BY seq LIMIT ?2) AS sized WHERE upto <= ?3 OR upto = own) ORDER BY seq LIMIT ?2
+SELECT seq, server, at, kind, run, data FROM events WHERE seq > ?1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS sized WHERE upto <= ?3 OR upto = own) ORDER BY seq LIMIT ?2
 SELECT start_byte + octet_length(text) FROM output WHERE execution = ?1 ORDER BY start_byte DESC LIMIT 1
 SELECT state, count(*) FROM runs WHERE state NOT IN (10, 11, 12) GROUP BY state UNION ALL SELECT code, total FROM ended WHERE kind = 2 AND total > 0 ORDER BY 1
 SELECT status, count(*) FROM executions WHERE status <= 2 GROUP BY status UNION ALL SELECT code, total FROM ended WHERE kind = 1 AND total > 0 ORDER BY 1
