@@ -152,7 +152,10 @@ fn text(change: &Change) -> String {
         Change::ExecutionCancelRequested { reason, .. } => format!("execution stop requested: {reason}"),
         Change::ExecutionGivenUp { error, .. } => format!("execution given up: {error}"),
         Change::ExecutionSkipped { reason, .. } => format!("execution skipped: {reason}"),
-        Change::InstanceFailed { step, reason, .. } => format!("step {step} failed for good: {reason}"),
+        Change::InstanceFailed { step, item, reason, .. } => {
+            let item = item.map(|item| format!(", item {item},")).unwrap_or_default();
+            format!("step {step}{item} failed for good: {reason}")
+        }
         Change::RunMoved { path, end, .. } => {
             let error = end.as_ref().and_then(|end| end.error.as_deref());
             match (path.last(), error) {

@@ -61,7 +61,8 @@ impl WatchLines {
                 lines.push(starts(wave.wave, rollout.waves.len(), nodes));
             }
             if wave.status == WaveStatus::Ended && !self.waves.ended.contains(&wave.wave) {
-                let Some(failed) = wave.failed else { continue };
+                // Waves follow one another: a later one is not shown before the end of this one.
+                let Some(failed) = wave.failed else { break };
                 let went = match failed {
                     0 => painted("ended without failures", Tone::Good),
                     failed => {
