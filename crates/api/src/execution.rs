@@ -6,12 +6,14 @@ use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Outcome, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::Limits;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::run::{UNBOUND, is_zero};
 use crate::schema;
 
 /// One attempt of one step on one node.
@@ -88,6 +90,35 @@ pub struct Waiting {
     /// A single word for the reason, which stays the same while times in the text change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// How many other nodes have the same reason and are not listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others: u64,
+}
+
+impl Waiting {
+    /// Keeps the first nodes for each reason; the last of these counts the others. Reasons beyond a bound are counted
+    /// together.
+    pub fn group(all: Vec<Self>) -> Vec<Self> {
+        let mut last_of: HashMap<String, (usize, usize)> = HashMap::new();
+        let mut kept: Vec<Self> = Vec::new();
+        let mut beyond = 0;
+        for waiting in all {
+            match last_of.get_mut(&waiting.reason) {
+                Some((last, shown)) if *shown >= limits::NODES_PER_REASON => kept[*last].others += 1,
+                _ if kept.len() >= limits::NODES_NAMED => beyond += 1,
+                found => {
+                    let shown = found.map_or(0, |(_, shown)| *shown);
+                    last_of.insert(waiting.reason.clone(), (kept.len(), shown + 1));
+                    kept.push(waiting);
+                }
+            }
+        }
+        if beyond > 0 {
+            let reason = format!("{beyond} other nodes do not fit either");
+            kept.push(Self { node: UNBOUND.to_owned(), reason, cause: None, others: 0 });
+        }
+        kept
+    }
 }
 
 /// Hostnames of nodes.

@@ -8,9 +8,11 @@ mod event;
 mod event_body;
 mod execution;
 mod failure;
+mod frame;
 mod limit;
 mod list;
 mod many;
+mod matrix;
 mod node;
 mod outline;
 mod output;
@@ -21,24 +23,31 @@ pub mod request;
 mod rollout;
 mod run;
 mod schema;
+mod stats;
 mod status;
 mod work;
 
 pub use downbeat_core::plan::{EdgeKind, Shape};
-pub use event::Event;
+pub use event::{Event, Gap};
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
 pub use execution::{Execution, Names, Waiting};
 pub use failure::{FailureGroup, Failures};
+pub use frame::{Cell, Frame, NodeChange, RunChange, ServerState};
 pub use limit::{LimitUsage, LimitUser};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use many::{Many, Refused};
-pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeSummary, OfferedBackend, Param};
+pub use matrix::Matrix;
+pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeCount, NodeSummary, OfferedBackend, Param};
 pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};
 pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
-pub use progress::{EndRules, RunProgress, StepProgress};
+pub use progress::{EndRules, InstanceState, StepProgress};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
-pub use run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps};
+pub use run::{
+    Absent, Counts, FewNodes, InstanceResult, Results, Run, RunSummary, StepTotals, StepWaiting, Steps,
+    UNBOUND, WholeRun,
+};
+pub use stats::{Ends, JobStats, Stats, StepStats};
 pub use status::{Replica, Role, Server, Status};
 pub use work::{HeldWork, NodeWork, Slots};

@@ -47,6 +47,9 @@ macro_rules! node_view {
             pub backends: $backends,
             /// How many placed executions it runs at once.
             pub slots: u32,
+            /// How many placed executions it has.
+            #[serde(default)]
+            pub slots_in_use: u32,
             /// The agent's version.
             pub version: String,
             pub registered_at: Timestamp,
@@ -74,6 +77,7 @@ macro_rules! node_view {
                     labels: $record.description.labels,
                     capabilities: $record.description.capabilities,
                     slots: $record.description.slots,
+                    slots_in_use: 0,
                     version: $record.description.version,
                 }
             }
@@ -167,6 +171,16 @@ pub struct Cluster {
     #[schema(value_type = Uuid)]
     pub id: ClusterId,
     pub name: String,
+    /// Nodes by status.
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub nodes: BTreeMap<NodeStatus, u64>,
+}
+
+/// How many nodes have the same group, label or status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeCount {
+    /// The group, the value of the label, or the status.
+    pub value: String,
     /// Nodes by status.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub nodes: BTreeMap<NodeStatus, u64>,

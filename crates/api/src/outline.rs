@@ -6,8 +6,9 @@ use downbeat_core::run::again::on_failure_steps;
 use downbeat_core::spec::Condition;
 use serde_json::Value;
 
-use crate::plan::{Plan, Step, Where};
+use crate::plan::{Plan, Step};
 use crate::rollout::waves;
+use crate::run::StepTotals;
 
 /// The parts of a plan that a run's view needs; they never change.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +29,18 @@ pub(crate) struct StepOutline {
     pub(crate) has_retries: bool,
 }
 
+impl StepOutline {
+    /// Returns the number of instances that the step will have, if it is known.
+    pub(crate) fn wanted(&self, totals: StepTotals) -> Option<u64> {
+        if self.has_items && totals.as_a_whole { Some(totals.all) } else { self.instances }
+    }
+
+    /// Returns the number of instances, as far as it is known.
+    pub(crate) fn known_instances(&self, totals: StepTotals) -> u64 {
+        self.wanted(totals).unwrap_or(totals.all.max(1))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct RolloutOutline {
     /// The hostnames of each wave.
@@ -36,7 +49,7 @@ pub(crate) struct RolloutOutline {
 }
 
 impl Outline {
-    pub(crate) fn of_run(run: &RunRecord) -> Self {
+    pub fn of_run(run: &RunRecord) -> Self {
         let on_failure = on_failure_steps(&run.definition);
         let mut steps = Vec::new();
         for (entry, set) in run.definition.tasks.iter().zip(&run.resolved.entries) {
@@ -67,10 +80,7 @@ impl Outline {
         let first_of = |entry: u32| plan.steps.iter().find(|step| step.entry == entry);
         let outline = |step: &Step| {
             let entry_handles_failure = first_of(step.entry).is_some_and(handles_failure);
-            let nodes = match &step.place {
-                Where::Nodes(nodes) => nodes.len() as u64,
-                Where::Placed(_) => 1,
-            };
+            let nodes = plan.node_count(step).unwrap_or(1);
             let items = step.for_each.as_ref().map(|each| &each.items);
             StepOutline {
                 instances: instances(nodes, items),

@@ -21,6 +21,9 @@ pub struct Output {
     pub complete: bool,
     pub text: String,
     pub chunks: Vec<Chunk>,
+    /// How many lines contain the text of `grep`, also those that `tail` leaves out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<u64>,
 }
 
 /// A chunk of output. In a stream, the event `output`.

@@ -3,7 +3,7 @@
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
-use downbeat_core::plan::{EdgeKind, NodeIx, Plan as Compiled, Resolved, Shape, StepIx};
+use downbeat_core::plan::{EdgeKind, Plan as Compiled, Resolved, Shape, StepIx};
 use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -32,6 +32,10 @@ pub struct Plan {
     /// For the whole run; null means no limit.
     #[schema(value_type = Option<String>, example = "30m")]
     pub timeout: Option<Span>,
+    /// How long its `on_failure` steps may take after the run timed out; absent without such steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10m")]
+    pub cleanup_timeout: Option<Span>,
     /// How many executions of the run may be open at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
@@ -40,6 +44,9 @@ pub struct Plan {
     pub rollout: Option<PlannedRollout>,
     /// Every node that any step targets, by hostname.
     pub nodes: Vec<NodeName>,
+    /// The sets of nodes that steps run on: indexes into `nodes`. Steps name a set by its index here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<Vec<u32>>,
     /// The nodes that are stale or offline now, and what happens to their steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<NodeReason>,
@@ -75,6 +82,7 @@ pub struct Step {
     pub branch: Option<String>,
     #[serde(rename = "where")]
     pub place: Where,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = schema::condition)]
     pub condition: Option<Condition>,
     /// The steps that must end before this one starts.
@@ -121,12 +129,14 @@ pub struct Step {
     pub placement_timeout: Option<Span>,
 }
 
-/// Hostnames, or the string `placed`: once, on a node that fits.
+/// The index of a set of nodes in the plan's `sets`, or the string `placed`: once, on a node that fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Where {
-    Nodes(Vec<String>),
+    Set(u32),
     Placed(String),
+    /// Hostnames: the form of older servers.
+    Nodes(Vec<String>),
 }
 
 impl Where {
@@ -154,8 +164,29 @@ pub struct Valid {
 }
 
 impl Plan {
+    /// Returns the hostnames of the nodes that a step runs on; none for a placed step.
+    pub fn nodes_of<'a>(&'a self, step: &'a Step) -> Option<Vec<&'a str>> {
+        match &step.place {
+            Where::Placed(_) => None,
+            Where::Nodes(nodes) => Some(nodes.iter().map(String::as_str).collect()),
+            Where::Set(set) => {
+                let set = self.sets.get(*set as usize).map(Vec::as_slice).unwrap_or_default();
+                let nodes = set.iter().filter_map(|node| self.nodes.get(*node as usize));
+                Some(nodes.map(|node| node.hostname.as_str()).collect())
+            }
+        }
+    }
+
+    /// Returns the number of nodes that a step runs on; none for a placed step.
+    pub fn node_count(&self, step: &Step) -> Option<u64> {
+        match &step.place {
+            Where::Placed(_) => None,
+            Where::Nodes(nodes) => Some(nodes.len() as u64),
+            Where::Set(set) => Some(self.sets.get(*set as usize).map_or(0, |set| set.len() as u64)),
+        }
+    }
+
     pub fn of(plan: &Compiled) -> Self {
-        let hostname = |node: &NodeIx| plan.node(*node).hostname.clone();
         let mut steps: Vec<Step> = plan
             .steps
             .iter()
@@ -172,10 +203,7 @@ impl Plan {
                     backend: task.backend.clone(),
                     action: task.action.clone(),
                     branch: entry.name.clone().filter(|_| branch),
-                    place: match plan.nodes_of(step.entry) {
-                        Some(nodes) => Where::Nodes(nodes.iter().map(hostname).collect()),
-                        None => Where::placed(),
-                    },
+                    place: entry.set.map_or_else(Where::placed, |set| Where::Set(set.0)),
                     condition: step.condition.or(entry.condition.filter(|_| step.position == 0)),
                     after: Vec::new(),
                     params: task.params.clone(),
@@ -210,6 +238,7 @@ impl Plan {
             exclusive: plan.definition.exclusive,
             priority: plan.definition.priority,
             timeout: plan.definition.timeout,
+            cleanup_timeout: plan.cleanup_timeout().filter(|_| plan.definition.timeout.is_some()),
             max_parallel: plan.definition.max_parallel,
             rollout: plan
                 .definition
@@ -217,6 +246,7 @@ impl Plan {
                 .as_ref()
                 .map(|rollout| PlannedRollout::of(rollout, &plan.resolved)),
             nodes: nodes.map(|node| NodeName { id: node.id, hostname: node.hostname.clone() }).collect(),
+            sets: plan.resolved.sets.iter().map(|set| set.iter().map(|node| node.0).collect()).collect(),
             silent: Vec::new(),
             left_out: left_out(&plan.resolved),
             notes: Vec::new(),

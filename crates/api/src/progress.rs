@@ -1,9 +1,9 @@
-//! Owns the progress of a run per step, without the results of every node and item: enough to watch a run.
+//! Owns the progress of a run per step: counts of its results, enough to watch a run.
 //!
 //! The engine decides whether a failed instance is retried. Until it has decided, the instance counts as undecided, so
 //! that no end is shown too early.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use downbeat_core::Span;
@@ -15,26 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::plan::{Plan, Step, Where};
-use crate::rollout::{Rollout, Wave};
-use crate::run::{Counts, InstanceResult, Run, RunSummary, StepWaiting, Steps, is_zero};
-
-/// A run without its results: its size depends on the plan, not on the number of nodes and items.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RunProgress {
-    #[serde(flatten)]
-    pub summary: RunSummary,
-    /// The lowest step that has not ended; null if all have.
-    pub step: Option<u32>,
-    /// Instances (step × node, step × item) by the status of their last attempt that counts.
-    pub counts: Counts,
-    /// The progress of its roll-out, if it is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout: Option<Rollout>,
-    /// The first steps that wait, and why.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waiting: Vec<StepWaiting>,
-}
+use crate::plan::{Plan, Step};
+use crate::run::{InstanceResult, Results, Run, Steps, UNBOUND, WholeRun, is_zero};
 
 /// The progress of one step over all of its nodes or items.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -46,7 +28,6 @@ pub struct StepProgress {
     #[schema(value_type = BTreeMap<String, u64>)]
     pub counts: BTreeMap<Status, u64>,
     /// The number of instances, as far as it is known.
-    #[serde(default)]
     pub instances: u64,
     /// The succeeded ones whose result came from the cache.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -54,18 +35,17 @@ pub struct StepProgress {
     /// The succeeded ones that an earlier run had done.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reused: u64,
-    /// The failed, lost and cancelled ones that may be retried.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub undecided: u64,
-    /// The highest number of attempts of an instance.
-    #[serde(default)]
+    /// The highest number of attempts of an instance; only in the view that a client builds from events.
+    #[serde(skip)]
     pub attempts: u32,
-    /// The duration of the slowest instance.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "2.3s")]
+    /// The failed, lost and cancelled ones that may be retried; as above.
+    #[serde(skip)]
+    pub undecided: u64,
+    /// The duration of the slowest instance; as above.
+    #[serde(skip)]
     pub longest: Option<Span>,
-    /// The reason of the first instance that failed or was skipped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The reason of the first instance that failed or was skipped; as above.
+    #[serde(skip)]
     pub why: Option<String>,
 }
 
@@ -115,25 +95,19 @@ impl EndRules {
 impl StepRules {
     /// Returns whether another attempt may follow. The server records the decision; servers before level 5 did not: there
     /// it shows when a follower of the instance has started, or when the run has ended.
-    fn may_be_retried(&self, node: &str, result: &InstanceResult, run: &Run) -> bool {
-        if result.failed_for_good.is_some() {
-            return false;
-        }
-        let is_open = match result.status {
-            Status::Failed => self.retries,
-            Status::Lost | Status::Cancelled => true,
-            Status::Pending | Status::Leased | Status::Running | Status::Succeeded | Status::Skipped => false,
-        };
-        is_open && !run.summary.state.is_terminal() && !self.has_follower_started(node, run)
+    fn may_be_retried(&self, node: &str, result: &InstanceResult, whole: &WholeRun) -> bool {
+        let is_over = whole.run.summary.state.is_terminal();
+        InstanceState::from(result).may_be_retried(self.retries, is_over)
+            && !self.has_follower_started(node, &whole.results)
     }
 
-    fn has_later_entry_started(&self, run: &Run) -> bool {
-        self.beyond.iter().any(|step| run.results.get(step).is_some_and(|results| !results.is_empty()))
+    fn has_later_entry_started(&self, results: &Results) -> bool {
+        self.beyond.iter().any(|step| results.get(step).is_some_and(|results| !results.is_empty()))
     }
 
-    fn has_follower_started(&self, node: &str, run: &Run) -> bool {
+    fn has_follower_started(&self, node: &str, results: &Results) -> bool {
         self.followers.iter().any(|(step, kind)| {
-            run.results.get(step).is_some_and(|results| match kind {
+            results.get(step).is_some_and(|results| match kind {
                 EdgeKind::Barrier => !results.is_empty(),
                 EdgeKind::PerNode => results.contains_key(node),
             })
@@ -141,56 +115,59 @@ impl StepRules {
     }
 }
 
-impl RunProgress {
-    pub fn of(run: &Run, plan: &Plan, rules: &EndRules) -> Self {
+/// The facts about an instance that decide whether it has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceState {
+    pub status: Status,
+    pub attempts: u32,
+    pub is_reused: bool,
+    pub failed_for_good: bool,
+}
+
+impl From<&InstanceResult> for InstanceState {
+    fn from(result: &InstanceResult) -> Self {
+        Self {
+            status: result.status,
+            attempts: result.attempts,
+            is_reused: result.reused.is_some(),
+            failed_for_good: result.failed_for_good.is_some(),
+        }
+    }
+}
+
+impl InstanceState {
+    /// Returns whether another attempt may follow, as far as the instance itself shows it. `is_over`: the run has ended.
+    pub(crate) fn may_be_retried(self, has_retries: bool, is_over: bool) -> bool {
+        let is_open = match self.status {
+            Status::Failed => has_retries,
+            Status::Lost | Status::Cancelled => true,
+            Status::Pending | Status::Leased | Status::Running | Status::Succeeded | Status::Skipped => false,
+        };
+        is_open && !is_over && !self.failed_for_good
+    }
+
+    /// Returns whether the instance failed, as recorded, or as its last attempt shows.
+    pub(crate) fn has_failed(self, run: RunState) -> bool {
+        self.failed_for_good || has_failed(self.status, self.attempts, run)
+    }
+}
+
+impl WholeRun {
+    /// Returns the run with the progress of each step.
+    pub fn progress(&self, plan: &Plan, rules: &EndRules) -> Run {
         let none = StepRules::default();
-        let rules_of = |step: &Step| rules.steps.get(step.index as usize).unwrap_or(&none);
-        let over = run.summary.state.is_terminal();
-        let steps = plan
-            .steps
-            .iter()
-            .map(|step| {
-                let rules = rules_of(step);
-                let is_over = over || rules.has_later_entry_started(run);
-                StepProgress::of(step, run, is_over, |node, result| rules.may_be_retried(node, result, run))
-            })
-            .collect();
-        let rollout = run.rollout.as_ref().map(|rollout| Rollout {
-            waves: rollout.waves.iter().map(|wave| wave_progress(wave, run, rules)).collect(),
-            ..rollout.clone()
+        let over = self.run.summary.state.is_terminal();
+        let steps = plan.steps.iter().map(|step| {
+            let rules = rules.steps.get(step.index as usize).unwrap_or(&none);
+            let is_over = over || rules.has_later_entry_started(&self.results);
+            let may_be_retried =
+                |node: &str, result: &InstanceResult| rules.may_be_retried(node, result, self);
+            StepProgress::of(plan, step, self.results.get(&step.index), is_over, may_be_retried)
         });
-        let summary = RunSummary { steps: Steps::Each(steps), ..run.summary.clone() };
-        let (step, counts, waiting) = (run.step, run.counts, run.waiting.clone());
-        Self { summary, step, counts, rollout, waiting }
+        let mut run = self.run.clone();
+        run.summary.steps = Steps::Each(steps.collect());
+        run
     }
-
-    pub fn steps(&self) -> &[StepProgress] {
-        match &self.summary.steps {
-            Steps::Each(steps) => steps,
-            Steps::Count(_) => &[],
-        }
-    }
-}
-
-fn wave_progress(wave: &Wave, run: &Run, rules: &EndRules) -> Wave {
-    Wave { nodes: Vec::new(), failed: failed_in(wave, run, rules), ..wave.clone() }
-}
-
-/// Returns how many nodes of a wave failed; nothing while one of them may be retried.
-fn failed_in(wave: &Wave, run: &Run, rules: &EndRules) -> Option<u32> {
-    let mut failed = BTreeSet::new();
-    for (step, rules) in (0..).zip(&rules.steps) {
-        let Some(results) = run.results.get(&step) else { continue };
-        for (node, result) in wave.nodes.iter().filter_map(|node| Some((node, results.get(node)?))) {
-            if rules.may_be_retried(node, result, run) {
-                return None;
-            }
-            if result.has_failed(run.summary.state) {
-                failed.insert(node);
-            }
-        }
-    }
-    Some(u32::try_from(failed.len()).unwrap_or(u32::MAX))
 }
 
 impl StepProgress {
@@ -222,16 +199,16 @@ impl StepProgress {
     /// Creates the progress of a step. `may_be_retried` tells whether an unsuccessful instance may be retried, and
     /// `is_over` whether all items are known.
     pub fn of(
+        plan: &Plan,
         step: &Step,
-        run: &Run,
+        results: Option<&BTreeMap<String, InstanceResult>>,
         is_over: bool,
         may_be_retried: impl Fn(&str, &InstanceResult) -> bool,
     ) -> Self {
-        let results = run.results.get(&step.index);
         let mut progress = Self {
             step: step.index,
             task: step.name.clone(),
-            instances: instances(step, results, is_over),
+            instances: instances(plan, step, results, is_over),
             ..Self::default()
         };
         let mut longest: Option<Duration> = None;
@@ -246,7 +223,7 @@ impl StepProgress {
             }
             if progress.why.is_none() {
                 progress.why = match (&result.error, &result.reason) {
-                    (Some(error), _) => Some(format!("{}: {error}", result.whose(node))),
+                    (Some(error), _) => Some(format!("{}: {error}", result.whose())),
                     (None, Some(reason)) => Some(reason.clone()),
                     (None, None) => None,
                 };
@@ -257,27 +234,27 @@ impl StepProgress {
     }
 }
 
-fn instances(step: &Step, results: Option<&BTreeMap<String, InstanceResult>>, is_over: bool) -> u64 {
+fn instances(
+    plan: &Plan,
+    step: &Step,
+    results: Option<&BTreeMap<String, InstanceResult>>,
+    is_over: bool,
+) -> u64 {
     let there = results.map_or(0, |results| results.len() as u64);
     // Skipped as a whole, or its items could not be evaluated.
     let as_a_whole = results.is_some_and(|results| results.values().any(|result| result.item.is_none()));
-    match (&step.place, step.for_each.as_ref().map(|each| &each.items)) {
-        (Where::Nodes(nodes), _) => nodes.len() as u64,
-        (Where::Placed(_), None) => 1,
-        (Where::Placed(_), Some(_)) if as_a_whole => there,
-        (Where::Placed(_), Some(Value::Array(items))) => items.len() as u64,
+    match (plan.node_count(step), step.for_each.as_ref().map(|each| &each.items)) {
+        (Some(nodes), _) => nodes,
+        (None, None) => 1,
+        (None, Some(_)) if as_a_whole => there,
+        (None, Some(Value::Array(items))) => items.len() as u64,
         // The number of items is known only when a follower starts.
-        (Where::Placed(_), Some(_)) if is_over => there.max(1),
-        (Where::Placed(_), Some(_)) => there + 1,
+        (None, Some(_)) if is_over => there.max(1),
+        (None, Some(_)) => there + 1,
     }
 }
 
 impl InstanceResult {
-    /// Returns whether the instance failed, as recorded, or as its last attempt shows.
-    pub(crate) fn has_failed(&self, run: RunState) -> bool {
-        self.failed_for_good.is_some() || has_failed(self.status, self.attempts, run)
-    }
-
     /// Returns how many attempts were sent to a node: the last one was not if it is pending, was skipped, or failed
     /// before that.
     pub fn attempts_made(&self) -> u32 {
@@ -292,10 +269,10 @@ impl InstanceResult {
         if sent { self.attempts } else { self.attempts.saturating_sub(1) }
     }
 
-    /// Returns `web-01`, or `item 3 on web-01`; `key` is its key among the results of its step.
-    fn whose(&self, key: &str) -> String {
+    /// Returns `web-01`, or `item 3 on web-01`.
+    fn whose(&self) -> String {
         match (self.item, &self.node) {
-            (None, _) => key.to_owned(),
+            (None, node) => node.clone().unwrap_or_else(|| UNBOUND.to_owned()),
             (Some(item), Some(node)) => format!("item {item} on {node}"),
             (Some(item), None) => format!("item {item}"),
         }

@@ -6,8 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, LimitUsage, List, Many, Node, NodeSummary,
-    NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many, Matrix,
+    Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary, Server, Stats,
+    Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -57,6 +58,13 @@ impl<T> Request<T> {
         }
     }
 
+    /// Replaces `since` in the query.
+    #[must_use]
+    pub fn since(mut self, seq: u64) -> Self {
+        self.query.retain(|(name, _)| *name != "since");
+        self.with("since", seq)
+    }
+
     /// Returns the same request for a caller that reads only a part of the response.
     pub fn reading<Part>(self) -> Request<Part> {
         let Self { method, template, id, query, response: _ } = self;
@@ -96,6 +104,8 @@ requests! {
     Post "runs/{id}/pause" pause(id) -> Run;
     Post "runs/{id}/resume" resume(id) -> Run;
     Post "runs/{id}/retry" retry(id) -> Run;
+    Get "runs/{id}/results" run_results(id) -> List<InstanceResult>;
+    Get "runs/{id}/matrix" run_matrix(id) -> Matrix;
     Get "runs/{id}/executions" run_executions(id) -> List<Execution>;
     Get "runs/{id}/plan" run_plan(id) -> Plan;
     Get "runs/{id}/events" run_events(id) -> EventList;
@@ -104,6 +114,7 @@ requests! {
     Get "executions/{id}" execution(id) -> Execution;
     Get "executions/{id}/output" output(id) -> Output;
     Get "nodes" nodes() -> List<NodeSummary>;
+    Get "node-counts" node_counts() -> List<NodeCount>;
     Get "nodes/{id}" node(id) -> Node;
     Delete "nodes/{id}" delete_node(id) -> DeletedNode;
     Post "nodes/drain" drain_nodes() -> Many;
@@ -123,13 +134,10 @@ requests! {
     Post "validate" validate() -> Valid;
     Get "events" events() -> EventList;
     Get "replication" replication() -> ();
+    Get "live" live() -> Frame;
+    Get "stats" stats() -> Stats;
     Get "servers" servers() -> List<Server>;
     Get "status" status() -> Status;
-}
-
-/// Reads a run without its results.
-pub fn run_progress(id: impl Display) -> Request<RunProgress> {
-    run(id).with("results", 0).reading()
 }
 
 #[cfg(test)]

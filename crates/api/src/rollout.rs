@@ -1,7 +1,5 @@
 //! Owns how a roll-out is shown: its waves, its progress, and the nodes that it never touched.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::plan::Resolved;
@@ -11,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::outline::{Outline, RolloutOutline};
-use crate::run::{InstanceResult, RunSummary};
+use crate::progress::InstanceState;
+use crate::run::{FewNodes, RunSummary};
 
 /// The progress of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -23,18 +22,20 @@ pub struct Rollout {
     pub failed: u32,
     /// How many nodes may fail. After one more failure, no further wave starts.
     pub budget: u32,
+    /// Nodes that it never touched; known after it has ended or exceeded its budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untouched: Option<FewNodes>,
 }
 
-/// A part of the nodes. It runs the whole list before the next wave starts.
+/// A part of the nodes, which the plan names. It runs the whole list before the next wave starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Wave {
     /// From 1.
     pub wave: u32,
-    /// Hostnames; left out with `results=0`, because the plan has them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub nodes: Vec<String>,
+    /// The number of its nodes.
+    pub nodes: u32,
     pub status: WaveStatus,
-    /// How many of its nodes failed; only with `results=0`, and not while one of them may be retried.
+    /// How many of its nodes failed; absent while one of them may be retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<u32>,
 }
@@ -88,8 +89,6 @@ pub(crate) fn waves(resolved: &Resolved) -> Vec<Vec<String>> {
     resolved.waves.iter().map(part).collect()
 }
 
-type Results = BTreeMap<u32, BTreeMap<String, InstanceResult>>;
-
 /// The results of a wave's nodes in the steps of the wave.
 #[derive(Default)]
 struct WaveResults {
@@ -101,16 +100,10 @@ struct WaveResults {
 }
 
 impl WaveResults {
-    fn of(nodes: &[String], steps: &[u32], results: &Results) -> Self {
-        let mut results_of_wave = Self { wanted: nodes.len() * steps.len(), ..Self::default() };
-        for step in steps.iter().filter_map(|step| results.get(step)) {
-            for result in nodes.iter().filter_map(|node| step.get(node)) {
-                results_of_wave.ended += usize::from(!result.status.is_open());
-                results_of_wave.reused += usize::from(result.reused.is_some());
-                results_of_wave.started |= result.reused.is_none() && result.status != Status::Skipped;
-            }
-        }
-        results_of_wave
+    fn add(&mut self, state: InstanceState) {
+        self.ended += usize::from(!state.status.is_open());
+        self.reused += usize::from(state.is_reused);
+        self.started |= !state.is_reused && state.status != Status::Skipped;
     }
 
     /// Returns the status. `over`: no further wave starts.
@@ -128,25 +121,56 @@ impl WaveResults {
 }
 
 impl Rollout {
-    /// Returns the progress of a roll-out, and the nodes that it never touched as soon as that is certain.
-    pub(crate) fn of(outline: &Outline, run: &RunSummary, results: &Results) -> Option<(Self, Vec<String>)> {
+    /// Returns the progress of a roll-out. `state_of` returns the state of a step on a node, if it has a result.
+    pub fn of(
+        outline: &Outline,
+        run: &RunSummary,
+        state_of: impl Fn(u32, &str) -> Option<InstanceState>,
+    ) -> Option<Self> {
         let RolloutOutline { waves, budget } = outline.rollout.as_ref()?;
-        let failed = failed(outline, run, results);
         let has_ended = run.state.is_terminal();
+        let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
+        let mut results = Vec::with_capacity(waves.len());
+        let mut failures = Vec::with_capacity(waves.len());
+        for nodes in waves {
+            let mut of_wave = WaveResults::default();
+            let (mut failed, mut is_undecided) = (0, false);
+            for node in nodes {
+                let mut has_failed = false;
+                for (step, outline) in (0..).zip(&outline.steps) {
+                    of_wave.wanted += usize::from(outline.in_waves);
+                    let Some(found) = state_of(step, node) else { continue };
+                    if outline.in_waves {
+                        of_wave.add(found);
+                    }
+                    if !outline.handles_failure {
+                        let may_be_retried = found.may_be_retried(outline.has_retries, has_ended);
+                        is_undecided |= may_be_retried;
+                        has_failed |= !may_be_retried && found.has_failed(state);
+                    }
+                }
+                failed += u32::from(has_failed);
+            }
+            results.push(of_wave);
+            failures.push((failed, is_undecided));
+        }
+        let failed = failures.iter().map(|(failed, _)| failed).sum();
         let over = has_ended || failed > *budget || run.cancel_requested_at.is_some();
-        let steps: Vec<u32> =
-            (0..).zip(&outline.steps).filter(|(_, step)| step.in_waves).map(|(step, _)| step).collect();
-        let waves: Vec<Wave> = (1..)
-            .zip(waves)
-            .map(|(wave, nodes)| {
-                let status = WaveResults::of(nodes, &steps, results).status(has_ended, over);
-                Wave { wave, nodes: nodes.clone(), status, failed: None }
-            })
-            .collect();
-        let skipped = waves.iter().filter(|wave| over && wave.status == WaveStatus::Skipped);
-        let untouched = skipped.flat_map(|wave| wave.nodes.iter().cloned()).collect();
-        let wave = current(&waves);
-        Some((Self { waves, wave, failed, budget: *budget }, untouched))
+        let mut untouched = FewNodes::default();
+        let mut shown: Vec<Wave> = Vec::with_capacity(waves.len());
+        for ((wave, nodes), (results, (failed, is_undecided))) in
+            (1..).zip(waves).zip(results.iter().zip(failures))
+        {
+            let status = results.status(has_ended, over);
+            if over && status == WaveStatus::Skipped {
+                nodes.iter().for_each(|node| untouched.add(node));
+            }
+            let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+            shown.push(Wave { wave, nodes: count, status, failed: (!is_undecided).then_some(failed) });
+        }
+        let wave = current(&shown);
+        let untouched = Some(untouched).filter(|nodes| nodes.count > 0);
+        Some(Self { waves: shown, wave, failed, budget: *budget, untouched })
     }
 }
 
@@ -156,34 +180,11 @@ fn current(waves: &[Wave]) -> Option<u32> {
     running.or_else(ended).map(|wave| wave.wave)
 }
 
-/// Returns how many nodes have a failure that counts. A failed attempt that may be retried does not count yet.
-fn failed(outline: &Outline, run: &RunSummary, results: &Results) -> u32 {
-    let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
-    let is_over = run.state.is_terminal();
-    let steps = results.iter().map(|(step, nodes)| (outline.steps.get(*step as usize), nodes));
-    let counted = steps.filter(|(step, _)| step.is_none_or(|step| !step.handles_failure));
-    let nodes: BTreeSet<&str> = counted
-        .flat_map(|(step, nodes)| {
-            let has_retries = step.is_some_and(|step| step.has_retries);
-            let is_final = move |result: &InstanceResult| match result.status {
-                Status::Failed => is_over || !has_retries,
-                Status::Lost | Status::Cancelled => is_over,
-                _ => true,
-            };
-            nodes.iter().filter(move |(_, result)| {
-                result.failed_for_good.is_some() || (is_final(result) && result.has_failed(state))
-            })
-        })
-        .map(|(node, _)| node.as_str())
-        .collect();
-    u32::try_from(nodes.len()).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+    use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
     use downbeat_core::plan::{NodeIx, NodeRef, SetIx};
     use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunStage};
     use jiff::Timestamp;
@@ -221,6 +222,7 @@ mod tests {
             retry_of: None,
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: at,
             no_cache: false,
         };
@@ -229,43 +231,37 @@ mod tests {
         run
     }
 
-    /// Results by step, then by node; `+` marks reused ones.
-    fn results(steps: &[&[&str]]) -> Results {
-        let result = |text: &str| InstanceResult {
-            status: Status::parse(text.trim_end_matches('+')).unwrap(),
-            item: None,
-            node: None,
-            cached: false,
-            attempts: 1,
-            duration: None,
-            exit_code: None,
-            error: None,
-            reason: None,
-            failed_for_good: None,
-            stderr: None,
-            waits: None,
-            reused: text.ends_with('+').then(|| ExecutionId(Uuid::nil())),
-            outputs: Default::default(),
-            execution: ExecutionId(Uuid::nil()),
+    type States = Vec<Vec<Option<InstanceState>>>;
+
+    /// States by step, then by node; `+` marks reused ones.
+    fn states(steps: &[&[&str]]) -> States {
+        let state = |text: &&str| {
+            let status = Status::parse(text.trim_end_matches('+'))?;
+            let is_reused = text.ends_with('+');
+            Some(InstanceState { status, attempts: 1, is_reused, failed_for_good: false })
         };
-        let step = |nodes: &[&str]| {
-            let named = (1..).zip(nodes).filter(|(_, text)| **text != "-");
-            named.map(|(number, text)| (format!("web-0{number}"), result(text))).collect()
-        };
-        (0..).zip(steps).map(|(number, nodes)| (number, step(nodes))).collect()
+        steps.iter().map(|nodes| nodes.iter().map(state).collect()).collect()
     }
 
-    fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, Vec<String>) {
+    fn rollout(outline: &Outline, run: &RunRecord, states: &States) -> Rollout {
+        let state_of = |step: u32, node: &str| {
+            let number: usize = node.trim_start_matches("web-0").parse().unwrap();
+            states.get(step as usize)?.get(number - 1).copied().flatten()
+        };
+        Rollout::of(outline, &RunSummary::of(&run.into()), state_of).unwrap()
+    }
+
+    fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, u64) {
         let run = run(state);
-        let (rollout, untouched) =
-            Rollout::of(&Outline::of_run(&run), &RunSummary::of(&run), &results(steps)).unwrap();
+        let rollout = rollout(&Outline::of_run(&run), &run, &states(steps));
         assert_eq!(rollout.budget, 1);
         let statuses = rollout.waves.iter().map(|wave| wave.status).collect();
+        let untouched = rollout.untouched.map_or(0, |nodes| nodes.count);
         (statuses, rollout.wave, rollout.failed, untouched)
     }
 
     /// State and results; then the waves, the current one, how many failed, and how many were never touched.
-    type Case = (RunState, &'static [&'static [&'static str]], [WaveStatus; 3], Option<u32>, u32, usize);
+    type Case = (RunState, &'static [&'static [&'static str]], [WaveStatus; 3], Option<u32>, u32, u64);
 
     #[test]
     fn waves_are_shown_as_they_come_and_go() {
@@ -331,7 +327,7 @@ mod tests {
                 (&statuses[..], wave, failed),
                 "{state} {steps:?}"
             );
-            assert_eq!(shown.3.len(), untouched, "{state} {steps:?}");
+            assert_eq!(shown.3, untouched, "{state} {steps:?}");
         }
     }
 
@@ -349,12 +345,15 @@ mod tests {
         let run = run(RunState::Running);
         let mut outline = Outline::of_run(&run);
         outline.steps[0].has_retries = true;
-        let mut results = results(&[&["failed", "failed", "lost"]]);
-        let count = |results: &Results| failed(&outline, &RunSummary::of(&run), results);
-        assert_eq!(count(&results), 0);
-        for result in results.values_mut().flat_map(BTreeMap::values_mut).take(2) {
-            result.failed_for_good = Some("no retries are left".to_owned());
+        let mut states = states(&[&["failed", "failed", "lost"]]);
+        let count = |states: &States| {
+            let rollout = rollout(&outline, &run, states);
+            (rollout.failed, rollout.waves.iter().map(|wave| wave.failed).collect::<Vec<_>>())
+        };
+        assert_eq!(count(&states), (0, vec![None, None, None]));
+        for state in states.iter_mut().flatten().flatten().take(2) {
+            state.failed_for_good = true;
         }
-        assert_eq!(count(&results), 2);
+        assert_eq!(count(&states), (2, vec![Some(1), Some(1), None]));
     }
 }

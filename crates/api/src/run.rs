@@ -1,4 +1,4 @@
-//! Owns how a run is shown: with the result of every step on every node, and short in lists.
+//! Owns how a run is shown: as a summary, as a list of results, and short in lists.
 
 use std::collections::BTreeMap;
 
@@ -6,44 +6,37 @@ use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId, ServerId};
-use downbeat_core::run::{RunRecord, RunState, RunStatus};
+use downbeat_core::limits;
+use downbeat_core::run::{RunBrief, RunRecord, RunState, RunStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::execution::{Facts, Names, Waiting};
-use crate::outline::Outline;
+use crate::outline::{Outline, StepOutline};
 use crate::plan::left_out;
 use crate::problem::NodeReason;
-use crate::progress::StepProgress;
+use crate::progress::{InstanceState, StepProgress};
 use crate::rollout::Rollout;
 use crate::schema;
 
-/// The key of a placed step's result while no node is bound to it.
-const UNBOUND: &str = "-";
-
-/// One execution of a job, with the results of every step on every node.
+/// One execution of a job: a summary, whose size does not depend on the number of nodes and items. `results` lists what
+/// became of each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {
     #[serde(flatten)]
     pub summary: RunSummary,
     /// The lowest step that has not ended; null if all have.
     pub step: Option<u32>,
-    /// Hostnames of the nodes that its targets resolved to.
-    pub expected: Vec<String>,
-    /// Nodes that matched its targets when it was created but were left out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<NodeReason>,
-    /// Its nodes that are stale or offline now, and what happens to their steps; only until the run ends.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub silent: Vec<NodeReason>,
     /// Instances (step × node, step × item) by the status of their last attempt that counts.
     pub counts: Counts,
-    /// By step, then by hostname; `-` is the key of a placed step that no node has leased yet, and `[3]` of the item
-    /// with that number of a step with `for_each`.
-    #[schema(value_type = BTreeMap<String, BTreeMap<String, InstanceResult>>)]
-    pub results: BTreeMap<u32, BTreeMap<String, InstanceResult>>,
+    /// Nodes that matched its targets when it was created but were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Absent>,
+    /// Its nodes that are stale or offline now, and what happens to their steps; only until the run ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<Absent>,
     /// The values of the job's params, including defaults.
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
@@ -51,9 +44,6 @@ pub struct Run {
     /// The progress of its roll-out, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// Hostnames of nodes that the roll-out never touched; known after it has ended or exceeded its budget.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub untouched: Vec<String>,
     /// The first steps that wait: placed ones with why no node runs them yet, others with the nodes that they wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
@@ -61,6 +51,49 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub definition: Option<Value>,
+}
+
+/// Nodes that share a reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Absent {
+    pub reason: String,
+    #[serde(flatten)]
+    pub nodes: FewNodes,
+}
+
+/// The number of some nodes, and the first of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FewNodes {
+    pub count: u64,
+    /// The hostnames of at most 20 of them.
+    pub nodes: Vec<String>,
+}
+
+impl FewNodes {
+    pub fn add(&mut self, hostname: &str) {
+        self.count += 1;
+        if self.nodes.len() < limits::NODES_NAMED {
+            self.nodes.push(hostname.to_owned());
+        }
+    }
+}
+
+impl Absent {
+    /// Groups nodes by reason, in the order of the first node of each.
+    pub fn group(nodes: &[NodeReason]) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for NodeReason { node, reason } in nodes {
+            match groups.iter_mut().find(|group| group.reason == *reason) {
+                Some(group) => group.nodes.add(node),
+                None => {
+                    let mut nodes = FewNodes::default();
+                    nodes.add(node);
+                    groups.push(Self { reason: reason.clone(), nodes });
+                }
+            }
+        }
+        groups
+    }
 }
 
 /// A run in a list.
@@ -80,7 +113,7 @@ pub struct RunSummary {
     pub status: RunStatus,
     /// Something failed, and the rest continued.
     pub partial: bool,
-    /// The number of steps in its plan; with `results=0`, the progress of each step.
+    /// The progress of each step; in a list of runs, the number of steps in its plan.
     pub steps: Steps,
     /// The number of nodes that its targets resolved to.
     pub nodes: u32,
@@ -134,21 +167,21 @@ impl Steps {
 /// The result of one step on one node, or for one item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceResult {
+    pub step: u32,
+    /// The task's name, or `backend action`.
+    pub task: String,
+    /// The hostname of its node; null while no node has it.
+    pub node: Option<String>,
+    /// Its index among the items of its task's `for_each`, from 0.
+    pub item: Option<u32>,
     /// The status of the last attempt that counts: a retry that was withdrawn before it was sent does not.
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
-    /// Its index among the items of its task's `for_each`, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub item: Option<u32>,
-    /// The hostname of the node that runs or ran the item, if any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
     pub attempts: u32,
     #[schema(value_type = Option<String>, example = "2.3s")]
     pub duration: Option<Span>,
     pub exit_code: Option<i32>,
     /// Why it failed or was lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Why it was skipped or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,7 +189,7 @@ pub struct InstanceResult {
     /// Why no further attempt follows, if it failed for good. Absent if an older server ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_for_good: Option<String>,
-    /// The last line of its standard error, if it failed; only for the first failures.
+    /// The last line of its standard error, if it failed; only for the first failures of a page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
     /// Why it has not started, while it waits for its node.
@@ -215,7 +248,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, status: Status) {
+    fn add(&mut self, status: Status, more: u64) {
         let count = match status {
             Status::Pending => &mut self.pending,
             Status::Leased => &mut self.leased,
@@ -226,7 +259,7 @@ impl Counts {
             Status::Cancelled => &mut self.cancelled,
             Status::Lost => &mut self.lost,
         };
-        *count += 1;
+        *count += more;
     }
 
     pub fn total(&self) -> u64 {
@@ -243,8 +276,7 @@ impl Counts {
 }
 
 impl RunSummary {
-    pub fn of(run: &RunRecord) -> Self {
-        let steps = run.definition.steps().count();
+    pub fn of(run: &RunBrief) -> Self {
         Self {
             id: run.id.clone(),
             job: run.job.clone(),
@@ -252,8 +284,8 @@ impl RunSummary {
             state: run.state(),
             status: run.state().status(),
             partial: run.live.end().is_some_and(|end| end.partial),
-            steps: Steps::Count(u32::try_from(steps).unwrap_or(u32::MAX)),
-            nodes: u32::try_from(run.resolved.nodes.len()).unwrap_or(u32::MAX),
+            steps: Steps::Count(run.steps),
+            nodes: run.nodes,
             by: run.by.clone(),
             created_at: run.created_at,
             started_at: run.live.started_at,
@@ -273,102 +305,132 @@ impl RunSummary {
     }
 }
 
+/// The results of one step, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTotals {
+    pub all: u64,
+    pub ended: u64,
+    /// The task was skipped as a whole, or its items could not be evaluated: it has one result for all items.
+    pub as_a_whole: bool,
+}
+
 impl Run {
-    /// Creates the view of a run. Executions are ordered by id: a later attempt replaces an earlier one, unless it was
-    /// withdrawn.
-    pub fn of(run: &RunRecord, executions: &[Record], names: &Names) -> Self {
-        let mut results: BTreeMap<u32, BTreeMap<String, InstanceResult>> = BTreeMap::new();
-        let mut placed_attempt: BTreeMap<u32, u32> = BTreeMap::new();
-        for record in executions.iter().filter(|record| !record.is_withdrawn()) {
-            let step = results.entry(record.step()).or_default();
-            if record.pinned.is_none() && record.item().is_none() {
-                // A placed step has one result; the list of executions has its earlier attempts.
-                let newest = placed_attempt.entry(record.step()).or_default();
-                if record.attempt < *newest {
-                    continue;
-                }
-                *newest = record.attempt;
-                step.clear();
-            }
-            let node = record.node().map(|node| names.get(node));
-            let (key, node) = match record.item() {
-                Some(item) => (format!("[{item}]"), node),
-                None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
-            };
-            if step.get(&key).is_none_or(|earlier| earlier.attempts <= record.attempt) {
-                step.insert(key, InstanceResult::of(record, node));
-            }
+    /// Creates the summary of a run from its results: those of each step, counted.
+    pub fn of(run: &RunRecord, mut steps: Vec<StepProgress>, totals: &[StepTotals]) -> Self {
+        let outline = Outline::of_run(run);
+        let mut counts = Counts::default();
+        for (outline, (step, totals)) in outline.steps.iter().zip(steps.iter_mut().zip(totals)) {
+            step.instances = outline.known_instances(*totals);
+            step.counts.iter().for_each(|(status, count)| counts.add(*status, *count));
         }
+        let mut summary = RunSummary::of(&run.into());
+        summary.steps = Steps::Each(steps);
         let mut shown = Self {
-            summary: RunSummary::of(run),
+            summary,
             step: None,
-            expected: run.resolved.nodes.iter().map(|node| node.hostname.clone()).collect(),
-            left_out: left_out(&run.resolved),
+            counts,
+            left_out: Absent::group(&left_out(&run.resolved)),
             silent: Vec::new(),
-            counts: Counts::default(),
             params: run.params.clone(),
             rollout: None,
-            untouched: Vec::new(),
-            results,
             waiting: Vec::new(),
             definition: None,
         };
-        shown.derive(&Outline::of_run(run));
+        shown.derive(&outline, totals);
         shown
+    }
+
+    pub fn steps(&self) -> &[StepProgress] {
+        match &self.summary.steps {
+            Steps::Each(steps) => steps,
+            Steps::Count(_) => &[],
+        }
+    }
+
+    /// Derives the current step, and adds the instances to come to the counts of results.
+    pub(crate) fn derive(&mut self, outline: &Outline, totals: &[StepTotals]) {
+        let has_ended = self.summary.state.is_terminal();
+        let steps = || outline.steps.iter().zip(totals);
+        if !has_ended {
+            // A step whose items are not known yet counts as one pending instance.
+            let wanted = |(step, totals): (&StepOutline, &StepTotals)| match step.wanted(*totals) {
+                Some(wanted) => wanted,
+                None => totals.all.max(1),
+            };
+            self.counts.pending += steps().map(wanted).sum::<u64>().saturating_sub(self.counts.total());
+        }
+        let is_to_come =
+            |(_, (step, totals)): &(u32, (&StepOutline, &StepTotals))| match step.wanted(**totals) {
+                Some(wanted) => totals.ended < wanted,
+                None => totals.all == 0 || totals.ended < totals.all,
+            };
+        let step = (0..).zip(steps()).find(is_to_come).map(|(index, _)| index);
+        self.step = step.filter(|_| !has_ended);
+    }
+}
+
+/// Results by step, then by [key](InstanceResult::key).
+pub type Results = BTreeMap<u32, BTreeMap<String, InstanceResult>>;
+
+/// A run with its results: a client builds it from pages of results and from events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WholeRun {
+    pub run: Run,
+    pub results: Results,
+}
+
+impl WholeRun {
+    /// Creates a run with these results.
+    pub fn new(run: Run, results: impl IntoIterator<Item = InstanceResult>) -> Self {
+        let mut whole = Self { run, results: Results::new() };
+        whole.extend(results);
+        whole
+    }
+
+    /// Adds results. Of two results of one instance, the one with more attempts stays.
+    pub fn extend(&mut self, results: impl IntoIterator<Item = InstanceResult>) {
+        for result in results {
+            let step = self.results.entry(result.step).or_default();
+            let key = result.key();
+            if step.get(&key).is_none_or(|earlier| earlier.attempts <= result.attempts) {
+                step.insert(key, result);
+            }
+        }
     }
 
     /// Derives the counts, the current step and the progress of a roll-out from the results and the state.
     pub fn derive(&mut self, outline: &Outline) {
-        let has_ended = self.summary.state.is_terminal();
-        let wanted: Vec<Option<u64>> = (0..)
+        let totals: Vec<StepTotals> = (0..)
             .zip(&outline.steps)
-            .map(|(step, outline)| match self.results.get(&step) {
-                // A task that was skipped as a whole, or whose items could not be evaluated, has one result for all.
-                Some(results)
-                    if outline.has_items && results.values().any(|result| result.item.is_none()) =>
-                {
-                    Some(results.len() as u64)
-                }
-                _ => outline.instances,
-            })
+            .map(|(step, _)| self.results.get(&step).map(StepTotals::of).unwrap_or_default())
             .collect();
         let mut counts = Counts::default();
-        for result in self.results.values().flat_map(BTreeMap::values) {
-            counts.add(result.status);
-        }
-        if !has_ended {
-            // A step whose items are not known yet counts as one pending instance.
-            let known = |step: u32| self.results.get(&step).map_or(1, |results| results.len() as u64);
-            let all: u64 =
-                (0..).zip(&wanted).map(|(step, wanted)| wanted.unwrap_or_else(|| known(step))).sum();
-            counts.pending += all.saturating_sub(counts.total());
-        }
-        self.counts = counts;
-        let to_come = |(index, wanted): &(u32, &Option<u64>)| {
-            let results = self.results.get(index);
-            let all = results.map_or(0, BTreeMap::len);
-            let ended =
-                results.map_or(0, |step| step.values().filter(|result| !result.status.is_open()).count());
-            match wanted {
-                Some(wanted) => (ended as u64) < *wanted,
-                None => all == 0 || ended < all,
-            }
-        };
-        let step = (0..).zip(&wanted).find(to_come).map(|(index, _)| index);
-        self.step = step.filter(|_| !has_ended);
-        let (rollout, untouched) = Rollout::of(outline, &self.summary, &self.results).unzip();
-        (self.rollout, self.untouched) = (rollout, untouched.unwrap_or_default());
+        self.results.values().flat_map(BTreeMap::values).for_each(|result| counts.add(result.status, 1));
+        self.run.counts = counts;
+        self.run.derive(outline, &totals);
+        let results = &self.results;
+        let state = |step: u32, node: &str| results.get(&step)?.get(node).map(InstanceState::from);
+        self.run.rollout = Rollout::of(outline, &self.run.summary, state);
+    }
+}
+
+impl StepTotals {
+    fn of(results: &BTreeMap<String, InstanceResult>) -> Self {
+        let ended = results.values().filter(|result| !result.status.is_open()).count();
+        let as_a_whole = results.values().any(|result| result.item.is_none());
+        Self { all: results.len() as u64, ended: ended as u64, as_a_whole }
     }
 }
 
 impl InstanceResult {
-    /// Creates a result. `node` is its node, unless the key names it.
-    fn of(record: &Record, node: Option<String>) -> Self {
+    pub fn of(record: &Record, task: String, names: &Names) -> Self {
         let facts = Facts::of(&record.state);
         Self {
-            status: record.state.status(),
+            step: record.step(),
+            task,
+            node: record.node().map(|node| names.get(node)),
             item: record.item(),
-            node,
+            status: record.state.status(),
             attempts: record.attempt,
             duration: facts.duration(),
             exit_code: facts.exit_code,
@@ -383,7 +445,20 @@ impl InstanceResult {
             execution: record.id,
         }
     }
+
+    /// Returns its key among the results of its step: the hostname, `[3]` for the item with that number, or `-` while no
+    /// node has it.
+    pub fn key(&self) -> String {
+        match (self.item, &self.node) {
+            (Some(item), _) => format!("[{item}]"),
+            (None, Some(node)) => node.clone(),
+            (None, None) => UNBOUND.to_owned(),
+        }
+    }
 }
+
+/// The key of a placed step's result while no node is bound to it.
+pub const UNBOUND: &str = "-";
 
 #[cfg(test)]
 mod tests {
@@ -428,6 +503,7 @@ mod tests {
             }),
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: second(0),
             params: Default::default(),
             retry_of: None,
@@ -483,6 +559,14 @@ mod tests {
         }
     }
 
+    /// Returns the run as a client sees it that has read all results.
+    fn whole(run: &RunRecord, executions: &[Record], names: &Names) -> WholeRun {
+        let result = |record| InstanceResult::of(record, "t".to_owned(), names);
+        let mut whole = WholeRun::new(Run::of(run, Vec::new(), &[]), executions.iter().map(result));
+        whole.derive(&Outline::of_run(run));
+        whole
+    }
+
     #[test]
     fn the_last_attempt_is_the_result_and_only_it_counts() {
         let run = run(RunState::Running);
@@ -491,31 +575,12 @@ mod tests {
             execution(2, 0, Some(2), 1, succeeded(2)),
             execution(3, 0, Some(1), 2, State::Pending { not_before: None }),
         ];
-        let shown = Run::of(&run, &executions, &Names::of_run(&run));
+        let shown = whole(&run, &executions, &Names::of_run(&run));
         let retried = &shown.results[&0]["web-01"];
         assert_eq!((retried.status, retried.attempts, retried.error.as_deref()), (Status::Pending, 2, None));
-        assert_eq!(shown.counts, Counts { pending: 2, succeeded: 1, ..Counts::default() });
-        assert_eq!(shown.step, Some(0));
+        assert_eq!(shown.run.counts, Counts { pending: 2, succeeded: 1, ..Counts::default() });
+        assert_eq!(shown.run.step, Some(0));
         assert_eq!(shown.results[&0]["web-02"].duration, Some(Span::from_secs(2)));
-    }
-
-    #[test]
-    fn a_placed_step_is_one_instance_whichever_nodes_had_it() {
-        let run = run(RunState::Running);
-        let first = [
-            execution(1, 0, Some(1), 1, succeeded(1)),
-            execution(2, 0, Some(2), 1, succeeded(2)),
-            execution(3, 1, None, 1, lost(1)),
-        ];
-        let mut executions = first.to_vec();
-        executions.push(execution(4, 1, None, 2, State::Pending { not_before: None }));
-        let shown = Run::of(&run, &executions, &Names::of_run(&run));
-        assert_eq!(shown.results[&1].keys().collect::<Vec<_>>(), [UNBOUND]);
-        assert_eq!((shown.step, shown.counts.pending, shown.counts.lost), (Some(1), 1, 0));
-        executions[3].state = succeeded(2);
-        let shown = Run::of(&run, &executions, &Names::of_run(&run));
-        assert_eq!(shown.results[&1].keys().collect::<Vec<_>>(), ["web-02"]);
-        assert_eq!((shown.step, shown.counts.total()), (None, 3));
     }
 
     /// A step for each of some items, then one more.
@@ -545,31 +610,31 @@ mod tests {
         ];
         let mut names = Names::default();
         names.insert(node(1), "web-01".to_owned());
-        let shown = Run::of(&run, &executions, &names);
+        let shown = whole(&run, &executions, &names);
         assert_eq!(shown.results[&0].keys().collect::<Vec<_>>(), ["[0]", "[1]"]);
         let (first, second) = (&shown.results[&0]["[0]"], &shown.results[&0]["[1]"]);
         assert_eq!((first.item, first.node.as_deref()), (Some(0), Some("web-01")));
         assert_eq!((second.attempts, second.node.as_deref(), second.status), (2, None, Status::Pending));
         // The second item, the third, and the step after them.
-        assert_eq!((shown.counts.pending, shown.counts.succeeded, shown.step), (3, 1, Some(0)));
+        assert_eq!((shown.run.counts.pending, shown.run.counts.succeeded, shown.run.step), (3, 1, Some(0)));
     }
 
     #[test]
     fn items_that_an_expression_says_are_unknown_until_they_are_there() {
         let run = fan_out(&json!("{{ steps.list.outputs.all }}"));
-        let shown = Run::of(&run, &[], &Names::default());
-        assert_eq!((shown.counts.pending, shown.step), (2, Some(0)));
+        let shown = whole(&run, &[], &Names::default());
+        assert_eq!((shown.run.counts.pending, shown.run.step), (2, Some(0)));
         let both = [item(1, 0, 1, succeeded(1)), item(2, 1, 1, succeeded(1))];
-        let shown = Run::of(&run, &both, &Names::default());
-        assert_eq!((shown.counts.pending, shown.step), (1, Some(1)));
+        let shown = whole(&run, &both, &Names::default());
+        assert_eq!((shown.run.counts.pending, shown.run.step), (1, Some(1)));
     }
 
     #[test]
     fn a_fan_out_that_is_skipped_as_a_whole_has_ended() {
         let run = fan_out(&json!(["a", "b", "c"]));
         let state = State::Skipped { reason: "something failed".to_owned(), at: second(4) };
-        let shown = Run::of(&run, &[execution(1, 0, None, 1, state)], &Names::default());
-        assert_eq!((shown.counts.skipped, shown.counts.pending, shown.step), (1, 1, Some(1)));
+        let shown = whole(&run, &[execution(1, 0, None, 1, state)], &Names::default());
+        assert_eq!((shown.run.counts.skipped, shown.run.counts.pending, shown.run.step), (1, 1, Some(1)));
     }
 
     #[test]
@@ -580,7 +645,7 @@ mod tests {
             execution.reused = Some(ExecutionId(uuid::Uuid::from_u128(9)));
         }
         executions[1].cache_key = Some("key".into());
-        let shown = Run::of(&run, &executions, &Names::default());
+        let shown = whole(&run, &executions, &Names::default());
         let cached = |key: &str| (shown.results[&0][key].cached, shown.results[&0][key].reused.is_some());
         assert_eq!((cached("[0]"), cached("[1]")), ((false, true), (true, true)));
         let listed = Execution::of(&executions[1], "t".to_owned(), &Names::default());
@@ -589,16 +654,45 @@ mod tests {
 
     #[test]
     fn what_was_never_created_is_not_pending_once_the_run_has_ended() {
-        let shown = Run::of(&run(RunState::Cancelled), &[], &Names::default());
-        assert_eq!((shown.counts, shown.step), (Counts::default(), None));
+        let shown = whole(&run(RunState::Cancelled), &[], &Names::default());
+        assert_eq!((shown.run.counts, shown.run.step), (Counts::default(), None));
     }
 
     #[test]
-    fn a_view_reads_back_as_it_was_written() {
+    fn a_summary_is_the_same_from_counts_as_from_results() {
         let run = run(RunState::Running);
-        let executions = [execution(1, 0, Some(1), 1, succeeded(1))];
-        let shown = Run::of(&run, &executions, &Names::of_run(&run));
-        let text = serde_json::to_string(&shown).unwrap();
-        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), shown);
+        let executions = [
+            execution(1, 0, Some(1), 1, succeeded(1)),
+            execution(2, 0, Some(2), 1, lost(2)),
+            execution(3, 1, None, 1, State::Pending { not_before: None }),
+        ];
+        let step = |step, counts: &[(Status, u64)]| StepProgress {
+            step,
+            task: "t".to_owned(),
+            counts: counts.iter().copied().collect(),
+            ..StepProgress::default()
+        };
+        let steps =
+            vec![step(0, &[(Status::Succeeded, 1), (Status::Lost, 1)]), step(1, &[(Status::Pending, 1)])];
+        let totals = [
+            StepTotals { all: 2, ended: 2, as_a_whole: true },
+            StepTotals { all: 1, ended: 0, as_a_whole: true },
+        ];
+        let counted = Run::of(&run, steps, &totals);
+        let whole = whole(&run, &executions, &Names::of_run(&run));
+        assert_eq!((counted.counts, counted.step), (whole.run.counts, whole.run.step));
+        assert_eq!(counted.step, Some(1));
+        assert_eq!(counted.steps().iter().map(|step| step.instances).collect::<Vec<_>>(), [2, 1]);
+        let text = serde_json::to_string(&counted).unwrap();
+        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), counted);
+    }
+
+    #[test]
+    fn nodes_that_share_a_reason_are_counted_together_and_few_are_named() {
+        let node = |number: usize, reason: &str| NodeReason::from((format!("w{number}"), reason));
+        let many: Vec<NodeReason> = (0..30).map(|n| node(n, if n == 1 { "y" } else { "x" })).collect();
+        let groups = Absent::group(&many);
+        let shown: Vec<_> = groups.iter().map(|g| (&*g.reason, g.nodes.count, g.nodes.nodes.len())).collect();
+        assert_eq!(shown, [("x", 29, limits::NODES_NAMED), ("y", 1, 1)]);
     }
 }

@@ -28,7 +28,8 @@ pub struct NodeWork {
     pub slots: Slots,
     /// The executions that it has leased, the oldest first.
     pub held: Vec<HeldWork>,
-    /// Its executions by status, as far as they are kept; every status is present. Reused results are not counted.
+    /// Its last 10,000 executions by status, as far as they are kept; every status is present. Reused results are not
+    /// counted.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub totals: BTreeMap<Status, u64>,
     /// Lost attempts: their lease was not renewed in time, or their agent restarted without their result.

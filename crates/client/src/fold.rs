@@ -1,4 +1,4 @@
-//! Owns the projection of a run: the view that `GET /runs/{id}` returns, updated by the run's events.
+//! Owns the projection of a run: its summary and results as they were read once, updated by the run's events.
 //!
 //! The first view may be newer than the event after which the stream starts, so the view may already contain some
 //! events. Applying them again changes nothing: no result and no ended run returns to an earlier state.
@@ -9,22 +9,21 @@
 use std::collections::{BTreeSet, HashMap};
 
 use downbeat_api::{
-    AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, Run,
-    StepWaiting, Where,
+    AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, StepWaiting,
+    UNBOUND, Where, WholeRun,
 };
 use downbeat_core::execution::{Outcome, Status, Verdict, fit_into_lease};
 use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::run::RunState;
 use downbeat_core::{Span, Timestamp};
 
-/// The key of a placed step's result while no node is bound to it.
-const UNBOUND: &str = "-";
-
 /// The view of a run, and the state to update it.
 #[derive(Clone, Debug)]
 pub struct Projection {
-    run: Run,
+    whole: WholeRun,
     outline: Outline,
+    /// The name of each step's task.
+    tasks: Vec<String>,
     /// Whether each step is placed: such a step has one result for all attempts.
     placed: Vec<bool>,
     hostnames: HashMap<NodeId, String>,
@@ -55,34 +54,35 @@ struct ResultPosition {
 }
 
 impl Projection {
-    /// Creates a projection. `run` must have been read after the event `seq` was committed.
-    pub fn new(run: Run, plan: &Plan, seq: u64) -> Self {
+    /// Creates a projection. `whole` must have been read after the event `seq` was committed.
+    pub fn new(whole: WholeRun, plan: &Plan, seq: u64) -> Self {
         let hostnames = plan.nodes.iter().map(|node| (node.id, node.hostname.clone())).collect();
         let mut projection = Self {
-            run,
+            whole,
             outline: Outline::of_plan(plan),
+            tasks: plan.steps.iter().map(|step| step.name.clone()).collect(),
             placed: plan.steps.iter().map(|step| matches!(step.place, Where::Placed(_))).collect(),
             hostnames,
             positions: HashMap::new(),
             former: HashMap::new(),
             incomplete: BTreeSet::new(),
             seq,
-            is_derived: true,
+            is_derived: false,
         };
         projection.index();
         projection
     }
 
     /// Replaces the view by one that was read after the event `seq` was committed.
-    pub fn replace(&mut self, run: Run, seq: u64) {
-        (self.run, self.seq, self.is_derived) = (run, seq, true);
+    pub fn replace(&mut self, whole: WholeRun, seq: u64) {
+        (self.whole, self.seq, self.is_derived) = (whole, seq, false);
         self.incomplete.clear();
         self.index();
     }
 
     fn index(&mut self) {
         let leased_at = |execution| self.positions.get(execution).and_then(|position| position.leased_at);
-        let results = self.run.results.iter().flat_map(|(step, results)| {
+        let results = self.whole.results.iter().flat_map(|(step, results)| {
             results.iter().map(|(key, result)| {
                 let position =
                     ResultPosition { step: *step, key: key.clone(), leased_at: leased_at(&result.execution) };
@@ -92,18 +92,18 @@ impl Projection {
         self.positions = results.collect();
     }
 
-    pub fn run(&mut self) -> &Run {
+    pub fn whole(&mut self) -> &WholeRun {
         if !std::mem::replace(&mut self.is_derived, true) {
-            self.run.derive(&self.outline);
-            let results = &self.run.results;
+            self.whole.derive(&self.outline);
+            let WholeRun { run, results } = &mut self.whole;
             let waits = |step: &u32| {
                 results
                     .get(step)
                     .is_some_and(|step| step.values().any(|result| result.status == Status::Pending))
             };
-            self.run.waiting.retain(|waiting| waits(&waiting.step));
+            run.waiting.retain(|waiting| waits(&waiting.step));
         }
-        &self.run
+        &self.whole
     }
 
     /// Returns the number of the last applied event.
@@ -128,8 +128,8 @@ impl Projection {
 
     /// Sets why the run and its steps wait.
     pub fn set_waiting(&mut self, pending_reason: Option<String>, waiting: Vec<StepWaiting>) {
-        self.run.summary.pending_reason = pending_reason;
-        self.run.waiting = waiting;
+        self.whole.run.summary.pending_reason = pending_reason;
+        self.whole.run.waiting = waiting;
         self.is_derived = false;
     }
 
@@ -147,7 +147,7 @@ impl Projection {
         let Some(result) = self.result(execution.id) else { return };
         result.status = execution.status;
         result.attempts = execution.attempt;
-        result.node = execution.node.clone().filter(|_| result.item.is_some());
+        result.node.clone_from(&execution.node);
         result.duration = execution.duration;
         result.exit_code = execution.exit_code;
         result.error.clone_from(&execution.error);
@@ -167,7 +167,7 @@ impl Projection {
         }
         (self.seq, self.is_derived) = (event.seq, false);
         let at = event.at;
-        let summary = &mut self.run.summary;
+        let summary = &mut self.whole.run.summary;
         match &event.body {
             EventBody::RunTaken { owner, .. } => summary.owner = *owner,
             EventBody::RunCancelRequested {} => summary.cancel_requested_at = Some(at),
@@ -235,7 +235,7 @@ impl Projection {
     }
 
     fn move_run(&mut self, path: &[RunState], end: Option<&Ended>, at: Timestamp) {
-        let summary = &mut self.run.summary;
+        let summary = &mut self.whole.run.summary;
         let Some(to) = path.last().copied().filter(|_| !summary.state.is_terminal()) else { return };
         summary.state = to;
         summary.status = to.status();
@@ -249,7 +249,7 @@ impl Projection {
             summary.partial = end.is_some_and(|end| end.partial);
             summary.error = end.and_then(|end| end.error.clone());
             summary.paused = false;
-            self.run.silent.clear();
+            self.whole.run.silent.clear();
         }
     }
 
@@ -257,14 +257,34 @@ impl Projection {
         self.hostnames.get(&node).cloned().unwrap_or_else(|| node.to_string())
     }
 
+    /// Returns the result of an execution that was added.
+    fn added(&self, added: &AddedExecution) -> InstanceResult {
+        InstanceResult {
+            step: added.step,
+            task: self.tasks.get(added.step as usize).cloned().unwrap_or_default(),
+            node: added.node.map(|node| self.hostname(node)),
+            item: added.item,
+            status: added.status,
+            attempts: added.attempt,
+            duration: added.duration,
+            exit_code: added.exit_code,
+            error: added.error.clone(),
+            reason: added.reason.clone(),
+            failed_for_good: None,
+            stderr: None,
+            waits: None,
+            reused: added.reused,
+            cached: added.cached,
+            outputs: added.outputs.clone(),
+            execution: added.id,
+        }
+    }
+
     fn add(&mut self, added: &AddedExecution, at: Timestamp) {
         let is_placed = self.placed.get(added.step as usize).copied().unwrap_or(added.node.is_none());
-        let node = added.node.map(|node| self.hostname(node));
-        let (key, node) = match added.item {
-            Some(item) => (format!("[{item}]"), node),
-            None => (node.unwrap_or_else(|| UNBOUND.to_owned()), None),
-        };
-        let results = self.run.results.entry(added.step).or_default();
+        let result = self.added(added);
+        let key = result.key();
+        let results = self.whole.results.entry(added.step).or_default();
         // After a final failure only a retry that was withdrawn can follow.
         let is_newer =
             |earlier: &InstanceResult| earlier.attempts < added.attempt && earlier.failed_for_good.is_none();
@@ -294,30 +314,13 @@ impl Projection {
         self.incomplete.extend(is_incomplete.then_some(added.id));
         let leased_at = (added.status == Status::Leased).then_some(at);
         self.positions.insert(added.id, ResultPosition { step: added.step, key: key.clone(), leased_at });
-        let result = InstanceResult {
-            status: added.status,
-            item: added.item,
-            node,
-            attempts: added.attempt,
-            duration: added.duration,
-            exit_code: added.exit_code,
-            error: added.error.clone(),
-            reason: added.reason.clone(),
-            failed_for_good: None,
-            stderr: None,
-            waits: None,
-            reused: added.reused,
-            cached: added.cached,
-            outputs: added.outputs.clone(),
-            execution: added.id,
-        };
         results.insert(key, result);
     }
 
     /// Returns the result of an execution; nothing if a later attempt replaced it.
     fn result(&mut self, execution: ExecutionId) -> Option<&mut InstanceResult> {
         let position = self.positions.get(&execution)?;
-        let result = self.run.results.get_mut(&position.step)?.get_mut(&position.key)?;
+        let result = self.whole.results.get_mut(&position.step)?.get_mut(&position.key)?;
         (result.execution == execution).then_some(result)
     }
 
@@ -341,7 +344,7 @@ impl Projection {
         }
         let Some(Former { key, result }) = self.former.remove(&execution) else { return };
         let Some(position) = self.positions.remove(&execution) else { return };
-        let results = self.run.results.entry(position.step).or_default();
+        let results = self.whole.results.entry(position.step).or_default();
         results.remove(&position.key);
         results.insert(key, result);
     }
@@ -354,7 +357,7 @@ impl Projection {
             (None, Some(node)) => self.hostname(node),
             (None, None) => UNBOUND.to_owned(),
         };
-        let result = self.run.results.get_mut(&step).and_then(|results| results.get_mut(&key));
+        let result = self.whole.results.get_mut(&step).and_then(|results| results.get_mut(&key));
         let is_unsent =
             |result: &InstanceResult| matches!(result.status, Status::Skipped | Status::Cancelled);
         let Some(result) = result.filter(|result| is_unsent(result) && result.attempts > 1) else { return };
@@ -369,7 +372,7 @@ impl Projection {
         else {
             return;
         };
-        if let Some(results) = self.run.results.get_mut(&position.step)
+        if let Some(results) = self.whole.results.get_mut(&position.step)
             && let Some(result) = results.remove(UNBOUND)
         {
             results.insert(hostname.to_owned(), result);
@@ -381,9 +384,7 @@ impl Projection {
         let hostname = event.node.map(|node| self.hostname(node));
         let leased = self.change(event, Status::Pending, |result| {
             result.status = Status::Leased;
-            if result.item.is_some() {
-                result.node.clone_from(&hostname);
-            }
+            result.node.clone_from(&hostname);
         });
         let position =
             event.execution.filter(|_| leased).and_then(|execution| self.positions.get_mut(&execution));

@@ -1,12 +1,13 @@
-//! Follows a run: its view is read once, then updated by the run's event stream.
+//! Follows a run: its summary and results are read once, then updated by the run's event stream.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use downbeat_api::request::Request;
-use downbeat_api::{Event, EventList, Plan, Run, RunProgress, request};
+use downbeat_api::{Event, EventList, Gap, InstanceResult, List, Plan, Results, Run, WholeRun, request};
 use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::limits;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
@@ -47,11 +48,11 @@ impl Client {
         unreachable: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Live> {
         let seq = self.ask_patiently(last_event(), &unreachable).await?;
-        let run = self.ask_patiently(request::run(id), &unreachable).await?;
+        let whole = self.whole_run(id, &unreachable).await?;
         let plan = self.ask_patiently(request::run_plan(id), &unreachable).await?;
         let unreachable: OnUnreachable = Arc::new(unreachable);
         let seq = last_seq(&seq);
-        let projection = Projection::new(run, &plan, seq);
+        let projection = Projection::new(whole, &plan, seq);
         let stream = self.stream_reporting(events_after(id, seq), Arc::clone(&unreachable));
         Ok(Live {
             client: self.clone(),
@@ -65,6 +66,41 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Returns all results of a run that a request selects, page by page.
+    pub async fn all_results(&self, request: Request<List<InstanceResult>>) -> Result<Vec<InstanceResult>> {
+        let mut results = Vec::new();
+        self.each_page(request, &|_| {}, |page| results.extend(page)).await?;
+        Ok(results)
+    }
+
+    async fn each_page(
+        &self,
+        request: Request<List<InstanceResult>>,
+        unreachable: &(dyn Fn(&str) + Send + Sync),
+        mut take: impl FnMut(Vec<InstanceResult>),
+    ) -> Result<()> {
+        let mut next = None;
+        loop {
+            let request = request.clone().with("limit", limits::PAGE_MOST).with_any("cursor", next);
+            let page = self.ask_patiently(request, unreachable).await?;
+            take(page.data);
+            next = page.pagination.next;
+            if next.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads a run and all of its results.
+    async fn whole_run(&self, id: &RunId, unreachable: &(dyn Fn(&str) + Send + Sync)) -> Result<WholeRun> {
+        let run = self.ask_patiently(request::run(id), unreachable).await?;
+        let mut whole = WholeRun { run, results: Results::new() };
+        self.each_page(request::run_results(id), unreachable, |page| whole.extend(page)).await?;
+        Ok(whole)
+    }
+}
+
 fn events_after(id: &RunId, seq: u64) -> Request<EventList> {
     request::run_events(id).with("follow", 1).with("since", seq)
 }
@@ -75,13 +111,13 @@ impl Live {
     }
 
     /// Returns the run as of the last applied event.
-    pub fn run(&mut self) -> &Run {
-        self.projection.run()
+    pub fn whole(&mut self) -> &WholeRun {
+        self.projection.whole()
     }
 
     /// Returns the run as of the last applied event, and its plan.
-    pub fn view(&mut self) -> (&Run, &Plan) {
-        (self.projection.run(), &self.plan)
+    pub fn view(&mut self) -> (&WholeRun, &Plan) {
+        (self.projection.whole(), &self.plan)
     }
 
     /// Returns whether the run has ended and all of its events were applied.
@@ -96,21 +132,25 @@ impl Live {
         }
         match self.stream.connect().await {
             Ok(()) => {}
-            // The server does not know the last event: it has another store.
-            Err(Error::Problem(problem)) if problem.status == 400 => {
+            // The server does not know the last event, because it has another store, or has removed later ones.
+            Err(Error::Problem(problem)) if matches!(problem.status, 400 | 410) => {
                 self.restart().await?;
                 return Ok(Update::Event);
             }
             Err(error) => return Err(error),
         }
         match timeout_at(until, self.stream.receive()).await {
+            Ok(Some(Some(message))) if message.name == Gap::NAME => {
+                self.restart().await?;
+                Ok(Update::Event)
+            }
             Ok(Some(Some(message))) => {
                 self.apply(&message.decode()?).await?;
                 Ok(Update::Event)
             }
             Ok(Some(None)) => {
                 self.has_ended = true;
-                if !self.run().summary.state.is_terminal() {
+                if !self.whole().run.summary.state.is_terminal() {
                     self.refresh().await?;
                 }
                 Ok(Update::End)
@@ -139,7 +179,7 @@ impl Live {
 
     /// Placed executions may be on any node of the cluster.
     async fn read_hostnames(&mut self, unknown_nodes: Vec<NodeId>) -> Result<()> {
-        let cluster = self.run().summary.cluster;
+        let cluster = self.whole().run.summary.cluster;
         let nodes = self.client.all_pages(request::cluster_nodes(cluster)).await?;
         let mut hostnames: HashMap<NodeId, String> =
             nodes.into_iter().map(|node| (node.id, node.hostname)).collect();
@@ -156,32 +196,25 @@ impl Live {
         Ok(())
     }
 
-    /// Reads the whole run again, for facts that events do not contain.
-    pub async fn refresh(&mut self) -> Result<()> {
-        let run = self.ask(request::run(&self.id)).await?;
-        self.projection.replace(run, self.projection.seq());
+    /// Reads the whole run again, for facts that events of older servers do not contain.
+    async fn refresh(&mut self) -> Result<()> {
+        let whole = self.client.whole_run(&self.id, &*self.unreachable).await?;
+        self.projection.replace(whole, self.projection.seq());
         Ok(())
     }
 
-    /// Reads why the run and its steps wait, without its results.
+    /// Reads why the run and its steps wait.
     pub async fn refresh_waiting(&mut self) -> Result<()> {
-        match self.ask(request::run_progress(&self.id)).await {
-            Ok(progress) => {
-                let RunProgress { summary, waiting, .. } = progress;
-                self.projection.set_waiting(summary.pending_reason, waiting);
-                Ok(())
-            }
-            // An older server returns only whole runs.
-            Err(Error::Problem(problem)) if problem.status == 400 => self.refresh().await,
-            Err(error) => Err(error),
-        }
+        let Run { summary, waiting, .. } = self.ask(request::run(&self.id)).await?;
+        self.projection.set_waiting(summary.pending_reason, waiting);
+        Ok(())
     }
 
     /// Starts again with the current run.
     async fn restart(&mut self) -> Result<()> {
         let seq = last_seq(&self.ask(last_event()).await?);
-        let run = self.ask(request::run(&self.id)).await?;
-        self.projection.replace(run, seq);
+        let whole = self.client.whole_run(&self.id, &*self.unreachable).await?;
+        self.projection.replace(whole, seq);
         self.stream =
             self.client.stream_reporting(events_after(&self.id, seq), Arc::clone(&self.unreachable));
         Ok(())

@@ -29,7 +29,7 @@ const PRECISE: Duration = Duration::from_millis(500);
 /// How often this machine's clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 /// A difference to the reference that is worth a line in the log.
-const JUMP: Duration = Duration::from_secs(60);
+const JUMP: SignedDuration = SignedDuration::from_secs(60);
 
 /// The source of `now`; cheap to clone.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Clock {
         self.set_by(store).await?;
         let servers = store.servers().await?;
         let newest = newest(&servers);
-        if store.is_shared() && newest.is_some_and(|newest| self.now() > newest + pause.mul_f64(1.5)) {
+        if store.is_shared() && newest.is_some_and(|newest| self.now() > newest + longest(pause)) {
             // Either they are gone, or their clock differs from the store's, which was set.
             if let Some(time) = next_sign(store, &servers, pause).await? {
                 let (mut state, monotonic_us) = (self.state(), self.monotonic_us());
@@ -98,6 +98,7 @@ impl Clock {
         let seen = store.presence().await?.into_iter().map(|(_, _, seen_at)| seen_at).max();
         if let Some(recorded) = newest.max(seen)
             && let Some(ahead) = self.not_before(recorded)
+            && ahead > JUMP
         {
             warn!(
                 ahead_s = ahead.as_secs(),
@@ -154,7 +155,7 @@ impl Clock {
 impl State {
     fn read(&mut self, reading_us: i64, doubt_us: i64, monotonic_us: i64) {
         let ahead_us = self.steady.read(reading_us, doubt_us, monotonic_us);
-        let has_jumped = ahead_us.saturating_abs() > micros(JUMP);
+        let has_jumped = SignedDuration::from_micros(ahead_us).abs() > JUMP;
         if has_jumped != std::mem::replace(&mut self.has_jumped, has_jumped) {
             if has_jumped {
                 let clock = if self.follows_store { "the store's clock" } else { "this machine's clock" };
@@ -169,6 +170,11 @@ impl State {
     }
 }
 
+/// Returns the longest time between two heartbeats of a server that is alive.
+fn longest(pause: Duration) -> Duration {
+    pause + pause / 2
+}
+
 fn newest(servers: &[ServerRecord]) -> Option<Timestamp> {
     servers.iter().map(|server| server.seen_at).max()
 }
@@ -180,7 +186,7 @@ async fn next_sign(
     pause: Duration,
 ) -> Result<Option<Timestamp>, store::Error> {
     let known = |id: ServerId| before.iter().find(|server| server.id == id).map(|server| server.seen_at);
-    let until = Instant::now() + pause * 2;
+    let until = Instant::now() + longest(pause);
     while Instant::now() < until {
         tokio::time::sleep(pause / 8).await;
         let servers = store.servers().await?;

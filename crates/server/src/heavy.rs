@@ -36,7 +36,7 @@ impl HeavyWork {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let busy = || Error::Busy("the server is busy with other large plans; try again".to_owned());
+        let busy = || Error::Busy("the server is busy with other large plans and runs; try again".to_owned());
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| busy())?;
         let thread =
             timeout(PATIENCE, Arc::clone(&self.threads).acquire_owned()).await.map_err(|_| busy())?;
@@ -45,7 +45,9 @@ impl HeavyWork {
             let _kept = (room, thread);
             work()
         });
-        done.await.map_err(|error| Error::Bug(format!("compiling a plan or a definition panicked: {error}")))
+        done.await.map_err(|error| {
+            Error::Bug(format!("compiling a plan, a definition or a view panicked: {error}"))
+        })
     }
 
     /// Returns how much more work is accepted, to run or to wait.

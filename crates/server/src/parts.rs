@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use downbeat_core::ids::ServerId;
 use downbeat_store::{ServerRecord, Store};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign};
+use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::journal::{Feed, Journal};
@@ -19,16 +21,20 @@ use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::Runs;
 use crate::settings::Settings;
+use crate::stats::Stats;
 use crate::surroundings::Chance;
 use crate::vital::Vital;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub store: Arc<dyn Store>,
+    /// The same store for the reads of users, which must not delay the server's own.
+    pub views: Arc<dyn Store>,
     pub journal: Journal,
     pub feed: Feed,
     pub dispatcher: Dispatcher,
     pub admission: Admission,
+    pub stats: Stats,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
     pub serving: Serving,
@@ -43,6 +49,9 @@ pub(crate) struct Parts {
     pub last_sign: LastSign,
     pub level: CommonLevel,
     pub heavy: HeavyWork,
+    /// Limits the snapshots that are sent to replicas at the same time.
+    pub snapshots: Arc<Semaphore>,
+    pub counted: Counted,
     pub vital: Vital,
     /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,

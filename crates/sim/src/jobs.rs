@@ -132,9 +132,8 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
                 (0..index).filter(|_| chance(dice, 2)).map(|i| format!("t{i}")).collect();
             // A fleet task has outputs on each node, of which another task would have to choose one.
             let sets_outputs = |task: &Value| task.get("outputs").is_some() && is_placed(task);
-            let named = |name: &&String| {
-                tasks.iter().any(|task| task["name"] == json!(name) && sets_outputs(task))
-            };
+            let named =
+                |name: &&String| tasks.iter().any(|task| task["name"] == json!(name) && sets_outputs(task));
             if let Some(before) = after.iter().find(named)
                 && entry["action"] == "echo"
             {

@@ -1,9 +1,9 @@
 //! Owns the truth, independent of servers and agents: which processes ran where and when, and what was promised.
 
 use downbeat_backends::Identity;
-use downbeat_core::{Event, Timestamp};
 use downbeat_core::execution::{Outcome, Verdict};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::{Event, Timestamp};
 use downbeat_proto::message::LeaseRef;
 
 /// All facts, in order of time.

@@ -11,9 +11,11 @@ pub(crate) const OPEN_EXECUTIONS: &str = concat!(
 pub(crate) const OPEN_RUNS: &str =
     concat!("SELECT state, count(*) FROM runs WHERE state ", condition!(open runs), " GROUP BY state");
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
-/// Excludes reused results: nothing was executed for them.
-pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) FROM executions \
-     WHERE coalesce(pinned, lease_node) = $1 AND reused IS NULL GROUP BY status ORDER BY status";
+/// Counts the latest executions of a node. Excludes reused results: nothing was executed for them.
+pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) \
+     FROM (SELECT status, granted_at, finished_at, reused FROM executions \
+     WHERE coalesce(pinned, lease_node) = $1 ORDER BY id DESC LIMIT $2) latest \
+     WHERE reused IS NULL GROUP BY status ORDER BY status";
 
 /// Declares texts and statements that are built once, when they are first used.
 macro_rules! lazy {
@@ -88,3 +90,23 @@ pub(crate) const REMOVE_STALE_USES: &str = concat!(
     condition!(leased executions),
     ")"
 );
+
+lazy! {
+    /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,
+    /// so that one event with a time in the future keeps no others. Only some events are read, at growing distances from
+    /// the first: the numbers have no gaps. Repeated until it finds none, it leaves no old event at the front.
+    pub(crate) LAST_OLD_EVENT: String = {
+        let distances: Vec<String> = distances().map(|distance| format!("({distance})")).collect();
+        format!(
+            "WITH distances (distance) AS (VALUES {}), first AS (SELECT min(seq) AS seq FROM events) \
+             SELECT e.seq FROM first CROSS JOIN distances JOIN events e ON e.seq = first.seq + distance \
+             WHERE e.at < $1 ORDER BY e.seq DESC LIMIT 1",
+            distances.join(", ")
+        )
+    };
+}
+
+/// Returns the distances from the first event at which pruning looks for old ones: 0, and each power of two.
+pub(crate) fn distances() -> impl Iterator<Item = u64> {
+    std::iter::once(0).chain((0..48).map(|power| 1 << power))
+}

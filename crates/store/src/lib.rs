@@ -8,6 +8,7 @@ mod batch;
 pub mod conformance;
 mod copy;
 mod filter;
+mod instances;
 mod list;
 mod memory;
 mod migrate;
@@ -23,8 +24,8 @@ pub use memory::MemoryStore;
 pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
-    Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, RunFilter, RunKey, Runs, ServerRecord,
-    Servers, Source, Store, Tally, Totals, Wrapped, Wrapper,
+    InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
+    Position, RunFilter, RunKey, Runs, ServerRecord, Servers, Source, Store, Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

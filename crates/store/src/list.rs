@@ -4,7 +4,7 @@
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunState};
 use uuid::Uuid;
 
 use crate::filter::{Arg, arg};
@@ -106,7 +106,9 @@ pub(crate) async fn list<L: List>(
     let more = rows.len() > limit;
     rows.truncate(limit);
     let count = async |most: u64| {
-        let template = format!("SELECT count(*) FROM ({}{wanted} LIMIT :limit) found", L::KEYS);
+        // The order makes PostgreSQL read along the index.
+        let template =
+            format!("SELECT count(*) FROM ({}{wanted} ORDER BY {} LIMIT :limit) found", L::KEYS, L::ORDER);
         let (sql, args) = bound(list, &template, &range, &[("limit", most)]);
         number(database, &sql, args).await
     };
@@ -151,7 +153,7 @@ fn pattern(text: &str) -> String {
 }
 
 impl List for RunFilter {
-    type Row = RunRecord;
+    type Row = RunBrief;
     type Key = RunKey;
 
     const KEYS: &'static str = "SELECT r.created_at, r.id FROM runs r";
@@ -168,7 +170,7 @@ impl List for RunFilter {
          WHERE coalesce(e.pinned, e.lease_node) = :node ORDER BY e.id DESC LIMIT :rows_read) OR :node IS NULL)"
     );
 
-    fn key(row: &RunRecord) -> RunKey {
+    fn key(row: &RunBrief) -> RunKey {
         RunKey { created_at: row.created_at, id: row.id.clone() }
     }
 

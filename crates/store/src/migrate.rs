@@ -11,6 +11,8 @@
 //!   with the migration, because the older program needs it and cannot look it up.
 //! - A program of schema K opens a store of schema V > K exactly if every migration beyond K works since K or before.
 //!   Otherwise it refuses, and names the version of Downbeat to start.
+//! - On PostgreSQL a migration creates no index of a table that has rows: `postgres/indexes.rs` builds those while
+//!   servers write.
 //! - Statements name their columns: `SELECT *` and `INSERT` without a list see what a later migration adds.
 //! - The statements of each schema's programs are recorded in `tests/golden/statements`, and a test prepares all
 //!   supported ones on the newest schema.
@@ -41,6 +43,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 5, works_since: 1, sql: include_str!("../migrations/sqlite/0005_graph.sql") },
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/sqlite/0006_nodes.sql") },
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/sqlite/0007_final.sql") },
+    Migration { number: 8, works_since: 1, sql: include_str!("../migrations/sqlite/0008_lists.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -51,6 +54,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 5, works_since: 1, sql: include_str!("../migrations/postgres/0005_graph.sql") },
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/postgres/0006_nodes.sql") },
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/postgres/0007_final.sql") },
+    Migration { number: 8, works_since: 1, sql: include_str!("../migrations/postgres/0008_lists.sql") },
 ];
 
 /// A row of the store's table of migrations.

@@ -9,24 +9,25 @@ use downbeat_core::Portion;
 use downbeat_core::change::Event;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{RunRecord, RunState};
-use downbeat_core::state::LimitUse;
+use downbeat_core::run::{RunBrief, RunRecord, RunState};
+use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
-use crate::filter::{
-    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text,
-};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
+use crate::instances;
 use crate::list::list;
 use crate::port::{
-    Admission, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
-    OutputChunk, Page, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
+    Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
+    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, RunKey, Runs,
+    ServerRecord, Servers, Source, Tally, Totals,
 };
-use crate::rows::{Code, Record, condition, count, int};
+use crate::rows::{Attempt, Code, Record, condition, count, int, small};
 
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
@@ -36,10 +37,26 @@ pub(crate) trait Database: Send + Sync {
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>>;
 
+    /// Reads for the feed: it does not wait for other reads.
+    async fn fetch_feed<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
+        self.fetch(rest, args).await
+    }
+
+    /// Reads what may be a million rows: only each portion of them has a time limit.
+    async fn fetch_many<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
+        self.fetch(rest, args).await
+    }
+
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>>;
+
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>>;
+
+    async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>>;
+
+    async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>>;
 
     async fn fetch_cached(
         &self,
@@ -80,11 +97,12 @@ impl<D: Database> Events for D {
              sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE {of_run}seq > $1 \
              ORDER BY seq LIMIT $2) AS sized WHERE upto <= $3 OR upto = own) ORDER BY seq LIMIT $2"
         );
-        self.fetch(&rest, args).await
+        self.fetch_feed(&rest, args).await
     }
 
     async fn last_seq(&self) -> Result<u64> {
-        number(self, D::LAST_SEQ, vec![]).await
+        let last: Vec<Option<i64>> = self.fetch_feed(D::LAST_SEQ, vec![]).await?;
+        count(last.into_iter().flatten().next().unwrap_or(0))
     }
 }
 
@@ -99,7 +117,7 @@ impl<D: Database> Nodes for D {
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
         let wanted = if cluster.is_some() { " WHERE n.cluster = $1" } else { "" };
         let args = cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
-        self.fetch(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
+        self.fetch_many(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
     }
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>> {
@@ -112,8 +130,12 @@ impl<D: Database> Nodes for D {
         self.fetch(&format!("{wanted} ORDER BY node, at, session"), args).await
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
-        let rest = " WHERE p.status <> $1 AND p.seen_at < $2 ORDER BY n.hostname, n.id";
+    async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        self.fetch_seen(nodes).await
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
+        let rest = " WHERE status <> $1 AND seen_at < $2 ORDER BY node";
         self.fetch(rest, vec![arg(NodeStatus::Offline.code()), arg(before.as_microsecond())]).await
     }
 }
@@ -124,13 +146,17 @@ impl<D: Database> Runs for D {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
     }
 
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        self.fetch_runs(ids).await
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         list(self, filter, page).await
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
         let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
-        self.fetch(rest, vec![]).await
+        self.fetch_many(rest, vec![]).await
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
@@ -158,15 +184,53 @@ impl<D: Database> Executions for D {
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
-        self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
+        self.fetch_many(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
+    }
+
+    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+        let ((step, id), last) = filter.span();
+        let page = || {
+            [
+                arg(small(step)),
+                arg(id.0),
+                arg(small(last)),
+                arg(filter.item.map(small)),
+                arg(i64::from(limit)),
+            ]
+        };
+        if let Some(node) = filter.node {
+            let statuses = filter.wanted().fold(0, |bits, status| bits | 1_i32 << status.code());
+            let args = [arg(node.0), text(run.as_str()), arg(statuses)].into_iter().chain(page());
+            return self.fetch(&format!(" {}", *instances::OF_NODE), args.collect()).await;
+        }
+        // The index has the status before the step. An instance that moves on between two reads may be found in both,
+        // but is not missed: the reads follow the order of statuses. The later read counts.
+        let mut found: BTreeMap<(u32, ExecutionId), Execution> = BTreeMap::new();
+        for status in filter.wanted() {
+            let args = [text(run.as_str()), arg(status.code())].into_iter().chain(page());
+            let rows: Vec<Execution> =
+                self.fetch(&format!(" {}", *instances::OF_RUN), args.collect()).await?;
+            found.extend(rows.into_iter().map(|execution| (instances::position(&execution), execution)));
+        }
+        Ok(found.into_values().take(limit as usize).collect())
+    }
+
+    async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
+        Ok(instances::counts(self.fetch(&instances::COUNTS, vec![text(run.as_str())]).await?))
+    }
+
+    async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
+        let attempts: Vec<Attempt> =
+            self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await?;
+        Ok(instances::results(attempts))
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {
-        self.fetch(concat!(" WHERE ", condition!(open executions), " ORDER BY id"), vec![]).await
+        self.fetch_many(concat!(" WHERE ", condition!(open executions), " ORDER BY id"), vec![]).await
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
-        self.fetch(&format!(" WHERE lease_node = $1 AND {HELD} ORDER BY id"), vec![arg(node.0)]).await
+    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
+        self.fetch_held(nodes).await
     }
 
     async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> Result<BTreeMap<Arc<str>, Execution>> {
@@ -224,7 +288,10 @@ impl<D: Database> Totals for D {
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
         let mut totals = NodeTotals::default();
-        for part in self.fetch::<NodeTotals>(NODE_TOTALS, vec![arg(node.0)]).await? {
+        for part in self
+            .fetch::<NodeTotals>(NODE_TOTALS, vec![arg(node.0), arg(i64::from(limits::ROWS_READ))])
+            .await?
+        {
             totals.executions.extend(part.executions);
             totals.claimed_at = totals.claimed_at.max(part.claimed_at);
             totals.finished_at = totals.finished_at.max(part.finished_at);

@@ -240,7 +240,11 @@ fn record(number: u32) -> ServerRecord {
 /// The table of migrations before the rule: schema 2, with two columns.
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
-/// Reverts to schema 6: drops what later migrations added.
+/// Reverts to schema 7: drops what later migrations added.
+const SCHEMA_7: &str = "DROP INDEX runs_by_cluster; DROP INDEX runs_by_job; DROP INDEX runs_by_end; \
+     DROP INDEX executions_unsuccessful; DROP INDEX limit_uses_at_once; ALTER TABLE runs DROP COLUMN request_hash; ALTER TABLE runs DROP COLUMN steps; \
+     ALTER TABLE runs DROP COLUMN nodes; DELETE FROM migrations WHERE number > 7;";
+/// Reverts from schema 7 to schema 6.
 const SCHEMA_6: &str =
     "ALTER TABLE executions DROP COLUMN failed_for_good; DELETE FROM migrations WHERE number > 6;";
 /// Reverts from schema 6 to schema 5.
@@ -266,7 +270,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
+    database.run(&format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     // An older server still writes its row without a level.
@@ -283,7 +287,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    let undo = format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
+    let undo = format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
     Connection::open(&path).unwrap().execute_batch(&undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
@@ -294,7 +298,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    database.run(&format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2}")).await;
+    database.run(&format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2}")).await;
     // A reader keeps the table in use for a long time, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -362,17 +366,22 @@ async fn is_taken_on(fill: impl AsyncFn(&Arc<dyn Store>), undo: &str) {
 
 #[tokio::test]
 async fn a_store_of_schema_4_is_taken_on_with_all_that_it_holds() {
-    is_taken_on(fill_fleet, &format!("{SCHEMA_6} {SCHEMA_5} {SCHEMA_4}")).await;
+    is_taken_on(fill_fleet, &format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4}")).await;
 }
 
 #[tokio::test]
 async fn a_store_of_schema_5_is_taken_on_with_all_that_it_holds() {
-    is_taken_on(fill_graph, &format!("{SCHEMA_6} {SCHEMA_5}")).await;
+    is_taken_on(fill_graph, &format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5}")).await;
 }
 
 #[tokio::test]
 async fn a_store_of_schema_6_is_taken_on_with_all_that_it_holds() {
-    is_taken_on(fill_nodes, SCHEMA_6).await;
+    is_taken_on(fill_nodes, &format!("{SCHEMA_7} {SCHEMA_6}")).await;
+}
+
+#[tokio::test]
+async fn a_store_of_schema_7_is_taken_on_with_all_that_it_holds() {
+    is_taken_on(fill, SCHEMA_7).await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::process::{Done, Process};
 use crate::program::command;
+use crate::results::with_results;
 use crate::server::Server;
 use crate::wait::until;
 
@@ -37,6 +38,13 @@ impl Server {
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         self.run(&[arguments, &["-o", "json"]].concat()).json()
+    }
+
+    /// Returns a run with its results by step and node or item.
+    #[track_caller]
+    pub fn whole_run(&self, id: &str) -> Value {
+        let run = self.json(&["run", "show", id]);
+        with_results(run, &self.json(&["run", "results", id]))
     }
 
     /// Submits a job, and returns the run's id.

@@ -17,6 +17,9 @@ pub(crate) struct ListArgs {
     /// Only nodes of this group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
+    /// Only nodes that this selector matches, such as `group:web and not label:zone=b`
+    #[arg(long, value_name = "SELECTOR")]
+    selector: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
@@ -30,7 +33,8 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
         .with("limit", args.limit)
         .with("offset", args.offset)
         .with_any("status", args.status)
-        .with_any("group", args.group);
+        .with_any("group", args.group)
+        .with_any("selector", args.selector);
     let nodes = client.ask(request).await?;
     out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
     if nodes.pagination.has_more {

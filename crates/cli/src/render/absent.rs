@@ -1,25 +1,25 @@
 //! Owns how a run's absent nodes are named: drained nodes that were left out, and silent nodes.
 
-use downbeat_api::{NodeReason, Run};
+use downbeat_api::{Absent, Run};
 
-use super::hosts::{Rows, hosts};
+use super::hosts::{Rows, few};
 
 /// `wa, wb (drained)`.
-pub(super) fn left_out(nodes: &[NodeReason], rows: Rows) -> String {
-    by_reason(nodes)
+pub(super) fn left_out(nodes: &[Absent], rows: Rows) -> String {
+    nodes
         .iter()
-        .map(|(reason, names)| format!("{} ({})", hosts(names, rows), reason.trim_start_matches("is ")))
+        .map(|group| format!("{} ({})", few(&group.nodes, rows), group.reason.trim_start_matches("is ")))
         .collect::<Vec<_>>()
         .join(", ")
 }
 
 /// Renders `o1, o2: offline: their steps fail …`, one sentence per reason.
-pub(super) fn silent(nodes: &[NodeReason], rows: Rows) -> String {
-    by_reason(nodes)
+pub(super) fn silent(nodes: &[Absent], rows: Rows) -> String {
+    nodes
         .iter()
-        .map(|(reason, names)| match names.as_slice() {
-            [only] => format!("{only} {reason}"),
-            names => format!("{} {}", hosts(names, rows), of_several(reason)),
+        .map(|group| match group.nodes.count {
+            1 => format!("{} {}", few(&group.nodes, rows), group.reason),
+            _ => format!("{} {}", few(&group.nodes, rows), of_several(&group.reason)),
         })
         .collect::<Vec<_>>()
         .join("; ")
@@ -51,36 +51,26 @@ fn of_several(reason: &str) -> String {
         .replace("for it,", "for them,")
 }
 
-/// Groups nodes by reason, in the order of the first node of each.
-fn by_reason(nodes: &[NodeReason]) -> Vec<(&str, Vec<String>)> {
-    let mut found: Vec<(&str, Vec<String>)> = Vec::new();
-    for NodeReason { node, reason } in nodes {
-        match found.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, names)) => names.push(node.clone()),
-            None => found.push((reason, vec![node.clone()])),
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
+    use downbeat_api::NodeReason;
+
     use super::*;
 
     #[test]
     fn nodes_that_share_a_reason_share_a_sentence() {
         let node = |name: &str, reason: &str| NodeReason { node: name.to_owned(), reason: reason.to_owned() };
         let drained = [node("wa", "is drained"), node("wb", "is drained")];
-        assert_eq!(left_out(&drained, Rows::Few), "wa, wb (drained)");
+        assert_eq!(left_out(&Absent::group(&drained), Rows::Few), "wa, wb (drained)");
         let stale = "is stale: its steps wait for it, and fail when it goes offline";
         let quiet = [node("o1", stale), node("o2", "is offline: y"), node("o3", stale)];
         assert_eq!(
-            silent(&quiet, Rows::Few),
+            silent(&Absent::group(&quiet), Rows::Few),
             "o1, o3 are stale: their steps wait for them, and fail when they go offline; o2 is offline: y"
         );
         let deleted = "was deleted: its steps fail";
         assert_eq!(
-            silent(&[node("o1", deleted), node("o2", deleted)], Rows::Few),
+            silent(&Absent::group(&[node("o1", deleted), node("o2", deleted)]), Rows::Few),
             "o1, o2 were deleted: their steps fail"
         );
     }

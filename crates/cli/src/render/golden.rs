@@ -1,8 +1,8 @@
 //! The look of every page, held against golden files.
 
 use downbeat_api::{
-    EndRules, EventList, List, Node, NodeSummary, NodeWork, Plan, Run, RunProgress, RunSummary, Server,
-    Status,
+    EndRules, EventList, InstanceResult, List, Node, NodeSummary, NodeWork, Plan, Run, RunSummary, Server,
+    Status, WholeRun,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -28,8 +28,38 @@ fn id(number: u64) -> String {
     format!("0198c0de-0000-7000-8000-{number:012}")
 }
 
-fn progress(run: &Run, plan: &Plan) -> RunProgress {
-    RunProgress::of(run, plan, &EndRules::of(plan))
+fn progress(whole: &WholeRun, plan: &Plan) -> Run {
+    whole.progress(plan, &EndRules::of(plan))
+}
+
+/// Returns the page of a run whose results were all read.
+fn page(whole: &WholeRun, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
+    let whole = WholeRun { run: progress(whole, plan), results: whole.results.clone() };
+    plain(&run_page(&whole, plan, rows, now(), width))
+}
+
+/// Returns a result; `key` is its node, or its item in brackets.
+fn instance(plan: &Plan, step: u32, key: &str, mut result: Value) -> InstanceResult {
+    let node = if key.starts_with(['-', '[']) { Value::Null } else { json!(key) };
+    let of = json!({"step": step, "task": plan.steps[step as usize].name, "node": node, "item": null, "error": null});
+    for (name, value) in of.as_object().unwrap() {
+        result.as_object_mut().unwrap().entry(name).or_insert_with(|| value.clone());
+    }
+    view(result)
+}
+
+/// Returns a run with its results, which are by step and key.
+fn whole(run: Value, plan: &Plan, results: &Value) -> WholeRun {
+    let by_step = results.as_object().unwrap().iter();
+    let results = by_step.flat_map(|(step, results)| {
+        let step: u32 = step.parse().unwrap();
+        results
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(move |(key, result)| instance(plan, step, key, result.clone()))
+    });
+    WholeRun::new(view(run), results)
 }
 
 fn changed(view: &mut Value, changes: Value) {
@@ -71,12 +101,11 @@ fn plan() -> Plan {
     }))
 }
 
-fn running() -> Run {
+fn running() -> WholeRun {
     let mut run = summary(json!({}));
     run["step"] = json!(1);
-    run["expected"] = json!(["web-01", "web-02", "web-03"]);
     run["counts"] = json!({"pending": 5, "leased": 0, "running": 1, "succeeded": 4, "failed": 1, "skipped": 0, "cancelled": 0, "lost": 0});
-    run["results"] = json!({
+    let results = json!({
         "0": {
             "web-01": result("succeeded", Some("2.3s"), json!({"exit_code": 0})),
             "web-02": result("succeeded", Some("1.25s"), json!({"exit_code": 0})),
@@ -91,37 +120,37 @@ fn running() -> Run {
     });
     run["waiting"] = json!([{"step": 2, "task": "train", "execution": id(5), "nodes": [
         {"node": "web-01", "reason": "it has no gpu"}, {"node": "web-02", "reason": "all 2 slots are taken"}]}]);
-    view(run)
+    whole(run, &plan(), &results)
 }
 
-fn failed() -> Run {
+fn failed() -> WholeRun {
     let mut run = running();
-    run.summary = view(summary(json!({
+    run.run.summary = view(summary(json!({
         "state": "failed", "status": "failed", "partial": true, "finished_at": "2025-06-01T10:04:53.5Z", "duration": "2.5s",
         "error": "step 1 (exec shell) failed on 1 of 3 nodes",
     })));
-    run.waiting.clear();
+    run.run.waiting.clear();
     run
 }
 
 #[test]
 fn a_run_that_goes_on() {
-    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), Rows::Few, now(), None)));
+    insta::assert_snapshot!(page(&running(), &plan(), Rows::Few, None));
 }
 
 #[test]
 fn a_run_that_goes_on_in_a_narrow_terminal() {
-    insta::assert_snapshot!(plain(&run_page(&running(), &plan(), Rows::Few, now(), Some(90))));
+    insta::assert_snapshot!(page(&running(), &plan(), Rows::Few, Some(90)));
 }
 
 #[test]
 fn a_run_that_failed() {
-    insta::assert_snapshot!(plain(&run_page(&failed(), &plan(), Rows::Few, now(), None)));
+    insta::assert_snapshot!(page(&failed(), &plan(), Rows::Few, None));
 }
 
 #[test]
 fn statuses_have_colours() {
-    insta::assert_snapshot!(run_line(&failed().summary, now()).replace('\u{1b}', "^"));
+    insta::assert_snapshot!(run_line(&failed().run.summary, now()).replace('\u{1b}', "^"));
 }
 
 #[test]
@@ -150,22 +179,17 @@ fn lines_of_a_run_that_is_watched() {
     let mut lines = WatchLines::new(plan());
     let before = progress(&running(), &plan());
     let mut later = running();
-    let step = later.results.get_mut(&1).unwrap();
-    step.insert(
-        "web-02".to_owned(),
-        view(result("cancelled", Some("40ms"), json!({"reason": "the run was cancelled"}))),
-    );
-    later.results.insert(
-        2,
-        view(json!({"web-01": result("skipped", None, json!({"reason": "fail-fast has struck"}))})),
-    );
+    let cancelled = result("cancelled", Some("40ms"), json!({"reason": "the run was cancelled"}));
+    let skipped = result("skipped", None, json!({"reason": "fail-fast has struck"}));
+    later.results.remove(&2);
+    later.extend([instance(&plan(), 1, "web-02", cancelled), instance(&plan(), 2, "web-01", skipped)]);
     let after = progress(&later, &plan());
     let mut text = String::new();
     for line in [lines.ended(before.steps()), lines.ended(after.steps())].concat() {
         text.push_str(&line);
         text.push('\n');
     }
-    text.push_str(&run_line(&later.summary, now()));
+    text.push_str(&run_line(&later.run.summary, now()));
     insta::assert_snapshot!(plain(&text));
 }
 
@@ -289,7 +313,7 @@ fn a_plan_whose_lines_nobody_could_follow_is_in_layers() {
 }
 
 /// A fan-out over so many items, in which every hundredth fails, then a join that is skipped.
-fn fan_out(items: u32) -> Run {
+fn fan_out(items: u32) -> WholeRun {
     let mut run = summary(json!({
         "job": "nightly", "state": "failed", "status": "failed", "partial": true, "nodes": 0, "steps": 6, "no_cache": true,
         "finished_at": "2025-06-01T10:04:53.5Z", "duration": "2.5s", "error": "step 1 (shard) failed for 1 of 4 items",
@@ -320,29 +344,28 @@ fn fan_out(items: u32) -> Run {
         })
         .collect();
     run["step"] = json!(null);
-    run["expected"] = json!([]);
     run["counts"] = json!({"pending": 0, "leased": 0, "running": 0, "succeeded": 3, "failed": 1, "skipped": 3, "cancelled": 0, "lost": 0});
     let skipped = |reason: &str| json!({"-": result("skipped", None, json!({"reason": reason}))});
-    run["results"] = json!({
+    let results = json!({
         "0": {"web-01": result("succeeded", Some("12ms"), json!({"exit_code": 0, "cached": true, "reused": id(6)}))},
         "1": shards,
         "2": {"[0]": result("succeeded", Some("1s"), json!({"item": 0, "node": "web-01", "exit_code": 0, "reused": id(7)}))},
         "3": skipped("shard failed"),
         "4": {"web-02": result("succeeded", Some("1s"), json!({"exit_code": 0}))},
     });
-    view(run)
+    whole(run, &nightly(), &results)
 }
 
 #[test]
 fn a_run_of_a_fan_out() {
-    insta::assert_snapshot!(plain(&run_page(&fan_out(12), &nightly(), Rows::Few, now(), None)));
+    insta::assert_snapshot!(page(&fan_out(12), &nightly(), Rows::Few, None));
 }
 
 #[test]
 fn a_run_of_ten_thousand_items_stays_readable() {
     let run = fan_out(10_000);
-    insta::assert_snapshot!(plain(&run_page(&run, &nightly(), Rows::Few, now(), Some(120))));
-    let all = plain(&run_page(&run, &nightly(), Rows::All, now(), None));
+    insta::assert_snapshot!(page(&run, &nightly(), Rows::Few, Some(120)));
+    let all = page(&run, &nightly(), Rows::All, None);
     assert!(all.contains("shard[9999]"), "every item");
     let place = |item: &str| all.find(item).unwrap();
     assert!(place("shard[2] ") < place("shard[10] "), "by number");
@@ -361,20 +384,20 @@ fn a_run_of_ten_thousand_steps_shows_the_first_that_matter() {
             4_998.. => "running",
             _ => "succeeded",
         };
-        run.results.insert(step, view(json!({"web-01": result(status, Some("0s"), json!({}))})));
+        run.extend([instance(&plan, step, "web-01", result(status, Some("0s"), json!({})))]);
     }
-    run.summary = view(summary(json!({"steps": 10_000})));
-    let page = plain(&run_page(&run, &plan, Rows::Few, now(), Some(80)));
-    let rows: Vec<&str> = page.lines().skip_while(|line| !line.starts_with("STEP")).collect();
-    assert!(rows[1].starts_with("4000  task-4000  "), "what failed is first: {page}");
+    run.run.summary = view(summary(json!({"steps": 10_000})));
+    let text = page(&run, &plan, Rows::Few, Some(80));
+    let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("STEP")).collect();
+    assert!(rows[1].starts_with("4000  task-4000  "), "what failed is first: {text}");
     assert!(
         rows[2].starts_with("4998  ") && rows[4].starts_with("5000  "),
-        "then what runs, then what waits: {page}"
+        "then what runs, then what waits: {text}"
     );
-    assert!(page.contains("… and 9950 more steps; --all or -o json shows them"), "{page}");
-    assert!(page.lines().count() < 90, "{page}");
-    assert!(rows[1].ends_with("<0.1ms"), "a duration of 0 is a duration: {page}");
-    assert_eq!(run_page(&run, &plan, Rows::All, now(), None).matches("task-").count(), 10_000);
+    assert!(text.contains("… and 9950 more steps; --all or -o json shows them"), "{text}");
+    assert!(text.lines().count() < 90, "{text}");
+    assert!(text.contains("<0.1ms"), "a duration of 0 is a duration: {text}");
+    assert_eq!(page(&run, &plan, Rows::All, None).matches("task-").count(), 10_000);
 }
 
 #[test]
@@ -388,13 +411,13 @@ fn lists_and_pages_fit_eighty_columns() {
             "labels": {"disk": "ssd", "rack": "a-17", "zone": "eu-central-1a"}, "backends": ["exec", "file", "http", "ping", "test"]})
     ),]));
     let nodes = plain(&node_table(&nodes, now(), Some(80)));
-    let page = plain(&run_page(&failed(), &plan(), Rows::Few, now(), Some(80)));
+    let run = page(&failed(), &plan(), Rows::Few, Some(80));
     // Commands to copy and the ids in them stay whole.
-    let tables = page.lines().filter(|line| !line.starts_with("downbeat "));
+    let tables = run.lines().filter(|line| !line.starts_with("downbeat "));
     for line in list.lines().chain(nodes.lines()).chain(tables) {
         assert!(unicode_width::UnicodeWidthStr::width(line) <= 80, "{line}");
     }
-    insta::assert_snapshot!(format!("{list}\n{nodes}\n{page}"));
+    insta::assert_snapshot!(format!("{list}\n{nodes}\n{run}"));
 }
 
 #[test]
@@ -415,24 +438,21 @@ fn a_run_that_was_submitted_says_how_to_follow_it() {
 fn a_step_that_waits_for_its_node_says_so_in_its_row() {
     let mut run = running();
     let waits = "waits for web-03, silent for 42s; fails when it is offline, in 58s";
-    run.results
-        .get_mut(&1)
-        .unwrap()
-        .insert("web-03".to_owned(), view(result("pending", None, json!({"waits": waits}))));
-    let page = plain(&run_page(&run, &plan(), Rows::Few, now(), None));
-    assert!(page.lines().any(|line| line.contains("web-03  pending") && line.ends_with(waits)), "{page}");
+    run.extend([instance(&plan(), 1, "web-03", result("pending", None, json!({"waits": waits})))]);
+    let text = page(&run, &plan(), Rows::Few, None);
+    assert!(text.lines().any(|line| line.contains("web-03  pending") && line.ends_with(waits)), "{text}");
 }
 
 #[test]
 fn a_fan_out_that_waits_says_for_how_many() {
     let mut run = fan_out(3);
-    run.summary = view(summary(json!({})));
-    run.waiting = view(json!([
+    run.run.summary = view(summary(json!({})));
+    run.run.waiting = view(json!([
         {"step": 1, "task": "shard", "item": 3, "others": 12, "execution": id(5), "nodes": [{"node": "web-01", "reason": "has no free slot"}]},
         {"step": 3, "task": "report", "execution": id(5), "nodes": [{"node": "-", "reason": "limit db: 4 of 4 are taken"}]},
     ]));
-    let page = plain(&run_page(&run, &nightly(), Rows::Few, now(), None));
-    let waits = page.split_once("\nstep 1 (").unwrap().1;
+    let text = page(&run, &nightly(), Rows::Few, None);
+    let waits = text.split_once("\nstep 1 (").unwrap().1;
     insta::assert_snapshot!(waits);
 }
 
@@ -440,7 +460,7 @@ fn a_fan_out_that_waits_says_for_how_many() {
 fn lines_of_a_fan_out_that_is_watched() {
     let mut lines = WatchLines::new(nightly());
     let mut text = String::new();
-    let mut update = |run: &Run| {
+    let mut update = |run: &WholeRun| {
         lines
             .ended(progress(run, &nightly()).steps())
             .iter()
@@ -449,7 +469,7 @@ fn lines_of_a_fan_out_that_is_watched() {
     };
     let end = fan_out(4);
     let mut run = fan_out(4);
-    run.summary = view(summary(json!({})));
+    run.run.summary = view(summary(json!({})));
     // More items may follow until a task that waits for them starts.
     run.results.retain(|step, _| *step < 3);
     update(&run);
@@ -460,7 +480,7 @@ fn lines_of_a_fan_out_that_is_watched() {
 }
 
 /// Ten nodes in three waves; the second wave exceeded the budget.
-fn stopped_rollout() -> Run {
+fn stopped_rollout() -> WholeRun {
     let host = |number: usize| format!("web-{number:02}");
     let nodes = |range: std::ops::RangeInclusive<usize>| json!(range.map(host).collect::<Vec<_>>());
     let mut run = summary(json!({
@@ -479,18 +499,16 @@ fn stopped_rollout() -> Run {
     changed(
         &mut run,
         json!({
-            "step": null, "expected": nodes(1..=10), "params": {"version": "1.4", "count": 3},
+            "step": null, "params": {"version": "1.4", "count": 3},
             "counts": {"pending": 0, "leased": 0, "running": 0, "succeeded": 2, "failed": 1, "skipped": 17, "cancelled": 0, "lost": 0},
-            "results": {"0": fetched},
-            "rollout": {"wave": 2, "failed": 1, "budget": 0, "waves": [
-                {"wave": 1, "nodes": nodes(1..=1), "status": "ended"},
-                {"wave": 2, "nodes": nodes(2..=3), "status": "ended"},
-                {"wave": 3, "nodes": nodes(4..=10), "status": "skipped"},
+            "rollout": {"wave": 2, "failed": 1, "budget": 0, "untouched": {"count": 7, "nodes": nodes(4..=10)}, "waves": [
+                {"wave": 1, "nodes": 1, "status": "ended", "failed": 0},
+                {"wave": 2, "nodes": 2, "status": "ended", "failed": 1},
+                {"wave": 3, "nodes": 7, "status": "skipped", "failed": 0},
             ]},
-            "untouched": nodes(4..=10),
         }),
     );
-    view(run)
+    whole(run, &rollout_plan(10, &[1, 2, 7]), &json!({"0": fetched}))
 }
 
 fn rollout_plan(nodes: usize, waves: &[usize]) -> Plan {
@@ -542,47 +560,45 @@ fn a_plan_over_many_nodes_is_short_unless_all_is_asked_for() {
 #[test]
 fn a_roll_out_that_was_stopped() {
     let plan = rollout_plan(10, &[1, 2, 7]);
-    insta::assert_snapshot!(plain(&run_page(&stopped_rollout(), &plan, Rows::Few, now(), None)));
+    insta::assert_snapshot!(page(&stopped_rollout(), &plan, Rows::Few, None));
 }
 
 #[test]
 fn a_paused_roll_out() {
     let mut run = stopped_rollout();
-    run.summary = view(summary(json!({"paused": true, "paused_at": "2025-06-01T10:04:55Z"})));
-    run.untouched.clear();
-    run.rollout = Some(view(json!({"wave": 1, "failed": 0, "budget": 2, "waves": [
-        {"wave": 1, "nodes": ["web-01"], "status": "ended"}, {"wave": 2, "nodes": ["web-02", "web-03"], "status": "waiting"}]})));
-    let text = plain(&run_page(&run, &rollout_plan(3, &[1, 2]), Rows::Few, now(), None));
-    insta::assert_snapshot!(format!("{text}\n{}", plain(&run_line(&run.summary, now()))));
+    run.run.summary = view(summary(json!({"paused": true, "paused_at": "2025-06-01T10:04:55Z"})));
+    run.run.rollout = Some(view(json!({"wave": 1, "failed": 0, "budget": 2, "waves": [
+        {"wave": 1, "nodes": 1, "status": "ended"}, {"wave": 2, "nodes": 2, "status": "waiting"}]})));
+    let text = page(&run, &rollout_plan(3, &[1, 2]), Rows::Few, None);
+    insta::assert_snapshot!(format!("{text}\n{}", plain(&run_line(&run.run.summary, now()))));
 }
 
 #[test]
 fn a_run_on_many_nodes() {
     let mut run = stopped_rollout();
-    let mut step = run.results[&0].clone();
-    for number in 11..=200 {
-        step.insert(format!("web-{number}"), view(result("succeeded", Some("1s"), json!({"exit_code": 0}))));
-    }
-    run.results.insert(0, step);
-    run.summary.partial = true;
     let plan = rollout_plan(200, &[1, 2, 197]);
-    insta::assert_snapshot!(plain(&run_page(&run, &plan, Rows::Few, now(), None)));
-    assert!(run_page(&run, &plan, Rows::All, now(), None).contains("web-200"));
+    let succeeded = || result("succeeded", Some("1s"), json!({"exit_code": 0}));
+    run.extend((11..=200).map(|number| instance(&plan, 0, &format!("web-{number}"), succeeded())));
+    run.run.summary.partial = true;
+    let rollout = run.run.rollout.as_mut().unwrap();
+    (rollout.untouched, rollout.waves[2].nodes) = (None, 197);
+    insta::assert_snapshot!(page(&run, &plan, Rows::Few, None));
+    assert!(page(&run, &plan, Rows::All, None).contains("web-200"));
 }
 
 #[test]
 fn lines_of_a_roll_out_that_is_watched() {
     let mut lines = WatchLines::new(rollout_plan(10, &[1, 2, 7]));
     let mut text = String::new();
-    let mut update = |run: &Run| {
+    let mut update = |run: &WholeRun| {
         for line in lines.changes(&progress(run, &rollout_plan(10, &[1, 2, 7])), now()) {
             text.push_str(&format!("{line}\n"));
         }
         text.push_str("-\n");
     };
     let mut run = stopped_rollout();
-    let (last, end) = (run.summary.clone(), run.rollout.clone());
-    run.summary = view(summary(json!({})));
+    let (last, end) = (run.run.summary.clone(), run.run.rollout.clone());
+    run.run.summary = view(summary(json!({})));
     for (statuses, failed, paused) in [
         (["waiting", "waiting", "waiting"], 0, false),
         (["running", "waiting", "waiting"], 0, false),
@@ -590,15 +606,15 @@ fn lines_of_a_roll_out_that_is_watched() {
         (["ended", "waiting", "waiting"], 0, true),
         (["ended", "running", "waiting"], 0, false),
     ] {
-        let rollout = run.rollout.as_mut().unwrap();
+        let rollout = run.run.rollout.as_mut().unwrap();
         rollout.failed = failed;
         for (wave, status) in rollout.waves.iter_mut().zip(statuses) {
             wave.status = view(json!(status));
         }
-        run.summary.paused = paused;
+        run.run.summary.paused = paused;
         update(&run);
     }
-    (run.summary, run.rollout) = (last, end);
+    (run.run.summary, run.run.rollout) = (last, end);
     update(&run);
     update(&run);
     insta::assert_snapshot!(plain(&text));
@@ -703,11 +719,11 @@ fn events() {
              "node": null, "by": null, "text": "1 execution added, cached", "data": {"executions": [
                 {"id": id(4), "step": 5, "item": 2, "node": null, "attempt": 1, "status": "succeeded", "cached": true}]}},
             {"seq": 3, "at": "2025-06-01T10:00:00.6Z", "kind": "execution_leased", "server": id(8), "run": RUN, "execution": id(6),
-             "node": id(1), "by": null, "text": "execution leased", "data": {}},
+             "step": 3, "item": 17, "attempt": 2, "node": id(1), "by": null, "text": "execution leased", "data": {}},
             {"seq": 4, "at": "2025-06-01T10:00:00.7Z", "kind": "execution_started", "server": id(8), "run": RUN, "execution": id(6),
-             "node": null, "by": null, "text": "execution started", "data": {}},
+             "step": 3, "item": 17, "attempt": 2, "node": id(1), "by": null, "text": "execution started", "data": {}},
             {"seq": 5, "at": "2025-06-01T10:00:00.7Z", "kind": "execution_skipped", "server": id(8), "run": RUN, "execution": id(7),
-             "node": null, "by": null, "text": "execution skipped: step 3 failed", "data": {"reason": "step 3 failed"}},
+             "step": 4, "attempt": 1, "node": id(2), "by": null, "text": "execution skipped: step 3 failed", "data": {"reason": "step 3 failed"}},
             {"seq": 1234567, "at": "2025-06-01T10:00:01Z", "kind": "execution_finished", "server": id(8), "run": RUN, "execution": id(5),
              "node": null, "by": null, "text": "execution failed with exit code 1: two\nlines", "data": {}},
             {"seq": 1234568, "at": "2025-06-01T10:00:02Z", "kind": "run_cancel_requested", "server": id(8), "run": RUN, "execution": null,

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use downbeat_api::FewNodes;
+
 /// How much of a long list is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rows {
@@ -44,6 +46,17 @@ pub(crate) fn hosts(names: &[String], rows: Rows) -> String {
     format!("{} and {} more", names[..shown].join(", "), names.len() - shown)
 }
 
+/// The same for nodes that are counted and not all named.
+pub(crate) fn few(nodes: &FewNodes, rows: Rows) -> String {
+    let named = &nodes.nodes;
+    let more = usize::try_from(nodes.count).unwrap_or(usize::MAX).saturating_sub(named.len());
+    if more == 0 {
+        return hosts(named, rows);
+    }
+    let shown = if rows == Rows::All { named.len() } else { named.len().min(MOST_NAMED - 2) };
+    format!("{} and {} more", named[..shown].join(", "), more + named.len() - shown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +67,9 @@ mod tests {
         assert_eq!(hosts(&names(8), Rows::Few), "w1, w2, w3, w4, w5, w6, w7, w8");
         assert_eq!(hosts(&names(9), Rows::Few), "w1, w2, w3, w4, w5, w6 and 3 more");
         assert_eq!(hosts(&names(300), Rows::All).split(", ").count(), 300);
+        let many = FewNodes { count: 300, nodes: names(20) };
+        assert_eq!(few(&many, Rows::Few), "w1, w2, w3, w4, w5, w6 and 294 more");
+        assert!(few(&many, Rows::All).ends_with("w20 and 280 more"));
+        assert_eq!(few(&FewNodes { count: 2, nodes: names(2) }, Rows::Few), "w1, w2");
     }
 }

@@ -22,7 +22,7 @@ pub(crate) use event::EventLines;
 pub(crate) use hosts::{Rows, counts, plural, shown_of};
 pub(crate) use node::{node_page, node_table};
 pub(crate) use plan::plan_page;
-pub(crate) use run::{run_line, run_page, run_table, started_line};
+pub(crate) use run::{result_table, run_line, run_page, run_table, started_line};
 pub(crate) use status::{server_table, status_page};
 pub(crate) use waits::Waits;
 pub(crate) use watch_lines::WatchLines;

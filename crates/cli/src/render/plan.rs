@@ -1,7 +1,7 @@
 //! Owns how a plan looks: nodes and waves, then the steps in order: action, nodes, and dependencies. `plan_graph` draws
 //! a graph first.
 
-use downbeat_api::{EdgeKind, Plan, Shape, Step, Where};
+use downbeat_api::{Absent, EdgeKind, Plan, Shape, Step, Where};
 use downbeat_core::spec::{Condition, Delivery, ForEach, Limit, Placement};
 use downbeat_core::{Span, limits};
 use serde_json::Value;
@@ -28,10 +28,10 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
         head.push(("nodes", format!("{}: {}", names.len(), hosts(&names, rows)).into()));
     }
     if !plan.left_out.is_empty() {
-        head.push(("left out", left_out(&plan.left_out, rows).into()));
+        head.push(("left out", left_out(&Absent::group(&plan.left_out), rows).into()));
     }
     if !plan.silent.is_empty() {
-        head.push(("silent", Cell::new(silent(&plan.silent, rows), Tone::Busy)));
+        head.push(("silent", Cell::new(silent(&Absent::group(&plan.silent), rows), Tone::Busy)));
     }
     match &plan.rollout {
         Some(rollout) => head.push(("rollout", planned(rollout).into())),
@@ -44,7 +44,9 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
         head.push(("priority", plan.priority.to_string().into()));
     }
     if let Some(timeout) = plan.timeout {
-        head.push(("timeout", short(timeout).into()));
+        let cleanup =
+            plan.cleanup_timeout.map(|most| format!(", then up to {} for on_failure steps", short(most)));
+        head.push(("timeout", format!("{}{}", short(timeout), cleanup.unwrap_or_default()).into()));
     }
     if let Some(most) = plan.max_parallel {
         head.push(("parallel", format!("{most} executions at once").into()));
@@ -93,7 +95,7 @@ fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> Strin
             timeout(step).into(),
             step.retries.to_string().into(),
             if_lost(step).into(),
-            place(step, all, rows).into(),
+            place(plan, step, all, rows).into(),
         ];
         table.row(cells.into_iter().chain(rules).chain([params(step, rows).into()]));
     }
@@ -141,17 +143,17 @@ fn if_lost(step: &Step) -> &'static str {
     }
 }
 
-fn place(step: &Step, all: &[String], rows: Rows) -> String {
-    match &step.place {
-        Where::Placed(_) => match &step.placement {
+fn place(plan: &Plan, step: &Step, all: &[String], rows: Rows) -> String {
+    match plan.nodes_of(step) {
+        None => match &step.placement {
             None => "once, on a node that fits".to_owned(),
             Some(placement) => format!("once, on a node that fits ({})", rules_of(placement, rows)),
         },
-        Where::Nodes(nodes) if nodes == all => match nodes.len() {
-            1 => nodes[0].clone(),
-            count => format!("all {count}"),
+        Some(nodes) if nodes == all => match nodes.as_slice() {
+            [only] => (*only).to_owned(),
+            nodes => format!("all {}", nodes.len()),
         },
-        Where::Nodes(nodes) => hosts(nodes, rows),
+        Some(nodes) => hosts(&nodes.into_iter().map(str::to_owned).collect::<Vec<_>>(), rows),
     }
 }
 

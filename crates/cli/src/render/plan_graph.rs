@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_api::{Plan, Step, Where};
+use downbeat_api::{Plan, Step};
 use downbeat_core::spec::{Condition, Placement};
 use downbeat_core::{Span, limits};
 
@@ -66,7 +66,8 @@ pub(super) fn graph(
 ) -> String {
     let tasks = tasks(plan);
     let after: Vec<Vec<usize>> = tasks.iter().map(|task| task.after.clone()).collect();
-    let cells: Vec<Vec<TaskCells>> = tasks.iter().map(|task| cells_of(task, all, common, rows)).collect();
+    let cells: Vec<Vec<TaskCells>> =
+        tasks.iter().map(|task| cells_of(plan, task, all, common, rows)).collect();
     if tasks.len() <= MOST_DRAWN {
         let drawing = draw(&after);
         if drawing.width <= WIDEST_LINES {
@@ -89,9 +90,15 @@ fn tasks(plan: &Plan) -> Vec<Task<'_>> {
 }
 
 /// Returns a row for the task, and one for each leaf of a branch.
-fn cells_of(task: &Task<'_>, all: &[String], common: Option<&Placement>, rows: Rows) -> Vec<TaskCells> {
+fn cells_of(
+    plan: &Plan,
+    task: &Task<'_>,
+    all: &[String],
+    common: Option<&Placement>,
+    rows: Rows,
+) -> Vec<TaskCells> {
     let first = task.first();
-    let place = place(first, all);
+    let place = place(plan, first, all);
     if !task.is_branch() {
         let rules = one_line(&rules(first, common, rows).join("; "));
         let does = format!("{} {}", first.backend, first.action);
@@ -124,12 +131,12 @@ fn cells_of(task: &Task<'_>, all: &[String], common: Option<&Placement>, rows: R
     std::iter::once(head).chain(leaves).collect()
 }
 
-fn place(step: &Step, all: &[String]) -> String {
-    match &step.place {
-        Where::Placed(_) => "placed".to_owned(),
-        Where::Nodes(nodes) if nodes.len() == 1 => nodes[0].clone(),
-        Where::Nodes(nodes) if nodes == all => format!("all {} nodes", nodes.len()),
-        Where::Nodes(nodes) => format!("{} nodes", nodes.len()),
+fn place(plan: &Plan, step: &Step, all: &[String]) -> String {
+    match plan.nodes_of(step).as_deref() {
+        None => "placed".to_owned(),
+        Some([only]) => (*only).to_owned(),
+        Some(nodes) if nodes == all => format!("all {} nodes", nodes.len()),
+        Some(nodes) => format!("{} nodes", nodes.len()),
     }
 }
 

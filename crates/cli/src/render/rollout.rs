@@ -1,6 +1,6 @@
 //! Owns how a roll-out looks: its waves, its untouched nodes, and the lines about waves that start and end.
 
-use downbeat_api::{PlannedRollout, Rollout, WaveStatus};
+use downbeat_api::{Plan, PlannedRollout, Rollout, WaveStatus};
 use downbeat_core::spec::budget_text;
 
 use super::hosts::{Rows, hosts, plural};
@@ -28,7 +28,8 @@ fn failures(rollout: &Rollout) -> String {
     }
 }
 
-pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> String {
+/// Renders the waves; the plan has the names of their nodes.
+pub(super) fn waves(rollout: &Rollout, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "STATUS", "NODES", "WHICH"]);
     for wave in &rollout.waves {
         let (text, tone) = match wave.status {
@@ -40,11 +41,18 @@ pub(super) fn waves(rollout: &Rollout, rows: Rows, width: Option<usize>) -> Stri
         table.row([
             wave.wave.to_string().into(),
             Cell::new(text, tone),
-            wave.nodes.len().to_string().into(),
-            hosts(&wave.nodes, rows).into(),
+            wave.nodes.to_string().into(),
+            hosts(nodes_of(plan, wave.wave), rows).into(),
         ]);
     }
     table.draw(width)
+}
+
+/// Returns the hostnames of a wave.
+pub(super) fn nodes_of(plan: &Plan, wave: u32) -> &[String] {
+    let waves = plan.rollout.iter().flat_map(|rollout| &rollout.waves);
+    let mut named = waves.filter(|planned| planned.wave == wave);
+    named.next().map(|planned| planned.nodes.as_slice()).unwrap_or_default()
 }
 
 pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<usize>) -> String {

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_api::{InstanceResult, Plan, Run, RunSummary, Step, StepProgress, StepWaiting};
+use downbeat_api::{
+    InstanceResult, Plan, Run, RunSummary, Step, StepProgress, StepWaiting, WaveStatus, WholeRun,
+};
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunStatus;
 use jiff::Timestamp;
 
 use super::absent::{left_out, silent};
-use super::hosts::{Rows, counts, hosts};
-use super::rollout::{position, waves};
+use super::hosts::{Rows, counts, few, hosts};
+use super::rollout::{nodes_of, position, waves};
 use super::table::{Cell, Table, Tone, facts_within, one_line, painted, plain};
 use super::time::{age, elapsed, second, short};
 use super::waits::{awaited, wait_reason, waiting_task};
@@ -99,46 +101,81 @@ pub(crate) fn run_line(run: &RunSummary, now: Timestamp) -> String {
     format!("run {}{name} {}{took}{error}", run.id, painted(&text, tone))
 }
 
-/// Renders a run with every step on every node, or with counts per step if there are many.
-pub(crate) fn run_page(run: &Run, plan: &Plan, rows: Rows, now: Timestamp, width: Option<usize>) -> String {
-    let mut text = facts_within(&head(run, rows, now), width);
+/// Renders a run with every step on every node, or with counts per step if there are many. Of a large run only some
+/// results were read: the failed ones.
+pub(crate) fn run_page(
+    whole: &WholeRun,
+    plan: &Plan,
+    rows: Rows,
+    now: Timestamp,
+    width: Option<usize>,
+) -> String {
+    let run = &whole.run;
+    let mut text = facts_within(&head(run, plan, rows, now), width);
     if let Some(rollout) = &run.rollout {
-        text.push_str(&format!("\n{}", waves(rollout, rows, width)));
+        text.push_str(&format!("\n{}", waves(rollout, plan, rows, width)));
     }
-    let untouched: BTreeSet<&str> = match rows {
+    let untouched = match rows {
         Rows::All => BTreeSet::new(),
         // They are named below.
-        Rows::Few => run.untouched.iter().map(String::as_str).collect(),
+        Rows::Few => untouched(run, plan),
     };
     let shown = |node: &str| !untouched.contains(node);
-    let rows_of = |results: &Results| match folded(results, rows) {
+    let rows_of = |results: &StepResults| match folded(results, rows) {
         Some(failed) => 1 + failed.len().min(MOST_FAILED_ITEMS),
         None => results.keys().filter(|node| shown(node)).count(),
     };
     // A step without results has a row of its own.
     let without_results =
-        plan.steps.iter().filter(|step| run.results.get(&step.index).is_none_or(BTreeMap::is_empty));
-    let all = without_results.count() + run.results.values().map(rows_of).sum::<usize>();
-    if rows == Rows::All || all <= MOST_INSTANCES {
-        text.push_str(&format!("\n{}", results(run, plan, rows, shown, width)));
-        if run.results.values().any(|results| folded(results, rows).is_some()) {
+        plan.steps.iter().filter(|step| whole.results.get(&step.index).is_none_or(BTreeMap::is_empty));
+    let all = without_results.count() + whole.results.values().map(rows_of).sum::<usize>();
+    let has_rows = rows == Rows::All || (is_complete(whole) && all <= MOST_INSTANCES);
+    if has_rows {
+        text.push_str(&format!("\n{}", results(whole, plan, rows, shown, width)));
+        if whole.results.values().any(|results| folded(results, rows).is_some()) {
             text.push_str(&format!("\n`downbeat run show {} --all` shows every item\n", run.summary.id));
         }
     } else {
         text.push_str(&format!("\n{}", counted(run, plan, rows, width)));
-        text.push_str(&failures(run, plan, width));
+        text.push_str(&failures(whole, plan, width));
     }
     // Rows of steps on nodes show their reasons, unless the rows were only counted.
-    let is_in_rows = |step: &StepWaiting| step.bound && (rows == Rows::All || all <= MOST_INSTANCES);
-    text.push_str(&waiting(run.waiting.iter().filter(|step| !is_in_rows(step))));
-    if !run.untouched.is_empty() {
-        text.push_str(&format!("\nnot reached: {}\n", hosts(&run.untouched, rows)));
+    text.push_str(&waiting(run.waiting.iter().filter(|step| !(step.bound && has_rows))));
+    if let Some(untouched) = run.rollout.as_ref().and_then(|rollout| rollout.untouched.as_ref()) {
+        text.push_str(&format!("\nnot reached: {}\n", few(untouched, rows)));
     }
-    text.push_str(&next_commands(run));
+    text.push_str(&next_commands(whole));
     text
 }
 
-fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
+/// Returns whether all results were read.
+fn is_complete(whole: &WholeRun) -> bool {
+    let read: usize = whole.results.values().map(BTreeMap::len).sum();
+    let counts = whole.run.steps().iter().flat_map(|step| step.counts.values());
+    read as u64 >= counts.sum::<u64>()
+}
+
+/// Returns the nodes of the waves that never started.
+fn untouched<'a>(run: &Run, plan: &'a Plan) -> BTreeSet<&'a str> {
+    let rollout = run.rollout.iter().filter(|rollout| rollout.untouched.is_some());
+    let skipped =
+        rollout.flat_map(|rollout| &rollout.waves).filter(|wave| wave.status == WaveStatus::Skipped);
+    skipped.flat_map(|wave| nodes_of(plan, wave.wave)).map(String::as_str).collect()
+}
+
+/// A table of results, a row for each.
+pub(crate) fn result_table(results: &[InstanceResult], width: Option<usize>) -> String {
+    if results.is_empty() {
+        return "no results\n".to_owned();
+    }
+    let mut table = instances();
+    for result in results {
+        table.row(instance(result));
+    }
+    table.draw(width)
+}
+
+fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     let summary = &run.summary;
     let created =
         format!("{} ({} ago) by {}", second(summary.created_at), age(summary.created_at, now), summary.by);
@@ -147,7 +184,7 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
         ("job", summary.job.as_deref().unwrap_or("-").into()),
         ("status", status(summary)),
         ("state", summary.state.as_str().into()),
-        ("target", target(&run.expected, rows).into()),
+        ("target", target(plan, rows).into()),
     ];
     if !run.left_out.is_empty() {
         head.push(("left out", left_out(&run.left_out, rows).into()));
@@ -185,30 +222,32 @@ fn head(run: &Run, rows: Rows, now: Timestamp) -> Vec<(&'static str, Cell)> {
     head
 }
 
-fn target(expected: &[String], rows: Rows) -> String {
-    match expected.len() {
-        0 => "placed".to_owned(),
-        1 => expected[0].clone(),
-        count => format!("{count} nodes: {}", hosts(expected, rows)),
+fn target(plan: &Plan, rows: Rows) -> String {
+    let nodes: Vec<String> = plan.nodes.iter().map(|node| node.hostname.clone()).collect();
+    match nodes.as_slice() {
+        [] => "placed".to_owned(),
+        [only] => only.clone(),
+        nodes => format!("{} nodes: {}", nodes.len(), hosts(nodes, rows)),
     }
 }
 
-type Results = BTreeMap<String, InstanceResult>;
+/// The results of one step.
+type StepResults = BTreeMap<String, InstanceResult>;
 
 /// Orders results by hostname, items by their number.
-fn in_order(results: &Results) -> Vec<(&String, &InstanceResult)> {
-    let mut rows: Vec<(&String, &InstanceResult)> = results.iter().collect();
-    rows.sort_by_key(|(node, result)| (result.item, *node));
+fn in_order(results: &StepResults) -> Vec<&InstanceResult> {
+    let mut rows: Vec<&InstanceResult> = results.values().collect();
+    rows.sort_by(|a, b| (a.item, &a.node).cmp(&(b.item, &b.node)));
     rows
 }
 
 /// Returns the failed results of a step with so many items that they share a row.
-fn folded(results: &Results, rows: Rows) -> Option<Vec<(&String, &InstanceResult)>> {
+fn folded(results: &StepResults, rows: Rows) -> Option<Vec<&InstanceResult>> {
     let items = results.values().filter(|result| result.item.is_some()).count();
     if rows == Rows::All || items <= MOST_ITEMS {
         return None;
     }
-    Some(in_order(results).into_iter().filter(|(_, result)| is_failed(result)).collect())
+    Some(in_order(results).into_iter().filter(|result| is_failed(result)).collect())
 }
 
 fn is_failed(result: &InstanceResult) -> bool {
@@ -224,36 +263,36 @@ fn instances() -> Table {
         .may_cut("NODE", 10)
 }
 
-/// Returns the counts of a step; failures count as final.
-fn progress(step: &Step, run: &Run) -> StepProgress {
-    StepProgress::of(step, run, true, |_, _| false)
-}
-
-fn results(run: &Run, plan: &Plan, rows: Rows, shown: impl Fn(&str) -> bool, width: Option<usize>) -> String {
+fn results(
+    whole: &WholeRun,
+    plan: &Plan,
+    rows: Rows,
+    shown: impl Fn(&str) -> bool,
+    width: Option<usize>,
+) -> String {
     let mut table = instances();
     for step in &plan.steps {
-        let number = step.index.to_string();
-        match run.results.get(&step.index).filter(|results| !results.is_empty()) {
+        match whole.results.get(&step.index).filter(|results| !results.is_empty()) {
             Some(results) => {
                 if let Some(failed) = folded(results, rows) {
-                    table.row(items(&number, step, run));
-                    for (node, result) in failed.into_iter().take(MOST_FAILED_ITEMS) {
-                        table.row(instance(&number, &step.name, node, result));
+                    table.row(items(plan, step, results));
+                    for result in failed.into_iter().take(MOST_FAILED_ITEMS) {
+                        table.row(instance(result));
                     }
                     continue;
                 }
-                for (node, result) in in_order(results).into_iter().filter(|(node, _)| shown(node)) {
-                    table.row(instance(&number, &step.name, node, result));
+                for result in in_order(results).into_iter().filter(|result| shown(&result.key())) {
+                    table.row(instance(result));
                 }
             }
             None => {
-                let text = match run.summary.state.is_terminal() {
-                    true if has_no_items(step, run) => "no items",
+                let text = match whole.run.summary.state.is_terminal() {
+                    true if has_no_items(step, &whole.run) => "no items",
                     true => "not reached",
                     false => "pending",
                 };
                 let (number, name, text) =
-                    (number.into(), step.name.as_str().into(), Cell::new(text, Tone::Dim));
+                    (step.index.to_string().into(), step.name.as_str().into(), Cell::new(text, Tone::Dim));
                 let blank = || Cell::from("-");
                 table.row([number, name, blank(), text, blank(), blank(), blank(), "".into()]);
             }
@@ -271,13 +310,13 @@ fn has_no_items(step: &Step, run: &Run) -> bool {
     })
 }
 
-fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
-    let progress = progress(step, run);
+fn items(plan: &Plan, step: &Step, results: &StepResults) -> [Cell; 8] {
+    // Failures count as final.
+    let progress = StepProgress::of(plan, step, Some(results), true, |_, _| false);
     let (succeeded, skipped) = (progress.count(Status::Succeeded), progress.count(Status::Skipped));
     let (failed, cancelled) = (progress.failed(), progress.count(Status::Cancelled));
     let (running, open) = (progress.running(), progress.open());
-    let results = run.results.get(&step.index).into_iter().flatten();
-    let nodes: BTreeSet<&str> = results.clone().filter_map(|(_, result)| result.node.as_deref()).collect();
+    let nodes: BTreeSet<&str> = results.values().filter_map(|result| result.node.as_deref()).collect();
     let (status, tone) = match (open, failed, cancelled, succeeded) {
         (1.., ..) if running + progress.ended() > 0 => ("running", Tone::Busy),
         (1.., ..) => ("pending", Tone::Dim),
@@ -298,7 +337,7 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
     let shown = failed + cancelled > MOST_FAILED_ITEMS as u64;
     let first = if shown { format!("; the first {MOST_FAILED_ITEMS} failures:") } else { String::new() };
     [
-        number.into(),
+        step.index.to_string().into(),
         format!("{}[0-{}]", step.name, progress.instances.saturating_sub(1)).into(),
         match nodes.len() {
             0 => "-".into(),
@@ -317,13 +356,13 @@ fn items(number: &str, step: &Step, run: &Run) -> [Cell; 8] {
 fn counted(run: &Run, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let with_items = plan.steps.iter().any(|step| step.for_each.is_some());
     let all = if with_items { "INSTANCES" } else { "NODES" };
-    let head = ["STEP", "TASK", all, "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED", "OPEN", "LONGEST"];
+    let head = ["STEP", "TASK", all, "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED", "OPEN"];
     let mut table = Table::new(head)
         .or_short("INSTANCES", "ALL")
         .or_short("SUCCEEDED", "OK")
         .or_short("CANCELLED", "CANC")
         .may_cut("TASK", 10);
-    let mut steps: Vec<StepProgress> = plan.steps.iter().map(|step| progress(step, run)).collect();
+    let mut steps: Vec<&StepProgress> = run.steps().iter().collect();
     let all = steps.len();
     if rows == Rows::Few && all > MOST_STEPS {
         steps.sort_by_key(|step| (urgency(step), step.step));
@@ -343,7 +382,6 @@ fn counted(run: &Run, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
             count(step.count(Status::Skipped), Tone::Dim),
             count(step.count(Status::Cancelled), Tone::Bad),
             count(step.open(), Tone::Busy),
-            step.longest.map_or_else(|| "-".to_owned(), short).into(),
         ]);
     }
     let mut text = table.draw(width);
@@ -363,30 +401,27 @@ fn urgency(step: &StepProgress) -> u8 {
     }
 }
 
-fn failures(run: &Run, plan: &Plan, width: Option<usize>) -> String {
+fn failures(whole: &WholeRun, plan: &Plan, width: Option<usize>) -> String {
     let mut table = instances();
-    let mut found = 0;
-    for step in &plan.steps {
-        let results = run.results.get(&step.index).map(in_order).unwrap_or_default();
-        for (node, result) in results.into_iter().filter(|(_, result)| is_failed(result)) {
-            found += 1;
-            if found <= MOST_FAILURES {
-                table.row(instance(&step.index.to_string(), &step.name, node, result));
-            }
+    let steps = plan.steps.iter().filter_map(|step| whole.results.get(&step.index));
+    let failed = steps.flat_map(in_order).filter(|result| is_failed(result)).take(MOST_FAILURES);
+    failed.for_each(|result| table.row(instance(result)));
+    let (id, counts) = (&whole.run.summary.id, &whole.run.counts);
+    let found = counts.failed + counts.lost + counts.cancelled;
+    let all = format!("`downbeat run results {id}` lists every node\n");
+    match found.saturating_sub(MOST_FAILURES as u64) {
+        _ if found == 0 => format!("\n{all}"),
+        0 => format!("\n{}\n{all}", table.draw(width)),
+        more => {
+            let list = format!("`downbeat run results {id} --status failed,lost,cancelled` lists them");
+            format!("\n{}\n… and {more} more that did not succeed; {list}\n", table.draw(width))
         }
-    }
-    let all = format!("`downbeat run show {} --all` shows every node\n", run.summary.id);
-    match found {
-        0 => format!("\n{all}"),
-        found if found > MOST_FAILURES => {
-            format!("\n{}\n{} more failed; {all}", table.draw(width), found - MOST_FAILURES)
-        }
-        _ => format!("\n{}\n{all}", table.draw(width)),
     }
 }
 
 /// Suggests commands for a run that did not succeed.
-fn next_commands(run: &Run) -> String {
+fn next_commands(whole: &WholeRun) -> String {
+    let run = &whole.run;
     let (summary, id) = (&run.summary, &run.summary.id);
     let well = summary.status == RunStatus::Completed && !summary.partial;
     if well || !summary.state.is_terminal() {
@@ -395,27 +430,23 @@ fn next_commands(run: &Run) -> String {
     let mut text =
         format!("\ndownbeat run retry {id}   # runs what did not succeed; keeps the other results\n");
     // With one node it would be the same.
-    if run.counts.failed + run.counts.lost > 0 && run.expected.len() > 1 {
+    if run.counts.failed + run.counts.lost > 0 && summary.nodes > 1 {
         text.push_str(&format!("downbeat run retry {id} --failed-only   # only the failed nodes\n"));
     }
-    text.push_str(&logs_of_failure(run));
+    text.push_str(&logs_of_failure(whole));
     text
 }
 
 /// Suggests the command that prints the output of the first failed instance.
-fn logs_of_failure(run: &Run) -> String {
-    let failed = |result: &InstanceResult| result.status == Status::Failed && result.attempts_made() > 0;
-    let found = run.results.iter().find_map(|(step, results)| {
-        let (node, result) = in_order(results).into_iter().find(|(_, result)| failed(result))?;
-        Some((step, node, result))
-    });
-    let Some((step, node, result)) = found else { return String::new() };
-    let id = &run.summary.id;
+fn logs_of_failure(whole: &WholeRun) -> String {
+    let failed = |result: &&InstanceResult| result.status == Status::Failed && result.attempts_made() > 0;
+    let found = whole.results.values().find_map(|results| in_order(results).into_iter().find(failed));
+    let Some(result) = found else { return String::new() };
     let part = match result.item {
-        Some(item) => format!("--step {step} --item {item}"),
-        None => format!("--node {node}"),
+        Some(item) => format!("--step {} --item {item}", result.step),
+        None => format!("--node {}", result.key()),
     };
-    format!("downbeat run logs {id} {part}   # its output\n")
+    format!("downbeat run logs {} {part}   # its output\n", whole.run.summary.id)
 }
 
 /// `shard`, or `shard[3]`.
@@ -423,17 +454,12 @@ pub(super) fn task_label(task: &str, item: Option<u32>) -> String {
     item.map_or_else(|| task.to_owned(), |item| format!("{task}[{item}]"))
 }
 
-fn instance(step: &str, task: &str, node: &str, result: &InstanceResult) -> [Cell; 8] {
-    let node = match (result.item, &result.node) {
-        (None, _) => node,
-        (Some(_), Some(node)) => node.as_str(),
-        (Some(_), None) => "-",
-    };
+fn instance(result: &InstanceResult) -> [Cell; 8] {
     let status = if result.cached { "cached" } else { result.status.as_str() };
     [
-        step.into(),
-        task_label(task, result.item).into(),
-        node.into(),
+        result.step.to_string().into(),
+        task_label(&result.task, result.item).into(),
+        result.node.as_deref().unwrap_or("-").into(),
         Cell::new(status, status_tone(result.status)),
         match result.attempts_made() {
             0 => "-".into(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_api::{RunProgress, StepWaiting, Waiting};
+use downbeat_api::{Run, StepWaiting, Waiting};
 use jiff::{SignedDuration, Timestamp};
 
 use super::hosts::plural;
@@ -45,7 +45,7 @@ impl Waits {
     }
 
     /// Returns the lines about a pending run, a pause, and waiting steps.
-    pub(crate) fn changes(&mut self, run: &RunProgress, now: Timestamp) -> Vec<String> {
+    pub(crate) fn changes(&mut self, run: &Run, now: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
         let summary = &run.summary;
         if summary.pending_reason != self.pending {
@@ -66,7 +66,7 @@ impl Waits {
         lines
     }
 
-    fn steps(&mut self, run: &RunProgress, now: Timestamp) -> Vec<String> {
+    fn steps(&mut self, run: &Run, now: Timestamp) -> Vec<String> {
         let mut lines = Vec::new();
         let mut still = BTreeMap::new();
         for step in run.waiting.iter().filter(|step| needs_line(step)) {
@@ -161,7 +161,11 @@ pub(super) fn waiting_task(step: &StepWaiting) -> String {
 /// A reason that applies to every node is shown without a node name.
 pub(super) fn wait_reason(waiting: &Waiting) -> String {
     let reason = one_line(&waiting.reason);
-    if waiting.node == "-" { reason } else { format!("{}: {reason}", waiting.node) }
+    match (waiting.node.as_str(), waiting.others) {
+        ("-", _) => reason,
+        (node, 0) => format!("{node}: {reason}"),
+        (node, others) => format!("{node} and {}: {reason}", plural(others, "other node")),
+    }
 }
 
 #[cfg(test)]
@@ -170,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    fn waiting_run(waiting: Value) -> RunProgress {
+    fn waiting_run(waiting: Value) -> Run {
         let id = "0198c0de-0000-7000-8000-000000000005";
         let mut waiting = waiting;
         for step in waiting.as_array_mut().unwrap() {
@@ -186,7 +190,7 @@ mod tests {
         .unwrap()
     }
 
-    fn printed(waits: &mut Waits, run: &RunProgress, second: i64) -> Vec<String> {
+    fn printed(waits: &mut Waits, run: &Run, second: i64) -> Vec<String> {
         let lines = waits.changes(run, Timestamp::from_second(second).unwrap());
         lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use downbeat_api::{Plan, Rollout, RunProgress, StepProgress, WaveStatus};
+use downbeat_api::{Plan, Rollout, Run, StepProgress, WaveStatus};
 use downbeat_core::spec::budget_text;
 use jiff::Timestamp;
 
 use super::progress::step_line;
-use super::rollout::starts;
+use super::rollout::{nodes_of, starts};
 use super::table::{Tone, painted};
 use super::waits::Waits;
 
@@ -45,13 +45,13 @@ impl WatchLines {
     }
 
     /// Returns lines about waves that started or ended since the last call, and about reasons to wait.
-    pub(crate) fn changes(&mut self, run: &RunProgress, now: Timestamp) -> Vec<String> {
+    pub(crate) fn changes(&mut self, run: &Run, now: Timestamp) -> Vec<String> {
         let mut lines = self.waits.changes(run, now);
         lines.extend(self.waves(run));
         lines
     }
 
-    fn waves(&mut self, run: &RunProgress) -> Vec<String> {
+    fn waves(&mut self, run: &Run) -> Vec<String> {
         let Some(rollout) = &run.rollout else { return Vec::new() };
         let mut lines = Vec::new();
         for wave in &rollout.waves {
@@ -84,17 +84,9 @@ impl WatchLines {
     }
 }
 
-fn nodes_of(plan: &Plan, wave: u32) -> &[String] {
-    let waves = plan.rollout.iter().flat_map(|rollout| &rollout.waves);
-    let mut named = waves.filter(|planned| planned.wave == wave);
-    named.next().map(|planned| planned.nodes.as_slice()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use downbeat_api::{EndRules, Run};
+    use downbeat_api::{EndRules, InstanceResult, WholeRun};
     use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
 
@@ -122,27 +114,28 @@ mod tests {
         WatchLines::new(plan)
     }
 
-    fn run(state: &str, results: &[(u32, &str, &str, u32)]) -> Run {
-        let mut by_step: BTreeMap<String, BTreeMap<&str, Value>> = BTreeMap::new();
-        for (step, node, status, attempts) in results {
-            let result = json!({"status": status, "attempts": attempts, "duration": "1s", "exit_code": null, "execution": id(5)});
-            by_step.entry(step.to_string()).or_default().insert(node, result);
-        }
-        view(json!({
+    fn run(state: &str, results: &[(u32, &str, &str, u32)]) -> WholeRun {
+        let result = |(step, node, status, attempts): &(u32, &str, &str, u32)| -> InstanceResult {
+            view(
+                json!({"step": step, "task": "t", "node": node, "item": null, "status": status, "attempts": attempts,
+                        "duration": "1s", "exit_code": null, "error": null, "execution": id(5)}),
+            )
+        };
+        let run = view(json!({
             "id": "r", "job": null, "cluster": id(9), "state": state, "status": state, "partial": false, "steps": 3,
             "nodes": 2, "by": "api", "created_at": "2025-06-01T10:00:00Z", "started_at": null, "finished_at": null,
-            "duration": null, "cancel_requested_at": null, "error": null, "owner": id(8), "step": 0, "expected": ["a", "b"],
+            "duration": null, "cancel_requested_at": null, "error": null, "owner": id(8), "step": 0,
             "counts": {"pending": 0, "leased": 0, "running": 0, "succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0, "lost": 0},
-            "results": by_step,
-        }))
+        }));
+        WholeRun::new(run, results.iter().map(result))
     }
 
-    fn steps(lines: &WatchLines, run: &Run) -> Vec<StepProgress> {
+    fn steps(lines: &WatchLines, run: &WholeRun) -> Vec<StepProgress> {
         let plan = lines.plan();
-        RunProgress::of(run, plan, &EndRules::of(plan)).steps().to_vec()
+        run.progress(plan, &EndRules::of(plan)).steps().to_vec()
     }
 
-    fn ended_lines(lines: &mut WatchLines, run: &Run) -> Vec<String> {
+    fn ended_lines(lines: &mut WatchLines, run: &WholeRun) -> Vec<String> {
         let steps = steps(lines, run);
         lines.ended(&steps).iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use downbeat_api::{EndRules, Plan, Run, RunProgress};
+use downbeat_api::{EndRules, Plan, Run};
 use downbeat_client::{Client, Live, Update};
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ExecutionId, RunId};
@@ -15,9 +15,8 @@ use crate::out::Out;
 
 /// A person would not see faster updates.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// Building the view of a run with more instances than this takes time: it is updated less often.
-const MANY_INSTANCES: u64 = 1_000;
-const PAUSE_OF_MANY: Duration = Duration::from_millis(500);
+/// Building the view of a large run takes time: at most one part in this many.
+const PAUSE_PER_VIEW: u32 = 10;
 /// While an execution is pending, the server is asked for the reason this often.
 const REASONS_PAUSE: Duration = Duration::from_secs(1);
 /// Reading reasons takes at most one part in this many of the server's time.
@@ -36,20 +35,17 @@ pub(super) struct Follow {
     read_at: Instant,
     /// The first pending execution, and since when it is known to be pending.
     waits: Option<(ExecutionId, Instant)>,
-    /// No event of the run arrived for a while.
-    is_quiet: bool,
-    /// The number of failed instances in the last view that was read whole.
-    failed: u64,
+    /// How long building the last view took.
+    cost: Duration,
 }
 
 impl Follow {
     pub(super) async fn new(client: &Client, id: &RunId, out: Out) -> Result<Self> {
         let away = move |base: &str| out.note(&format!("{base} does not respond; waiting for it"));
-        let mut live = client.follow(id, away).await?;
-        let failed = live.run().counts.failed;
+        let live = client.follow(id, away).await?;
         let rules = EndRules::of(live.plan());
         let read_at = Instant::now() + REASONS_PAUSE;
-        Ok(Self { live, rules, shown_at: None, read_at, waits: None, is_quiet: false, failed })
+        Ok(Self { live, rules, shown_at: None, read_at, waits: None, cost: Duration::ZERO })
     }
 
     pub(super) fn plan(&self) -> &Plan {
@@ -57,30 +53,22 @@ impl Follow {
     }
 
     /// Returns the progress of the run after its next change; the first time at once.
-    pub(super) async fn next_progress(&mut self) -> Result<RunProgress> {
+    pub(super) async fn next_progress(&mut self) -> Result<Run> {
         self.wait_for_change().await?;
         if self.is_time_to_read() {
             let started = Instant::now();
             self.live.refresh_waiting().await?;
             self.schedule_next_read(started);
         }
-        self.shown_at = Some(Instant::now());
-        Ok(self.progress())
-    }
-
-    /// Returns the whole run after its next change; the first time at once.
-    pub(super) async fn next_run(&mut self) -> Result<Run> {
-        self.wait_for_change().await?;
-        let is_due = self.is_quiet && Instant::now() >= self.read_at;
-        if is_due || self.is_time_to_read() || self.live.run().counts.failed != self.failed {
-            self.read_whole().await?;
-        }
-        self.shown_at = Some(Instant::now());
-        Ok(self.live.run().clone())
+        let started = Instant::now();
+        let progress = self.progress();
+        let now = Instant::now();
+        (self.shown_at, self.cost) = (Some(now), now - started);
+        Ok(progress)
     }
 
     /// Waits for the end of the run. Calls `glance` with its progress, at growing intervals.
-    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&RunProgress)) -> Result {
+    pub(super) async fn until_end(&mut self, mut glance: impl FnMut(&Run)) -> Result {
         let mut pause = FIRST_GLANCE;
         let mut glance_at = Instant::now() + pause;
         while !self.live.has_ended() {
@@ -95,35 +83,16 @@ impl Follow {
         Ok(())
     }
 
-    /// Reads facts that events do not contain: why executions wait, and the last output lines of failed ones.
-    async fn read_whole(&mut self) -> Result {
-        let started = Instant::now();
-        self.live.refresh().await?;
-        self.schedule_next_read(started);
-        self.failed = self.live.run().counts.failed;
-        Ok(())
-    }
-
-    /// Returns the ended run and its plan. Reads the run again only if an instance failed.
-    pub(super) async fn at_end(&mut self) -> Result<(&Run, &Plan)> {
-        if self.live.run().counts.failed != self.failed {
-            self.read_whole().await?;
-        }
-        Ok(self.live.view())
-    }
-
-    fn progress(&mut self) -> RunProgress {
-        let (run, plan) = self.live.view();
-        RunProgress::of(run, plan, &self.rules)
+    fn progress(&mut self) -> Run {
+        let (whole, plan) = self.live.view();
+        whole.progress(plan, &self.rules)
     }
 
     /// Waits until the run changes; changes in quick succession count as one.
     async fn wait_for_change(&mut self) -> Result {
         let Some(shown_at) = self.shown_at else { return Ok(()) };
-        let is_large = self.live.run().counts.total() > MANY_INSTANCES;
-        let pause = if is_large { PAUSE_OF_MANY } else { SHORTEST_PAUSE };
-        let mut update = self.live.next_update(shown_at + REASONS_PAUSE).await?;
-        self.is_quiet = update == Update::Timeout;
+        let pause = SHORTEST_PAUSE.max(self.cost * PAUSE_PER_VIEW);
+        let mut update = self.live.next_update(shown_at + REASONS_PAUSE.max(pause)).await?;
         while update == Update::Event && Instant::now() < shown_at + pause {
             update = self.live.next_update(shown_at + pause).await?;
         }
@@ -134,15 +103,18 @@ impl Follow {
     /// a while.
     fn is_time_to_read(&mut self) -> bool {
         let now = Instant::now();
-        let run = self.live.run();
+        if now < self.read_at {
+            return false;
+        }
+        let whole = self.live.whole();
         let pending = || {
-            let results = run.results.values().flatten().map(|(_, result)| result);
+            let results = whole.results.values().flatten().map(|(_, result)| result);
             results.filter(|result| result.status == Status::Pending).map(|result| result.execution)
         };
         let still = self.waits.filter(|(execution, _)| pending().any(|one| one == *execution));
         self.waits = still.or_else(|| pending().next().map(|first| (first, now)));
         let waits = self.waits.is_some_and(|(_, since)| now - since >= REASONS_PAUSE);
-        now >= self.read_at && (waits || run.summary.status == RunStatus::Pending)
+        waits || whole.run.summary.status == RunStatus::Pending
     }
 
     fn schedule_next_read(&mut self, started: Instant) {

@@ -1,12 +1,13 @@
 //! `run logs`: the output of a run's processes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use clap::Args;
 use downbeat_api::request::Request;
-use downbeat_api::{InstanceResult, Run, RunChunk, request};
+use downbeat_api::{InstanceResult, Plan, RunChunk, request};
 use downbeat_client::Client;
 use downbeat_core::ids::RunId;
+use downbeat_core::limits;
 use serde_json::json;
 
 use super::lines::{Colour, Lines, Prefix};
@@ -43,9 +44,9 @@ pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result {
 
 async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result {
     let run = client.ask(request::run(id)).await?;
+    let plan = client.ask(request::run_plan(id)).await?;
     let mut request = request::run_output(id);
     if args.node.is_some() || args.step.is_some() || args.item.is_some() {
-        let plan = client.ask(request::run_plan(id)).await?;
         if let Some(node) = &args.node {
             part::check_node(node, &run, &plan, client).await?;
             request = request.with("node", node);
@@ -59,7 +60,10 @@ async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result 
         }
     }
     let request = request.with_any("item", args.item).with_any("follow", args.follow.then_some(1));
-    let lines = Lines::new(prefix(args, &run), if out.has_colour() { Colour::On } else { Colour::Off });
+    // The first results show whether lines of several nodes or items come.
+    let first = client.ask(request::run_results(id).with("limit", limits::PAGE_MOST)).await?.data;
+    let lines =
+        Lines::new(prefix(args, &first, &plan), if out.has_colour() { Colour::On } else { Colour::Off });
     let mut printer = match (out.format(), args.follow) {
         (Format::Table, _) => Printer::Lines,
         (Format::Json | Format::Yaml, true) => Printer::Items,
@@ -73,13 +77,16 @@ async fn logs(args: &LogsArgs, id: &RunId, client: &Client, out: Out) -> Result 
 }
 
 /// Returns the prefix that tells the lines of this request apart.
-fn prefix(args: &LogsArgs, run: &Run) -> Prefix {
-    let matches_item = |item: u32| args.item.is_none_or(|meant| meant == item);
-    let has_items = |results: &&BTreeMap<String, InstanceResult>| {
-        results.values().any(|result| result.item.is_some_and(matches_item))
+fn prefix(args: &LogsArgs, results: &[InstanceResult], plan: &Plan) -> Prefix {
+    let is_meant = |result: &&InstanceResult| {
+        result.item.is_some_and(|item| args.item.is_none_or(|meant| meant == item))
     };
-    match (run.results.values().filter(has_items).count(), args.item) {
-        (0, _) if args.node.is_none() && part::hostnames(run).len() > 1 => Prefix::Node,
+    let steps: BTreeSet<u32> = results.iter().filter(is_meant).map(|result| result.step).collect();
+    let targets = plan.nodes.iter().map(|node| node.hostname.as_str());
+    let nodes: BTreeSet<&str> =
+        targets.chain(results.iter().filter_map(|result| result.node.as_deref())).collect();
+    match (steps.len(), args.item) {
+        (0, _) if args.node.is_none() && nodes.len() > 1 => Prefix::Node,
         (0, _) => Prefix::None,
         // One item of one task.
         (steps, Some(_)) if steps == 1 || args.step.is_some() => Prefix::None,

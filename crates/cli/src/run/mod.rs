@@ -9,6 +9,7 @@ mod list;
 mod logs;
 mod one;
 mod part;
+mod results;
 mod retry;
 mod watch;
 
@@ -34,6 +35,8 @@ pub(crate) enum Verb {
         #[arg(long)]
         all: bool,
     },
+    /// List the results of a run: one for each step on each node and for each item
+    Results(results::ResultsArgs),
     /// Follow a run until it ends; Ctrl-C leaves it running, with exit code 130
     Watch(Which),
     /// Print the output of a run's processes to standard output; lines of standard error are marked
@@ -71,6 +74,7 @@ pub(crate) async fn exec(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show { run, all } => one::show(&run, Rows::of(all), client, out).await,
+        Verb::Results(args) => results::run(args, client, out).await,
         Verb::Watch(run) => watch::run(&run, client, out).await,
         Verb::Logs(args) => logs::run(args, client, out).await,
         Verb::Events(args) => events::run(args, client, out).await,

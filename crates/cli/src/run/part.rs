@@ -1,7 +1,5 @@
 //! Resolves a part of a run: a step, an item, a node. Parts that the run does not have are "not found".
 
-use std::collections::BTreeSet;
-
 use downbeat_api::{Plan, Run, Step, Where, request};
 use downbeat_client::Client;
 
@@ -48,8 +46,9 @@ pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -
     };
     let count = |each: &Step| {
         let written = each.for_each.as_ref().and_then(|each| each.items.as_array()).map_or(0, Vec::len);
-        let there = run.results.get(&each.index).into_iter().flatten();
-        written.max(there.filter(|(_, result)| result.item.is_some()).count())
+        let progress = run.steps().iter().find(|progress| progress.step == each.index);
+        let there: u64 = progress.map_or(0, |progress| progress.counts.values().sum());
+        written.max(usize::try_from(there).unwrap_or(usize::MAX))
     };
     if steps.iter().any(|each| (item as usize) < count(each) || may_get_items(each)) {
         return Ok(());
@@ -66,25 +65,20 @@ pub(super) fn check_item(item: u32, step: Option<u32>, run: &Run, plan: &Plan) -
     Err(Failure::not_found(format!("there is no item {item}: {}", named.join("; "))))
 }
 
-/// Returns the hostnames of the nodes that have written output or may still write some.
-pub(super) fn hostnames(run: &Run) -> BTreeSet<&str> {
-    let with_results = run.results.values().flatten().filter_map(|(key, result)| match result.item {
-        None => Some(key),
-        Some(_) => result.node.as_ref(),
-    });
-    run.expected.iter().chain(with_results).map(String::as_str).filter(|node| *node != "-").collect()
-}
-
 /// Checks that a node, given by hostname or id, has a part in the run or may still get one.
 pub(super) async fn check_node(text: &str, run: &Run, plan: &Plan, client: &Client) -> Result {
-    let has = |hostname: &str| hostnames(run).contains(hostname);
-    if has(text) {
+    let is_target = |name: &str| plan.nodes.iter().any(|node| node.hostname == name);
+    if is_target(text) {
         return Ok(());
     }
     let node = client.ask(request::node(text).with("cluster", run.summary.cluster)).await?;
-    let hostname = node.hostname.as_str();
     let continues = !run.summary.state.is_terminal();
-    if has(hostname) || (continues && plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)))) {
+    let has_placed = plan.steps.iter().any(|step| matches!(step.place, Where::Placed(_)));
+    if is_target(&node.hostname) || (continues && has_placed) {
+        return Ok(());
+    }
+    let results = request::run_results(&run.summary.id).with("node", node.id).with("limit", 1);
+    if has_placed && !client.ask(results).await?.data.is_empty() {
         return Ok(());
     }
     Err(Failure::not_found(format!(

@@ -2,8 +2,6 @@
 //!
 //! Ctrl-C stops the watching, never the run.
 
-use std::collections::BTreeMap;
-
 use clap::Args;
 use downbeat_api::{Run, RunSummary, request};
 use downbeat_client::Client;
@@ -11,9 +9,9 @@ use downbeat_core::ids::RunId;
 use downbeat_core::run::RunStatus;
 use jiff::Timestamp;
 
-use super::Which;
 use super::bars::Bars;
 use super::follow::Follow;
+use super::{Which, one};
 use crate::exit::{Failure, Result};
 use crate::out::{Format, Out};
 use crate::render::{Rows, Waits, WatchLines, absences, run_line, run_page, started_line};
@@ -83,12 +81,13 @@ async fn wait(id: RunId, client: &Client, out: Out) -> Result {
                 waits.changes(progress, Timestamp::now()).iter().for_each(|line| out.note(line));
             })
             .await?;
-        let (run, plan) = follow.at_end().await?;
         if out.format() == Format::Table {
-            out.text(&run_page(run, plan, Rows::Few, Timestamp::now(), out.width()))?;
-        } else {
-            out.result(run, String::new)?;
+            let whole = one::read(&id, Rows::Few, client).await?;
+            out.text(&run_page(&whole, follow.plan(), Rows::Few, Timestamp::now(), out.width()))?;
+            return ended(&whole.run.summary);
         }
+        let run = client.ask(request::run(&id)).await?;
+        out.result(&run, String::new)?;
         ended(&run.summary)
     };
     detachable(&id, out, waiting).await
@@ -142,8 +141,8 @@ async fn show_progress(id: RunId, client: &Client, out: Out) -> Result {
         if progress.summary.state.is_terminal() {
             drop(bars);
             if out.is_terminal() {
-                let (run, plan) = follow.at_end().await?;
-                out.text(&format!("\n{}", run_page(run, plan, Rows::Few, now, out.width())))?;
+                let whole = one::read(&id, Rows::Few, client).await?;
+                out.text(&format!("\n{}", run_page(&whole, follow.plan(), Rows::Few, now, out.width())))?;
             } else {
                 out.text(&run_line(&progress.summary, now))?;
             }
@@ -157,7 +156,7 @@ async fn print_documents(id: RunId, client: &Client, out: Out) -> Result {
     let mut follow = Follow::new(client, &id, out).await?;
     let mut before: Option<Run> = None;
     loop {
-        let run = follow.next_run().await?;
+        let run = follow.next_progress().await?;
         let comparable = without_times(run.clone());
         if before.as_ref() != Some(&comparable) {
             out.item(&run, String::new)?;
@@ -171,7 +170,6 @@ async fn print_documents(id: RunId, client: &Client, out: Out) -> Result {
 
 /// Removes how long each node has been silent: it changes every second.
 fn without_times(mut run: Run) -> Run {
-    run.results.values_mut().flat_map(BTreeMap::values_mut).for_each(|result| result.waits = None);
     for node in run.waiting.iter_mut().flat_map(|step| &mut step.nodes) {
         if let Some(cause) = &node.cause {
             node.reason.clone_from(cause);

@@ -126,7 +126,7 @@ impl Run {
             owner: text(&view["owner"]),
             steps: steps(&view["definition"]),
             executions: executions.iter().map(Execution::read).collect(),
-            waves: waves(view),
+            waves: waves(view, executions),
             budget: view["definition"]["rollout"]["max_failures"].as_u64().unwrap_or(0),
             partial: view["partial"] == true,
             exclusive: view["definition"]["exclusive"] == true,
@@ -147,10 +147,10 @@ impl Run {
 }
 
 /// Waves of so many nodes, by hostname: read from the definition, as the steps are.
-fn waves(view: &Value) -> BTreeMap<String, usize> {
+fn waves(view: &Value, executions: &[Value]) -> BTreeMap<String, usize> {
     let Some(batch) = view["definition"]["rollout"]["batch"].as_u64() else { return BTreeMap::new() };
-    let mut nodes: Vec<String> = view["expected"].as_array().into_iter().flatten().map(text).collect();
-    nodes.sort();
+    // Every node has an execution, if only a skipped one.
+    let nodes: BTreeSet<String> = executions.iter().map(|execution| text(&execution["node"])).collect();
     let batch = usize::try_from(batch).unwrap();
     nodes.into_iter().enumerate().map(|(index, node)| (node, index / batch)).collect()
 }

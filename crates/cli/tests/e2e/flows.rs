@@ -35,7 +35,8 @@ impl Flow {
         dev.write("job.yaml", &job.to_string());
         let done = dev.run(&["job", "run", "-f", "job.yaml", "--wait", "-o", "json"]);
         assert_eq!(done.code, code, "{done:?}");
-        let run = serde_json::from_str(&done.stdout).unwrap();
+        let run: Value = serde_json::from_str(&done.stdout).unwrap();
+        let run = dev.whole_run(run["id"].as_str().unwrap());
         Self { dev, run }
     }
 
@@ -210,7 +211,7 @@ fn a_roll_out_that_is_paused_between_waves_begins_no_wave_until_it_is_resumed() 
     let id = dev.submit(&["-f", "job.yaml"]);
     dev.run(&["run", "pause", &id]).ok();
     dev.write("paused", "");
-    let shown = || dev.run(&["run", "show", &id, "-o", "json"]).json();
+    let shown = || dev.whole_run(&id);
     downbeat_testbed::until("the first step to end", || {
         (shown()["results"]["0"]["node-1"]["status"] == "succeeded").then_some(())
     });

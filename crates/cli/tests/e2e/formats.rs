@@ -17,6 +17,7 @@ fn json_is_one_document_and_one_per_line_while_watching() {
         &["server-list"],
         &["run", "list"],
         &["run", "show", "last"],
+        &["run", "results", "last"],
         &["run", "events", "last"],
         &["run", "logs", "last"],
         &["node", "list"],
@@ -52,7 +53,8 @@ fn a_job_file_is_read_from_standard_input() {
     let mut process = Process::spawn(command);
     process.write("tasks: [{backend: test, action: noop}]\ntarget: all\n");
     let run = process.wait().json();
-    assert_eq!(run["expected"], serde_json::json!(["node-2"]));
+    let results = dev.json(&["run", "results", run["id"].as_str().unwrap()]);
+    assert_eq!((&run["nodes"], &results["data"][0]["node"]), (&Value::from(1), &Value::from("node-2")));
 }
 
 #[test]

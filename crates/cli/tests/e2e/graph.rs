@@ -6,13 +6,14 @@ use downbeat_testbed::{Dev, Done, example, until};
 use serde_json::{Value, json};
 
 fn show(dev: &Dev, id: &str) -> Value {
-    dev.run(&["run", "show", id, "-o", "json"]).json()
+    dev.whole_run(id)
 }
 
 /// Runs a file to its end. Returns the client's output and the run.
 fn done(dev: &Dev, file: &str, more: &[&str]) -> (Done, Value) {
     let done = dev.run(&[&["job", "run", "-f", file, "--wait", "-o", "json"], more].concat());
     let run: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    let run = show(dev, run["id"].as_str().unwrap());
     (done, run)
 }
 

@@ -187,7 +187,7 @@ fn an_install_whose_agent_was_killed_is_done_again_by_the_next_life() {
     host.ok(&["bash", "-c", &format!("kill -KILL {former}")]);
     until("systemd to start it again", || (![0, former].contains(&host.agent())).then_some(()));
     until("the lost attempt", || {
-        let attempts = site.json(&["run", "show", &run])["results"]["0"][&host.name]["attempts"].as_u64()?;
+        let attempts = site.show(&run)["results"]["0"][&host.name]["attempts"].as_u64()?;
         (attempts == 2).then_some(())
     });
     being_configured(host);

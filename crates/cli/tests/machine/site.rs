@@ -45,11 +45,6 @@ impl Site {
         self.server.run(words).ok()
     }
 
-    #[track_caller]
-    pub(crate) fn json(&self, words: &[&str]) -> Value {
-        self.server.json(words)
-    }
-
     /// Submits one task for all machines, and returns the run.
     #[track_caller]
     pub(crate) fn submit(&self, words: &[&str]) -> String {
@@ -66,7 +61,7 @@ impl Site {
 
     #[track_caller]
     pub(crate) fn show(&self, run: &str) -> Value {
-        self.json(&["run", "show", run])
+        self.server.whole_run(run)
     }
 
     #[track_caller]

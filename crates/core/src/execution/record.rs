@@ -216,6 +216,11 @@ impl Execution {
         is_unsent && self.attempt > 1
     }
 
+    /// Returns the instance that this is an attempt of, within its run: its step, and its node or item if it has one.
+    pub fn instance(&self) -> (u32, Option<NodeId>, Option<u32>) {
+        (self.step(), self.pinned, self.item())
+    }
+
     /// Returns the size of its values: params, and the outputs of a result that is reused.
     pub fn values_bytes(&self) -> usize {
         let outputs = self.state.outcome().map_or(0, |outcome| params_bytes(&outcome.outputs));

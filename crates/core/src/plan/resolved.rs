@@ -35,6 +35,10 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    pub fn node_count(&self) -> u32 {
+        u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
+    }
+
     /// Returns how many nodes may fail before a roll-out stops.
     pub fn budget(&self, rollout: &Rollout) -> u32 {
         rollout.max_failures.of(self.waves.last().copied().unwrap_or(0))

@@ -47,6 +47,8 @@ pub struct RunMade {
     /// Who submitted the run.
     pub by: String,
     pub idempotency_key: Option<String>,
+    /// Identifies the request that used the idempotency key. Older programs do not record it.
+    pub request_hash: Option<String>,
     pub created_at: Timestamp,
 }
 
@@ -66,6 +68,46 @@ impl RunRecord {
 
     pub fn state(&self) -> RunState {
         self.live.state()
+    }
+}
+
+/// A run without its definition, params and nodes: what a list shows of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunBrief {
+    pub id: RunId,
+    pub cluster: ClusterId,
+    pub job: Option<String>,
+    /// The number of steps in its definition.
+    pub steps: u32,
+    /// The number of nodes that its targets resolved to.
+    pub nodes: u32,
+    pub retry_of: Option<RunId>,
+    pub no_cache: bool,
+    pub by: String,
+    pub created_at: Timestamp,
+    pub live: RunLive,
+}
+
+impl RunBrief {
+    pub fn state(&self) -> RunState {
+        self.live.state()
+    }
+}
+
+impl From<&RunRecord> for RunBrief {
+    fn from(run: &RunRecord) -> Self {
+        Self {
+            id: run.id.clone(),
+            cluster: run.cluster,
+            job: run.job.clone(),
+            steps: run.definition.step_count(),
+            nodes: run.resolved.node_count(),
+            retry_of: run.retry_of.clone(),
+            no_cache: run.no_cache,
+            by: run.by.clone(),
+            created_at: run.created_at,
+            live: run.live.clone(),
+        }
     }
 }
 
@@ -101,6 +143,8 @@ struct Flat<'a> {
     no_cache: bool,
     by: Cow<'a, str>,
     idempotency_key: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_hash: Option<Cow<'a, str>>,
     created_at: Timestamp,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
@@ -129,6 +173,7 @@ impl<'a> Flat<'a> {
             no_cache: made.no_cache,
             by: Cow::Borrowed(&made.by),
             idempotency_key: made.idempotency_key.as_deref().map(Cow::Borrowed),
+            request_hash: made.request_hash.as_deref().map(Cow::Borrowed),
             created_at: made.created_at,
             started_at: live.started_at,
             finished_at: live.finished_at(),
@@ -168,6 +213,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             no_cache: flat.no_cache,
             by: flat.by.into_owned(),
             idempotency_key: flat.idempotency_key.map(Cow::into_owned),
+            request_hash: flat.request_hash.map(Cow::into_owned),
             created_at: flat.created_at,
         };
         Ok(Self { made: Arc::new(made), live })

@@ -32,10 +32,10 @@ impl Board {
                 None if post.has_slots() => ("other jobs come first".to_owned(), Some("busy".to_owned())),
                 None => ("all slots are in use".to_owned(), Some("busy".to_owned())),
             };
-            reasons.push(Waiting { node: node.description.hostname.clone(), reason, cause });
+            reasons.push(Waiting { node: node.description.hostname.clone(), reason, cause, others: 0 });
         }
         reasons.sort_by(|a, b| a.node.cmp(&b.node));
-        let of_all = |reason| Waiting { node: "-".to_owned(), reason, cause: None };
+        let of_all = |reason| Waiting { node: "-".to_owned(), reason, cause: None, others: 0 };
         full.into_iter().map(of_all).chain(reasons).collect()
     }
 

@@ -1,12 +1,15 @@
 //! Owns nodes and clusters.
 
 use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use axum::Json;
-use downbeat_api::{Cluster, DeletedNode, List, Node, NodeSummary};
+use downbeat_api::{Cluster, DeletedNode, List, Node, NodeCount, NodeSummary};
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::select::Selector;
 use downbeat_store::Page;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
@@ -15,7 +18,6 @@ use super::extract::{Api, Flag, Id, Nothing, Query, words};
 use super::paging::{Key, PageQuery, cut, page};
 use super::problem::{Failure, HttpResult, Reply};
 use super::system::zeros;
-use crate::caller::Caller;
 use crate::error::{Error, Noun};
 use crate::nodes::Force;
 use crate::service::{Drain, Service};
@@ -28,6 +30,13 @@ pub(super) struct NodesQuery {
     status: Option<String>,
     /// Only nodes of this group.
     group: Option<String>,
+    /// Only nodes that this selector matches: `group:web and not label:zone=b`.
+    selector: Option<String>,
+    /// Only nodes whose hostname contains this text, in upper or lower case.
+    q: Option<String>,
+    /// `1` lists only nodes that are drained, `0` only others.
+    #[param(value_type = Option<String>)]
+    draining: Option<Flag>,
     #[serde(default)]
     #[param(inline)]
     sort: Sort,
@@ -76,12 +85,12 @@ impl Key for NodeKey {
 }
 
 impl NodeKey {
-    fn of(query: &NodesQuery, node: &NodeRecord) -> Self {
+    fn of(query: &NodesQuery, node: &NodeRecord, seen: &HashMap<NodeId, Timestamp>) -> Self {
         let value = match query.sort {
             Sort::Hostname => 0,
             Sort::Status => node.status as i64,
             Sort::RegisteredAt => node.registered_at.as_microsecond(),
-            Sort::SeenAt => node.seen_at.as_microsecond(),
+            Sort::SeenAt => seen.get(&node.id).unwrap_or(&node.seen_at).as_microsecond(),
         };
         let (sort, order, hostname) = (query.sort, query.order, node.description.hostname.clone());
         Self { sort, order, value, hostname, id: node.id }
@@ -102,6 +111,41 @@ impl PartialOrd for NodeKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
+}
+
+/// Selects nodes.
+struct Wanted {
+    statuses: Vec<NodeStatus>,
+    group: Option<String>,
+    selector: Option<Selector>,
+    text: Option<String>,
+    draining: Option<bool>,
+}
+
+impl Wanted {
+    fn of(query: &NodesQuery) -> HttpResult<Self> {
+        Ok(Self {
+            statuses: words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?,
+            group: query.group.clone(),
+            selector: query.selector.as_deref().map(selector).transpose()?,
+            text: query.q.as_deref().map(str::to_ascii_lowercase),
+            draining: query.draining.map(Flag::is_on),
+        })
+    }
+
+    fn matches(&self, node: &NodeRecord) -> bool {
+        let hostname = || node.description.hostname.to_ascii_lowercase();
+        (self.statuses.is_empty() || self.statuses.contains(&node.status))
+            && self.draining.is_none_or(|draining| node.draining == draining)
+            && self.group.as_ref().is_none_or(|group| node.description.groups.contains(group))
+            && self.text.as_ref().is_none_or(|text| hostname().contains(text))
+            && self.selector.as_ref().is_none_or(|selector| selector.matches(node))
+    }
+}
+
+fn selector(text: &str) -> HttpResult<Selector> {
+    Selector::parse(text)
+        .map_err(|error| Failure::bad_query(format!("the query is wrong: selector: {error}")))
 }
 
 /// Lists the nodes of all clusters
@@ -126,7 +170,7 @@ pub(super) async fn list_of_cluster(api: Api, id: Id, query: Query<NodesQuery>) 
 }
 
 async fn listed(
-    Api(service, caller): &Api,
+    Api(service, _): &Api,
     cluster: Option<ClusterId>,
     query: &NodesQuery,
 ) -> Reply<List<NodeSummary>> {
@@ -135,15 +179,96 @@ async fn listed(
         let detail = "the query is wrong: cursor: it is of a list with another `sort` or `order`";
         return Err(Failure::bad_query(detail));
     }
-    let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
-    let mut nodes = service.nodes(caller, cluster).await?;
-    nodes.retain(|node| {
-        (statuses.is_empty() || statuses.contains(&node.status))
-            && query.group.as_ref().is_none_or(|group| node.description.groups.contains(group))
-    });
-    nodes.sort_by_cached_key(|node| NodeKey::of(query, node));
-    let List { data, pagination } = cut(nodes, &page, |node| NodeKey::of(query, node));
-    Ok(Json(List { data: data.into_iter().map(NodeSummary::from).collect(), pagination }))
+    let wanted = Wanted::of(query)?;
+    let mut nodes = service.known_nodes(cluster);
+    nodes.retain(|node| wanted.matches(node));
+    let seen = match query.sort {
+        Sort::SeenAt => seen(service, nodes.iter().map(|node| node.id)).await?,
+        _ => HashMap::new(),
+    };
+    let mut keyed: Vec<_> = nodes.into_iter().map(|node| (NodeKey::of(query, &node, &seen), node)).collect();
+    keyed.sort_by(|a, b| a.0.cmp(&b.0));
+    let List { data, pagination } = cut(keyed, &page, |(key, _)| key.clone());
+    let seen = self::seen(service, data.iter().map(|(_, node)| node.id)).await?;
+    let board = service.parts.dispatcher.board();
+    let row = |(_, node): (NodeKey, Arc<NodeRecord>)| {
+        let mut row = NodeSummary::from(Arc::unwrap_or_clone(node));
+        row.seen_at = seen.get(&row.id).copied().unwrap_or(row.seen_at);
+        row.slots_in_use = board.slots_in_use(row.id);
+        row
+    };
+    Ok(Json(List { data: data.into_iter().map(row).collect(), pagination }))
+}
+
+/// Returns when nodes were last seen.
+async fn seen(
+    service: &Service,
+    nodes: impl Iterator<Item = NodeId>,
+) -> HttpResult<HashMap<NodeId, Timestamp>> {
+    let nodes: Vec<NodeId> = nodes.collect();
+    let seen = service.store().seen(&nodes).await?;
+    Ok(seen.into_iter().map(|(node, _, at)| (node, at)).collect())
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CountsQuery {
+    /// What to count by: `group`, `label:KEY` or `status`.
+    by: String,
+    /// Only nodes of this cluster, by name or id.
+    cluster: Option<String>,
+    /// Only nodes that this selector matches.
+    selector: Option<String>,
+    /// The number of rows; default 100, at most 1,000.
+    limit: Option<u32>,
+    /// How many rows to skip; at most 10,000.
+    offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+}
+
+/// The key of the list of counts.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct CountKey(String);
+
+impl Key for CountKey {
+    const LIST: &'static str = "node-counts";
+}
+
+/// Counts nodes by group, label or status. A node of several groups counts in each
+#[utoipa::path(
+    get, operation_id = "countNodes", path = "/node-counts", tag = "nodes", params(CountsQuery),
+    responses((status = 200, description = "One page of counts", body = List<NodeCount>))
+)]
+pub(super) async fn counts(Api(service, caller): Api, query: Query<CountsQuery>) -> Reply<List<NodeCount>> {
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
+    let cluster = match &query.cluster {
+        Some(cluster) => Some(service.cluster(&caller, Some(cluster)).await?),
+        None => None,
+    };
+    let selector = query.selector.as_deref().map(selector).transpose()?;
+    let label = query.by.strip_prefix("label:");
+    if label.is_none() && !["group", "status"].contains(&query.by.as_str()) {
+        return Err(Failure::bad_query("the query is wrong: by: it is not `group`, `label:KEY` or `status`"));
+    }
+    let mut counts: BTreeMap<String, BTreeMap<NodeStatus, u64>> = BTreeMap::new();
+    for node in service.known_nodes(cluster) {
+        if selector.as_ref().is_some_and(|selector| !selector.matches(&node)) {
+            continue;
+        }
+        let values = match (label, query.by.as_str()) {
+            (Some(key), _) => node.description.labels.get(key).cloned().into_iter().collect(),
+            (None, "group") => node.description.groups.clone(),
+            (None, _) => vec![node.status.to_string()],
+        };
+        for value in values {
+            *counts.entry(value).or_insert_with(|| zeros(NodeStatus::ALL)).entry(node.status).or_default() +=
+                1;
+        }
+    }
+    let counts = counts.into_iter().map(|(value, nodes)| NodeCount { value, nodes }).collect();
+    Ok(Json(cut(counts, &page, |count: &NodeCount| CountKey(count.value.clone()))))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -162,7 +287,12 @@ pub(super) struct NodeQuery {
 )]
 pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<Node> {
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
-    Ok(Json(Node::from(node)))
+    Ok(Json(shown(&service, node)))
+}
+
+fn shown(service: &Service, node: NodeRecord) -> Node {
+    let slots_in_use = service.parts.dispatcher.board().slots_in_use(node.id);
+    Node { slots_in_use, ..Node::from(node) }
 }
 
 /// Drains a node: it finishes its work and gets no new work
@@ -193,7 +323,7 @@ pub(super) struct DeleteQuery {
     cluster: Option<String>,
     /// `1` or `true` also deletes a node that is online.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     force: Flag,
 }
 
@@ -248,7 +378,7 @@ impl Key for DeletedKey {
 async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drain: Drain) -> Reply<Node> {
     let node = service.node(caller, id, query.cluster.as_deref()).await?.id;
     service.set_drain(caller, node, drain).await?;
-    Ok(Json(Node::from(service.node(caller, &node.to_string(), None).await?)))
+    Ok(Json(shown(service, service.node(caller, &node.to_string(), None).await?)))
 }
 
 /// Lists clusters
@@ -256,9 +386,9 @@ async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drai
     get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(PageQuery),
     responses((status = 200, description = "One page of clusters", body = List<Cluster>))
 )]
-pub(super) async fn clusters(Api(service, caller): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
+pub(super) async fn clusters(Api(service, _): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
     let page = query.page()?;
-    let all = vec![shown_cluster(&service, &caller, ClusterId::DEFAULT).await?];
+    let all = vec![shown_cluster(&service, ClusterId::DEFAULT)];
     Ok(Json(cut(all, &page, |cluster| ClusterKey(cluster.name.clone()))))
 }
 
@@ -278,14 +408,14 @@ impl Key for ClusterKey {
 )]
 pub(super) async fn cluster(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Cluster> {
     let id = service.cluster(&caller, Some(&id)).await?;
-    Ok(Json(shown_cluster(&service, &caller, id).await?))
+    Ok(Json(shown_cluster(&service, id)))
 }
 
-async fn shown_cluster(service: &Service, caller: &Caller, id: ClusterId) -> HttpResult<Cluster> {
+fn shown_cluster(service: &Service, id: ClusterId) -> Cluster {
     let mut nodes = zeros(NodeStatus::ALL);
-    for node in service.nodes(caller, Some(id)).await? {
+    for node in service.known_nodes(Some(id)) {
         *nodes.entry(node.status).or_default() += 1;
     }
     let name = if id == ClusterId::DEFAULT { "default".to_owned() } else { id.to_string() };
-    Ok(Cluster { id, name, nodes })
+    Cluster { id, name, nodes }
 }

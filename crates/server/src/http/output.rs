@@ -13,13 +13,17 @@ use downbeat_store::{OutputChunk, Store};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::docs::StreamedChunk;
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, last_event_id, live, sse};
-use super::problem::HttpResult;
+use super::problem::{Failure, HttpResult};
 use super::wake::Wake;
 
 /// Chunks that are read from the store at once: at most 1 MiB, which bounds the memory of a slow client.
 pub(super) const READ_AT_ONCE: u32 = 64;
+
+/// The media type of output as text.
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
 pub(super) fn chunk_view(chunk: OutputChunk) -> Chunk {
     let OutputChunk { offset, stream, text, at, execution: _ } = chunk;
@@ -36,17 +40,29 @@ pub(super) struct OutputQuery {
     offset: u64,
     /// `1` returns a stream (SSE) of chunks that sends `end` when the execution has ended.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
     #[serde(default)]
     #[param(inline)]
     format: Format,
+    /// Only whole lines that end at or before this byte offset: the `offset` of a page leads to the page before it.
+    before: Option<u64>,
+    /// Only lines that contain this text; `matches` counts them.
+    grep: Option<String>,
+    /// Only the last lines, this many.
+    tail: Option<u32>,
+}
+
+impl OutputQuery {
+    fn selects_lines(&self) -> bool {
+        self.before.is_some() || self.grep.is_some() || self.tail.is_some()
+    }
 }
 
 /// The format of output without `follow`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Format {
+pub(super) enum Format {
     #[default]
     Json,
     Text,
@@ -60,7 +76,7 @@ enum Format {
     get, operation_id = "showExecutionOutput", path = "/executions/{id}/output", tag = "executions",
     params(("id" = String, Path, description = "The execution's id"), OutputQuery),
     responses((status = 200, description = "Its output", content(
-        (Output = "application/json"), (String = "text/plain"), (Chunk = "text/event-stream"),
+        (Output = "application/json"), (String = "text/plain"), (StreamedChunk = "text/event-stream"),
     )))
 )]
 pub(super) async fn show(
@@ -71,15 +87,69 @@ pub(super) async fn show(
 ) -> HttpResult<Response> {
     let execution = service.execution(&caller, &id).await?;
     if query.follow.is_on() {
+        if query.selects_lines() {
+            let detail = "the query is wrong: follow: it cannot be used with `before`, `grep` or `tail`";
+            return Err(Failure::bad_query(detail));
+        }
         let next = last_event_id(&headers, "an offset into the output")?.unwrap_or(query.offset);
         let (store, wake) = (service.store().clone(), Wake::new(&service));
         return Ok(live(&service, Tail { store, execution: execution.id, next, wake }));
     }
-    let output = whole(service.store().as_ref(), &execution, query.offset).await?;
+    let mut output = whole(service.store().as_ref(), &execution, query.offset).await?;
+    if query.selects_lines() {
+        output = select(output, &query);
+    }
     Ok(match query.format {
         Format::Json => Json(output).into_response(),
-        Format::Text => ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.text).into_response(),
+        Format::Text => ([(header::CONTENT_TYPE, TEXT)], output.text).into_response(),
     })
+}
+
+/// Keeps the lines that a query selects: each becomes a chunk.
+fn select(output: Output, query: &OutputQuery) -> Output {
+    let mut lines = lines(output.chunks);
+    if let Some(before) = query.before {
+        lines.retain(|line| line.offset + line.text.len() as u64 <= before);
+    }
+    let mut matches = None;
+    if let Some(text) = &query.grep {
+        lines.retain(|line| line.text.contains(text.as_str()));
+        matches = Some(lines.len() as u64);
+    }
+    if let Some(tail) = query.tail {
+        lines.drain(..lines.len().saturating_sub(tail as usize));
+    }
+    Output {
+        offset: lines.first().map_or(output.offset, |line| line.offset),
+        next: lines.last().map_or(output.next, |line| line.offset + line.text.len() as u64),
+        text: lines.iter().map(|line| line.text.as_str()).collect(),
+        chunks: lines,
+        matches,
+        ..output
+    }
+}
+
+/// Divides chunks into lines with their ends. A line consists of chunks of one stream that follow each other.
+fn lines(chunks: Vec<Chunk>) -> Vec<Chunk> {
+    let mut lines: Vec<Chunk> = Vec::new();
+    for chunk in chunks {
+        let mut offset = chunk.offset;
+        for part in chunk.text.split_inclusive('\n') {
+            let continues = |line: &&mut Chunk| {
+                line.stream == chunk.stream
+                    && !line.text.ends_with('\n')
+                    && line.offset + line.text.len() as u64 == offset
+            };
+            match lines.last_mut().filter(continues) {
+                Some(line) => line.text.push_str(part),
+                None => {
+                    lines.push(Chunk { offset, stream: chunk.stream, text: part.to_owned(), at: chunk.at })
+                }
+            }
+            offset += part.len() as u64;
+        }
+    }
+    lines
 }
 
 /// Returns the execution that wrote the output: a reused result has its output in another run.
@@ -111,6 +181,7 @@ async fn whole(store: &dyn Store, execution: &Record, from: u64) -> HttpResult<O
         complete: !execution.state.status().is_open(),
         text: chunks.iter().map(|chunk| chunk.text.as_str()).collect(),
         chunks,
+        matches: None,
     })
 }
 
@@ -143,5 +214,28 @@ impl Source for Tail {
             self.wake.execution(self.execution).await;
         }
         Ok(ControlFlow::Continue(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::Timestamp;
+    use downbeat_core::execution::Stream;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_put_together_from_chunks_of_its_stream() {
+        let mut offset = 0;
+        let mut chunk = |stream, text: &str| {
+            let at = offset;
+            offset += text.len() as u64;
+            Chunk { offset: at, stream, text: text.to_owned(), at: Timestamp::UNIX_EPOCH }
+        };
+        let (out, err) = (Stream::Stdout, Stream::Stderr);
+        let chunks = vec![chunk(out, "one\ntw"), chunk(out, "o\nth"), chunk(err, "no\n"), chunk(out, "ree")];
+        let found = lines(chunks);
+        let shown: Vec<(u64, &str)> = found.iter().map(|line| (line.offset, line.text.as_str())).collect();
+        assert_eq!(shown, [(0, "one\n"), (4, "two\n"), (8, "th"), (10, "no\n"), (13, "ree")]);
     }
 }

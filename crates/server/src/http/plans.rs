@@ -1,7 +1,7 @@
 //! Owns dry runs: they show what a definition would do and whether it is valid. Nothing starts.
 
 use axum::Json;
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{Plan, Valid};
 use downbeat_core::plan::Plan as CompiledPlan;
@@ -45,6 +45,12 @@ pub(super) async fn plan(
 /// Writes a plan as JSON. The caller does this on the thread that compiled the plan: for a large plan it takes as long.
 pub(super) fn written(plan: &Plan) -> Vec<u8> {
     serde_json::to_vec(plan).expect("views are plain data")
+}
+
+/// Returns whether a value of `If-None-Match` names this tag.
+pub(super) fn matches(known: &HeaderValue, tag: &str) -> bool {
+    let names = known.to_str().unwrap_or_default().split(',').map(str::trim);
+    names.map(|name| name.strip_prefix("W/").unwrap_or(name)).any(|name| name == tag || name == "*")
 }
 
 pub(super) fn shown(plan: Vec<u8>) -> Response {

@@ -21,8 +21,8 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    backends, docs, doorway, events, executions, failures, limits as job_limits, many, nodes, observe,
-    output, plans, replication, run_output, runs, schema, system, work,
+    backends, docs, doorway, events, executions, failures, frames, limits as job_limits, many, matrix, nodes,
+    observe, output, plans, replication, results, run_output, runs, schema, stats, system, work,
 };
 use crate::service::Service;
 
@@ -68,6 +68,8 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(runs::pause))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::retry))
+        .routes(routes!(results::list))
+        .routes(routes!(matrix::show))
         .routes(routes!(executions::of_run))
         .routes(routes!(runs::plan))
         .routes(routes!(events::of_run))
@@ -80,6 +82,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(many::drain))
         .routes(routes!(many::undrain))
         .routes(routes!(nodes::list_deleted))
+        .routes(routes!(nodes::counts))
         .routes(routes!(executions::of_node))
         .routes(routes!(work::show))
         .routes(routes!(nodes::drain))
@@ -93,6 +96,8 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(plans::plan))
         .routes(routes!(plans::validate))
         .routes(routes!(events::all))
+        .routes(routes!(frames::follow))
+        .routes(routes!(stats::show))
         .routes(routes!(replication::replicate))
         .routes(routes!(system::servers))
         .routes(routes!(system::status));

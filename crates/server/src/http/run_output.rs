@@ -1,26 +1,33 @@
 //! Owns the output of a whole run: the output of its executions in one stream, each chunk with its execution.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::io;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
-use axum::response::Response;
-use downbeat_api::{End, RunChunk};
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use downbeat_api::{End, Names, RunChunk};
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::limits;
 use downbeat_core::run::{RunRecord, RunStatus};
+use downbeat_store::{ExecutionFilter, Page, Position};
+use futures_util::{TryStreamExt, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::executions::{Part, label};
+use super::docs::StreamedRunChunk;
+use super::executions::Part;
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, live, sse};
-use super::output::{READ_AT_ONCE, chunk_view};
-use super::problem::HttpResult;
+use super::output::{Format, READ_AT_ONCE, TEXT, chunk_view};
+use super::problem::{Failure, HttpResult};
 use super::wake::{Look, Wake};
 use crate::service::Service;
 
-/// The minimum time between two listings of a run's executions: a large run has many.
-const RELIST_AFTER: Duration = Duration::from_millis(200);
+/// How many executions are read at once.
+const PAGE: u32 = limits::PAGE_MOST;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -34,8 +41,12 @@ pub(super) struct RunOutputQuery {
     item: Option<u32>,
     /// `1` streams until the run has ended; otherwise the stream ends after the existing output.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
+    /// `text` returns the output as a text to download, with a line before the output of each execution.
+    #[serde(default)]
+    #[param(inline)]
+    format: Format,
 }
 
 /// Streams the output of a run's executions (SSE)
@@ -45,102 +56,183 @@ pub(super) struct RunOutputQuery {
 #[utoipa::path(
     get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
-    responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
+    responses((status = 200, description = "Chunks of output", content(
+        (StreamedRunChunk = "text/event-stream"), (String = "text/plain"),
+    )))
 )]
 pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> HttpResult<Response> {
     let Api(service, caller) = &api;
+    if query.format == Format::Text && query.follow.is_on() {
+        return Err(Failure::bad_query("the query is wrong: follow: it cannot be used with `format=text`"));
+    }
+    // Before the first read, so that no signal is missed.
+    let wake = Wake::new(service);
     let run = service.run(caller, &id.run()).await?;
     let part = Part::of(&api, &run, query.node.as_deref(), query.step, query.item).await?;
+    let names = service.names(&run, []).await?;
     let merged = Merged {
         service: service.clone(),
-        run: run.id.clone(),
+        id: run.id.clone(),
+        status: run.state().status(),
+        over: run.state().is_terminal(),
+        tasks: run.definition.steps().map(|task| task.label()).collect(),
+        run,
+        names,
         part,
+        listing: Some(None),
         cursors: BTreeMap::new(),
+        drained: HashSet::new(),
         todo: VecDeque::new(),
-        status: RunStatus::Pending,
-        over: false,
     };
-    let (wake, follow) = (Wake::new(service), query.follow);
-    Ok(live(service, Stream { merged, wake, listed_at: None, relist: true, follow }))
+    if query.format == Format::Text {
+        return Ok(([(header::CONTENT_TYPE, TEXT)], Body::from_stream(text(merged))).into_response());
+    }
+    Ok(live(service, Stream { merged, wake, follow: query.follow }))
 }
 
+/// Returns the existing output as parts of a text. Each execution has a line of its own before its output.
+fn text(merged: Merged) -> impl futures_util::Stream<Item = io::Result<String>> {
+    let parts = stream::try_unfold((merged, None), |(mut merged, mut last)| async move {
+        loop {
+            if let Some(id) = merged.todo.pop_front() {
+                let mut text = String::new();
+                for chunk in merged.read(id).await? {
+                    if last.replace(id) != Some(id) {
+                        text.push_str(&title(&chunk));
+                    }
+                    text.push_str(&chunk.chunk.text);
+                }
+                if !text.is_empty() {
+                    return Ok(Some((text, (merged, last))));
+                }
+            } else if let Some(after) = merged.listing {
+                merged.list(after).await?;
+            } else {
+                return HttpResult::Ok(None);
+            }
+        }
+    });
+    // The response has started: the client notices that it is cut off.
+    parts.map_err(|failure| io::Error::other(format!("{failure:?}")))
+}
+
+/// `--- step 0 (fetch) on web-01, attempt 1 ---`.
+fn title(chunk: &RunChunk) -> String {
+    let RunChunk { step, task, item, node, attempt, .. } = chunk;
+    let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
+    format!("--- step {step} ({task}{item}) on {node}, attempt {attempt} ---\n")
+}
+
+/// The output of a run's executions. Executions are listed once, page by page; after that only those are read that
+/// have changed or grown.
 struct Merged {
     service: Service,
-    run: RunId,
+    id: RunId,
+    /// The run as it was at first: only its fixed part is used.
+    run: RunRecord,
+    tasks: Vec<String>,
+    names: Names,
     part: Part,
+    status: RunStatus,
+    /// The run has ended, and its executions were read after that.
+    over: bool,
+    /// The last listed execution, while executions are being listed.
+    listing: Option<Option<ExecutionId>>,
+    /// Executions whose output was not read to its end.
     cursors: BTreeMap<ExecutionId, Cursor>,
+    /// Executions whose output was read to its end.
+    drained: HashSet<ExecutionId>,
     /// Executions that may have new output.
     todo: VecDeque<ExecutionId>,
-    status: RunStatus,
-    /// The run has ended, and its executions were listed after that.
-    over: bool,
 }
 
 struct Cursor {
     step: u32,
-    task: String,
     item: Option<u32>,
     node: String,
     attempt: u32,
     next: u64,
     /// It had ended before its output was read: no output follows after the current end.
     closed: bool,
-    drained: bool,
 }
 
 impl Merged {
-    /// Notes new and ended executions. `run` was read before they are listed.
-    async fn list(&mut self, run: RunRecord) -> HttpResult<()> {
-        let mut executions = self.service.store().executions_of(&self.run).await?;
+    /// Lists the next page of executions.
+    async fn list(&mut self, after: Option<ExecutionId>) -> HttpResult<()> {
+        let filter = ExecutionFilter { run: Some(self.id.clone()), ..ExecutionFilter::default() };
+        let start = Position { after, skip: 0 };
+        let page = self.service.store().executions(&filter, &Page { limit: PAGE, start }).await?;
+        self.listing = page.next.map(|next| next.after);
+        self.note(page.rows).await
+    }
+
+    /// Notes the state of executions, and queues them to be read.
+    async fn note(&mut self, mut executions: Vec<Execution>) -> HttpResult<()> {
         // Only executions that were leased can have output.
-        executions.retain(|execution| execution.state.lease().is_some() && self.part.selects(execution));
-        let names = self.service.names(&run, &executions).await?;
+        executions.retain(|execution| {
+            execution.state.lease().is_some()
+                && self.part.selects(execution)
+                && !self.drained.contains(&execution.id)
+        });
+        if executions.iter().filter_map(Execution::node).any(|node| !self.names.has(node)) {
+            self.names = self.service.names(&self.run, &executions).await?;
+        }
         for execution in executions {
             let closed = !execution.state.status().is_open();
+            let names = &self.names;
             let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
                 step: execution.step(),
-                task: label(&run.definition, execution.step()),
                 item: execution.item(),
                 node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
                 attempt: execution.attempt,
                 next: 0,
                 closed,
-                drained: false,
             });
             cursor.closed = closed;
-            if !cursor.drained {
-                self.todo.push_back(execution.id);
-            }
+            self.todo.push_back(execution.id);
         }
-        self.status = run.state().status();
-        self.over = run.state().is_terminal();
         Ok(())
     }
 
     /// Reads more output of one execution, and queues it again if there is more.
     async fn read(&mut self, id: ExecutionId) -> HttpResult<Vec<RunChunk>> {
-        let Some(cursor) = self.cursors.get_mut(&id).filter(|cursor| !cursor.drained) else {
-            return Ok(Vec::new());
-        };
+        let Some(cursor) = self.cursors.get_mut(&id) else { return Ok(Vec::new()) };
         let read = self.service.store().output(id, cursor.next, READ_AT_ONCE).await?;
         let more = read.len() == READ_AT_ONCE as usize;
-        if more {
-            self.todo.push_front(id);
-        }
-        cursor.drained = cursor.closed && !more;
-        let chunks = read.into_iter().map(|chunk| {
+        let task = self.tasks.get(cursor.step as usize).cloned().unwrap_or_default();
+        let mut chunks = Vec::with_capacity(read.len());
+        for chunk in read {
             cursor.next = chunk.offset + chunk.text.len() as u64;
-            RunChunk {
+            chunks.push(RunChunk {
                 execution: id,
                 step: cursor.step,
-                task: cursor.task.clone(),
+                task: task.clone(),
                 item: cursor.item,
                 node: cursor.node.clone(),
                 attempt: cursor.attempt,
                 chunk: chunk_view(chunk),
-            }
-        });
-        Ok(chunks.collect())
+            });
+        }
+        if more {
+            self.todo.push_front(id);
+        } else if cursor.closed {
+            self.cursors.remove(&id);
+            self.drained.insert(id);
+        }
+        Ok(chunks)
+    }
+
+    /// Reads executions again that were changed, and whether the run has ended.
+    async fn look(&mut self, executions: Vec<ExecutionId>, moved: bool) -> HttpResult<()> {
+        if moved && let Some(run) = self.service.store().run(&self.id).await? {
+            self.status = run.state().status();
+            self.over = run.state().is_terminal();
+        }
+        for part in executions.chunks(PAGE as usize) {
+            let read = self.service.store().executions_by_id(part).await?;
+            self.note(read).await?;
+        }
+        Ok(())
     }
 }
 
@@ -148,51 +240,48 @@ impl Merged {
 struct Stream {
     merged: Merged,
     wake: Wake,
-    listed_at: Option<Instant>,
-    /// Whether to list the run's executions again.
-    relist: bool,
     follow: Flag,
 }
 
 impl Source for Stream {
     async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
-        if let Some(id) = self.merged.todo.pop_front() {
-            ready.extend(self.merged.read(id).await?.iter().map(|chunk| sse("output", chunk)));
-        } else if self.relist {
-            return self.list().await;
-        } else if self.merged.over || !self.follow.is_on() {
-            let status = self.merged.status.to_string();
-            let end = End { run: self.merged.run.clone(), execution: None, status };
+        let merged = &mut self.merged;
+        if let Some(id) = merged.todo.pop_front() {
+            ready.extend(merged.read(id).await?.iter().map(|chunk| sse("output", chunk)));
+        } else if let Some(after) = merged.listing {
+            merged.list(after).await?;
+        } else if merged.over || !self.follow.is_on() {
+            let status = merged.status.to_string();
+            let end = End { run: merged.id.clone(), execution: None, status };
             ready.push_back(sse("end", &end));
             return Ok(ControlFlow::Break(()));
         } else {
-            self.wait().await;
+            self.wait().await?;
         }
         Ok(ControlFlow::Continue(()))
     }
 }
 
 impl Stream {
-    async fn list(&mut self) -> HttpResult<ControlFlow<()>> {
-        if let Some(wait) = self.listed_at.and_then(|at| RELIST_AFTER.checked_sub(at.elapsed())) {
-            tokio::time::sleep(wait).await;
-        }
-        self.relist = false;
-        self.listed_at = Some(Instant::now());
-        let Some(run) = self.merged.service.store().run(&self.merged.run).await? else {
-            return Ok(ControlFlow::Break(()));
-        };
-        self.merged.list(run).await?;
-        Ok(ControlFlow::Continue(()))
-    }
-
-    async fn wait(&mut self) {
-        match self.wake.run(&self.merged.run).await {
+    async fn wait(&mut self) -> HttpResult<()> {
+        let merged = &mut self.merged;
+        match self.wake.run(&merged.id).await {
             Look::At(executions) => {
-                let cursors = &self.merged.cursors;
-                self.merged.todo.extend(executions.into_iter().filter(|id| cursors.contains_key(id)));
+                let known = executions.into_iter().filter(|id| merged.cursors.contains_key(id));
+                merged.todo.extend(known);
             }
-            Look::AtRun | Look::AtAll => self.relist = true,
+            Look::Changed { executions, moved } => {
+                // The end of the run may be known before the ends of its last executions were noted.
+                let open = merged.cursors.keys().filter(|_| moved).copied();
+                let executions: BTreeSet<ExecutionId> = executions.into_iter().chain(open).collect();
+                merged.look(executions.into_iter().collect(), moved).await?;
+            }
+            Look::AtOpen => merged.look(merged.cursors.keys().copied().collect(), false).await?,
+            Look::AtAll => {
+                merged.look(Vec::new(), true).await?;
+                merged.listing = Some(None);
+            }
         }
+        Ok(())
     }
 }

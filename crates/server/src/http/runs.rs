@@ -1,38 +1,32 @@
 //! Owns runs: submit, list, show, pause, cancel, retry.
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{EndRules, List, Names, Plan, Run, RunProgress, RunSummary, code};
+use downbeat_api::{List, Plan, Run, RunSummary, code};
 use downbeat_core::Timestamp;
-use downbeat_core::execution::Status;
-use downbeat_core::run::{RunRecord, RunState, RunStatus};
+use downbeat_core::run::{RunState, RunStatus};
 use downbeat_store::RunFilter;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, words};
+use super::idempotency::{Scope, idempotency_key};
 use super::paging::{listed, page};
-use super::payload::Payload;
+use super::payload::{Payload, object};
 use super::problem::{Failure, HttpResult, Reply};
-use super::{plans, waits};
+use super::{plans, run_view};
 use crate::error::Error;
 use crate::nodes::Force;
-use crate::service::{Redo, Retry, Service, Submit};
-
-/// How many failed executions a run without results names with their node.
-const NAMED_FAILURES: usize = 8;
-
-/// The maximum length of an idempotency key, in bytes.
-const KEY_BYTES: usize = 255;
+use crate::service::{Redo, Retry, Submit};
 
 /// Submits a run
 ///
 /// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…},
-/// "no_cache": true}`, in which only the definition is required. If a run with the same `Idempotency-Key`
-/// exists, that run is returned, whatever the body is.
+/// "no_cache": true}`, in which only the definition is required. A request that is sent again with the
+/// same `Idempotency-Key` returns the run of the first one; another request with that key is refused.
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
@@ -56,18 +50,14 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> HttpResult<Response> {
-    let idempotency_key = idempotency_key(&headers)?;
+    let sent = [query.target(), query.cluster(), Some(body.as_bytes())];
+    let idempotency_key = idempotency_key(&headers, Scope::Submit, &sent)?;
     let (submit, _) = body.read(&service, &query).await?;
     let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
-        // A new run has no executions, so they need not be read.
-        let mut shown = Run::of(&submitted.run, &[], &Names::default());
-        shown.summary.pending_reason = service.pending_reason(&submitted.run);
-        // Also for a run that has already failed because they are silent.
-        shown.silent = service.silent_nodes(&submitted.run.resolved);
-        shown
+        run_view::new_run(&service, &submitted.run)
     } else {
-        load(&service, &submitted.run).await?
+        run_view::summary(&service, &submitted.run).await?
     };
     Ok(created(submitted.created, shown))
 }
@@ -76,48 +66,6 @@ fn created(is_new: bool, shown: Run) -> Response {
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/api/v1/runs/{}", shown.summary.id);
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
-}
-
-pub(super) fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
-    let key =
-        value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
-    if key.is_empty() || key.len() > KEY_BYTES {
-        return Err(bad(&format!(
-            "the Idempotency-Key has {} bytes; it must have 1 to {KEY_BYTES}",
-            key.len()
-        )));
-    }
-    Ok(Some(key.to_owned()))
-}
-
-async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
-    let executions = service.store().executions_of(&run.id).await?;
-    let names = service.names(run, &executions).await?;
-    let mut shown = Run::of(run, &executions, &names);
-    waits::explain(service, run, &executions, &mut shown).await?;
-    waits::add_last_stderr(service, &mut shown).await?;
-    if !run.state().is_terminal() {
-        shown.silent = service.silent_nodes(&run.resolved);
-    }
-    Ok(shown)
-}
-
-async fn load_progress(service: &Service, run: &RunRecord) -> HttpResult<RunProgress> {
-    let executions = service.store().executions_of(&run.id).await?;
-    // Hostnames are needed only for the first failed executions, which texts name; the others are only counted.
-    let failed = executions
-        .iter()
-        .filter(|execution| matches!(execution.state.status(), Status::Failed | Status::Lost));
-    let names = service.names(run, failed.take(NAMED_FAILURES)).await?;
-    let mut shown = Run::of(run, &executions, &names);
-    waits::explain(service, run, &executions, &mut shown).await?;
-    let plan = match service.open_plan(&run.id) {
-        Some(plan) => Plan::of(&plan),
-        None => service.plan_of(run.clone(), |plan| Plan::of(&plan)).await?,
-    };
-    Ok(RunProgress::of(&shown, &plan, &EndRules::of(&plan)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -141,7 +89,7 @@ pub(super) struct ListQuery {
     /// Only runs that were created before this time.
     to: Option<Timestamp>,
     /// `1` lists only runs that are paused, `0` only others.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     paused: Option<Flag>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
@@ -168,19 +116,10 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         None => None,
     };
     let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
-    let filter = RunFilter {
-        cluster,
-        states,
-        job,
-        by,
-        paused: paused.map(Flag::is_on),
-        text,
-        node,
-        from,
-        to,
-    };
+    let filter =
+        RunFilter { cluster, states, job, by, paused: paused.map(Flag::is_on), text, node, from, to };
     let found = service.runs(&caller, &filter, &page).await?;
-    let mut reasons = service.pending_reasons(&found.rows);
+    let mut reasons = service.pending_reasons(found.rows.iter().map(|run| (&run.id, &run.live)));
     Ok(Json(listed(&page, found, |run| {
         let mut row = RunSummary::of(&run);
         row.pending_reason = reasons.remove(&run.id);
@@ -204,44 +143,26 @@ pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
 pub(super) struct ShowQuery {
     /// `1` adds the run's definition.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     definition: Flag,
-    /// `0` omits the results per node and item, and returns counts in `steps`, for watching a large run.
-    #[param(value_type = Option<String>)]
-    results: Option<Flag>,
 }
 
-/// A run, with its results or without.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-#[allow(clippy::large_enum_variant)]
-pub(super) enum Shown {
-    Whole(Run),
-    Progress(RunProgress),
-}
-
-/// Shows a run with the results of every step on every node, or with `results=0` the progress of each step
+/// Shows a run: its state, and counts of its results by step
+///
+/// The answer is a summary, however large the run is; `/runs/{id}/results` lists the results.
 #[utoipa::path(
     get, operation_id = "showRun", path = "/runs/{id}", tag = "runs", params(("id" = String, Path, description = "The run's id"), ShowQuery),
-    responses((status = 200, description = "The run", body = Shown))
+    responses((status = 200, description = "The run", body = Run))
 )]
-pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQuery>) -> Reply<Shown> {
+pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQuery>) -> Reply<Run> {
     let run = service.run(&caller, &id.run()).await?;
-    if query.results == Some(Flag::Off) {
-        if query.definition.is_on() {
-            return Err(Failure::bad_query(
-                "the query is wrong: definition: it cannot be used with `results=0`",
-            ));
-        }
-        return Ok(Json(Shown::Progress(load_progress(&service, &run).await?)));
-    }
-    let mut shown = load(&service, &run).await?;
+    let mut shown = run_view::summary(&service, &run).await?;
     if query.definition.is_on() {
         let value = serde_json::to_value(&*run.definition);
         shown.definition =
             Some(value.map_err(|error| Error::Bug(format!("cannot show a definition: {error}")))?);
     }
-    Ok(Json(Shown::Whole(shown)))
+    Ok(Json(shown))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -250,7 +171,7 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQue
 pub(super) struct CancelQuery {
     /// `1` or `true` ends the run without waiting for its agents.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     force: Flag,
 }
 
@@ -271,7 +192,7 @@ pub(super) async fn cancel(
     let force = if query.force.is_on() { Force::On } else { Force::Off };
     service.cancel(&caller, &id.run(), force).await?;
     let run = service.run(&caller, &id.run()).await?;
-    Ok((StatusCode::ACCEPTED, Json(load(&service, &run).await?)))
+    Ok((StatusCode::ACCEPTED, Json(run_view::summary(&service, &run).await?)))
 }
 
 /// Pauses a run
@@ -284,7 +205,7 @@ pub(super) async fn cancel(
 pub(super) async fn pause(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Run> {
     service.pause(&caller, &id.run()).await?;
     let run = service.run(&caller, &id.run()).await?;
-    Ok(Json(load(&service, &run).await?))
+    Ok(Json(run_view::summary(&service, &run).await?))
 }
 
 /// Resumes a paused run
@@ -295,7 +216,7 @@ pub(super) async fn pause(Api(service, caller): Api, id: Id, _: Query<Nothing>) 
 pub(super) async fn resume(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Run> {
     service.resume(&caller, &id.run()).await?;
     let run = service.run(&caller, &id.run()).await?;
-    Ok(Json(load(&service, &run).await?))
+    Ok(Json(run_view::summary(&service, &run).await?))
 }
 
 /// How to retry a run.
@@ -335,21 +256,16 @@ pub(super) async fn retry(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
-    let idempotency_key = idempotency_key(&headers)?;
-    let request = if body.trim_ascii().is_empty() {
-        RetryRequest::default()
-    } else {
-        let read = serde_json::from_slice::<Option<RetryRequest>>(&body);
-        let malformed = |error| {
-            let detail = format!("the body is not valid JSON such as `{{\"failed_only\": true}}`: {error}");
-            Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
-        };
-        read.map_err(malformed)?.unwrap_or_default()
+    let sent = [Some(id.as_bytes()), Some(&*body)];
+    let idempotency_key = idempotency_key(&headers, Scope::Retry, &sent)?;
+    let request = match body.trim_ascii() {
+        b"" | b"null" => RetryRequest::default(),
+        body => object(body)?,
     };
     let redo = redo(request.failed_only, request.from)?;
     let run = id.run();
     let submitted = service.retry(&caller, Retry { run, redo, idempotency_key }).await?;
-    let shown = load(&service, &submitted.run).await?;
+    let shown = run_view::summary(&service, &submitted.run).await?;
     Ok(created(submitted.created, shown))
 }
 
@@ -368,13 +284,34 @@ pub(super) fn redo(failed_only: bool, from: Option<String>) -> HttpResult<Redo> 
 
 /// Shows the plan of a run
 #[utoipa::path(
-    get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs", params(("id" = String, Path, description = "The run's id")),
+    get, operation_id = "showRunPlan", path = "/runs/{id}/plan", tag = "runs",
+    params(
+        ("id" = String, Path, description = "The run's id"),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of a plan that the client has"),
+    ),
     responses(
-        (status = 200, description = "Its steps, where each runs, and what it waits for", body = Plan),
+        (status = 200, description = "Its steps, where each runs, and what it waits for; with an `ETag`", body = Plan),
+        (status = 304, description = "It is the plan that `If-None-Match` names"),
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
-pub(super) async fn plan(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> HttpResult<Response> {
+pub(super) async fn plan(
+    Api(service, caller): Api,
+    id: Id,
+    _: Query<Nothing>,
+    headers: HeaderMap,
+) -> HttpResult<Response> {
     let run = service.run(&caller, &id.run()).await?;
-    Ok(plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?))
+    // The plan of a run never changes; another version of the program may show it differently.
+    let tag = format!("\"{}-{}\"", env!("CARGO_PKG_VERSION"), run.id);
+    let is_known = headers.get_all(header::IF_NONE_MATCH).iter().any(|known| plans::matches(known, &tag));
+    let mut response = if is_known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        plans::shown(service.plan_of(run, |plan| plans::written(&Plan::of(&plan))).await?)
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    Ok(response)
 }

@@ -23,10 +23,13 @@ pub(super) struct Wake {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
+    /// Output of these executions has grown.
     At(BTreeSet<ExecutionId>),
-    /// The run's executions, and whether it has ended.
-    AtRun,
-    /// Everything: signals were missed, or none came for a while.
+    /// These executions of the run have changed; `moved` if the run itself has too.
+    Changed { executions: BTreeSet<ExecutionId>, moved: bool },
+    /// No signal came for a while.
+    AtOpen,
+    /// Signals were missed.
     AtAll,
 }
 
@@ -62,15 +65,17 @@ impl Wake {
                     }
                     batch = self.feed.next() => match batch {
                         None => return Look::AtAll,
-                        Some(batch) if batch.iter().any(|record| record.change.run() == Some(id)) => {
-                            return Look::AtRun;
+                        Some(batch) => {
+                            let changes = batch.iter().map(|record| &record.change);
+                            if let Some(look) = changed(changes.filter(|change| change.run() == Some(id))) {
+                                return look;
+                            }
                         }
-                        Some(_) => {}
                     },
                 }
             }
         };
-        tokio::time::timeout(LOOK_AGAIN, wait).await.unwrap_or(Look::AtAll)
+        tokio::time::timeout(LOOK_AGAIN, wait).await.unwrap_or(Look::AtOpen)
     }
 
     /// Returns all executions that have grown by now, so that a busy system wakes a stream once and not once per chunk.
@@ -81,6 +86,23 @@ impl Wake {
         }
         grown
     }
+}
+
+/// Returns where changes of a run require a look, if anywhere.
+fn changed<'a>(changes: impl Iterator<Item = &'a Change>) -> Option<Look> {
+    let (mut executions, mut moved, mut any) = (BTreeSet::new(), false, false);
+    for change in changes {
+        any = true;
+        match change {
+            Change::RunMoved { .. } => moved = true,
+            Change::ExecutionsAdded { executions: added, .. } => {
+                let sent = added.iter().filter(|execution| execution.state.lease().is_some());
+                executions.extend(sent.map(|execution| execution.id));
+            }
+            change => executions.extend(change.execution()),
+        }
+    }
+    (any && (moved || !executions.is_empty())).then_some(Look::Changed { executions, moved })
 }
 
 /// Returns whether the execution may have ended with this change.

@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::clock::Clock;
 
-/// Heartbeats that may wait for the next tick: more than a full cluster has nodes.
+/// Heartbeats that may wait for the next tick: more than the default maximum of nodes. Beyond this, agents wait.
 const QUEUE: usize = 16_384;
 /// How long heartbeats are gathered. A response takes at most this long plus one write.
 const TICK: Duration = Duration::from_millis(50);
@@ -40,7 +40,11 @@ struct Beat {
 
 impl Heartbeats {
     /// Starts the gatherer; it ends with `stop`.
-    pub(crate) fn start(store: Arc<dyn Store>, clock: Clock, stop: CancellationToken) -> (Self, JoinHandle<()>) {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        stop: CancellationToken,
+    ) -> (Self, JoinHandle<()>) {
         let (queue, mut beats) = mpsc::channel::<Beat>(QUEUE);
         let writing: Arc<Mutex<Option<Instant>>> = Arc::default();
         let begun = Arc::clone(&writing);

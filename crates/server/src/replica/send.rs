@@ -12,21 +12,24 @@ use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::{Change, Event, Portion, limits};
 use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::frame::{Frame, VERSION, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
-use crate::journal::Batches;
+use super::upstream::Since;
+use crate::journal::{Batches, Published};
 use crate::parts::Parts;
 use crate::signal::heard;
 
 /// The interval of beats, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);
-/// Every this many beats, the primary also sends heartbeats and servers, and checks for output that another
-/// server received.
+/// Every this many beats, the primary also sends heartbeats and servers.
 const SELDOM: u32 = 4;
+/// Every this many beats, the primary checks all executions for output that another server received without a signal:
+/// it crashed in between. The check is a query over everything that runs.
+const RARELY: u32 = 15 * SELDOM;
 /// What is read from the store at once.
 const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// Chunks of output in one frame: a few megabytes. Events with more output are sent in several frames.
@@ -39,15 +42,7 @@ const LINES: usize = 4;
 /// the store's cleanup.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Snapshots at the same time: each uses a connection of the store.
-static SNAPSHOTS: Semaphore = Semaphore::const_new(2);
-
-/// The last event that a replica has.
-#[derive(Clone, Debug)]
-pub(crate) struct Since {
-    pub(crate) seq: u64,
-    /// The fingerprint of its last event, if it has that event.
-    pub(crate) fingerprint: Option<String>,
-}
+pub(crate) const SNAPSHOTS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -94,6 +89,7 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
         lines,
         seen: since.seq,
         cursors: Cursors::default(),
+        unnamed: parts.outputs.unnamed(),
         presence: HashMap::new(),
         servers: Vec::new(),
         kept: None,
@@ -118,6 +114,8 @@ struct Sender {
     /// The replica has all events up to this one.
     seen: u64,
     cursors: Cursors,
+    /// See [`Outputs::unnamed`](crate::output::Outputs::unnamed).
+    unnamed: u64,
     /// The values that were last sent.
     presence: HashMap<NodeId, Seen>,
     servers: Vec<ServerRecord>,
@@ -127,7 +125,7 @@ struct Sender {
 }
 
 enum Wake {
-    Batch(Arc<[Event]>),
+    Batch(Arc<Published>),
     Grown(ExecutionId),
     /// Signals were missed.
     Lagged,
@@ -234,7 +232,8 @@ impl Sender {
     }
 
     async fn reset(&mut self) -> Result<(), Ended> {
-        let _permit = SNAPSHOTS.acquire().await.expect("it is never closed");
+        let snapshots = Arc::clone(&self.parts.snapshots);
+        let _permit = snapshots.acquire().await.expect("it is never closed");
         info!("sending a snapshot to a replica");
         self.send(&Frame::Reset).await?;
         self.cursors = Cursors::default();
@@ -393,8 +392,9 @@ impl Sender {
         if self.beats.is_multiple_of(SELDOM) {
             self.send_presence().await?;
             self.send_servers().await?;
-            // Another server may have received output, and its signal may have been missed.
-            if self.parts.store.is_shared() {
+            let unnamed = self.parts.outputs.unnamed();
+            let is_unnamed = std::mem::replace(&mut self.unnamed, unnamed) != unnamed;
+            if self.parts.store.is_shared() && (is_unnamed || self.beats.is_multiple_of(RARELY)) {
                 self.cursors.all_may_have_grown();
                 self.send_grown().await?;
             }

@@ -91,6 +91,12 @@ impl Runs {
         self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
 
+    /// Runs a task about runs until it ends or the server stops.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
     pub(crate) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -156,6 +162,7 @@ impl Perform for Runs {
 #[cfg(test)]
 mod tests {
     use downbeat_core::Timestamp;
+    use downbeat_core::change::About;
     use downbeat_core::ids::{ClusterId, ServerId, SessionId};
     use uuid::Uuid;
 
@@ -171,6 +178,7 @@ mod tests {
         let moved = |(seq, node): (u64, &NodeId)| Event {
             seq,
             server: ServerId(Uuid::nil()),
+            about: About::default(),
             change: Change::NodeMoved {
                 node: *node,
                 session: SessionId(Uuid::nil()),

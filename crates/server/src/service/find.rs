@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use downbeat_api::Names;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::shown::shown;
 use downbeat_core::{Event, Portion, limits};
 use downbeat_store::{
@@ -20,12 +21,13 @@ use super::Service;
 use crate::caller::Caller;
 use crate::error::{Conflict, Noun, Result};
 
-/// Up to this many missing hostnames are read one by one; for more, one query reads the whole cluster.
+/// Up to this many hostnames that the board does not know are read one by one; for more, one query reads all deleted
+/// nodes.
 const ONE_BY_ONE: usize = 8;
 
 impl Service {
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
-        Ok(self.parts.store.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
+        Ok(self.parts.views.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord> {
@@ -39,22 +41,22 @@ impl Service {
     pub async fn execution(&self, _caller: &Caller, id: &str) -> Result<Execution> {
         let missing = || Noun::Execution(id.to_owned());
         let parsed = ExecutionId::from_str(id).map_err(|_| missing())?;
-        Ok(self.parts.store.execution(parsed).await?.ok_or_else(missing)?)
+        Ok(self.parts.views.execution(parsed).await?.ok_or_else(missing)?)
     }
 
     /// Returns the cluster with this name or id; without a name, the default cluster.
     pub async fn cluster(&self, _caller: &Caller, name_or_id: Option<&str>) -> Result<ClusterId> {
         let Some(name) = name_or_id else { return Ok(ClusterId::DEFAULT) };
-        Ok(self.parts.store.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
+        Ok(self.parts.views.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
     }
 
     /// Returns the node with this id, or with this hostname in a cluster.
     pub async fn node(&self, caller: &Caller, name_or_id: &str, cluster: Option<&str>) -> Result<NodeRecord> {
         let id = self.node_id(caller, name_or_id, cluster).await?;
-        if let Some(node) = self.parts.store.node(id).await? {
+        if let Some(node) = self.parts.views.node(id).await? {
             return Ok(node);
         }
-        let nodes = self.parts.store.nodes(Some(self.cluster(caller, cluster).await?)).await?;
+        let nodes = self.known_nodes(Some(self.cluster(caller, cluster).await?));
         let mut known: Vec<String> = nodes.iter().map(|node| shown(&node.description.hostname)).collect();
         known.sort_unstable();
         Err(Noun::Node(name_or_id.to_owned(), known).into())
@@ -73,8 +75,8 @@ impl Service {
         _caller: &Caller,
         filter: &RunFilter,
         page: &Page<RunKey>,
-    ) -> Result<Listed<RunRecord, RunKey>> {
-        Ok(self.parts.store.runs(filter, page).await?)
+    ) -> Result<Listed<RunBrief, RunKey>> {
+        Ok(self.parts.views.runs(filter, page).await?)
     }
 
     /// Returns a page of executions. A page with large executions has fewer rows than its limit: it is read in steps,
@@ -87,7 +89,7 @@ impl Service {
     ) -> Result<Listed<Execution, ExecutionId>> {
         let portion = Portion::new(page.limit as usize, limits::PAGE_BYTES);
         let mut step = Page { limit: page.limit.min(limits::PAGE_DEFAULT), start: page.start.clone() };
-        let mut found = self.parts.store.executions(filter, &step).await?;
+        let mut found = self.parts.views.executions(filter, &step).await?;
         let mut sizes: Vec<usize> = found.rows.iter().map(json_bytes).collect();
         let mut is_full = sizes.len() == step.limit as usize;
         while is_full && let Some(start) = found.next.clone() {
@@ -98,7 +100,7 @@ impl Service {
                 break;
             }
             step = Page { limit: u32::try_from(limit).unwrap_or(page.limit), start };
-            let more = self.parts.store.executions(filter, &step).await?;
+            let more = self.parts.views.executions(filter, &step).await?;
             is_full = more.rows.len() == limit;
             sizes.extend(more.rows.iter().map(json_bytes));
             found.rows.extend(more.rows);
@@ -112,12 +114,15 @@ impl Service {
         Ok(found)
     }
 
-    pub async fn nodes(&self, _caller: &Caller, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
-        Ok(self.parts.store.nodes(cluster).await?)
+    /// Returns the nodes of a cluster (or of all) from the board, in no order. Only the store knows when each was last
+    /// seen.
+    pub(crate) fn known_nodes(&self, cluster: Option<ClusterId>) -> Vec<Arc<NodeRecord>> {
+        let board = self.parts.dispatcher.board();
+        board.nodes().filter(|node| cluster.is_none_or(|cluster| node.cluster == cluster)).cloned().collect()
     }
 
     pub async fn deleted_nodes(&self, _caller: &Caller) -> Result<Vec<Tombstone>> {
-        Ok(self.parts.store.tombstones(None).await?)
+        Ok(self.parts.views.tombstones(None).await?)
     }
 
     pub async fn events(
@@ -126,16 +131,16 @@ impl Service {
         filter: &EventFilter,
         portion: Portion,
     ) -> Result<Vec<Event>> {
-        Ok(self.parts.store.events(filter, portion).await?)
+        Ok(self.parts.views.events(filter, portion).await?)
     }
 
     /// Returns how many runs, executions and nodes are in each state.
     pub async fn tally(&self, _caller: &Caller) -> Result<Tally> {
-        Ok(self.parts.store.tally().await?)
+        Ok(self.parts.views.tally().await?)
     }
 
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>> {
-        Ok(self.parts.store.servers().await?)
+        Ok(self.parts.views.servers().await?)
     }
 
     /// Returns the hostnames of a run's nodes: its targets, and the nodes of its placed executions.
@@ -144,24 +149,38 @@ impl Service {
         run: &RunRecord,
         executions: impl IntoIterator<Item = &'a Execution>,
     ) -> Result<Names> {
-        let store = &self.parts.store;
+        self.names_of(run, executions.into_iter().filter_map(Execution::node).collect()).await
+    }
+
+    /// Returns the hostnames of a run's targets and of other nodes.
+    pub(crate) async fn names_of(&self, run: &RunRecord, nodes: BTreeSet<NodeId>) -> Result<Names> {
+        let store = &self.parts.views;
         let mut names = Names::of_run(run);
-        let nodes = executions.into_iter().filter_map(Execution::node);
-        let missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();
+        let mut missing = nodes;
+        missing.retain(|node| !names.has(*node));
+        {
+            let board = self.parts.dispatcher.board();
+            missing.retain(|id| match board.node(*id) {
+                Some(node) => {
+                    names.insert(*id, node.description.hostname.clone());
+                    false
+                }
+                None => true,
+            });
+        }
         if missing.len() <= ONE_BY_ONE {
             for id in missing {
-                if let Some(node) = store.node(id).await? {
-                    names.insert(id, node.description.hostname);
-                } else if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
+                if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
                     names.insert(id, deleted.hostname);
+                } else if let Some(node) = store.node(id).await? {
+                    names.insert(id, node.description.hostname);
                 }
             }
         } else {
             for deleted in store.tombstones(None).await? {
-                names.insert(deleted.node, deleted.hostname);
-            }
-            for node in store.nodes(Some(run.cluster)).await? {
-                names.insert(node.id, node.description.hostname);
+                if missing.contains(&deleted.node) {
+                    names.insert(deleted.node, deleted.hostname);
+                }
             }
         }
         Ok(names)

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use downbeat_api::NodeReason;
 use downbeat_core::backend::{Catalogue, Params};
-use downbeat_core::ids::{ClusterId, RunId};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
-use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::{Plan, Resolved, resolve};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Definition, resolve_params};
@@ -47,11 +46,6 @@ impl Service {
         self.by_size(&definition, nodes, make).await
     }
 
-    /// Returns the compiled plan of an open run, if this server has it.
-    pub fn open_plan(&self, run: &RunId) -> Option<Arc<Plan>> {
-        self.parts.dispatcher.works().run(run).map(|work| Arc::clone(&work.plan))
-    }
-
     /// Returns the backends that a definition may name: built-in ones, and those that nodes declare.
     pub fn catalogue(&self, cluster: ClusterId) -> Arc<Catalogue> {
         self.parts.dispatcher.board().catalogue(cluster)
@@ -65,10 +59,6 @@ impl Service {
         silent.into_iter().map(NodeReason::from).collect()
     }
 
-    pub(crate) fn nodes_of(&self, cluster: ClusterId) -> Vec<Arc<NodeRecord>> {
-        self.parts.dispatcher.board().nodes().filter(|node| node.cluster == cluster).cloned().collect()
-    }
-
     /// Creates a plan, and returns the result of `show`.
     pub(super) async fn compile<T: Send + 'static>(
         &self,
@@ -79,7 +69,7 @@ impl Service {
     ) -> Result<T> {
         let targeted = definition.target.is_some()
             || definition.tasks.iter().any(|entry| entry.leaves().iter().any(|task| task.target.is_some()));
-        let nodes = if targeted { self.nodes_of(cluster) } else { Vec::new() };
+        let nodes = if targeted { self.known_nodes(Some(cluster)) } else { Vec::new() };
         let (on, params) = (nodes.len(), params.clone());
         let sized = Arc::clone(&definition);
         let make = move || {
@@ -87,6 +77,15 @@ impl Service {
             Ok(show(Plan::compile(definition, resolved)?))
         };
         self.by_size(&sized, on, make).await
+    }
+
+    /// Creates a view of so many instances: a large one as heavy work, like a large plan.
+    pub(crate) async fn view<T: Send + 'static>(
+        &self,
+        instances: usize,
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        if instances <= limits::PLAN_SMALL_INSTANCES { Ok(make()) } else { self.parts.heavy.run(make).await }
     }
 
     /// Creates a large plan as heavy work, where it waits for a free slot and does not delay others.

@@ -51,9 +51,17 @@ impl Service {
             statuses: vec![Status::Leased, Status::Running],
             ..ExecutionFilter::default()
         };
-        let held = self.parts.store.executions(&filter, &Page::first(LOSSES)).await?;
+        let mut page = Page::first(LOSSES);
+        // A page without rows may be followed by others: a store reads only so many rows for one.
+        let held = loop {
+            let held = self.parts.store.executions(&filter, &page).await?;
+            match held.next {
+                Some(next) if held.rows.is_empty() => page.start = next,
+                _ => break held.rows,
+            }
+        };
         let at = self.now();
-        let losses = held.rows.into_iter().filter_map(|execution| {
+        let losses = held.into_iter().filter_map(|execution| {
             Some(Change::ExecutionLost {
                 of: execution.of.parent(),
                 execution: execution.id,

@@ -7,7 +7,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeWait, WaitFacts};
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunLive, RunRecord};
 use jiff::SignedDuration;
 
 use super::Service;
@@ -25,25 +25,29 @@ pub(crate) struct NodeWaits {
 
 impl From<NodeWaits> for Waiting {
     fn from(NodeWaits { hostname, wait }: NodeWaits) -> Self {
-        Self { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()) }
+        Self { node: hostname, reason: wait.to_string(), cause: Some(wait.cause().to_owned()), others: 0 }
     }
 }
 
 impl Service {
     /// Returns why a run waits for admission, if it does.
     pub fn pending_reason(&self, run: &RunRecord) -> Option<String> {
-        self.pending_reasons(std::slice::from_ref(run)).remove(&run.id)
+        self.pending_reasons([(&run.id, &run.live)]).remove(&run.id)
     }
 
     /// Returns why runs wait for admission, for those that do.
-    pub fn pending_reasons(&self, runs: &[RunRecord]) -> HashMap<RunId, String> {
-        if !runs.iter().any(|run| run.live.is_waiting()) {
+    pub fn pending_reasons<'r>(
+        &self,
+        runs: impl IntoIterator<Item = (&'r RunId, &'r RunLive)>,
+    ) -> HashMap<RunId, String> {
+        let mut waiting = runs.into_iter().filter(|(_, live)| live.is_waiting()).peekable();
+        if waiting.peek().is_none() {
             return HashMap::default();
         }
-        self.parts.admission.reasons(runs.iter().map(|run| &run.id))
+        self.parts.admission.reasons(waiting.map(|(id, _)| id))
     }
 
-    /// Returns why a pending execution waits, per node.
+    /// Returns why a pending execution waits: the first nodes for each reason.
     pub(crate) async fn obstacles(&self, execution: &Execution) -> Result<Vec<Waiting>> {
         if execution.pinned.is_some() {
             return Ok(self.node_waits(&[execution]).await?.into_values().map(Waiting::from).collect());
@@ -53,11 +57,12 @@ impl Service {
             && at > now
         {
             let reason = format!("an attempt failed; the next one starts at {at}");
-            return Ok(vec![Waiting { node: "-".to_owned(), reason, cause: Some("retry".to_owned()) }]);
+            let cause = Some("retry".to_owned());
+            return Ok(vec![Waiting { node: "-".to_owned(), reason, cause, others: 0 }]);
         }
         let works = self.parts.dispatcher.works();
         match works.find(&execution.of, self.parts.store.as_ref()).await? {
-            Some(work) => Ok(self.parts.dispatcher.board().obstacles(&work, execution, now)),
+            Some(work) => Ok(Waiting::group(self.parts.dispatcher.board().obstacles(&work, execution, now))),
             None => Err(Noun::Run(execution.run().clone()).into()),
         }
     }
@@ -105,11 +110,11 @@ impl Service {
         let missed = SignedDuration::try_from(missed).unwrap_or(SignedDuration::MAX);
         let silent: HashMap<NodeId, Duration> = self
             .parts
-            .store
+            .views
             .silent_nodes(now - missed)
             .await?
             .into_iter()
-            .map(|node| (node.id, Duration::try_from(now.duration_since(node.seen_at)).unwrap_or_default()))
+            .map(|(id, node)| (id, Duration::try_from(now.duration_since(node.seen_at)).unwrap_or_default()))
             .collect();
         for (node, facts) in facts {
             facts.silent_for = silent.get(&node).copied();

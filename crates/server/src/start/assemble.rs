@@ -8,6 +8,7 @@ use downbeat_core::level;
 use downbeat_proto::Link;
 use downbeat_store::{Replica, ServerRecord, Store};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, info};
 
@@ -16,19 +17,21 @@ use super::{Server, StartError, hostname};
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
+use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving, sweep};
+use crate::nodes::{Heartbeats, Serving, forget, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
-use crate::replica::{Applier, Door, Follower, Following};
+use crate::replica::{Applier, Door, Follower, Following, SNAPSHOTS, Upstream};
 use crate::rpc::{self, Host};
 use crate::runs::{Runs, load_board};
 use crate::service::Service;
 use crate::settings::Settings;
+use crate::stats::Stats;
 use crate::surroundings::{Chance, Surroundings};
 use crate::vital::Vital;
 
@@ -55,11 +58,13 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     server.signing = Some(vital.spawn("heartbeats of this server", &stopping, signing));
     member.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
+    parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
     let dispatching = parts.dispatcher.clone().run(journal, clock, seed, stopping.clone());
     vital.spawn("dispatcher", &stopping, dispatching);
     vital.spawn("admission", &stopping, parts.admission.clone().run(parts.clone(), stopping.clone()));
     vital.spawn("sweep", &stopping, sweep(parts.clone(), stopping.clone()));
+    vital.spawn("forgetting nodes", &stopping, forget(parts.clone(), stopping.clone()));
     vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
@@ -74,14 +79,19 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
 }
 
 /// Starts a read replica: it commits, claims and sweeps nothing.
-pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Server, StartError> {
+pub(super) async fn replica(
+    order: Order,
+    copy: Arc<dyn Replica>,
+    upstream: Arc<dyn Upstream>,
+) -> Result<Server, StartError> {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(&copy);
     let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
     let parts = server.service.parts.clone();
     parts.metrics.start_from(&parts.store.tally().await?);
+    parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
-        let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), seed);
+        let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), upstream, seed);
         parts.vital.spawn("replication", &server.stopping, follower.run(server.stopping.clone()));
         if let Some(doors) = doors {
             listen(&mut server, doors, Arc::new(Door::new(parts.clone(), following)));
@@ -114,7 +124,9 @@ async fn base(
     let feed = Feed::new(last_seq);
     let level = CommonLevel::default();
     let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone());
-    let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
+    let stats = Stats::default();
+    let admission =
+        Admission::new(dispatcher.clone(), metrics.clone(), stats.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), stopping.clone());
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
@@ -137,8 +149,7 @@ async fn base(
     let journal_task = vital.watch("journal", &journal_stop, journal_task);
     let (heartbeats, gatherer) = Heartbeats::start(Arc::clone(&store), clock.clone(), stopping.clone());
     vital.watch("heartbeats of nodes", &stopping, gatherer);
-    let (outputs, gatherer) =
-        Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
+    let (outputs, gatherer) = Outputs::start(Arc::clone(&store), settings.output_max_bytes, stopping.clone());
     vital.watch("output", &stopping, gatherer);
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
@@ -164,6 +175,7 @@ async fn base(
         feed,
         dispatcher,
         admission,
+        stats,
         runs,
         metrics,
         settings: Arc::new(settings),
@@ -174,7 +186,10 @@ async fn base(
         last_sign: LastSign::default(),
         level,
         heavy: HeavyWork::default(),
+        snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
+        counted: Counted::default(),
         vital,
+        views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,
         replica: following,
         closing,
@@ -200,7 +215,7 @@ fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
     let (vital, closing) = (&parts.vital, &parts.closing);
     let http = serve_http(doors.http, server.service.clone());
     server.listeners.push(vital.spawn("REST port", closing, http));
-    let grpc = rpc::serve(doors.grpc, link, rpc::LIMITS, closing.clone());
+    let grpc = rpc::serve(doors.grpc, link, rpc::port_limits(parts.settings.max_nodes), closing.clone());
     server.listeners.push(vital.spawn("agents' port", closing, grpc));
 }
 

@@ -104,7 +104,8 @@ async fn a_panic_of_the_journal_fails_the_server() {
 #[test]
 fn another_server_takes_the_runs_of_one_that_failed() {
     let (memory, panics) = (Arc::new(MemoryStore::new()), Arc::new(AtomicBool::new(false)));
-    let process = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let process =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (process(), process());
     let one = first.block_on(server("one", &memory, &panics));
     let two = second.block_on(server("two", &memory, &panics));

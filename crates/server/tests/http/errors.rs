@@ -83,6 +83,8 @@ async fn wrong_query_parameters_are_refused_by_name() {
         ("/runs?cursor=x", "cursor: it is not the `next` of a page of this list"),
         ("/runs?cursor=WyJub2RlcyIsMCwxXQ", "cursor"),
         ("/runs?paused=yes", "paused"),
+        ("/nodes?selector=group:(", "selector: "),
+        ("/node-counts?by=zone", "by: it is not `group`, `label:KEY` or `status`"),
         ("/runs?from=now", "from"),
     ] {
         let answer = setup.get(path).await;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_api::{Run, request};
+use downbeat_api::{EndRules, Plan, Run, StepProgress, Steps, WholeRun, request};
 use downbeat_client::{Client, Projection, Update};
+use downbeat_core::Timestamp;
 use downbeat_core::ids::RunId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -21,6 +22,7 @@ const MOST_PROJECTIONS: usize = 12;
 struct Folded {
     client: Client,
     id: RunId,
+    plan: Plan,
     projections: Vec<Projection>,
 }
 
@@ -34,15 +36,22 @@ impl Folded {
     }
 
     async fn since(client: Client, id: RunId, seq: u64) -> Self {
-        let mut folded = Self { client, id, projections: Vec::new() };
+        let plan = client.ask(request::run_plan(&id)).await.unwrap();
+        let mut folded = Self { client, id, plan, projections: Vec::new() };
         folded.begin(seq).await;
         folded
     }
 
     async fn begin(&mut self, seq: u64) {
+        let whole = self.shown().await;
+        self.projections.push(Projection::new(whole, &self.plan, seq));
+    }
+
+    /// Returns the run as the server shows it, with its results.
+    async fn shown(&self) -> WholeRun {
         let run = self.client.ask(request::run(&self.id)).await.unwrap();
-        let plan = self.client.ask(request::run_plan(&self.id)).await.unwrap();
-        self.projections.push(Projection::new(run, &plan, seq));
+        let results = self.client.all_results(request::run_results(&self.id)).await.unwrap();
+        WholeRun::new(run, results)
     }
 
     async fn catch_up(&mut self) {
@@ -64,25 +73,28 @@ impl Folded {
     async fn check(&mut self) -> bool {
         loop {
             let seq = self.client.last_seq().await.unwrap();
-            let shown = self.client.ask(request::run(&self.id)).await.unwrap();
+            let shown = self.shown().await;
             self.catch_up().await;
             if self.client.last_seq().await.unwrap() != seq {
                 continue;
             }
             let shown = without_asking(shown);
             for projection in &mut self.projections {
-                assert_eq!(without_asking(projection.run().clone()), shown, "folded, and shown");
+                let whole = projection.whole();
+                let run = whole.progress(&self.plan, &EndRules::of(&self.plan));
+                let folded = WholeRun { run, results: whole.results.clone() };
+                assert_eq!(without_asking(folded), shown, "folded, and shown");
             }
             if self.projections.len() < MOST_PROJECTIONS {
                 self.begin(seq).await;
             }
-            return shown.summary.state.is_terminal();
+            return shown.run.summary.state.is_terminal();
         }
     }
 
     /// Returns how many instances failed for good, according to the events.
     fn failed_for_good(&mut self) -> usize {
-        let results = self.projections[0].run().results.values().flat_map(BTreeMap::values);
+        let results = self.projections[0].whole().results.values().flat_map(BTreeMap::values);
         results.filter(|result| result.failed_for_good.is_some()).count()
     }
 
@@ -108,18 +120,25 @@ impl Folded {
                 return;
             }
         }
-        panic!("the run never ended: {:?}", self.projections[0].run());
+        panic!("the run never ended: {:?}", self.projections[0].whole());
     }
 }
 
-/// Removes fields that events do not contain.
-fn without_asking(mut run: Run) -> Run {
-    run.summary.pending_reason = None;
-    (run.waiting, run.silent) = (Vec::new(), Vec::new());
-    for result in run.results.values_mut().flat_map(BTreeMap::values_mut) {
+/// Removes fields that events do not contain, and those that only the client derives.
+fn without_asking(mut whole: WholeRun) -> WholeRun {
+    let Run { summary, waiting, silent, .. } = &mut whole.run;
+    summary.pending_reason = None;
+    (*waiting, *silent) = (Vec::new(), Vec::new());
+    if let Steps::Each(steps) = &mut summary.steps {
+        for step in steps {
+            let StepProgress { step: number, counts, cached, reused, .. } = step.clone();
+            *step = StepProgress { step: number, counts, cached, reused, ..StepProgress::default() };
+        }
+    }
+    for result in whole.results.values_mut().flat_map(BTreeMap::values_mut) {
         (result.waits, result.stderr) = (None, None);
     }
-    run
+    whole
 }
 
 fn task(name: &str, more: &Value) -> Value {
@@ -168,8 +187,8 @@ async fn a_failed_instance_stays_failed_when_its_retry_is_withdrawn() {
     let mut run = Folded::submit(&setup, &definition).await;
     // Everything fails once and waits for its retry; the last task has no retries, so that fail-fast withdraws them.
     run.drive_steps(&mut agents, |_, step| step != 4).await;
-    let shown = run.projections[0].run().clone();
-    assert_eq!((shown.counts.failed, shown.counts.skipped), (8, 0), "{shown:?}");
+    let shown = run.projections[0].whole().clone();
+    assert_eq!((shown.run.counts.failed, shown.run.counts.skipped), (8, 0), "{shown:?}");
     for result in [0, 1, 2, 3].iter().flat_map(|step| shown.results[step].values()) {
         assert_eq!(
             (result.exit_code, result.attempts, result.attempts_made()),
@@ -254,6 +273,24 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
     let metrics = client.text("/metrics").await.unwrap();
     let reads = metrics.lines().find_map(|line| line.strip_prefix(reads)).map(str::to_owned);
     assert_eq!(reads.as_deref(), Some("1"));
-    assert_eq!(*live.run(), client.ask(request::run(&id)).await.unwrap());
-    assert_eq!(live.run().counts.succeeded, 40);
+    assert_eq!(live.whole().run.counts, client.ask(request::run(&id)).await.unwrap().counts);
+    assert_eq!(live.whole().run.counts.succeeded, 40);
+}
+
+#[tokio::test]
+async fn a_client_whose_next_events_are_gone_reads_the_run_again() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
+    let id = RunId::from(setup.submit(&json!({"tasks": [task("placed", &json!({}))]})).await);
+    // It has read the run, and has not opened the stream yet.
+    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let work = agents[0].take().await;
+    agents[0].finish(&work, 0).await;
+    setup.ended(id.as_str()).await;
+    setup.server.service().store().prune(Timestamp::MAX, 0).await.unwrap();
+    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().store().last_seq().await.unwrap());
+    while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {}
+    assert_eq!(live.whole().run.counts, client.ask(request::run(&id)).await.unwrap().counts);
+    assert_eq!(live.whole().run.counts.succeeded, 1);
 }

@@ -19,6 +19,14 @@ async fn nodes_are_listed_filtered_and_sorted() {
     assert_eq!(hostnames(&setup.ok("/nodes?group=web&order=desc").await), ["web-02", "web-01"]);
     assert_eq!(hostnames(&setup.ok("/nodes?sort=registered_at").await), ["web-02", "web-01", "db-01"]);
     assert_eq!(hostnames(&setup.ok("/nodes?status=offline,stale").await), Vec::<&str>::new());
+    assert_eq!(hostnames(&setup.ok("/nodes?selector=group:web%20and%20not%20group:edge").await), ["web-02"]);
+    assert_eq!(hostnames(&setup.ok("/nodes?q=WEB&sort=seen_at").await), ["web-02", "web-01"]);
+    assert_eq!(hostnames(&setup.ok("/nodes?draining=1").await), Vec::<&str>::new());
+    assert_eq!(hostnames(&setup.ok("/nodes?draining=0&q=db").await), ["db-01"]);
+    let counts = setup.ok("/node-counts?by=group&selector=group:web").await;
+    assert_eq!(counts["data"][1], json!({"value": "web", "nodes": {"online": 2, "stale": 0, "offline": 0}}));
+    assert_eq!(setup.ok("/node-counts?by=label:zone").await["data"], json!([]));
+    assert_eq!(setup.ok("/node-counts?by=status").await["data"][0]["nodes"]["online"], 3);
     let page = setup.ok("/clusters/default/nodes?limit=1&offset=1").await;
     assert_eq!(hostnames(&page), ["web-01"]);
     let next = page["pagination"]["next"].as_str().unwrap();

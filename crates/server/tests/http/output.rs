@@ -3,7 +3,7 @@
 use downbeat_core::ids::LeaseToken;
 use downbeat_proto::message::LeaseRef;
 use downbeat_testbed::in_process::{Setup, noop, send};
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 #[tokio::test]
@@ -28,6 +28,36 @@ async fn output_is_shown_as_json_and_as_text_from_an_offset_on() {
     let text = setup.get(&format!("{path}?format=text")).await;
     assert_eq!(text.content_type, "text/plain; charset=utf-8");
     assert_eq!(text.body, "hello\nwörld\n");
+}
+
+#[tokio::test]
+async fn lines_of_output_are_selected_from_its_end_before_an_offset_and_by_a_text() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.write(&work, 0, "one\ntwo\nth").await;
+    agent.finish_with(&work, 0, Some((10, "ree\nfour\n"))).await;
+    setup.ended(&id).await;
+    let path = format!("/executions/{}/output", work.execution);
+    let last = setup.ok(&format!("{path}?tail=2")).await;
+    assert_eq!(
+        (&last["text"], &last["offset"], &last["next"]),
+        (&json!("three\nfour\n"), &json!(8), &json!(19))
+    );
+    let before = setup.ok(&format!("{path}?tail=1&before={}", last["offset"])).await;
+    assert_eq!((&before["text"], &before["offset"]), (&json!("two\n"), &json!(4)));
+    let found = setup.ok(&format!("{path}?grep=o&tail=1")).await;
+    assert_eq!((&found["text"], &found["matches"]), (&json!("four\n"), &json!(3)));
+    let none = setup.ok(&format!("{path}?grep=five")).await;
+    assert_eq!((&none["text"], &none["matches"]), (&json!(""), &json!(0)));
+    assert_eq!(setup.get(&format!("{path}?follow=1&tail=1")).await.status, StatusCode::BAD_REQUEST);
+
+    let text = setup.get(&format!("/runs/{id}/output?format=text")).await;
+    assert_eq!(text.content_type, "text/plain; charset=utf-8");
+    assert_eq!(text.body, "--- step 0 (test noop) on web-01, attempt 1 ---\none\ntwo\nthree\nfour\n");
+    let both = setup.get(&format!("/runs/{id}/output?format=text&follow=1")).await;
+    assert_eq!(both.status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]

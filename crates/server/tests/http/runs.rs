@@ -1,5 +1,7 @@
 //! Submitting, listing, showing and cancelling runs.
 
+use downbeat_core::Change;
+use downbeat_core::run::{RunMade, RunRecord};
 use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -19,7 +21,7 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
     let half = setup.run_until(&id, |run| run["counts"]["succeeded"] == 1).await;
     assert_eq!(half["status"], "running");
     assert_eq!(half["step"], 0);
-    assert_eq!(half["expected"], json!(["web-01", "web-02"]));
+    assert_eq!(setup.targets(&id).await, ["web-01", "web-02"]);
     assert_eq!(
         half["counts"]["pending"], 2,
         "the second step has no executions yet, and is still to come: {half}"
@@ -63,23 +65,71 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_returns_the_first_run() {
+async fn an_idempotency_key_returns_the_first_run_of_the_same_request_only() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let submit = |path: &str, definition: &Value| {
+        send(setup.request(Method::POST, path).header("Idempotency-Key", "k1").json(definition))
+    };
+    let first = submit("/runs", &noop()).await;
+    assert_eq!(first.status, StatusCode::CREATED);
+    let location = format!("/api/v1/runs/{}", first.body["id"].as_str().unwrap());
+    assert_eq!(first.headers["location"], location);
+    let again = submit("/runs", &noop()).await;
+    assert_eq!((again.status, &again.body["id"]), (StatusCode::OK, &first.body["id"]));
+    let mut another = noop();
+    another["name"] = json!("another");
+    for (path, definition) in [("/runs", &another), ("/runs?target=all", &noop())] {
+        let refused = submit(path, definition).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{path}");
+        assert_eq!(refused.body["code"], "idempotency_key_reused");
+        assert!(refused.body["detail"].as_str().unwrap().contains(first.body["id"].as_str().unwrap()));
+    }
+    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 1);
+}
+
+#[tokio::test]
+async fn the_keys_of_retries_are_not_those_of_submissions() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let keyed = |path: &str, body: &Value| {
+        send(setup.request(Method::POST, path).header("Idempotency-Key", "k1").json(body))
+    };
+    let first = keyed("/runs", &noop()).await.body["id"].as_str().unwrap().to_owned();
+    let work = agent.take().await;
+    agent.finish(&work, 1).await;
+    setup.ended(&first).await;
+    let path = format!("/runs/{first}/retry");
+    let retried = keyed(&path, &json!({})).await;
+    assert_eq!(retried.status, StatusCode::CREATED, "{}", retried.body);
+    assert_eq!(retried.body["retry_of"], json!(first));
+    let again = keyed(&path, &json!({})).await;
+    assert_eq!((again.status, &again.body["id"]), (StatusCode::OK, &retried.body["id"]));
+    let other = keyed(&path, &json!({"failed_only": true})).await;
+    assert_eq!(other.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(other.body["code"], "idempotency_key_reused");
+}
+
+#[tokio::test]
+async fn a_key_that_an_older_server_recorded_returns_its_run_for_any_request() {
     let setup = Setup::new().await;
     setup.agent("web-01", &[]).await;
     let submit = |definition: Value| {
         send(setup.request(Method::POST, "/runs").header("Idempotency-Key", "k1").json(&definition))
     };
-    let first = submit(noop()).await;
-    assert_eq!(first.status, StatusCode::CREATED);
-    let location = format!("/api/v1/runs/{}", first.body["id"].as_str().unwrap());
-    assert_eq!(first.headers["location"], location);
-    let mut another = noop();
-    another["name"] = json!("another");
-    let second = submit(another).await;
-    assert_eq!(second.status, StatusCode::OK);
-    assert_eq!(second.body["id"], first.body["id"]);
-    assert_eq!(second.body["job"], "noop");
-    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 1);
+    let first = submit(noop()).await.body["id"].as_str().unwrap().to_owned();
+    // As an older server would have written it: without a hash.
+    let run = setup.server.service().store().run(&first.as_str().into()).await.unwrap().unwrap();
+    let id = format!("{first}-older").as_str().into();
+    let made =
+        RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
+    let older =
+        Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
+    let committed = setup.server.service().store().commit(run.live.owner, &[older]).await.unwrap();
+    assert_eq!(committed.outcomes, [Ok(())]);
+    let request = setup.request(Method::POST, "/runs").header("Idempotency-Key", "k2").json(&noop());
+    let found = send(request).await;
+    assert_eq!((found.status, &found.body["id"]), (StatusCode::OK, &json!(format!("{first}-older"))));
 }
 
 #[tokio::test]
@@ -103,7 +153,7 @@ async fn the_target_of_the_query_replaces_that_of_the_definition() {
     setup.agent("web-01", &["web"]).await;
     setup.agent("db-01", &["db"]).await;
     let answer = setup.post("/runs?target=group:db", &noop()).await;
-    assert_eq!(answer.body["expected"], json!(["db-01"]));
+    assert_eq!(setup.targets(answer.body["id"].as_str().unwrap()).await, ["db-01"]);
 }
 
 #[tokio::test]
@@ -157,18 +207,22 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
         let work = agent.take().await;
         if requested_before {
             setup.post(&format!("/runs/{id}/cancel"), &json!(null)).await;
-            assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "running", "its agent has not confirmed");
+            assert_eq!(
+                setup.ok(&format!("/runs/{id}")).await["status"],
+                "running",
+                "its agent has not confirmed"
+            );
         }
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
-        assert_eq!(answer.status, 202);
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.body);
         assert_eq!(setup.ended(&id).await["status"], "cancelled");
-        let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
+        let executions = setup.ok(&format!("/runs/{id}/executions?status=lost")).await;
         let lost = &executions["data"][0];
-        assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
+        assert!(lost["error"].as_str().unwrap().contains("by force"), "{lost}");
         // The late result is refused.
         agent.finish(&work, 0).await;
         assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");
-        assert_eq!(setup.ok(&format!("/executions?run={id}&status=lost")).await["data"][0], *lost);
+        assert_eq!(setup.ok(&format!("/runs/{id}/executions?status=lost")).await["data"][0], *lost);
     }
 }
 
@@ -200,7 +254,7 @@ async fn a_placed_step_that_waits_says_why_each_node_does_not_fit() {
     });
     let id = setup.submit(&definition).await;
     let run = setup.run_until(&id, |run| run["results"]["0"]["-"]["status"] == "pending").await;
-    assert_eq!(run["expected"], json!([]));
+    assert_eq!(run["nodes"], 0);
     let waiting = &run["waiting"][0];
     assert_eq!((&waiting["step"], &waiting["task"]), (&json!(0), &json!("train")));
     assert_eq!(waiting["nodes"][0]["node"], "web-01");
@@ -211,7 +265,7 @@ async fn a_placed_step_that_waits_says_why_each_node_does_not_fit() {
 }
 
 #[tokio::test]
-async fn without_results_a_run_says_how_each_step_stands_and_does_not_grow_with_its_nodes() {
+async fn a_run_says_how_each_step_stands_and_does_not_grow_with_its_nodes() {
     let setup = Setup::new().await;
     let mut agents = Vec::new();
     for number in 0..20 {
@@ -221,15 +275,15 @@ async fn without_results_a_run_says_how_each_step_stands_and_does_not_grow_with_
     let definition =
         json!({"target": "all", "strategy": "continue", "tasks": [task("fetch"), task("switch")]});
     let id = setup.submit(&definition).await;
-    let light = format!("/runs/{id}?results=0");
+    let path = format!("/runs/{id}");
     for agent in &mut agents {
         let work = agent.take().await;
         agent.finish(&work, 0).await;
     }
     setup.run_until(&id, |run| run["results"]["1"].is_object()).await;
-    let run = setup.ok(&light).await;
+    let run = setup.ok(&path).await;
     assert_eq!(run["results"], Value::Null);
-    assert_eq!((&run["expected"], &run["nodes"], &run["step"]), (&Value::Null, &json!(20), &json!(1)));
+    assert_eq!((&run["nodes"], &run["step"]), (&json!(20), &json!(1)));
     let steps = run["steps"].as_array().unwrap();
     assert_eq!((&steps[0]["step"], &steps[0]["task"]), (&json!(0), &json!("fetch")));
     assert_eq!((&steps[0]["counts"], &steps[0]["instances"]), (&json!({"succeeded": 20}), &json!(20)));
@@ -239,13 +293,94 @@ async fn without_results_a_run_says_how_each_step_stands_and_does_not_grow_with_
         agent.finish(&work, 3).await;
     }
     setup.ended(&id).await;
-    let run = setup.ok(&light).await;
+    let run = setup.ok(&path).await;
     assert_eq!(run["steps"][1]["counts"], json!({"failed": 20}));
-    assert!(run["steps"][1]["why"].as_str().is_some_and(|why| why.starts_with("web-00: ")), "{run}");
-    let whole = setup.ok(&format!("/runs/{id}")).await;
-    assert_eq!((&whole["steps"], whole["results"]["1"].as_object().unwrap().len()), (&json!(2), 20));
-    assert!(run.to_string().len() * 5 < whole.to_string().len(), "{run}");
-    assert_eq!(setup.get(&format!("/runs/{id}?results=2")).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(run["counts"]["failed"], 20);
+    assert!(run.to_string().len() < 2_000, "{run}");
+}
+
+/// Returns the step and node of each result on a page.
+fn places(page: &Value) -> Vec<(u64, String)> {
+    let place = |row: &Value| (row["step"].as_u64().unwrap(), row["node"].as_str().unwrap_or("-").to_owned());
+    page["data"].as_array().unwrap().iter().map(place).collect()
+}
+
+#[tokio::test]
+async fn results_are_listed_in_pages_and_filtered() {
+    let setup = Setup::new().await;
+    let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
+    let task = |name: &str| json!({"name": name, "backend": "test", "action": "noop"});
+    let definition =
+        json!({"target": "all", "strategy": "continue", "tasks": [task("fetch"), task("switch")]});
+    let id = setup.submit(&definition).await;
+    for code in [0, 3] {
+        let (first, second) = (one.take().await, two.take().await);
+        one.finish(&first, 0).await;
+        two.finish(&second, code).await;
+    }
+    setup.ended(&id).await;
+    let path = format!("/runs/{id}/results");
+    let all = setup.ok(&path).await;
+    assert_eq!(all["data"].as_array().unwrap().len(), 4);
+    assert_eq!(
+        all["pagination"],
+        json!({"limit": 100, "offset": 0, "total": null, "has_more": false, "next": null})
+    );
+    let (mut paged, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = setup.ok(&format!("{path}?limit=1{cursor}")).await;
+        paged.extend(places(&page));
+        let Some(next) = page["pagination"]["next"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(paged, places(&all));
+    let failed = setup.ok(&format!("{path}?status=failed,lost")).await;
+    let row = &failed["data"][0];
+    assert_eq!(places(&failed), [(1, "web-02".to_owned())]);
+    assert_eq!(
+        (&row["task"], &row["item"], &row["attempts"], &row["exit_code"], &row["error"]),
+        (&json!("switch"), &Value::Null, &json!(1), &json!(3), &json!("exit code 3"))
+    );
+    assert!(row["execution"].is_string() && row["duration"].is_string());
+    assert_eq!(places(&setup.ok(&format!("{path}?step=0&node=web-01")).await), [(0, "web-01".to_owned())]);
+    for bad in ["status=broken", "limit=0", "limit=1001", "cursor=x", "offset=1"] {
+        assert_eq!(setup.get(&format!("{path}?{bad}")).await.status, StatusCode::BAD_REQUEST, "{bad}");
+    }
+    assert_eq!(setup.get("/runs/none/results").await.status, StatusCode::NOT_FOUND);
+
+    let matrix = setup.ok(&format!("/runs/{id}/matrix")).await;
+    assert_eq!(
+        (&matrix["nodes"], &matrix["steps"], &matrix["cells"], &matrix["total"]),
+        (&json!(["web-01", "web-02"]), &json!(["fetch", "switch"]), &json!(["ss", "sf"]), &json!(2))
+    );
+    assert!(matrix["seq"].as_u64().is_some_and(|seq| seq > 0) && matrix.get("times").is_none());
+    let matrix = setup.ok(&format!("/runs/{id}/matrix?order=failed&limit=1&times=1")).await;
+    assert_eq!((&matrix["nodes"], &matrix["cells"]), (&json!(["web-02"]), &json!(["sf"])));
+    assert!(matrix["times"][0][1][1].is_i64(), "{matrix}");
+    let matrix = setup.ok(&format!("/runs/{id}/matrix?selector=node:web-01")).await;
+    assert_eq!((&matrix["nodes"], &matrix["total"]), (&json!(["web-01"]), &json!(1)));
+    assert_eq!(setup.get(&format!("/runs/{id}/matrix?selector=(")).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_plan_lists_a_set_of_nodes_once_and_is_sent_once() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &["web"]).await;
+    setup.agent("db-01", &["db"]).await;
+    let task = |target: &str| json!({"backend": "test", "action": "noop", "target": target});
+    let id = setup.submit(&json!({"tasks": [task("all"), task("group:db"), task("all")]})).await;
+    let path = format!("/runs/{id}/plan");
+    let answer = setup.get(&path).await;
+    let place = |step: usize| &answer.body["steps"][step]["where"];
+    assert_eq!(answer.body["sets"].as_array().unwrap().len(), 2);
+    assert_eq!(place(0), place(2));
+    let of = |place: &Value| answer.body["sets"][usize::try_from(place.as_u64().unwrap()).unwrap()].clone();
+    assert_eq!(of(place(1)), json!([0]), "db-01 is first by name: {}", answer.body["nodes"]);
+    assert_eq!(answer.body["steps"][0].get("condition"), None);
+    let again = |tag: &str| send(setup.request(Method::GET, &path).header("If-None-Match", tag));
+    let tag = answer.headers["etag"].to_str().unwrap();
+    assert_eq!(again(tag).await.status, StatusCode::NOT_MODIFIED);
+    assert_eq!(again("\"other\"").await.status, StatusCode::OK);
 }
 
 #[tokio::test]
@@ -262,7 +397,6 @@ async fn a_step_that_waits_for_a_drained_or_busy_node_says_so() {
     let run = setup.run_until(&second, |run| waits(run) == busy).await;
     let waiting = &run["waiting"][0];
     assert_eq!((&waiting["bound"], &waiting["nodes"][0]["cause"]), (&json!(true), &json!("busy")), "{run}");
-    assert_eq!(setup.ok(&format!("/runs/{second}?results=0")).await["waiting"], run["waiting"]);
     setup.post("/nodes/web-01/drain", &json!(null)).await;
     agent.finish(&held, 0).await;
     let drained = "waits for web-01, drained; `downbeat node undrain web-01` ends that";
@@ -307,10 +441,11 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
         plan["steps"][0],
         json!({
             "index": 0, "entry": 0, "name": "prepare", "backend": "test", "action": "noop", "branch": null,
-            "where": ["web-01", "web-02"], "condition": null, "after": [], "params": {}, "timeout": "30m",
-            "retries": 0, "delivery": "at_least_once", "idempotent": true,
+            "where": 0, "after": [], "params": {}, "timeout": "30m", "retries": 0, "delivery": "at_least_once",
+            "idempotent": true,
         })
     );
+    assert_eq!(plan["sets"], json!([[0, 1]]));
     assert_eq!(plan["steps"][1]["after"], json!([{"step": 0, "kind": "barrier"}]));
     assert_eq!(plan["steps"][2]["after"], json!([{"step": 1, "kind": "per_node"}]));
     assert_eq!(

@@ -8,7 +8,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
-use downbeat_core::run::RunRecord;
+use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::{Change, Event, Portion, Timestamp};
 use downbeat_store::{
     EventFilter, Events, ExecutionFilter, Executions, MemoryStore, Nodes, Page, RunFilter, Runs,
@@ -49,23 +49,36 @@ pub(crate) struct Tables {
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
 }
 
+/// Everything that a replica copies.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Contents {
+    events: Vec<Event>,
+    tables: Tables,
+}
+
+impl Contents {
+    pub(crate) async fn of(store: &MemoryStore) -> Self {
+        let all = Portion::of_rows(usize::MAX);
+        let events = store.events(&EventFilter::default(), all).await.expect(NEVER_FAILS);
+        Self { events, tables: Tables::of(store).await }
+    }
+}
+
 impl Tables {
     pub(crate) async fn of(store: &MemoryStore) -> Self {
         let mut nodes = store.nodes(None).await.expect(NEVER_FAILS);
         for node in &mut nodes {
             node.seen_at = node.registered_at;
         }
-        let runs = store.runs(&RunFilter::default(), &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
-        let executions = store
-            .executions(&ExecutionFilter::default(), &Page::first(u32::MAX))
-            .await
-            .expect(NEVER_FAILS)
-            .rows;
-        Self {
-            nodes,
-            runs: runs.into_iter().map(|run| (run.id.clone(), run)).collect(),
-            executions: executions.into_iter().map(|each| (each.id, each)).collect(),
+        let listed = store.runs(&RunFilter::default(), &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
+        let mut runs = BTreeMap::new();
+        for RunBrief { id, .. } in listed {
+            let run = store.run(&id).await.expect(NEVER_FAILS).expect("it is listed");
+            runs.insert(id, run);
         }
+        let filter = ExecutionFilter::default();
+        let executions = store.executions(&filter, &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
+        Self { nodes, runs, executions: executions.into_iter().map(|each| (each.id, each)).collect() }
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_core::{Change, Timestamp};
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
+use downbeat_core::{Change, Timestamp};
 
 use super::evidence::{Evidence, at_least};
 use super::{Checker, Findings};

@@ -19,6 +19,7 @@ fn finder(broken: Broken) -> Checker {
         Broken::NoHolds | Broken::NoRunLimit => Checker::Holds,
         Broken::TooManySlots => Checker::Limits,
         Broken::DeafWork => Checker::Work,
+        Broken::ForgedCopy => Checker::Replica,
         Broken::Panic => Checker::Panics,
     }
 }
@@ -54,6 +55,7 @@ fn every_defect_is_found() {
     for (broken, seed) in &found {
         println!("{broken:?} is found by {:?} with seed {seed:?}", finder(*broken));
     }
-    let missed: Vec<Broken> = found.iter().filter(|(_, seed)| seed.is_none()).map(|(broken, _)| *broken).collect();
+    let missed: Vec<Broken> =
+        found.iter().filter(|(_, seed)| seed.is_none()).map(|(broken, _)| *broken).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
 }

@@ -1,18 +1,22 @@
 //! Cases about lists and counts.
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::{RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunMade, RunState};
 
 use super::executions::states;
 use super::make::*;
 use super::snapshot::fill;
-use crate::port::{ExecutionFilter, Listed, NodeTotals, Page, Position, RunFilter, Store, Tally};
+use crate::port::{
+    ExecutionFilter, InstanceCount, InstanceFilter, Listed, NodeTotals, Page, Position, RunFilter, Store,
+    Tally,
+};
 
 /// How many rows to read, and how many to skip before.
 const ALL: (u32, u64) = (100, 0);
@@ -23,7 +27,7 @@ fn page<K>((limit, skip): (u32, u64)) -> Page<K> {
 
 async fn runs(store: &Arc<dyn Store>, filter: RunFilter, cut: (u32, u64)) -> (Vec<u32>, u64) {
     let listed = store.runs(&filter, &page(cut)).await.unwrap();
-    let number = |run: &RunRecord| run.id.as_str().trim_start_matches("run-").parse().unwrap();
+    let number = |run: &RunBrief| run.id.as_str().trim_start_matches("run-").parse().unwrap();
     let rows: Vec<u32> = listed.rows.iter().map(number).collect();
     let total = listed.total.unwrap();
     assert_eq!(listed.next.is_some(), rows.len() as u64 + cut.1 < total && !rows.is_empty());
@@ -122,6 +126,138 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
         statuses: open,
     };
     assert_eq!(executions(&store, narrow, ALL).await, (vec![4], 1));
+    let skipped = Change::ExecutionSkipped {
+        run: run_id(1),
+        epoch: 1,
+        execution: execution_id(3),
+        reason: "why".to_owned(),
+        at: at(40),
+    };
+    apply(&store, &[skipped]).await;
+    let ended = || vec![Status::Skipped, Status::Lost];
+    assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..run(1) }, ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..on(2) }, ALL).await, (vec![3], 1));
+    assert_eq!(executions(&store, ExecutionFilter { item: Some(0), ..run(1) }, ALL).await, (vec![], 0));
+}
+
+/// Returns the instances that a filter selects, by number.
+async fn instances(store: &Arc<dyn Store>, filter: InstanceFilter, limit: u32) -> Vec<u32> {
+    numbers(&store.instances(&run_id(1), &filter, limit).await.unwrap())
+}
+
+pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn(store: Arc<dyn Store>) {
+    let failed = || State::Failed { lease: None, outcome: None, error: Some("why".to_owned()), at: at(40) };
+    let lost = || State::Lost { lease: lease(1, 1), started_at: None, reason: "gone".to_owned(), at: at(40) };
+    let withdrawn = || State::Skipped { reason: "the run failed".to_owned(), at: at(50) };
+    let cancelled = || State::Cancelled {
+        lease: None,
+        outcome: None,
+        reason: "the run was cancelled".to_owned(),
+        at: at(50),
+    };
+    let attempt = |number, attempt, state| Execution { attempt, ..execution(number, 1, state) };
+    let on = |each: Execution, number| Execution { pinned: Some(node(number)), ..each };
+    let item = |each: Execution, item| Execution { of: origin(1, 2, Some(item)), ..each };
+    let placed = |each: Execution| Execution { of: origin(1, 1, None), ..each };
+    let reused = |each: Execution| Execution { reused: Some(execution_id(99)), ..each };
+    let succeeded = || State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) };
+    let list = vec![
+        // Step 0, on nodes: retried after a loss, withdrawn after a failure, reused.
+        on(attempt(1, 1, lost()), 1),
+        on(attempt(2, 1, failed()), 2),
+        on(reused(attempt(3, 1, succeeded())), 3),
+        on(attempt(4, 2, pending()), 1),
+        on(attempt(5, 2, withdrawn()), 2),
+        // Step 1, placed: three attempts.
+        placed(attempt(6, 1, lost())),
+        placed(attempt(7, 2, failed())),
+        placed(attempt(8, 3, failed())),
+        // Step 2, for items: the first is retried, the second's retry is cancelled before it is sent, the third was
+        // skipped as its only attempt.
+        item(attempt(9, 1, failed()), 0),
+        item(attempt(10, 1, failed()), 1),
+        item(attempt(11, 1, withdrawn()), 2),
+        item(attempt(12, 2, succeeded()), 0),
+        item(attempt(13, 2, cancelled()), 1),
+    ];
+    apply(&store, &[created(1), created(2), added(1, list)]).await;
+    assert_eq!(instances(&store, InstanceFilter::default(), 100).await, [2, 3, 4, 8, 10, 11, 12]);
+    let failed = InstanceFilter { statuses: vec![Status::Failed, Status::Lost], ..InstanceFilter::default() };
+    assert_eq!(instances(&store, failed, 100).await, [2, 8, 10]);
+    let count = |step, status, total| InstanceCount { step, status, total, carried: 0, cached: 0 };
+    let carried = InstanceCount { carried: 1, ..count(0, Status::Succeeded, 1) };
+    let expected = [
+        count(0, Status::Pending, 1),
+        carried,
+        count(0, Status::Failed, 1),
+        count(1, Status::Failed, 1),
+        count(2, Status::Succeeded, 1),
+        count(2, Status::Failed, 1),
+        count(2, Status::Skipped, 1),
+    ];
+    assert_eq!(store.instance_counts(&run_id(1)).await.unwrap(), expected);
+    assert_eq!(store.instance_counts(&run_id(2)).await.unwrap(), []);
+    let facts = store.instance_facts(&run_id(1)).await.unwrap();
+    let shown: Vec<_> = facts.iter().map(|one| (one.step, one.attempt, one.status, one.is_reused)).collect();
+    let succeeded = |step, attempt, reused| (step, attempt, Status::Succeeded, reused);
+    assert_eq!(
+        shown,
+        [
+            (0, 1, Status::Failed, false),
+            succeeded(0, 1, true),
+            (0, 2, Status::Pending, false),
+            (1, 3, Status::Failed, false),
+            (2, 1, Status::Failed, false),
+            (2, 1, Status::Skipped, false),
+            succeeded(2, 2, false),
+        ]
+    );
+    assert_eq!((facts[0].node, facts[0].ended_at), (Some(node(2)), Some(at(40))));
+    assert_eq!((facts[1].started_at, facts[1].ended_at), (Some(at(30)), Some(at(31))));
+}
+
+pub async fn instances_are_listed_by_step_by_page_and_filter(store: Arc<dyn Store>) {
+    let pinned = |number, on, step| Execution {
+        pinned: Some(node(on)),
+        of: origin(1, step, None),
+        ..execution(number, 1, pending())
+    };
+    let item =
+        |number, item| Execution { of: origin(1, 2, Some(item)), ..execution(number, 1, leased(1, 1)) };
+    let list =
+        vec![pinned(4, 1, 0), pinned(3, 2, 0), pinned(1, 1, 1), pinned(2, 2, 1), item(5, 0), item(6, 1)];
+    apply(&store, &[created(1), created(2), added(1, list)]).await;
+    apply(&store, &[added(2, vec![execution(7, 2, pending())])]).await;
+    let all = InstanceFilter::default;
+    let order = [3, 4, 1, 2, 5, 6];
+    assert_eq!(instances(&store, all(), 100).await, order);
+    // Page by page, whatever the size of a page.
+    for limit in 1..=7 {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.instances(&run_id(1), &InstanceFilter { after, ..all() }, limit).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some((last.step(), last.id));
+            found.extend(numbers(&page));
+        }
+        assert_eq!(found, order, "{limit}");
+    }
+    let step = |step| InstanceFilter { step: Some(step), ..all() };
+    assert_eq!(instances(&store, step(1), 100).await, [1, 2]);
+    assert_eq!(
+        instances(&store, InstanceFilter { after: Some((1, execution_id(1))), ..step(1) }, 9).await,
+        [2]
+    );
+    assert_eq!(
+        instances(&store, InstanceFilter { after: Some((2, execution_id(1))), ..step(1) }, 9).await,
+        [0_u32; 0]
+    );
+    assert_eq!(instances(&store, InstanceFilter { item: Some(1), ..all() }, 9).await, [6]);
+    let on = |number| InstanceFilter { node: Some(node(number)), ..all() };
+    assert_eq!(instances(&store, on(1), 9).await, [4, 1, 5, 6]);
+    assert_eq!(instances(&store, InstanceFilter { step: Some(1), ..on(1) }, 9).await, [1]);
+    let leased = vec![Status::Leased];
+    assert_eq!(instances(&store, InstanceFilter { statuses: leased, ..on(1) }, 1).await, [5]);
 }
 
 /// Reads a list page by page, each after the last row of the one before. `between` runs before each page.
@@ -151,6 +287,9 @@ pub async fn a_list_that_is_read_by_cursor_has_each_row_once(store: Arc<dyn Stor
         apply(&store, &[created(10 + number)]).await;
     };
     let listed = by_cursor(async |page| store.runs(&filter, &page).await.unwrap(), newer).await;
+    for run in &listed {
+        assert_eq!(*run, RunBrief::from(&store.run(&run.id).await.unwrap().unwrap()));
+    }
     let ids: Vec<_> = listed.iter().map(|run| run.id.clone()).collect();
     assert_eq!(ids, [10, 7, 6, 5, 4, 3, 2, 1].map(run_id));
     let all: Vec<Execution> = (1..=5).map(|number| execution(number, 1, pending())).collect();
@@ -196,7 +335,15 @@ pub async fn runs_are_found_by_every_filter(store: Arc<dyn Store>) {
         (RunFilter { states: vec![RunState::Cancelled], ..all() }, vec![5]),
         (RunFilter { states: vec![RunState::Cancelled, RunState::Failed], ..all() }, vec![5]),
     ];
-    for (filter, expected) in cases {
+    // Each filter that an index serves, together with one that it does not.
+    let text = || Some(run_id(5).as_str().to_owned());
+    let cluster = Some(ClusterId::DEFAULT);
+    let more = [
+        (RunFilter { cluster, text: text(), ..all() }, vec![5]),
+        (RunFilter { states: vec![RunState::Cancelled], text: text(), ..all() }, vec![5]),
+        (RunFilter { job: job("webXshop"), text: text(), ..all() }, vec![]),
+    ];
+    for (filter, expected) in cases.into_iter().chain(more) {
         let found = runs(&store, filter.clone(), ALL).await;
         assert_eq!(found, (expected.clone(), expected.len() as u64), "{filter:?}");
     }
@@ -212,10 +359,13 @@ pub async fn open_and_held_executions_are_found(store: Arc<dyn Store>) {
     assert_eq!(store.open_executions().await.unwrap(), open);
     let held = |state: &State| matches!(state, State::Leased { .. } | State::Running { .. });
     let held: Vec<Execution> = list.iter().filter(|each| held(&each.state)).cloned().collect();
-    assert_eq!(store.held_by(node(1)).await.unwrap(), held);
-    assert_eq!(store.held_by(node(2)).await.unwrap(), [elsewhere]);
+    assert_eq!(store.held_by(&[node(1)]).await.unwrap(), held);
+    assert_eq!(store.held_by(&[node(2)]).await.unwrap(), slice::from_ref(&elsewhere));
+    let both: Vec<Execution> = held.iter().chain([&elsewhere]).cloned().collect();
+    assert_eq!(store.held_by(&[node(2), node(1), node(3)]).await.unwrap(), both);
+    assert_eq!(store.held_by(&[]).await.unwrap(), []);
     apply(&store, &[finished(1, 90, 90, Verdict::Succeeded)]).await;
-    assert_eq!(store.held_by(node(2)).await.unwrap(), []);
+    assert_eq!(store.held_by(&[node(3), node(2)]).await.unwrap(), []);
 }
 
 pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {

@@ -6,7 +6,7 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Limits;
 use downbeat_core::state::LimitUse;
 
@@ -39,6 +39,13 @@ impl Snapshot {
             .await
             .expect("executions are read")
             .rows;
+        let listed = store.runs(&RunFilter::default(), &Page::first(ALL)).await.expect("runs are read").rows;
+        let mut runs = Vec::new();
+        for listed in listed {
+            let run = store.run(&listed.id).await.expect("a run is read").expect("it is listed");
+            assert_eq!(listed, RunBrief::from(&run));
+            runs.push(run);
+        }
         let mut output = Vec::new();
         for execution in &executions {
             output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
@@ -46,7 +53,7 @@ impl Snapshot {
         Self {
             nodes: store.nodes(None).await.expect("nodes are read"),
             tombstones: store.tombstones(None).await.expect("tombstones are read"),
-            runs: store.runs(&RunFilter::default(), &Page::first(ALL)).await.expect("runs are read").rows,
+            runs,
             holds: store.holds().await.expect("holds are read"),
             uses: store.uses().await.expect("uses are read"),
             executions,

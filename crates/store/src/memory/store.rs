@@ -12,17 +12,20 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::{RunLive, RunMade, RunRecord, RunState};
-use downbeat_core::state::{LimitUse, Tables};
+use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
+use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::copy::deleted_before;
+use crate::copy::{Seen, deleted_before};
+use crate::filter::distances;
+use crate::instances::{position, results_of};
 use crate::port::{
-    Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
-    NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter, RunKey, Runs, ServerRecord,
-    Servers, Store, Tally, Totals,
+    Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
+    InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
+    Position, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Store, Tally, Totals,
 };
+use crate::rows::Attempt;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -92,6 +95,7 @@ impl State {
             }
             Change::NodeDeleted { node, session, at, .. } => {
                 self.problems.remove(node);
+                self.tables.node_homes.remove(node);
                 if let Some(Registration { cluster, description, .. }) = self.registrations.remove(node) {
                     let (node, session, at, hostname) = (*node, *session, *at, description.hostname);
                     self.tombstones
@@ -177,6 +181,11 @@ impl State {
 
     fn executions(&self, wanted: impl Fn(&Execution) -> bool) -> Vec<Execution> {
         self.tables.executions.values().filter(|execution| wanted(execution)).cloned().collect()
+    }
+
+    /// Returns the attempts that are results of a run's instances, by step and execution.
+    fn results(&self, run: &RunId) -> Vec<&Execution> {
+        results_of(self.tables.executions.values().filter(|execution| execution.run() == run))
     }
 
     pub(super) fn remove_run(&mut self, id: &RunId) {
@@ -284,8 +293,18 @@ impl Nodes for MemoryStore {
         Ok(self.lock().tombstones(node))
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
-        Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
+    async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
+        let nodes: BTreeSet<&NodeId> = nodes.iter().collect();
+        let state = self.lock();
+        let seen = |id: &NodeId| state.tables.nodes.get(id).map(|node| (*id, node.session, node.seen_at));
+        Ok(nodes.into_iter().filter_map(seen).collect())
+    }
+
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
+        let state = self.lock();
+        let is_silent = |node: &NodeLive| node.status != NodeStatus::Offline && node.seen_at < before;
+        let silent = state.tables.nodes.iter().filter(|(_, node)| is_silent(node));
+        Ok(silent.map(|(id, node)| (*id, node.clone())).collect())
     }
 }
 
@@ -295,7 +314,13 @@ impl Runs for MemoryStore {
         Ok(self.lock().run(id))
     }
 
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunRecord, RunKey>> {
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        let ids: BTreeSet<&RunId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
+    }
+
+    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         let state = self.lock();
         let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
             let executions = state.tables.executions.values().rev();
@@ -305,8 +330,8 @@ impl Runs for MemoryStore {
         let mut runs = state
             .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
         runs.reverse();
-        let key = |run: &RunRecord| RunKey { created_at: run.created_at, id: run.id.clone() };
-        Ok(window(runs, page, key, |key, after| key < after))
+        let key = |run: &RunBrief| RunKey { created_at: run.created_at, id: run.id.clone() };
+        Ok(window(runs.iter().map(RunBrief::from).collect(), page, key, |key, after| key < after))
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
@@ -349,14 +374,49 @@ impl Executions for MemoryStore {
         Ok(self.lock().executions(|execution| execution.run() == run))
     }
 
+    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+        let state = self.lock();
+        let (start, last) = filter.span();
+        let is_wanted = |execution: &&&Execution| {
+            position(execution) > start
+                && execution.step() <= last
+                && filter.item.is_none_or(|item| execution.item() == Some(item))
+                && filter.node.is_none_or(|node| execution.node() == Some(node))
+                && filter.wanted().any(|status| status == execution.state.status())
+        };
+        let results = state.results(run);
+        Ok(results.iter().filter(is_wanted).take(limit as usize).copied().cloned().collect())
+    }
+
+    async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
+        let state = self.lock();
+        let mut counts: BTreeMap<(u32, Status), InstanceCount> = BTreeMap::new();
+        for execution in state.results(run) {
+            let (step, status) = (execution.step(), execution.state.status());
+            let none = InstanceCount { step, status, total: 0, carried: 0, cached: 0 };
+            let count = counts.entry((step, status)).or_insert(none);
+            count.total += 1;
+            count.carried += u64::from(execution.is_carried());
+            count.cached += u64::from(execution.is_cached());
+        }
+        Ok(counts.into_values().collect())
+    }
+
+    async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
+        let state = self.lock();
+        let mut results = state.results(run);
+        results.sort_unstable_by_key(|execution| execution.id);
+        Ok(results.into_iter().map(|execution| Attempt::from(execution).facts).collect())
+    }
+
     async fn open_executions(&self) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
+    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| {
             matches!(execution.state.status(), Status::Leased | Status::Running)
-                && execution.state.lease().is_some_and(|lease| lease.node == node)
+                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
         }))
     }
 
@@ -367,7 +427,7 @@ impl Executions for MemoryStore {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
             let age = (outcome.ended_at(), execution.id);
-            if state.tables.homes.get(execution.run()) == Some(&cluster)
+            if state.tables.homes.get(execution.run()).is_some_and(|home| home.cluster == cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
                 newest.insert(Arc::clone(key), (age, execution.clone()));
@@ -423,7 +483,9 @@ impl Totals for MemoryStore {
     }
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
-        let all = self.lock().executions(|each| each.node() == Some(node) && each.reused.is_none());
+        let mut all = self.lock().executions(|each| each.node() == Some(node));
+        all.drain(..all.len().saturating_sub(limits::ROWS_READ as usize));
+        all.retain(|each| each.reused.is_none());
         let claimed_at = all.iter().filter_map(|each| each.state.lease()).map(|lease| lease.granted_at).max();
         let finished_at =
             all.iter().filter_map(|each| each.state.outcome()).map(|outcome| outcome.finished_at).max();
@@ -474,8 +536,12 @@ impl DirectWrites for MemoryStore {
         state.tables.uses.forget(before);
         state.forget_deleted(deleted_before(before));
         // Only from the front: the remaining events have no gaps.
-        while state.events.front().is_some_and(|event| event.change.at() < before) {
-            state.events.pop_front();
+        let is_old = |state: &State, distance: &usize| {
+            state.events.get(*distance).is_some_and(|event| event.change.at() < before)
+        };
+        let places = || distances().filter_map(|distance| usize::try_from(distance).ok());
+        while let Some(last) = places().filter(|distance| is_old(&state, distance)).last() {
+            state.events.drain(..=last);
         }
         Ok(ended.len() as u64)
     }
@@ -499,11 +565,12 @@ impl Store for MemoryStore {
         let mut guard = self.lock();
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);
-        let seqs = verdicts.seqs(state.last_seq);
+        let before = state.last_seq;
         for &index in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[index].clone() });
+            let (about, change) = (verdicts.abouts[index].clone(), changes[index].clone());
+            state.record(Event { seq: state.last_seq + 1, server, about, change });
         }
-        Ok(Committed { outcomes: verdicts.outcomes, seqs })
+        Ok(Committed::after(before, verdicts))
     }
 
     async fn close(&self) {}

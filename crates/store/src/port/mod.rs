@@ -12,7 +12,7 @@ pub use reads::{
     Wrapper,
 };
 pub use record::{
-    Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, Position,
-    RunFilter, RunKey, ServerRecord, Tally,
+    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
+    NodeTotals, OutputChunk, Page, Position, RunFilter, RunKey, ServerRecord, Tally,
 };
 pub use store::Store;

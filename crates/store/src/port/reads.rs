@@ -10,15 +10,15 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::run::RunRecord;
-use downbeat_core::state::LimitUse;
+use downbeat_core::run::{RunBrief, RunRecord};
+use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 
 use super::store::Store;
 use super::{
-    Committed, EventFilter, ExecutionFilter, Hint, Listed, NodeTotals, OutputChunk, Page, Result, RunFilter,
-    RunKey, ServerRecord, Tally,
+    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
+    NodeTotals, OutputChunk, Page, Result, RunFilter, RunKey, ServerRecord, Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -103,14 +103,18 @@ calls! {
             /// Returns the deletions of a node (or of all nodes), by node and time. They are kept for
             /// `limits::TOMBSTONE_DAYS` longer than runs.
             async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
-            /// Returns the nodes that are not offline and were last seen before `before`.
-            async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
+            /// Returns when those of these nodes that exist were last seen, by id.
+            async fn seen(&self, nodes: &[NodeId]) -> Vec<Seen>;
+            /// Returns the nodes that are not offline and were last seen before `before`, by id.
+            async fn silent_nodes(&self, before: Timestamp) -> Vec<(NodeId, NodeLive)>;
         }
 
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
+            /// Returns those of these runs that exist, by id, each once.
+            async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
-            async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunRecord, RunKey>;
+            async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
             async fn open_runs(&self) -> Vec<RunRecord>;
             /// Returns only the ids and owners of these runs: cheap enough to read every other second.
@@ -129,10 +133,17 @@ calls! {
             ) -> Listed<Execution, ExecutionId>;
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
+            /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
+            /// They are ordered by step, then by execution; at most `limit`.
+            async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;
+            /// Counts the instances of a run by step and status, in this order.
+            async fn instance_counts(&self, run: &RunId) -> Vec<InstanceCount>;
+            /// Returns the facts about all instances of a run, by execution.
+            async fn instance_facts(&self, run: &RunId) -> Vec<InstanceFacts>;
             /// Returns all pending, leased and running executions, by id.
             async fn open_executions(&self) -> Vec<Execution>;
-            /// Returns the leased and running executions whose lease names this node, by id.
-            async fn held_by(&self, node: NodeId) -> Vec<Execution>;
+            /// Returns the leased and running executions whose lease names one of these nodes, by id.
+            async fn held_by(&self, nodes: &[NodeId]) -> Vec<Execution>;
             /// Returns for each of these keys the cluster's newest succeeded execution that was really executed.
             async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> BTreeMap<Arc<str>, Execution>;
         }
@@ -162,7 +173,8 @@ calls! {
 
         trait Totals {
             async fn tally(&self) -> Tally;
-            /// Counts the executions that are pinned to a node or were leased by it. Empty for an unknown node.
+            /// Counts the last `limits::ROWS_READ` executions that are pinned to a node or were leased by it. Empty for an
+            /// unknown node.
             async fn node_totals(&self, node: NodeId) -> NodeTotals;
         }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::Applied;
+use downbeat_core::change::{About, Applied};
 pub use downbeat_core::execution::OutputChunk;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
+use downbeat_core::state::Verdicts;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,15 @@ pub struct Committed {
     pub outcomes: Vec<Applied>,
     /// The sequence number of each applied change; none for a refused one.
     pub seqs: Vec<Option<u64>>,
+    /// The subject of each change, as it is stored with its event; empty for a refused one.
+    pub abouts: Vec<About>,
+}
+
+impl Committed {
+    /// Numbers the applied changes of a batch from `last_seq` on.
+    pub(crate) fn after(last_seq: u64, verdicts: Verdicts) -> Self {
+        Self { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes, abouts: verdicts.abouts }
+    }
 }
 
 /// A part of a list whose rows are ordered by `K`.
@@ -99,6 +109,58 @@ pub struct ExecutionFilter {
     pub statuses: Vec<Status>,
 }
 
+/// Which instances of a run to list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InstanceFilter {
+    pub step: Option<u32>,
+    pub item: Option<u32>,
+    /// Pinned to the node, or leased by it.
+    pub node: Option<NodeId>,
+    /// Empty means any.
+    pub statuses: Vec<Status>,
+    /// Only those after this one, by step and execution.
+    pub after: Option<(u32, ExecutionId)>,
+}
+
+impl InstanceFilter {
+    /// Returns the position after which the list starts, and its last step.
+    pub(crate) fn span(&self) -> ((u32, ExecutionId), u32) {
+        let start = (self.step.unwrap_or(0), ExecutionId(uuid::Uuid::nil()));
+        (self.after.map_or(start, |after| after.max(start)), self.step.unwrap_or(u32::MAX))
+    }
+
+    /// Returns the wanted statuses in the order in which an instance may have them.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = Status> {
+        Status::ALL.into_iter().filter(|status| self.statuses.is_empty() || self.statuses.contains(status))
+    }
+}
+
+/// How many instances of one step of a run have one status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceCount {
+    pub step: u32,
+    pub status: Status,
+    pub total: u64,
+    /// Those whose result was reused, without those from the cache.
+    pub carried: u64,
+    /// Those whose result came from the cache.
+    pub cached: u64,
+}
+
+/// The facts about an instance that overviews of many instances need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceFacts {
+    pub step: u32,
+    pub node: Option<NodeId>,
+    pub item: Option<u32>,
+    pub attempt: u32,
+    pub status: Status,
+    pub is_reused: bool,
+    pub failed_for_good: bool,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventFilter {
     /// Only those with a higher sequence number.
@@ -129,7 +191,7 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
-/// Counts of a node's executions, as far as they are kept.
+/// Counts of a node's executions: of its last `limits::ROWS_READ`, as far as they are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTotals {
     /// Its executions by status, without reused results.

@@ -75,6 +75,15 @@ macro_rules! condition {
     (unsuccessful executions) => {
         "status > 3"
     };
+    (replaceable executions) => {
+        "IN (4, 6, 7)"
+    };
+    (unsent executions) => {
+        "executions.status = 5 OR (executions.status = 6 AND executions.token IS NULL)"
+    };
+    (later one is unsent) => {
+        "l.status = 5 OR (l.status = 6 AND l.token IS NULL)"
+    };
 }
 pub(crate) use condition;
 
@@ -129,10 +138,13 @@ mod tests {
                 holds(condition!(held executions)),
                 holds(concat!("status ", condition!(leased executions))),
                 holds(condition!(unsuccessful executions)),
+                holds(concat!("status ", condition!(replaceable executions))),
             ];
             let is_leased = matches!(status, Status::Leased | Status::Running);
             let is_unsuccessful = !status.is_open() && status != Status::Succeeded;
-            assert_eq!(found, [status.is_open(), is_leased, is_leased, is_unsuccessful], "{status}");
+            let may_be_replaced = is_unsuccessful && status != Status::Skipped;
+            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful, may_be_replaced];
+            assert_eq!(found, expected, "{status}");
         }
     }
 }

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use downbeat_core::execution::Execution;
+use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::work::Origin;
 use uuid::Uuid;
 
+use super::codes::Code;
 use super::column::{Cells, Columns, columns};
 use super::record::{Record, select};
-use super::scalar::{json, parse_opt, small, small_count, time};
+use super::scalar::{json, parse_opt, small, small_count, time, time_opt};
 use super::state::StateColumns;
 use super::text::Text;
-use crate::port::Result;
+use crate::port::{InstanceFacts, Result};
 
 columns! {
     /// The columns of `executions` that do not belong to its state.
@@ -86,6 +87,66 @@ impl Record for Execution {
             limits: parse_opt("limits", made.limits.as_ref())?.map(Arc::new),
             cache_key: made.cache_key.map(|key| Arc::from(&*key.0)),
             failed_for_good: made.failed_for_good.map(|reason| Arc::from(&*reason.0)),
+        })
+    }
+}
+
+/// An attempt with the facts that overviews of many instances need.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) pinned: Option<NodeId>,
+    pub(crate) is_withdrawn: bool,
+    pub(crate) facts: InstanceFacts,
+}
+
+impl From<&Execution> for Attempt {
+    fn from(execution: &Execution) -> Self {
+        let state = StateColumns::of(execution);
+        let at = |micros: Option<i64>| time_opt(micros).ok().flatten();
+        Self {
+            pinned: execution.pinned,
+            is_withdrawn: execution.is_withdrawn(),
+            facts: InstanceFacts {
+                step: execution.step(),
+                node: execution.node(),
+                item: execution.item(),
+                attempt: execution.attempt,
+                status: execution.state.status(),
+                is_reused: execution.reused.is_some(),
+                failed_for_good: execution.failed_for_good.is_some(),
+                started_at: at(state.started_at),
+                ended_at: at(state.finished_at.or(state.ended_at)),
+            },
+        }
+    }
+}
+
+impl Record for Attempt {
+    fn select() -> &'static str {
+        "SELECT step, pinned, lease_node, item, attempt, status, reused IS NOT NULL, failed_for_good IS NOT NULL, \
+         started_at, coalesce(finished_at, ended_at), token IS NOT NULL FROM executions"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let pinned = row.cell::<Option<Uuid>>(1)?.map(NodeId);
+        let item: Option<i32> = row.cell(3)?;
+        let (attempt, status) = (small_count(row.cell(4)?)?, Status::decode(row.cell(5)?)?);
+        let was_sent: bool = row.cell(10)?;
+        let is_unsent = status == Status::Skipped || (status == Status::Cancelled && !was_sent);
+        Ok(Self {
+            pinned,
+            is_withdrawn: attempt > 1 && is_unsent,
+            facts: InstanceFacts {
+                step: small_count(row.cell(0)?)?,
+                node: pinned.or(row.cell::<Option<Uuid>>(2)?.map(NodeId)),
+                item: item.map(small_count).transpose()?,
+                attempt,
+                status,
+                is_reused: row.cell(6)?,
+                failed_for_good: row.cell(7)?,
+                started_at: time_opt(row.cell(8)?)?,
+                ended_at: time_opt(row.cell(9)?)?,
+            },
         })
     }
 }

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
-use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
+use downbeat_core::plan::Resolved;
+use downbeat_core::run::{RunBrief, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
+use downbeat_core::spec::Definition;
 use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
 use super::record::{Record, select};
-use super::scalar::{count, int, json, micros, params_column, parse, parse_opt, time, time_opt};
+use super::scalar::{
+    count, int, json, micros, params_column, parse, parse_opt, small, small_count, time, time_opt,
+};
 use super::text::Text;
 use crate::port::{Error, Result};
 
@@ -37,9 +41,13 @@ columns! {
         job: Option<Text<'a>>,
         submitted_by: Text<'a>,
         idempotency_key: Option<Text<'a>>,
+        request_hash: Option<Text<'a>>,
         created_at: i64,
         retry_of: Option<Text<'a>>,
         no_cache: bool,
+        /// The number of steps and of nodes; none if an older program wrote the row.
+        steps: Option<i32>,
+        nodes: Option<i32>,
     }
 }
 
@@ -106,9 +114,12 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
         job: run.job.as_deref().map(Text::from),
         submitted_by: run.by.as_str().into(),
         idempotency_key: run.idempotency_key.as_deref().map(Text::from),
+        request_hash: run.request_hash.as_deref().map(Text::from),
         created_at: run.created_at.as_microsecond(),
         retry_of: run.retry_of.as_ref().map(|run| run.as_str().into()),
         no_cache: run.no_cache,
+        steps: Some(small(run.definition.step_count())),
+        nodes: Some(small(run.resolved.node_count())),
     };
     (RunLiveRow::of(&run.id, live), made)
 }
@@ -127,6 +138,44 @@ impl Record for (RunId, RunLive) {
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         RunLiveRow::read(row, 0)?.live()
+    }
+}
+
+/// Reads the definition only of a run whose row does not say how many steps and nodes it has.
+impl Record for RunBrief {
+    select!({
+        let run = RunRow::names_in("r");
+        format!(
+            "SELECT {run}, d.definition, d.resolved FROM runs r \
+             LEFT JOIN definitions d ON d.run = CASE WHEN r.steps IS NULL THEN r.id END"
+        )
+    });
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let (live, made) = RunRow::read(row, 0)?;
+        let (steps, nodes) = match (made.steps, made.nodes) {
+            (Some(steps), Some(nodes)) => (small_count(steps)?, small_count(nodes)?),
+            _ => {
+                let [definition, resolved]: [Option<Text<'_>>; 2] =
+                    [row.cell(RunRow::COUNT)?, row.cell(RunRow::COUNT + 1)?];
+                let definition: Definition = parse("definition", &definition.unwrap_or_default().0)?;
+                let resolved: Resolved = parse("resolved targets", &resolved.unwrap_or_default().0)?;
+                (definition.step_count(), resolved.node_count())
+            }
+        };
+        let (id, live) = live.live()?;
+        Ok(RunBrief {
+            id,
+            cluster: ClusterId(made.cluster),
+            job: made.job.map(String::from),
+            steps,
+            nodes,
+            retry_of: made.retry_of.map(|run| String::from(run).into()),
+            no_cache: made.no_cache,
+            by: made.submitted_by.into(),
+            created_at: time(made.created_at)?,
+            live,
+        })
     }
 }
 
@@ -150,6 +199,7 @@ impl Record for RunRecord {
             no_cache: made.no_cache,
             by: made.submitted_by.into(),
             idempotency_key: made.idempotency_key.map(String::from),
+            request_hash: made.request_hash.map(String::from),
             created_at: time(made.created_at)?,
         };
         Ok(RunRecord { made: Arc::new(made), live })

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::stream::Stream;
+use crate::results::with_results;
 use crate::wait::{DEADLINE, within};
 
 /// A server in this process, and a client of it.
@@ -84,12 +85,26 @@ impl Setup {
         answer.body["id"].as_str().expect("a run has an id").to_owned()
     }
 
+    /// Returns a run with its results by step and node or item.
+    pub async fn whole_run(&self, id: &str) -> Value {
+        let run = self.ok(&format!("/runs/{id}")).await;
+        with_results(run, &self.ok(&format!("/runs/{id}/results?limit=1000")).await)
+    }
+
+    /// Waits until a run with its results is as wanted.
     pub async fn run_until(&self, id: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let (path, wanted) = (format!("/runs/{id}"), &wanted);
-        match within(DEADLINE, || async { Some(self.ok(&path).await).filter(wanted) }).await {
+        let wanted = &wanted;
+        match within(DEADLINE, || async { Some(self.whole_run(id).await).filter(wanted) }).await {
             Some(run) => run,
-            None => panic!("the run did not reach the expected state: {}", self.ok(&path).await),
+            None => panic!("the run did not reach the expected state: {}", self.whole_run(id).await),
         }
+    }
+
+    /// Returns the hostnames of the nodes that a run's targets resolved to.
+    pub async fn targets(&self, id: &str) -> Vec<String> {
+        let plan = self.ok(&format!("/runs/{id}/plan")).await;
+        let nodes = plan["nodes"].as_array().expect("a plan has nodes").iter();
+        nodes.map(|node| node["hostname"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
     pub async fn ended(&self, id: &str) -> Value {

@@ -109,8 +109,9 @@ impl Attempts {
     }
 
     /// Returns all active attempts, in the order of their ids.
-    pub(super) fn in_order(&self) -> Vec<ExecutionId> {
-        let mut executions: Vec<ExecutionId> = self.active.keys().copied().collect();
+    pub(super) fn in_order(&self) -> Vec<(ExecutionId, At)> {
+        let mut executions: Vec<(ExecutionId, At)> =
+            self.active.iter().map(|(execution, active)| (*execution, active.at)).collect();
         executions.sort_unstable();
         executions
     }
@@ -192,7 +193,8 @@ impl Progress {
             let Some(token) = active.lease else { continue };
             let timeout = self.plan.task(active.at.step).timeout_or_default();
             let grace = Span::from_secs(limits::REPORT_GRACE_S);
-            let reason = format!("its agent did not report the end within {grace} after the timeout of {timeout}");
+            let reason =
+                format!("its agent did not report the end within {grace} after the timeout of {timeout}");
             let (of, at) = (Parent::Run(self.run.clone()), turn.now);
             self.emit(Change::ExecutionLost { of, execution, token, silence: None, reason, at });
         }

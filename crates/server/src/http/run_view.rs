@@ -1,0 +1,127 @@
+//! Creates the summary of a run from counts of its results, so that its cost hardly depends on the size of the run.
+
+use std::collections::HashMap;
+
+use downbeat_api::{Absent, InstanceState, Outline, Rollout, Run, RunSummary, StepProgress, StepTotals};
+use downbeat_core::ids::NodeId;
+use downbeat_core::run::RunRecord;
+use downbeat_store::{InstanceCount, InstanceFacts, InstanceFilter};
+use serde_json::Value;
+
+use super::problem::HttpResult;
+use super::waits;
+use crate::service::Service;
+
+/// How many steps with one result are read to find out whether it is the result of all their items.
+const MOST_READ: usize = 20;
+
+/// Returns the summary of a run.
+pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Run> {
+    let counts = service.parts.counted.of(service.store().as_ref(), run).await?;
+    let (steps, mut totals) = by_step(run, &counts);
+    mark_wholes(service, run, &counts, &mut totals).await?;
+    let mut shown = Run::of(run, steps, &totals);
+    shown.rollout = rollout(service, run).await?;
+    waits::explain(service, run, &mut shown).await?;
+    if !run.state().is_terminal() {
+        shown.silent = Absent::group(&service.silent_nodes(&run.resolved));
+    }
+    Ok(shown)
+}
+
+/// Returns the summary of a run that was just created and has no results.
+pub(super) fn new_run(service: &Service, run: &RunRecord) -> Run {
+    let (steps, totals) = by_step(run, &[]);
+    let mut shown = Run::of(run, steps, &totals);
+    shown.summary.pending_reason = service.pending_reason(run);
+    // Also for a run that has already failed because they are silent.
+    shown.silent = Absent::group(&service.silent_nodes(&run.resolved));
+    shown
+}
+
+fn by_step(run: &RunRecord, counts: &[InstanceCount]) -> (Vec<StepProgress>, Vec<StepTotals>) {
+    let labels = (0..).zip(run.definition.steps().map(|task| task.label()));
+    let mut steps: Vec<StepProgress> =
+        labels.map(|(step, task)| StepProgress { step, task, ..StepProgress::default() }).collect();
+    let mut totals = vec![StepTotals::default(); steps.len()];
+    for count in counts {
+        let index = count.step as usize;
+        let (Some(step), Some(totals)) = (steps.get_mut(index), totals.get_mut(index)) else { continue };
+        step.counts.insert(count.status, count.total);
+        step.reused += count.carried;
+        step.cached += count.cached;
+        totals.all += count.total;
+        totals.ended += if count.status.is_open() { 0 } else { count.total };
+    }
+    (steps, totals)
+}
+
+/// Marks the steps with `for_each` whose only result is that of all items. Only a step with one result and a list of
+/// another length can be such a step.
+async fn mark_wholes(
+    service: &Service,
+    run: &RunRecord,
+    counts: &[InstanceCount],
+    totals: &mut [StepTotals],
+) -> HttpResult<()> {
+    let entries = run.definition.tasks.iter();
+    let items =
+        entries.flat_map(|entry| entry.leaves().iter().map(|_| entry.for_each().map(|each| &each.items)));
+    let may_be_whole = |items: Option<&Value>, totals: &StepTotals| {
+        totals.all == 1
+            && totals.ended == 1
+            && items.and_then(Value::as_array).is_some_and(|items| items.len() != 1)
+    };
+    let steps: Vec<u32> = (0..)
+        .zip(items.zip(totals.iter()))
+        .filter(|(_, (items, totals))| may_be_whole(*items, totals))
+        .map(|(step, _)| step)
+        .collect();
+    for (place, step) in steps.into_iter().enumerate() {
+        // After its end, a run gets no further results.
+        let is_read = place < MOST_READ && !run.state().is_terminal();
+        let statuses = counts.iter().filter(|count| count.step == step).map(|count| count.status).collect();
+        let filter = InstanceFilter { step: Some(step), statuses, ..InstanceFilter::default() };
+        let as_a_whole = !is_read || {
+            let only = service.store().instances(&run.id, &filter, 1).await?;
+            only.first().is_some_and(|only| only.item().is_none())
+        };
+        totals[step as usize].as_a_whole = as_a_whole;
+    }
+    Ok(())
+}
+
+/// Returns the progress of a roll-out; none for other runs.
+async fn rollout(service: &Service, run: &RunRecord) -> HttpResult<Option<Rollout>> {
+    if run.definition.rollout.is_none() {
+        return Ok(None);
+    }
+    let facts = service.store().instance_facts(&run.id).await?;
+    let (size, run) = (facts.len(), run.clone());
+    Ok(service.view(size, move || rollout_of(&run, &facts)).await?)
+}
+
+fn rollout_of(run: &RunRecord, facts: &[InstanceFacts]) -> Option<Rollout> {
+    let steps = run.definition.steps().count();
+    let nodes = &run.resolved.nodes;
+    let by_id: HashMap<NodeId, usize> = (0..).zip(nodes).map(|(index, node)| (node.id, index)).collect();
+    let by_name: HashMap<&str, usize> =
+        (0..).zip(nodes).map(|(index, node)| (node.hostname.as_str(), index)).collect();
+    let mut states: Vec<Option<InstanceState>> = vec![None; steps * nodes.len()];
+    for fact in facts {
+        let node = fact.node.and_then(|node| by_id.get(&node));
+        let cell = node.and_then(|node| states.get_mut(fact.step as usize * nodes.len() + node));
+        if let Some(cell) = cell {
+            *cell = Some(InstanceState {
+                status: fact.status,
+                attempts: fact.attempt,
+                is_reused: fact.is_reused,
+                failed_for_good: fact.failed_for_good,
+            });
+        }
+    }
+    let state_of = |step: u32, node: &str| {
+        states.get(step as usize * nodes.len() + by_name.get(node)?).copied().flatten()
+    };
+    Rollout::of(&Outline::of_run(run), &RunSummary::of(&run.into()), state_of)
+}

@@ -1,0 +1,146 @@
+//! Owns which attempts are the results of a run's instances: in SQL for both dialects, and in memory.
+//!
+//! The result of an instance is its last attempt that was not withdrawn. Few instances have several attempts, so an index
+//! of only the further attempts tells which of the earlier ones are not results.
+
+use std::collections::{BTreeMap, HashMap};
+
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ExecutionId, NodeId};
+
+use crate::filter::lazy;
+use crate::port::{InstanceCount, InstanceFacts, Result};
+use crate::rows::{Attempt, Cells, Code, Record, condition, count, small_count};
+
+/// Selects the later attempts of the same instance.
+macro_rules! later {
+    ($same:literal) => {
+        concat!(
+            "SELECT 1 FROM executions l WHERE l.run = executions.run AND l.step = executions.step AND ",
+            $same,
+            " AND l.attempt > 1 AND l.attempt > executions.attempt AND NOT (",
+            condition!(later one is unsent),
+            ")"
+        )
+    };
+}
+
+/// An attempt that ended unsuccessfully, and after which another one came that was not withdrawn.
+const IS_REPLACED: &str = concat!(
+    "executions.status ",
+    condition!(replaceable executions),
+    " AND CASE WHEN executions.pinned IS NOT NULL THEN EXISTS (",
+    later!("l.pinned = executions.pinned"),
+    ") WHEN executions.item IS NOT NULL THEN EXISTS (",
+    later!("l.pinned IS NULL AND l.item = executions.item"),
+    ") ELSE EXISTS (",
+    later!("l.pinned IS NULL AND l.item IS NULL"),
+    ") END"
+);
+
+lazy! {
+    /// Arguments: run, status, step and execution after which to start, last step, item, limit.
+    pub(crate) OF_RUN: String = format!("WHERE run = $1 AND status = $2 AND {}", within(3));
+    /// Arguments: node, run, then as above, with the wanted statuses as bits. A node has fewer executions than a large
+    /// run: the comparison of runs is written so that no index by run is used.
+    pub(crate) OF_NODE: String = format!(
+        "WHERE coalesce(pinned, lease_node) = $1 AND run || '' = $2 AND ((CAST($3 AS integer) >> status) & 1) = 1 \
+         AND {}",
+        within(4)
+    );
+    /// Counts attempts by step and status; then those that are not results, to be subtracted; then the reused results.
+    pub(crate) COUNTS: String = format!(
+        "SELECT 0, step, status, count(*), 0 FROM executions WHERE run = $1 GROUP BY status, step \
+         UNION ALL SELECT 1, step, status, count(*), 0 FROM executions WHERE run = $1 AND {IS_REPLACED} \
+         AND EXISTS (SELECT 1 FROM executions a WHERE a.run = $1 AND a.attempt > 1) GROUP BY status, step \
+         UNION ALL SELECT 1, step, status, count(*), 0 FROM executions WHERE run = $1 AND {IS_WITHDRAWN} \
+         GROUP BY status, step \
+         UNION ALL SELECT 2, step, status, count(*), count(cache_key) FROM executions \
+         WHERE run = $1 AND reused IS NOT NULL GROUP BY status, step"
+    );
+}
+
+const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
+
+/// Returns the conditions of a page, with arguments from this number on.
+fn within(first: u32) -> String {
+    let [step, id, last, item, limit] = [0, 1, 2, 3, 4].map(|more| first + more);
+    format!(
+        "(step, id) > (${step}, ${id}) AND step <= ${last} AND item IS NOT DISTINCT FROM coalesce(${item}, item) \
+         AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED}) ORDER BY step, id LIMIT ${limit}"
+    )
+}
+
+/// A row of [`COUNTS`].
+#[derive(Debug)]
+pub(crate) struct CountedRow {
+    part: i32,
+    step: u32,
+    status: Status,
+    total: u64,
+    cached: u64,
+}
+
+impl Record for CountedRow {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Ok(Self {
+            part: row.cell(0)?,
+            step: small_count(row.cell(1)?)?,
+            status: Status::decode(row.cell(2)?)?,
+            total: count(row.cell(3)?)?,
+            cached: count(row.cell(4)?)?,
+        })
+    }
+}
+
+/// Adds up the rows of [`COUNTS`].
+pub(crate) fn counts(rows: Vec<CountedRow>) -> Vec<InstanceCount> {
+    let mut counts: BTreeMap<(u32, Status), InstanceCount> = BTreeMap::new();
+    for CountedRow { part, step, status, total, cached } in rows {
+        let none = InstanceCount { step, status, total: 0, carried: 0, cached: 0 };
+        let count = counts.entry((step, status)).or_insert(none);
+        match part {
+            0 => count.total += total,
+            1 => count.total = count.total.saturating_sub(total),
+            _ => (count.carried, count.cached) = (total - cached.min(total), cached),
+        }
+    }
+    counts.into_values().filter(|count| count.total > 0).collect()
+}
+
+/// Keeps the attempts that are results, in the given order.
+pub(crate) fn results(attempts: Vec<Attempt>) -> Vec<InstanceFacts> {
+    type Instance = (u32, Option<NodeId>, Option<u32>);
+    let instance =
+        |attempt: &Attempt| -> Instance { (attempt.facts.step, attempt.pinned, attempt.facts.item) };
+    let mut last: HashMap<Instance, u32> = HashMap::new();
+    for attempt in attempts.iter().filter(|attempt| attempt.facts.attempt > 1 && !attempt.is_withdrawn) {
+        let newest = last.entry(instance(attempt)).or_default();
+        *newest = attempt.facts.attempt.max(*newest);
+    }
+    let is_result = |attempt: &Attempt| {
+        !attempt.is_withdrawn
+            && (last.is_empty()
+                || last.get(&instance(attempt)).is_none_or(|last| attempt.facts.attempt == *last))
+    };
+    attempts.into_iter().filter(is_result).map(|attempt| attempt.facts).collect()
+}
+
+/// Returns the attempts that are results, by step and execution. `executions` are those of one run.
+pub(crate) fn results_of<'a>(executions: impl Iterator<Item = &'a Execution>) -> Vec<&'a Execution> {
+    let mut last: HashMap<_, &Execution> = HashMap::new();
+    for execution in executions.filter(|execution| !execution.is_withdrawn()) {
+        let newest = last.entry(execution.instance()).or_insert(execution);
+        if execution.attempt > newest.attempt {
+            *newest = execution;
+        }
+    }
+    let mut results: Vec<&Execution> = last.into_values().collect();
+    results.sort_unstable_by_key(|execution| position(execution));
+    results
+}
+
+/// Returns where an instance stands in a list.
+pub(crate) fn position(execution: &Execution) -> (u32, ExecutionId) {
+    (execution.step(), execution.id)
+}

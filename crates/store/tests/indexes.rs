@@ -1,0 +1,106 @@
+//! Indexes of tables with rows are built while servers write, by one server at a time, and again if that one dies.
+
+use std::sync::Arc;
+
+use downbeat_store::Store;
+use downbeat_store::conformance::make::{SERVER, created, server};
+use downbeat_testbed::Database;
+
+/// Whether all indexes are there and complete.
+const ALL_VALID: &str = "SELECT count(*) = 5 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+     WHERE i.indisvalid AND c.relname IN \
+     ('runs_by_cluster', 'runs_by_job', 'runs_by_end', 'executions_unsuccessful', 'limit_uses_at_once')";
+/// Whether somebody has begun to build the index that a writer holds up.
+const BEGUN: &str = "SELECT count(*) = 1 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+     WHERE NOT i.indisvalid AND c.relname = 'runs_by_job'";
+const NOBODY_BUILDS: &str = "SELECT count(*) = 0 FROM pg_stat_activity \
+     WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%' AND state = 'active'";
+
+/// A store of this program without one of its indexes, and a transaction that writes and does not end.
+struct HeldUp {
+    database: Database,
+    older: Arc<dyn Store>,
+    writer: tokio_postgres::Client,
+}
+
+impl HeldUp {
+    async fn new() -> Self {
+        let database = Database::create().await;
+        let older = downbeat_store::open(&database.url).await.unwrap();
+        older.commit(SERVER, &[created(1)]).await.unwrap();
+        database.wait_until(ALL_VALID).await;
+        database.run("DROP INDEX runs_by_job").await;
+        let writer = database.client().await;
+        writer.batch_execute("BEGIN; UPDATE runs SET error = error").await.unwrap();
+        Self { database, older, writer }
+    }
+
+    /// Opens a store, and waits until it builds the index.
+    async fn open(&self) -> Arc<dyn Store> {
+        let store = downbeat_store::open(&self.database.url).await.unwrap();
+        self.database.wait_until(BEGUN).await;
+        store
+    }
+
+    async fn release(&self) {
+        self.writer.batch_execute("ROLLBACK").await.unwrap();
+        self.database.wait_until(ALL_VALID).await;
+    }
+
+    async fn done(self, stores: impl IntoIterator<Item = Arc<dyn Store>>) {
+        for store in stores.into_iter().chain([self.older]) {
+            store.close().await;
+        }
+        drop(self.writer);
+        self.database.drop().await;
+    }
+}
+
+#[tokio::test]
+async fn servers_serve_while_an_index_is_built() {
+    let held_up = HeldUp::new().await;
+    let newer = held_up.open().await;
+    // Those that are older do not know of it.
+    held_up.older.commit(server(1), &[created(2)]).await.unwrap();
+    newer.commit(server(2), &[created(3)]).await.unwrap();
+    held_up.release().await;
+    held_up.done([newer]).await;
+}
+
+#[tokio::test]
+async fn two_servers_that_start_at_once_build_an_index_once() {
+    let held_up = HeldUp::new().await;
+    let first = held_up.open().await;
+    let second = downbeat_store::open(&held_up.database.url).await.unwrap();
+    second.commit(SERVER, &[created(2)]).await.unwrap();
+    held_up.release().await;
+    held_up.done([first, second]).await;
+}
+
+#[tokio::test]
+async fn an_index_whose_builder_died_is_built_again() {
+    let held_up = HeldUp::new().await;
+    let dying = held_up.open().await;
+    // As if the server was killed: its connection ends in the middle, and the rest of an index stays.
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%'";
+    dying.close().await;
+    drop(dying);
+    held_up.database.run(kill).await;
+    held_up.database.wait_until(NOBODY_BUILDS).await;
+    held_up.database.wait_until(BEGUN).await;
+    let next = held_up.open().await;
+    held_up.release().await;
+    held_up.done([next]).await;
+}
+
+#[tokio::test]
+async fn a_builder_that_loses_its_connection_tries_again() {
+    let held_up = HeldUp::new().await;
+    let store = held_up.open().await;
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%'";
+    held_up.database.run(kill).await;
+    held_up.release().await;
+    held_up.done([store]).await;
+}

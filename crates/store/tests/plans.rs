@@ -1,0 +1,210 @@
+//! The query plans of all statements on record, on a store with 100,000 runs and executions: none reads a large table from
+//! one end to the other, except those that are listed here with a reason.
+
+use std::fs;
+use std::path::PathBuf;
+
+use downbeat_core::ids::ClusterId;
+use downbeat_core::run::RunState;
+use downbeat_store::{ExecutionFilter, Page, RunFilter, Store};
+use downbeat_testbed::Database;
+use rusqlite::Connection;
+use serde_json::Value;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+const ROWS: u32 = 100_000;
+
+/// Fills a new PostgreSQL store: runs with one execution and two events each, all ended but for the last 100.
+const FILL: &str = include_str!("fill.sql");
+
+/// Tables that grow with what was executed. Nodes and servers are few: reading all of them takes milliseconds.
+const LARGE: [&str; 7] = ["runs", "definitions", "executions", "events", "output", "cached", "limit_uses"];
+
+/// Indexes of rows that are few: of what is open.
+const OF_OPEN_ROWS: [&str; 3] = ["runs_open", "executions_open", "limit_uses_at_once"];
+
+/// The starts and ends of statements that read a whole table, and why they may.
+const ALLOWED: &[(&str, &str, &str)] = &[
+    ("SELECT r.id, r.state", "JOIN definitions d ON d.run = r.id", "a copy is everything"),
+    ("SELECT id, status, not_before", "FROM executions", "a copy is everything"),
+    ("SELECT o.execution", "FROM output o ORDER BY execution, start_byte", "a copy is everything"),
+    ("SELECT seq, server, at", "FROM events ORDER BY seq", "a copy is everything"),
+    (
+        "SELECT l.execution, l.key",
+        "ORDER BY l.cluster, l.key, l.granted_at, l.execution",
+        "once, at the start",
+    ),
+];
+
+fn is_allowed(sql: &str) -> bool {
+    ALLOWED.iter().any(|(start, end, _)| sql.starts_with(start) && sql.ends_with(end))
+}
+
+/// Returns the statements of the newest schema.
+fn recorded(dialect: &str) -> Vec<String> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/statements").join(dialect);
+    let newest = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()).max().unwrap();
+    let all: Vec<String> = fs::read_to_string(newest).unwrap().lines().map(str::to_owned).collect();
+    assert!(all.len() > 50);
+    for (start, end, _) in ALLOWED {
+        assert!(
+            all.iter().any(|sql| sql.starts_with(start) && sql.ends_with(end)),
+            "nothing needs {start} … {end}"
+        );
+    }
+    all
+}
+
+async fn filled() -> (Database, std::sync::Arc<dyn Store>) {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    database.run(&FILL.replace(":rows", &ROWS.to_string())).await;
+    (database, store)
+}
+
+/// Returns the first text of a response.
+async fn text(client: &Client, sql: &str) -> Option<String> {
+    let messages = client.simple_query(sql).await.unwrap();
+    messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// Finds the parts of a plan that read a large table from one end to the other.
+fn whole_reads(plan: &Value, is_cut: bool, found: &mut Vec<String>) {
+    let word = |name: &str| plan[name].as_str().unwrap_or_default();
+    let (kind, table, index) = (word("Node Type"), word("Relation Name"), word("Index Name"));
+    let by_index = kind.starts_with("Index");
+    if LARGE.contains(&table)
+        && (kind == "Seq Scan" || by_index && plan["Index Cond"].is_null())
+        && !(by_index && (is_cut || OF_OPEN_ROWS.contains(&index)))
+    {
+        found.push(format!("{kind} of {table} {index}"));
+    }
+    // An aggregate or a sort reads everything before the limit counts.
+    let is_cut = match kind {
+        "Limit" => true,
+        "Aggregate" | "Sort" | "Hash" | "Materialize" => false,
+        _ => is_cut,
+    };
+    for part in plan["Plans"].as_array().into_iter().flatten() {
+        whole_reads(part, is_cut, found);
+    }
+}
+
+#[tokio::test]
+async fn no_statement_reads_a_whole_table_of_postgres() {
+    let (database, store) = filled().await;
+    let client = database.client().await;
+    client.batch_execute("SET plan_cache_mode = force_generic_plan; SET jit = off").await.unwrap();
+    let mut failed = Vec::new();
+    for (number, sql) in recorded("postgres").iter().enumerate() {
+        if is_allowed(sql) || sql.contains("pg_") || sql.contains("information_schema") {
+            continue;
+        }
+        // The commits' connection plans by index: their arrays may be of any length.
+        let commits =
+            sql.contains("unnest(") || sql.contains("FOR UPDATE") || sql.contains("FOR NO KEY UPDATE");
+        let by_index = if commits { "off" } else { "on" };
+        let settings =
+            ["seqscan", "hashjoin", "mergejoin"].map(|what| format!("SET enable_{what} = {by_index};"));
+        client.batch_execute(&settings.concat()).await.unwrap();
+        let name = format!("statement_{number}");
+        client.batch_execute(&format!("PREPARE {name} AS {sql}")).await.unwrap();
+        let count = format!(
+            "SELECT array_length(parameter_types, 1) FROM pg_prepared_statements WHERE name = '{name}'"
+        );
+        let count: usize = text(&client, &count).await.map_or(0, |count| count.parse().unwrap());
+        let nulls = vec!["NULL"; count].join(", ");
+        let args = if count == 0 { String::new() } else { format!("({nulls})") };
+        let plan = text(&client, &format!("EXPLAIN (FORMAT JSON) EXECUTE {name}{args}")).await.unwrap();
+        let plan: Value = serde_json::from_str(&plan).unwrap();
+        let mut found = Vec::new();
+        whole_reads(&plan[0]["Plan"], false, &mut found);
+        failed.extend(found.into_iter().map(|what| format!("{what}: {sql}")));
+    }
+    store.close().await;
+    database.drop().await;
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// The plans of SQLite do not depend on its rows: it knows nothing of them without ANALYZE.
+#[test]
+fn no_statement_reads_a_whole_table_of_sqlite() {
+    let connection = Connection::open_in_memory().unwrap();
+    let migrations = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("migrations/sqlite");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(migrations).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    for file in files {
+        connection.execute_batch(&fs::read_to_string(file).unwrap()).unwrap();
+    }
+    let mut failed = Vec::new();
+    for sql in recorded("sqlite") {
+        if is_allowed(&sql) || sql.contains("migrations") || sql.contains("sqlite_schema") {
+            continue;
+        }
+        let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let nulls = vec![rusqlite::types::Null; query.parameter_count()];
+        let steps =
+            query.query_map(rusqlite::params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();
+        for step in steps.map(Result::unwrap) {
+            let words: Vec<&str> = step.split(' ').collect();
+            let table = words.get(1).copied().unwrap_or_default();
+            // An alias is the first letter of its table.
+            let is_large = LARGE.iter().any(|large| *large == table || large[..1] == *table);
+            let of_open_rows = OF_OPEN_ROWS.iter().any(|index| step.contains(index));
+            let cut = step.contains(" USING ") && sql.contains("LIMIT");
+            if words[0] == "SCAN" && is_large && !of_open_rows && !cut {
+                failed.push(format!("{step}: {sql}"));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[tokio::test]
+async fn a_search_for_what_is_rare_ends_each_page_after_so_many_rows() {
+    let (database, store) = filled().await;
+    // The oldest run.
+    let filter = RunFilter { text: Some("run-0000001".to_owned()), ..RunFilter::default() };
+    let mut page = Page::first(100);
+    let mut pages = 1;
+    let found = loop {
+        let listed = store.runs(&filter, &page).await.unwrap();
+        assert_eq!(listed.total, None, "counting would read all");
+        match listed.next {
+            Some(start) => {
+                assert_eq!(listed.rows, []);
+                page.start = start;
+                pages += 1;
+            }
+            None => break listed.rows,
+        }
+    };
+    assert_eq!((found.len(), pages), (1, 10));
+    assert_eq!((found[0].id.as_str(), found[0].steps, found[0].nodes), ("run-0000001", 1, 0));
+    // What is skipped is skipped on later pages, too.
+    let mut page = Page::first(100);
+    page.start.skip = 1;
+    while let Some(start) = store.runs(&filter, &page).await.unwrap().next {
+        page.start = start;
+    }
+    assert_eq!(store.runs(&filter, &page).await.unwrap().rows, []);
+    // A list that an index serves has its rows at once, and no total: there are too many.
+    for filter in [
+        RunFilter::default(),
+        RunFilter { cluster: Some(ClusterId::DEFAULT), ..RunFilter::default() },
+        RunFilter { states: vec![RunState::Completed], ..RunFilter::default() },
+    ] {
+        let listed = store.runs(&filter, &Page::first(100)).await.unwrap();
+        assert_eq!((listed.rows.len(), listed.total, listed.next.is_some()), (100, None, true), "{filter:?}");
+    }
+    let open = RunFilter { states: vec![RunState::Running], ..RunFilter::default() };
+    assert_eq!(store.runs(&open, &Page::first(10)).await.unwrap().total, Some(100));
+    let executions = store.executions(&ExecutionFilter::default(), &Page::first(10)).await.unwrap();
+    assert_eq!((executions.rows.len(), executions.total), (10, None));
+    store.close().await;
+    database.drop().await;
+}
