@@ -89,6 +89,8 @@ pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
+/// The executions on one page, as JSON, unless one has more: each may have large params and outputs.
+pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
 pub const OFFSET_MOST: u64 = 10_000;
 /// Rows that a list reads for one page, or counts for its total: milliseconds. If the rows that match are rarer, a page

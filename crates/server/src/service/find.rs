@@ -9,10 +9,13 @@ use downbeat_api::Names;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Tombstone};
+use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::shown::shown;
-use downbeat_core::{Event, Portion};
-use downbeat_store::{EventFilter, ExecutionFilter, Listed, Page, RunFilter, RunKey, ServerRecord, Tally};
+use downbeat_core::{Event, Portion, limits};
+use downbeat_store::{
+    EventFilter, ExecutionFilter, Listed, Page, Position, RunFilter, RunKey, ServerRecord, Tally,
+};
 
 use super::Service;
 use crate::caller::Caller;
@@ -76,13 +79,39 @@ impl Service {
         Ok(self.parts.views.runs(filter, page).await?)
     }
 
+    /// Returns a page of executions. A page with large executions has fewer rows than its limit: it is read in steps,
+    /// each as long as the rows before it suggest.
     pub async fn executions(
         &self,
         _caller: &Caller,
         filter: &ExecutionFilter,
         page: &Page<ExecutionId>,
     ) -> Result<Listed<Execution, ExecutionId>> {
-        Ok(self.parts.views.executions(filter, page).await?)
+        let portion = Portion::new(page.limit as usize, limits::PAGE_BYTES);
+        let mut step = Page { limit: page.limit.min(limits::PAGE_DEFAULT), start: page.start.clone() };
+        let mut found = self.parts.views.executions(filter, &step).await?;
+        let mut sizes: Vec<usize> = found.rows.iter().map(json_bytes).collect();
+        let mut is_full = sizes.len() == step.limit as usize;
+        while is_full && let Some(start) = found.next.clone() {
+            let (rows, bytes) = (sizes.len(), sizes.iter().sum::<usize>());
+            let fitting = portion.bytes.saturating_sub(bytes) / (bytes / rows).max(1);
+            let limit = fitting.min(portion.rows - rows);
+            if limit == 0 {
+                break;
+            }
+            step = Page { limit: u32::try_from(limit).unwrap_or(page.limit), start };
+            let more = self.parts.views.executions(filter, &step).await?;
+            is_full = more.rows.len() == limit;
+            sizes.extend(more.rows.iter().map(json_bytes));
+            found.rows.extend(more.rows);
+            found.next = more.next;
+        }
+        let fitting = portion.fitting(sizes);
+        if fitting < found.rows.len() {
+            found.rows.truncate(fitting);
+            found.next = found.rows.last().map(|last| Position::after(last.id));
+        }
+        Ok(found)
     }
 
     /// Returns the nodes of a cluster (or of all) from the board, in no order. Only the store knows when each was last

@@ -325,3 +325,32 @@ async fn a_stream_has_no_limit() {
         assert!(refused.body["detail"].as_str().unwrap().ends_with(advice), "{}", refused.body);
     }
 }
+
+#[tokio::test]
+async fn a_page_of_large_events_ends_before_its_limit_and_says_that_there_is_more() {
+    let setup = Setup::new().await;
+    // The event of a run's creation has its definition.
+    let task = json!({"backend": "exec", "action": "run", "placement": {"labels": ["nowhere"]},
+        "params": {"command": ["cat"], "stdin": "x".repeat(900_000)}});
+    for _ in 0..5 {
+        setup.submit(&json!({"tasks": [task]})).await;
+    }
+    let last = setup.server.service().store().last_seq().await.unwrap();
+    let (mut since, mut pages, mut seen) = (0, 0, Vec::new());
+    loop {
+        let page = setup.ok(&format!("/events?follow=0&limit=1000&since={since}")).await;
+        seen.extend(page["data"].as_array().unwrap().iter().map(|event| event["seq"].as_u64().unwrap()));
+        pages += 1;
+        if page["pagination"]["has_more"] == false {
+            break;
+        }
+        assert_eq!(page["pagination"]["total"], json!(null));
+        since = page["pagination"]["next"].as_u64().unwrap();
+    }
+    assert_eq!(seen, (1..=last).collect::<Vec<_>>());
+    assert!(pages >= 3, "two large events fit on a page: {pages} pages");
+    let mut stream = setup.follow("/events?since=0").await;
+    for seq in 1..=last {
+        assert_eq!(stream.next().await.unwrap().id, Some(seq.to_string()));
+    }
+}
