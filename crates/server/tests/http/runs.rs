@@ -166,13 +166,13 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
         assert_eq!(answer.status, 202);
         assert_eq!(setup.ended(&id).await["status"], "cancelled");
-        let executions = setup.ok(&format!("/executions?run={id}&status=lost")).await;
+        let executions = setup.ok(&format!("/runs/{id}/executions?status=lost")).await;
         let lost = &executions["data"][0];
         assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
         // The late result is refused.
         agent.finish(&work, 0).await;
         assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");
-        assert_eq!(setup.ok(&format!("/executions?run={id}&status=lost")).await["data"][0], *lost);
+        assert_eq!(setup.ok(&format!("/runs/{id}/executions?status=lost")).await["data"][0], *lost);
     }
 }
 

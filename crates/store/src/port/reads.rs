@@ -11,6 +11,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord};
+use downbeat_core::spec::Definition;
 use downbeat_core::state::LimitUse;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
@@ -111,6 +112,8 @@ calls! {
 
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
+            /// Returns the definitions of those of these runs that exist.
+            async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns runs, newest first (by creation, then id).
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.

@@ -31,6 +31,9 @@ const LOCK_TRIES: u32 = 60;
 /// until the next ANALYZE.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
+/// Plans each query for its values: a statement of a list has all filters, and those that are set decide which index
+/// serves it.
+const BY_VALUES: &str = "-c plan_cache_mode=force_custom_plan";
 const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
@@ -76,7 +79,10 @@ pub async fn postgres_client(location: &str) -> Result<Client, Error> {
 
 pub(crate) fn pool(target: &Target, purpose: Purpose, size: usize) -> Result<Pool, Error> {
     let Target { mut config, tls } = target.clone();
-    let settings = if purpose == Purpose::Commits { BY_INDEX } else { NO_JIT };
+    let settings = match purpose {
+        Purpose::Commits => BY_INDEX.to_owned(),
+        Purpose::Queries => format!("{BY_VALUES} {NO_JIT}"),
+    };
     let options = format!("{} {settings} {TIMEOUTS}", config.get_options().unwrap_or_default());
     config.options(options.trim());
     // Fast: only checks whether a connection is closed. One that broke unnoticed fails its next statement.

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use deadpool_postgres::{Object, Pool};
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, ServerId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
@@ -105,6 +106,11 @@ impl Database for PostgresStore {
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
+    }
+
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {
+        let runs: Vec<_> = runs.iter().map(|run| Text::from(run.as_str())).collect();
+        self.records(" WHERE run = ANY($1)", &[&runs]).await
     }
 
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
