@@ -60,6 +60,10 @@ bench-graph: build ## Graphs of placed tasks: overhead per step, tasks and proce
 bench-takeover: build ## kill -9 of servers that own runs: time until another server continues them
 	scripts/bench $(DOWNBEAT) takeover
 
+.PHONY: bench-hostile
+bench-hostile: build ## Large and awkward requests: what they cost small runs, /healthz and the server's memory
+	scripts/bench $(DOWNBEAT) hostile
+
 .PHONY: bench-claims
 bench-claims: build ## Half an hour of claims over a million finished executions, with and without a long open transaction
 	scripts/bench $(DOWNBEAT) claims

@@ -25,7 +25,7 @@ mod values;
 pub use agent::{Agent, Handle};
 pub use downbeat_backends::{
     BackendSettings, Declared, Environment, JOB_VARIABLES, Refused as DeclarationRefused, raise_open_files,
-    reap_orphans, slots_within, watch_over,
+    reap_orphans, slots_within, stop_with_parent, watch_over,
 };
 pub use error::Error;
 pub use links::{Connector, Grpc};

@@ -16,6 +16,10 @@ pub const BUSY: &str = "busy";
 pub const CONFLICT: &str = "conflict";
 /// A web page of another site sent the request.
 pub const CROSS_SITE: &str = "cross_site";
+/// The requested events are no longer kept; `first` is the number of the first event that is.
+pub const EVENTS_GONE: &str = "events_gone";
+/// The idempotency key belongs to another request.
+pub const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
 /// The definition has mistakes; `errors` lists them.
 pub const INVALID_DEFINITION: &str = "invalid_definition";
 /// The params of the run have mistakes; `errors` lists them.

@@ -4,7 +4,7 @@
 
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::execution::Verdict;
-use downbeat_core::ids::{ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -23,10 +23,27 @@ pub struct Event {
     /// The server that committed it.
     #[schema(value_type = Uuid)]
     pub server: ServerId,
+    /// Null in events that an older server recorded, like `job`, `step`, `item`, `attempt` and most of `node`.
+    #[serde(default)]
+    #[schema(value_type = Option<Uuid>)]
+    pub cluster: Option<ClusterId>,
     #[schema(value_type = Option<String>)]
     pub run: Option<RunId>,
+    /// The name of the run's job.
+    #[serde(default)]
+    pub job: Option<String>,
     #[schema(value_type = Option<Uuid>)]
     pub execution: Option<ExecutionId>,
+    /// The execution's step.
+    #[serde(default)]
+    pub step: Option<u32>,
+    /// The execution's index among the items of its task's `for_each`, from 0.
+    #[serde(default)]
+    pub item: Option<u32>,
+    /// The execution's number among the attempts of its step on its node or for its item, from 1.
+    #[serde(default)]
+    pub attempt: Option<u32>,
+    /// The node itself, or the node of the execution.
     #[schema(value_type = Option<Uuid>)]
     pub node: Option<NodeId>,
     /// Who requested it, if a person or program did.
@@ -35,17 +52,34 @@ pub struct Event {
     pub text: String,
 }
 
+/// In a stream, the event `gap`: earlier events that the client has not received are no longer kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gap {
+    /// The number of the first event that is kept. The stream continues with it.
+    pub first: u64,
+}
+
+impl Gap {
+    /// The name of the event in a stream.
+    pub const NAME: &'static str = "gap";
+}
+
 impl Event {
     pub fn of(record: &Record) -> Self {
-        let change = &record.change;
+        let (change, about) = (&record.change, &record.about);
         Self {
             seq: record.seq,
             at: change.at(),
             body: EventBody::of(change),
             server: record.server,
+            cluster: about.cluster,
             run: change.run().cloned(),
+            job: about.job.clone(),
             execution: change.execution(),
-            node: change.node(),
+            step: about.step,
+            item: about.item,
+            attempt: about.attempt,
+            node: record.node(),
             by: change.by().map(str::to_owned),
             text: text(change),
         }
@@ -139,13 +173,20 @@ fn many(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::change::About;
+
     use super::*;
 
     #[test]
     fn an_event_of_an_unknown_kind_is_shown_under_its_name() {
         let run = Some(RunId::from("run".to_owned()));
         let change = Change::Unknown { name: "job_stored".to_owned(), run, at: Timestamp::UNIX_EPOCH };
-        let event = Event::of(&Record { seq: 7, server: ServerId(uuid::Uuid::from_u128(1)), change });
+        let event = Event::of(&Record {
+            seq: 7,
+            server: ServerId(uuid::Uuid::from_u128(1)),
+            about: About::default(),
+            change,
+        });
         assert_eq!((event.seq, event.body.kind()), (7, "job_stored"));
         assert_eq!(event.run.as_ref().map(RunId::as_str), Some("run"));
         assert_eq!(event.text, "recorded by a newer server; this version does not know its kind");
@@ -154,7 +195,8 @@ mod tests {
     #[test]
     fn an_event_of_a_newer_server_reads_back_as_it_was_written() {
         let text = r#"{"seq":7,"at":"1970-01-01T00:00:00Z","kind":"job_stored","data":{"job":"x"},
-            "server":"00000000-0000-0000-0000-000000000001","run":null,"execution":null,"node":null,"by":null,"text":"t"}"#;
+            "server":"00000000-0000-0000-0000-000000000001","cluster":null,"run":null,"job":null,"execution":null,
+            "step":null,"item":null,"attempt":null,"node":null,"by":null,"text":"t"}"#;
         let event: Event = serde_json::from_str(text).unwrap();
         assert_eq!(event.body.kind(), "job_stored");
         let value: serde_json::Value = serde_json::from_str(text).unwrap();

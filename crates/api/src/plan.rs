@@ -32,6 +32,10 @@ pub struct Plan {
     /// For the whole run; null means no limit.
     #[schema(value_type = Option<String>, example = "30m")]
     pub timeout: Option<Span>,
+    /// How long its `on_failure` steps may take after the run timed out; absent without such steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10m")]
+    pub cleanup_timeout: Option<Span>,
     /// How many executions of the run may be open at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
@@ -210,6 +214,7 @@ impl Plan {
             exclusive: plan.definition.exclusive,
             priority: plan.definition.priority,
             timeout: plan.definition.timeout,
+            cleanup_timeout: plan.cleanup_timeout().filter(|_| plan.definition.timeout.is_some()),
             max_parallel: plan.definition.max_parallel,
             rollout: plan
                 .definition

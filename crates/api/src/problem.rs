@@ -27,6 +27,9 @@ pub struct Problem {
     /// Set by a read replica: the server that accepts the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
+    /// Set if requested events are no longer kept: the number of the first event that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u64>,
 }
 
 /// One mistake in a definition.
@@ -126,6 +129,7 @@ mod tests {
             errors: Vec::new(),
             nodes,
             primary: None,
+            first: None,
         }
     }
 

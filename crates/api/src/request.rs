@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, LimitUsage, List, Many, Node, NodeCount,
+    Cluster, DeletedNode, EventList, Execution, Failures, Frame, LimitUsage, List, Many, Node, NodeCount,
     NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server,
-    Status, Valid,
+    Stats, Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -56,6 +56,13 @@ impl<T> Request<T> {
             Some(value) => self.with(name, value),
             None => self,
         }
+    }
+
+    /// Replaces `since` in the query.
+    #[must_use]
+    pub fn since(mut self, seq: u64) -> Self {
+        self.query.retain(|(name, _)| *name != "since");
+        self.with("since", seq)
     }
 
     /// Returns the same request for a caller that reads only a part of the response.
@@ -125,6 +132,8 @@ requests! {
     Post "validate" validate() -> Valid;
     Get "events" events() -> EventList;
     Get "replication" replication() -> ();
+    Get "live" live() -> Frame;
+    Get "stats" stats() -> Stats;
     Get "servers" servers() -> List<Server>;
     Get "status" status() -> Status;
 }

@@ -221,6 +221,7 @@ mod tests {
             retry_of: None,
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: at,
             no_cache: false,
         };

@@ -427,6 +427,7 @@ mod tests {
             }),
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: second(0),
             params: Default::default(),
             retry_of: None,

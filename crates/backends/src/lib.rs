@@ -24,5 +24,5 @@ pub use guard::{Deadlines, Guard, boot_time, watch_over};
 pub use output::{OutputSink, Piece, Receive, Stream, Wall};
 pub use process::{
     Ledger, LedgerError, Means, OpenFiles, boot_id, open_files_of_children, raise_open_files, reap_orphans,
-    slots_within,
+    slots_within, stop_with_parent,
 };

@@ -61,6 +61,7 @@ fn start(site: &Site, number: u32, slots: u32) -> Result<Child> {
     let (name, directory) = (format!("agent-{number}"), site.directory());
     process::this_program()?
         .args(["agent", "--server", &site.first().grpc, "--hostname", &name, "--slots", &slots.to_string()])
+        .args(process::stop_with_this())
         .args(["--allow", "exec", "--log-level", "warn", "--data"])
         .arg(directory.join(&name))
         .current_dir(directory)

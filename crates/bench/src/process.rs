@@ -22,6 +22,11 @@ pub(super) fn this_program() -> Result<Command> {
     Ok(Command::new(program))
 }
 
+/// Returns the arguments with which a server or an agent stops when this process ends, however it ends.
+pub(super) fn stop_with_this() -> [String; 2] {
+    ["--stop-with-parent".to_owned(), std::process::id().to_string()]
+}
+
 /// Opens a file for the errors of a process; they are appended.
 pub(super) fn log_file(path: PathBuf) -> Result<File> {
     OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot("log", &error))

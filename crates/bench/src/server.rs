@@ -211,6 +211,8 @@ impl Launch {
         let _ = std::fs::remove_file(self.ready_file());
         process::program(self.program.as_deref())?
             .args(["server", "--name", &self.name, "--http", http, "--grpc", grpc, "--log-level", "warn"])
+            // Another program may not know the flag.
+            .args(self.program.is_none().then(process::stop_with_this).into_iter().flatten())
             .args(["--store", &self.store])
             .args(&self.flags)
             .arg("--ready-file")

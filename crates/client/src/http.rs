@@ -354,7 +354,8 @@ pub(crate) fn last_event() -> Request<EventList> {
 }
 
 pub(crate) fn last_seq(last_event: &EventList) -> u64 {
-    last_event.data.last().map_or(0, |event| event.seq)
+    // The last event itself may be gone.
+    last_event.pagination.next
 }
 
 /// Returns whether the server runs but cannot work: it is stopping, or its store is unavailable.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use downbeat_api::request::Request;
-use downbeat_api::{Event, EventList, Plan, Run, RunProgress, request};
+use downbeat_api::{Event, EventList, Gap, Plan, Run, RunProgress, request};
 use downbeat_core::ids::{NodeId, RunId};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -96,14 +96,18 @@ impl Live {
         }
         match self.stream.connect().await {
             Ok(()) => {}
-            // The server does not know the last event: it has another store.
-            Err(Error::Problem(problem)) if problem.status == 400 => {
+            // The server does not know the last event, because it has another store, or has removed later ones.
+            Err(Error::Problem(problem)) if matches!(problem.status, 400 | 410) => {
                 self.restart().await?;
                 return Ok(Update::Event);
             }
             Err(error) => return Err(error),
         }
         match timeout_at(until, self.stream.receive()).await {
+            Ok(Some(Some(message))) if message.name == Gap::NAME => {
+                self.restart().await?;
+                Ok(Update::Event)
+            }
             Ok(Some(Some(message))) => {
                 self.apply(&message.decode()?).await?;
                 Ok(Update::Event)

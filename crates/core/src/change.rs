@@ -5,8 +5,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::execution::{Execution, Lease, Outcome};
-use crate::ids::{ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use crate::execution::{Execution, Lease, Outcome, Status};
+use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
 use crate::run::{RunEnd, RunRecord, RunState};
 use crate::work::Parent;
@@ -196,8 +196,47 @@ pub struct Event {
     pub seq: u64,
     /// The server that committed it.
     pub server: ServerId,
+    #[serde(default, skip_serializing_if = "About::is_empty")]
+    pub about: About,
     #[serde(flatten)]
     pub change: Change,
+}
+
+impl Event {
+    /// Returns the node that the event concerns, if it is a single one.
+    pub fn node(&self) -> Option<NodeId> {
+        self.about.node.or_else(|| self.change.node())
+    }
+}
+
+/// The subject of an event, as the store knows it when it applies the change. It is stored with the event, so that
+/// readers can filter and show events without reading anything else. Events of older programs have none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
+    /// The name of the run's job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The node, or the node of the execution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// The position of the execution in its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// The status of the execution before the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<Status>,
+}
+
+impl About {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Declares the kinds of changes in the order in which a batch applies them: name, and the level of the programs that

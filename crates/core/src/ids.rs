@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -64,12 +65,29 @@ impl NodeId {
     }
 }
 
-/// A run: a UUID for a submitted run, `job:timestamp` for a scheduled one.
+/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub Arc<str>);
 
 impl RunId {
+    /// The length of the time in the id of a scheduled run: `2026-01-31T03:00:00Z`.
+    const TIME_BYTES: usize = 20;
+
+    /// Returns the id of the run that a schedule starts at a time. It is the same on every server, so that the run is
+    /// created once, and names the cluster, so that jobs of the same name in two clusters are two runs.
+    pub fn scheduled(cluster: &str, job: &str, at: Timestamp) -> Self {
+        Self(format!("{cluster}:{job}:{}", at.strftime("%Y-%m-%dT%H:%M:%SZ")).into())
+    }
+
+    /// Returns the cluster, the job and the time of a scheduled run; nothing for a submitted one. A job's name may
+    /// contain colons, a cluster's name cannot.
+    pub fn schedule(&self) -> Option<(&str, &str, Timestamp)> {
+        let (cluster, rest) = self.0.split_once(':')?;
+        let (job, at) = rest.split_at_checked(rest.len().checked_sub(Self::TIME_BYTES)?)?;
+        Some((cluster, job.strip_suffix(':')?, at.parse().ok()?))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -106,6 +124,30 @@ impl fmt::Debug for RunId {
 }
 
 /// Returns the SHA-256 of some bytes, in hexadecimal.
-pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
+pub fn sha256_hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_scheduled_run_names_cluster_job_and_time() {
+        let at: Timestamp = "2026-01-31T03:00:00Z".parse().unwrap();
+        let id = RunId::scheduled("default", "backup", at);
+        assert_eq!(id.as_str(), "default:backup:2026-01-31T03:00:00Z");
+        assert_ne!(id, RunId::scheduled("other", "backup", at));
+        for job in ["backup", "a:b", "", "x:2026-01-31T03:00:00Z"] {
+            assert_eq!(RunId::scheduled("default", job, at).schedule(), Some(("default", job, at)));
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_submitted_run_is_not_that_of_a_scheduled_one() {
+        let submitted = Uuid::from_u128(7).to_string();
+        for id in [&submitted, "", "a", "a:b", "a:2026-01-31T03:00:00Z", "a:b:yesterday-at-3-o'clo"] {
+            assert_eq!(RunId::from(id).schedule(), None, "{id}");
+        }
+    }
 }

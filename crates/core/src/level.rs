@@ -6,7 +6,7 @@
 //! before did. The journal checks again. Unknown fields need no level: readers ignore them.
 
 /// The level of this program: it knows every kind up to this level.
-pub const LEVEL: u32 = 5;
+pub const LEVEL: u32 = 6;
 
 /// The level of every server from before there were levels.
 pub const FIRST: u32 = 1;
@@ -23,6 +23,9 @@ pub const NODES: u32 = 4;
 
 /// The level that knows instances that failed for good.
 pub const FINAL: u32 = 5;
+
+/// The level that knows `cleanup_timeout`.
+pub const CLEANUP: u32 = 6;
 
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {

@@ -19,8 +19,8 @@ pub const EXECUTIONS_PER_COMMIT: usize = 2_000;
 pub const PARAMS_PER_COMMIT_BYTES: usize = 1024 * 1024;
 /// The evaluated params of all executions of one run: they are stored, sent to replicas, and kept by the run's owner.
 pub const PARAMS_OF_RUN_BYTES: usize = 256 * 1024 * 1024;
-/// Nodes in one cluster.
-pub const NODES_PER_CLUSTER: usize = 9_000;
+/// The default for the nodes of one cluster that are not offline: up to this many were measured.
+pub const NODES_DEFAULT: usize = 10_000;
 /// The description of one node, as JSON: a server keeps thousands of them.
 pub const DESCRIPTION_BYTES: usize = 256 * 1024;
 /// Parts of a node's description.
@@ -57,12 +57,11 @@ pub const UNSENT_BYTES: usize = 32 * OUTPUT_BYTES;
 pub const UNSENT_RESULTS: usize = 2_000;
 /// One gRPC message.
 pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
-/// Connections to the agents' port: two for each node of a full cluster, one of them for output, and a reserve for
+/// Connections to the agents' port: so many for each node of a full cluster, one of them for output, and a reserve for
 /// connections that come and go. One address may be a whole fleet behind a NAT, so it may have all except the reserve.
 /// This machine may have all: `dev` and benches run thousands of agents.
-pub const AGENT_CONNECTIONS: usize = 2 * NODES_PER_CLUSTER + 1_000;
-pub const AGENT_CONNECTIONS_PER_ADDRESS: usize = 2 * NODES_PER_CLUSTER;
-pub const AGENT_CONNECTIONS_LOOPBACK: usize = AGENT_CONNECTIONS;
+pub const CONNECTIONS_PER_NODE: usize = 2;
+pub const AGENT_CONNECTIONS_RESERVE: usize = 1_000;
 /// Bounds for one of these connections: the time until its first bytes and the time without a call, in seconds;
 /// concurrent calls (an agent has up to eight); one frame and the headers of one call, which are kept in memory
 /// completely before they are checked.
@@ -122,6 +121,8 @@ pub const TASK_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
 pub const REPORT_GRACE_S: u64 = (UNSENT_BYTES / MESSAGE_BYTES_PER_S) as u64;
 /// The timeout of a whole run, if it has one: at most 30 days, in seconds.
 pub const RUN_TIMEOUT_MOST_S: u64 = 30 * 24 * 3600;
+/// The default for how long the `on_failure` steps of a run that timed out may take, in seconds.
+pub const CLEANUP_TIMEOUT_DEFAULT_S: u64 = 10 * 60;
 /// The default for how long a placed task waits while no node fits it, in seconds.
 pub const PLACEMENT_TIMEOUT_DEFAULT_S: u64 = 30 * 60;
 /// Items of one `for_each`.
@@ -218,7 +219,22 @@ pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// Changes in one frame of the live stream: about a megabyte.
+pub const FRAME_CHANGES: usize = 10_000;
+/// Events that the live stream replays: a client that is further behind reads everything again, which is faster.
+pub const LIVE_REPLAYED: u64 = 50_000;
+/// Statistics of a cluster in a server's memory: minutes in which runs ended (a week), jobs, steps of each job, the last
+/// durations of each job and step, and the runs that a server reads when it starts. Together about 12 MB at most.
+pub const STATS_MINUTES: usize = 7 * 24 * 60;
+pub const STATS_JOBS: usize = 1_000;
+pub const STATS_STEPS: usize = 100;
+pub const STATS_DURATIONS: usize = 31;
+pub const STATS_RUNS_READ: u32 = 2_000;
 /// Failed executions of a run that are grouped by like errors: each needs a read of its output.
 pub const FAILURES_EXAMINED: u32 = 1_000;
 /// Pending instances of a run whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: usize = 1_000;
+/// Queries of users that a server runs at once, and how long one may take or wait for its turn, in seconds. They use
+/// their own connections to the store: what keeps the server alive does not wait for them.
+pub const VIEWS_AT_ONCE: usize = 4;
+pub const VIEW_S: u64 = 10;

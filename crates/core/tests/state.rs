@@ -31,6 +31,7 @@ fn run(name: &str) -> RunRecord {
         no_cache: false,
         by: "test".to_owned(),
         idempotency_key: None,
+        request_hash: None,
         created_at: at(1),
     };
     RunRecord::new(made, ServerId(Uuid::nil()))

@@ -88,7 +88,7 @@ impl Clock {
         self.set_by(store).await?;
         let servers = store.servers().await?;
         let newest = newest(&servers);
-        if store.is_shared() && newest.is_some_and(|newest| self.now() > newest + pause.mul_f64(1.5)) {
+        if store.is_shared() && newest.is_some_and(|newest| self.now() > newest + longest(pause)) {
             // Either they are gone, or their clock differs from the store's, which was set.
             if let Some(time) = next_sign(store, &servers, pause).await? {
                 let (mut state, monotonic_us) = (self.state(), self.monotonic_us());
@@ -169,6 +169,11 @@ impl State {
     }
 }
 
+/// Returns the longest time between two heartbeats of a server that is alive.
+fn longest(pause: Duration) -> Duration {
+    pause + pause / 2
+}
+
 fn newest(servers: &[ServerRecord]) -> Option<Timestamp> {
     servers.iter().map(|server| server.seen_at).max()
 }
@@ -180,7 +185,7 @@ async fn next_sign(
     pause: Duration,
 ) -> Result<Option<Timestamp>, store::Error> {
     let known = |id: ServerId| before.iter().find(|server| server.id == id).map(|server| server.seen_at);
-    let until = Instant::now() + pause * 2;
+    let until = Instant::now() + longest(pause);
     while Instant::now() < until {
         tokio::time::sleep(pause / 8).await;
         let servers = store.servers().await?;

@@ -29,6 +29,8 @@ pub enum Error {
     Conflict(#[from] Conflict),
     #[error("{pending} runs are pending (max_pending_runs: {most}); try again later")]
     TooManyRuns { most: u32, pending: u32 },
+    #[error("the Idempotency-Key belongs to another request, which created run `{0}`; use a new key")]
+    KeyReused(RunId),
     #[error("{open} runs are open (max_pending_runs: {most}); try again when some have ended")]
     TooManyOpenRuns { most: u32, open: u32 },
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
@@ -109,7 +111,9 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid(_) | Error::Params(_) | Error::TooManyMatch { .. } => Class::Rejected,
+            Error::Invalid(_) | Error::Params(_) | Error::KeyReused(_) | Error::TooManyMatch { .. } => {
+                Class::Rejected
+            }
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
             Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } => Class::TooMany,

@@ -1,6 +1,7 @@
 //! Owns the server's metrics for Prometheus. They only count; nothing decides by them.
 
 mod nodes;
+mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -20,6 +21,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
 use self::nodes::PerNode;
+pub(crate) use self::text::prometheus_text;
 use crate::parts::Parts;
 
 /// The metrics of one server; cheap to clone. Counting costs an atomic or a short lock; labels are looked

@@ -1,6 +1,7 @@
 //! Owns output on its way to the store: gathered from all agents, appended in one write, then announced.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use downbeat_core::ids::ExecutionId;
 use downbeat_proto::message::Fault;
@@ -25,6 +26,8 @@ type Message = (Vec<OutputChunk>, oneshot::Sender<Result<(), Fault>>);
 pub(crate) struct Outputs {
     queue: mpsc::Sender<Message>,
     grown: broadcast::Sender<ExecutionId>,
+    /// How often output of other servers was announced without its execution.
+    unnamed: Arc<AtomicU64>,
 }
 
 impl Outputs {
@@ -36,8 +39,9 @@ impl Outputs {
     ) -> (Self, JoinHandle<()>) {
         let (queue, mut messages) = mpsc::channel::<Message>(QUEUE);
         let grown = broadcast::channel(ANNOUNCEMENTS).0;
+        let unnamed = Arc::<AtomicU64>::default();
         let sender = grown.clone();
-        let others = announce_others(store.hints(), grown.clone());
+        let others = announce_others(store.hints(), grown.clone(), Arc::clone(&unnamed));
         tokio::spawn(async move { stop.run_until_cancelled(others).await });
         let gatherer = async move {
             let mut gathered = Vec::new();
@@ -55,7 +59,7 @@ impl Outputs {
                 announce(&sender, &chunks);
             }
         };
-        (Self { queue, grown }, tokio::spawn(gatherer.in_current_span()))
+        (Self { queue, grown, unnamed }, tokio::spawn(gatherer.in_current_span()))
     }
 
     /// Appends output. Returns when it is durable.
@@ -75,6 +79,11 @@ impl Outputs {
         announce(&self.grown, chunks);
     }
 
+    /// Returns a number that grows when another server may have appended output of any execution.
+    pub(crate) fn unnamed(&self) -> u64 {
+        self.unnamed.load(Ordering::Acquire)
+    }
+
     pub(crate) fn grown(&self) -> broadcast::Receiver<ExecutionId> {
         self.grown.subscribe()
     }
@@ -89,13 +98,23 @@ fn announce(grown: &broadcast::Sender<ExecutionId>, chunks: &[OutputChunk]) {
     }
 }
 
-async fn announce_others(mut hints: broadcast::Receiver<Hint>, announce: broadcast::Sender<ExecutionId>) {
+async fn announce_others(
+    mut hints: broadcast::Receiver<Hint>,
+    announce: broadcast::Sender<ExecutionId>,
+    unnamed: Arc<AtomicU64>,
+) {
     loop {
-        // Followers also check without announcements, so missed hints do no harm.
-        if let Some(Hint::Output(executions)) = heard(&mut hints).await {
-            for execution in executions.iter() {
-                let _ = announce.send(*execution);
+        match heard(&mut hints).await {
+            Some(Hint::Output(executions)) => {
+                for execution in executions.iter() {
+                    let _ = announce.send(*execution);
+                }
             }
+            // Followers of one execution also check without announcements.
+            Some(Hint::Anything) | None => {
+                unnamed.fetch_add(1, Ordering::AcqRel);
+            }
+            Some(Hint::Events | Hint::Servers) => {}
         }
     }
 }

@@ -19,16 +19,20 @@ use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::Runs;
 use crate::settings::Settings;
+use crate::stats::Stats;
 use crate::surroundings::Chance;
 use crate::vital::Vital;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub store: Arc<dyn Store>,
+    /// The same store for the reads of users, which must not delay the server's own.
+    pub views: Arc<dyn Store>,
     pub journal: Journal,
     pub feed: Feed,
     pub dispatcher: Dispatcher,
     pub admission: Admission,
+    pub stats: Stats,
     pub runs: Runs,
     pub heartbeats: Heartbeats,
     pub serving: Serving,

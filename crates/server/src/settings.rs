@@ -29,6 +29,10 @@ pub struct Settings {
     pub node_stale_after: Span,
     /// Silence after which a node's running work is lost.
     pub node_offline_after: Span,
+    /// How long a node may be offline until it is deleted; 0 keeps it forever.
+    pub forget_nodes_after: Span,
+    /// How many nodes of one cluster may be online or stale at once.
+    pub max_nodes: u32,
     /// Silence after which other servers take over a server's runs.
     pub server_stale_after: Span,
     /// How long a lease lasts without a heartbeat.
@@ -67,6 +71,8 @@ impl Default for Settings {
             heartbeat_interval: Span::from_secs(10),
             node_stale_after: Span::from_secs(30),
             node_offline_after: Span::from_secs(100),
+            forget_nodes_after: Span::from_secs(30 * 24 * 3600),
+            max_nodes: limits::NODES_DEFAULT as u32,
             server_stale_after: Span::from_secs(10),
             lease_ttl: Span::from_secs(30),
             retention_days: 7,

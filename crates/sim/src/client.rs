@@ -7,7 +7,7 @@ use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::spec::{Definition, from_json};
-use downbeat_server::{Caller, Class, Drain, Error, Force, Redo, Retry, Service, Submit};
+use downbeat_server::{Caller, Class, Drain, Error, Force, IdempotencyKey, Redo, Retry, Service, Submit};
 
 use crate::cluster::Cluster;
 use crate::jobs::job;
@@ -34,7 +34,10 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
             params: None,
             definition: definition.clone(),
             no_cache: false,
-            idempotency_key: keyed.then(|| format!("key-{number}")),
+            idempotency_key: keyed.then(|| IdempotencyKey {
+                key: format!("key-{number}"),
+                request_hash: format!("request-{number}"),
+            }),
         };
         match ask(&cluster, |service| async move { service.submit(&SIM, submit).await }).await {
             Some(Ok(submitted)) => break submitted.run.id.clone(),
@@ -85,7 +88,7 @@ async fn retry_run(cluster: &Cluster, run: &RunId) {
         1 => Redo::FailedNodes,
         _ => Redo::From("t0".to_owned()),
     };
-    let key = Some(format!("retry-{run}"));
+    let key = Some(IdempotencyKey { key: format!("retry-{run}"), request_hash: format!("{redo:?}") });
     for _ in 0..20 {
         let retry = Retry { run: run.clone(), redo: redo.clone(), idempotency_key: key.clone() };
         match ask(cluster, |service| async move { service.retry(&SIM, retry).await }).await {

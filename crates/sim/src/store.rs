@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::Portion;
-use downbeat_core::change::{Change, Event, Subject};
+use downbeat_core::change::{About, Change, Event, Subject};
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
 use downbeat_core::work::Parent;
@@ -140,10 +140,10 @@ impl ServerStore {
             let seq = outcome.as_ref().map(|()| "applied").unwrap_or("refused");
             self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
-        let events = changes
-            .iter()
-            .zip(&committed.seqs)
-            .filter_map(|(change, seq)| Some((Event { seq: (*seq)?, server, change: change.clone() }, now)));
+        let event = |((change, seq), about): ((&Change, &Option<u64>), &About)| {
+            Some((Event { seq: (*seq)?, server, about: about.clone(), change: change.clone() }, now))
+        };
+        let events = changes.iter().zip(&committed.seqs).zip(&committed.abouts).filter_map(event);
         // A store may apply the changes of a batch in another order.
         let mut events: Vec<(Event, Timestamp)> = events.collect();
         events.sort_by_key(|(event, _)| event.seq);
@@ -223,7 +223,8 @@ impl ServerStore {
         let last = self.inner.last_seq().await?;
         self.world.log(format_args!("{} loses a commit of {} changes", self.host, changes.len()));
         let seqs = (last + 1..).take(changes.len()).map(Some).collect();
-        Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs })
+        let abouts = vec![About::default(); changes.len()];
+        Ok(Committed { outcomes: vec![Ok(()); changes.len()], seqs, abouts })
     }
 }
 

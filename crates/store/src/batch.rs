@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use downbeat_core::change::Change;
+use downbeat_core::change::{Change, Subject};
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use downbeat_core::node::{Former, Registration};
@@ -34,6 +34,9 @@ pub(crate) struct Needs<'a> {
     /// A node registers that does not exist, so there is no row to lock.
     pub(crate) new_nodes: bool,
     pub(crate) runs: BTreeSet<&'a RunId>,
+    /// Runs and nodes whose cluster the events name.
+    pub(crate) homes: BTreeSet<&'a RunId>,
+    pub(crate) node_homes: BTreeSet<NodeId>,
     pub(crate) keys: BTreeSet<(ClusterId, &'a str)>,
     pub(crate) executions: BTreeSet<ExecutionId>,
     /// Nodes for which the guards read which run holds them.
@@ -60,6 +63,11 @@ impl<'a> Needs<'a> {
     pub(crate) fn of(changes: &'a [Change], new_ids: NewIds) -> Self {
         let mut needs = Self::default();
         for change in changes {
+            match change.subject() {
+                Subject::Node(node) => _ = needs.node_homes.insert(node),
+                Subject::Run(run) | Subject::Execution { run, .. } => _ = needs.homes.insert(run),
+                Subject::Unknown(_) => {}
+            }
             match change {
                 Change::NodeRegistered { registration } => {
                     needs.clusters = true;
@@ -185,9 +193,8 @@ impl<'a> LimitCheck<'a> {
         checks.into_iter().map(index).collect()
     }
 
-    /// Records the run's cluster and the number of uses that count.
+    /// Records the number of uses that count.
     pub(crate) fn record(self, cluster: ClusterId, count: u32, tables: &mut Tables) {
-        tables.homes.insert(self.run.clone(), cluster);
         let question = Question { cluster, key: self.key, counted: self.counted };
         tables.uses.elsewhere.insert(question, count);
     }

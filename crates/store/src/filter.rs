@@ -90,3 +90,23 @@ pub(crate) const REMOVE_STALE_USES: &str = concat!(
     condition!(leased executions),
     ")"
 );
+
+lazy! {
+    /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,
+    /// so that one event with a time in the future keeps no others. Only some events are read, at growing distances from
+    /// the first: the numbers have no gaps. Repeated until it finds none, it leaves no old event at the front.
+    pub(crate) LAST_OLD_EVENT: String = {
+        let distances: Vec<String> = distances().map(|distance| format!("({distance})")).collect();
+        format!(
+            "WITH distances (distance) AS (VALUES {}), first AS (SELECT min(seq) AS seq FROM events) \
+             SELECT e.seq FROM first CROSS JOIN distances JOIN events e ON e.seq = first.seq + distance \
+             WHERE e.at < $1 ORDER BY e.seq DESC LIMIT 1",
+            distances.join(", ")
+        )
+    };
+}
+
+/// Returns the distances from the first event at which pruning looks for old ones: 0, and each power of two.
+pub(crate) fn distances() -> impl Iterator<Item = u64> {
+    std::iter::once(0).chain((0..48).map(|power| 1 << power))
+}

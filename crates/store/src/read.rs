@@ -13,16 +13,14 @@ use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_core::state::LimitUse;
+use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
-use crate::filter::{
-    Arg, HELD, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text,
-};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
 use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, Listed, NodeTotals, Nodes, Output,
@@ -38,12 +36,26 @@ pub(crate) trait Database: Send + Sync {
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>>;
 
+    /// Reads for the feed: it does not wait for other reads.
+    async fn fetch_feed<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
+        self.fetch(rest, args).await
+    }
+
+    /// Reads what may be a million rows: only each portion of them has a time limit.
+    async fn fetch_many<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
+        self.fetch(rest, args).await
+    }
+
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
+
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>>;
 
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>>;
 
     async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>>;
+
+    async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>>;
 
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>>;
 
@@ -86,11 +98,12 @@ impl<D: Database> Events for D {
              sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE {of_run}seq > $1 \
              ORDER BY seq LIMIT $2) AS sized WHERE upto <= $3 OR upto = own) ORDER BY seq LIMIT $2"
         );
-        self.fetch(&rest, args).await
+        self.fetch_feed(&rest, args).await
     }
 
     async fn last_seq(&self) -> Result<u64> {
-        number(self, D::LAST_SEQ, vec![]).await
+        let last: Vec<Option<i64>> = self.fetch_feed(D::LAST_SEQ, vec![]).await?;
+        count(last.into_iter().flatten().next().unwrap_or(0))
     }
 }
 
@@ -105,7 +118,7 @@ impl<D: Database> Nodes for D {
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
         let wanted = if cluster.is_some() { " WHERE n.cluster = $1" } else { "" };
         let args = cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
-        self.fetch(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
+        self.fetch_many(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
     }
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>> {
@@ -122,8 +135,8 @@ impl<D: Database> Nodes for D {
         self.fetch_seen(nodes).await
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
-        let rest = " WHERE p.status <> $1 AND p.seen_at < $2 ORDER BY n.hostname, n.id";
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
+        let rest = " WHERE status <> $1 AND seen_at < $2 ORDER BY node";
         self.fetch(rest, vec![arg(NodeStatus::Offline.code()), arg(before.as_microsecond())]).await
     }
 }
@@ -132,6 +145,10 @@ impl<D: Database> Nodes for D {
 impl<D: Database> Runs for D {
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
         one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
+    }
+
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        self.fetch_runs(ids).await
     }
 
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
@@ -144,7 +161,7 @@ impl<D: Database> Runs for D {
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
         let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
-        self.fetch(rest, vec![]).await
+        self.fetch_many(rest, vec![]).await
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
@@ -172,19 +189,19 @@ impl<D: Database> Executions for D {
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
-        self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
+        self.fetch_many(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {
         // Sorted here: with ORDER BY, SQLite would read all executions in the order of their ids.
         let rest = concat!(" WHERE ", condition!(open executions));
-        let mut open: Vec<Execution> = self.fetch(rest, vec![]).await?;
+        let mut open: Vec<Execution> = self.fetch_many(rest, vec![]).await?;
         open.sort_unstable_by_key(|execution| execution.id);
         Ok(open)
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
-        self.fetch(&format!(" WHERE lease_node = $1 AND {HELD} ORDER BY id"), vec![arg(node.0)]).await
+    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
+        self.fetch_held(nodes).await
     }
 
     async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> Result<BTreeMap<Arc<str>, Execution>> {

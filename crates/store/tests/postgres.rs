@@ -8,6 +8,7 @@ use std::time::Duration;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::{Execution, Lease, Verdict};
 use downbeat_core::ids::ClusterId;
+use downbeat_core::limits::VIEWS_AT_ONCE;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
@@ -15,11 +16,11 @@ use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
-    ALL_EVENTS, SERVER, added, admitted, apply, at, created, execution, execution_id, finished, lease, moved,
-    pending, run, run_id, server,
+    ALL_EVENTS, SERVER, added, admitted, apply, at, chunk, created, execution, execution_id, finished, lease,
+    moved, node, pending, run, run_id, server, server_record, session,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
-use downbeat_store::{Error, EventFilter, Store};
+use downbeat_store::{Error, EventFilter, Hint, Store};
 use downbeat_testbed::Database;
 use proxy::{Cut, Proxy};
 
@@ -117,6 +118,115 @@ async fn a_server_that_is_slow_to_commit_is_waited_for_and_leaves_no_gap() {
     open.commit().await.unwrap();
     assert_eq!(fast.await.unwrap().seqs, [Some(3)]);
     assert_eq!((seqs().await, store.last_seq().await.unwrap()), (vec![1, 2, 3], 3));
+    store.close().await;
+    database.drop().await;
+}
+
+/// Statements of the store that are active in PostgreSQL.
+const ACTIVE: &str = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+                      AND application_name = 'downbeat' AND state = 'active'";
+
+#[tokio::test]
+async fn what_keeps_a_server_alive_does_not_wait_for_the_queries_of_users() {
+    let Fresh { store, database } = fresh().await;
+    fill(&store).await;
+    let views = store.views().unwrap();
+    let mut other = database.client().await;
+    let lock = other.transaction().await.unwrap();
+    lock.batch_execute("LOCK TABLE definitions IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    // More than can run at once.
+    let stuck = VIEWS_AT_ONCE + 2;
+    let stuck: Vec<_> = (0..stuck)
+        .map(|_| {
+            let views = Arc::clone(&views);
+            tokio::spawn(async move { views.run(&run_id(1)).await.map(drop) })
+        })
+        .collect();
+    database.wait_until(&format!("SELECT count(*) = {} {ACTIVE}", VIEWS_AT_ONCE)).await;
+    store.put_server(&server_record(1, "a", 2)).await.unwrap();
+    store.touch_nodes(&[(node(1), session(1))], at(90)).await.unwrap();
+    assert!(store.now().await.unwrap().is_some());
+    store.health().await.unwrap();
+    assert_eq!(store.servers().await.unwrap().len(), 1);
+    store.silent_nodes(at(100)).await.unwrap();
+    store.held_by(&[node(1)]).await.unwrap();
+    store.open_run_owners().await.unwrap();
+    let last = store.last_seq().await.unwrap();
+    assert_eq!(store.events(&EventFilter { since: last - 1, run: None }, ALL_EVENTS).await.unwrap().len(), 1);
+    assert_eq!(store.prune(at(0), 10).await.unwrap(), 0);
+    store.append_output(&[chunk(1, 0, "text")], 100).await.unwrap();
+    assert!(stuck.iter().all(|query| !query.is_finished()));
+
+    // Nobody waits for the queries any more: PostgreSQL ends them, although the lock is still held.
+    stuck.iter().for_each(tokio::task::JoinHandle::abort);
+    database.wait_until(&format!("SELECT count(*) = 0 {ACTIVE}")).await;
+    lock.rollback().await.unwrap();
+    assert!(views.run(&run_id(1)).await.unwrap().is_some());
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn any_number_of_executions_of_a_run_can_be_read() {
+    const ALL: u32 = 12_000;
+    let Fresh { store, database } = fresh().await;
+    apply(&store, &[created(1)]).await;
+    for first in (1..=ALL).step_by(2_000) {
+        let some = (first..first + 2_000).map(|number| execution(number, 1, pending())).collect();
+        apply(&store, &[added(1, some)]).await;
+    }
+    let ids: Vec<_> = (1..=ALL).map(execution_id).collect();
+    let found = store.executions_of(&run_id(1)).await.unwrap();
+    assert!(found.iter().map(|execution| execution.id).eq(ids.iter().copied()));
+    let open = store.open_executions().await.unwrap();
+    assert!(open.iter().map(|execution| execution.id).eq(ids));
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn one_server_prunes_at_a_time_and_many_runs_at_once() {
+    const RUNS: u32 = 300;
+    let Fresh { store, database } = fresh().await;
+    let numbers = || 1..=RUNS;
+    apply(&store, &numbers().map(created).collect::<Vec<_>>()).await;
+    apply(&store, &numbers().map(|run| moved(run, &[RunState::Cancelled], 100)).collect::<Vec<_>>()).await;
+    let other = database.client().await;
+    let lock = i64::from_be_bytes(*b"downprun");
+    other.query_one("SELECT pg_advisory_lock($1)", &[&lock]).await.unwrap();
+    assert_eq!(store.prune(at(1_000), 1_000).await.unwrap(), 0);
+    assert!(store.run(&run_id(1)).await.unwrap().is_some());
+    other.query_one("SELECT pg_advisory_unlock($1)", &[&lock]).await.unwrap();
+    assert_eq!(store.prune(at(1_000), 1_000).await.unwrap(), u64::from(RUNS));
+    assert_eq!(store.tally().await.unwrap().runs, []);
+    // The lock ends with each call.
+    assert_eq!(store.prune(at(1_000), 1_000).await.unwrap(), 0);
+    other.query_one("SELECT pg_advisory_lock($1)", &[&lock]).await.unwrap();
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn output_is_announced_outside_of_its_transaction() {
+    let Fresh { store, database } = fresh().await;
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    fill(&store).await;
+    let mut hints = other.hints();
+    // Another server's commit that takes long holds the lock of all notifications.
+    let mut slow = database.client().await;
+    let open = slow.transaction().await.unwrap();
+    open.batch_execute("SELECT pg_notify('downbeat', 'x anything')").await.unwrap();
+    let mut announced = async |number| loop {
+        if let Hint::Output(executions) = hints.recv().await.unwrap()
+            && executions.contains(&execution_id(number))
+        {
+            return;
+        }
+    };
+    store.append_output(&[chunk(1, 1_000, "text")], 100).await.unwrap();
+    open.rollback().await.unwrap();
+    announced(1).await;
+    other.close().await;
     store.close().await;
     database.drop().await;
 }
@@ -265,7 +375,7 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
         ));
         let holds = store.holds().await.unwrap();
         for (on, holder) in &holds {
-            for execution in store.held_by(*on).await.unwrap() {
+            for execution in store.held_by(&[*on]).await.unwrap() {
                 assert_eq!(execution.run(), holder, "round {round}: {a:?} {b:?}");
             }
         }
@@ -397,7 +507,7 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
         assert!(at_once <= 3 && rate <= 4, "round {round}: {at_once} at once, {rate} leased: {a:?} {b:?}");
         // The second server got the remaining slots: one was freed in the first server's batch, if that was a.
         assert!(at_once == 3, "round {round}: {at_once} at once: {a:?} {b:?}");
-        let held = store.held_by(lease(1, 1).node).await.unwrap();
+        let held = store.held_by(&[lease(1, 1).node]).await.unwrap();
         assert_eq!(held.len(), at_once, "round {round}");
         let ends: Vec<Change> = held
             .iter()

@@ -207,8 +207,8 @@ async fn agree(store: &Arc<dyn Store>, batches: &[Vec<Change>]) -> Result<(), Te
     );
     for number in 1..=NODES {
         prop_assert_eq!(
-            store.held_by(node(number)).await.unwrap(),
-            model.held_by(node(number)).await.unwrap()
+            store.held_by(&[node(number)]).await.unwrap(),
+            model.held_by(&[node(number)]).await.unwrap()
         );
     }
     Ok(())

@@ -5,8 +5,12 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use downbeat_core::limits;
+use downbeat_core::run::RunState;
 use downbeat_store::conformance::fill;
-use downbeat_store::conformance::make::{ALL_EVENTS, SERVER, apply, created, run_id};
+use downbeat_store::conformance::make::{
+    ALL_EVENTS, SERVER, added, apply, at, chunk, created, execution, moved, pending, run_id,
+};
 use downbeat_store::{Error, EventFilter, Store};
 
 async fn open(path: &Path) -> Result<Arc<dyn Store>, Error> {
@@ -36,6 +40,35 @@ async fn nobody_else_reads_the_store() {
     let store = open(&path).await.unwrap();
     apply(&store, &[created(2)]).await;
     assert_eq!(modes(), (0o700, [0o600; 4]), "of an earlier release");
+}
+
+#[tokio::test]
+async fn the_file_shrinks_when_much_was_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let size = || fs::metadata(&path).unwrap().len();
+    let store = open(&path).await.unwrap();
+    let executions = (1..=16).map(|number| execution(number, 1, pending())).collect();
+    apply(&store, &[created(1), added(1, executions)]).await;
+    let text = "x".repeat(limits::OUTPUT_CHUNK_BYTES);
+    for number in 1..=16 {
+        let offsets = (0..limits::OUTPUT_BYTES as u64).step_by(limits::OUTPUT_CHUNK_BYTES);
+        let chunks: Vec<_> = offsets.map(|offset| chunk(number, offset, &text)).collect();
+        store.append_output(&chunks, u64::MAX).await.unwrap();
+    }
+    apply(&store, &[moved(1, &[RunState::Cancelled], 100)]).await;
+    store.close().await;
+    let before = size();
+    assert!(before > 16 * limits::OUTPUT_BYTES as u64, "{before}");
+
+    let store = open(&path).await.unwrap();
+    assert_eq!(store.prune(at(1_000), 10).await.unwrap(), 1);
+    store.close().await;
+    // Some free pages stay for what comes next.
+    assert!(size() < before / 3, "{before} bytes before, {} after", size());
+    let store = open(&path).await.unwrap();
+    apply(&store, &[created(2)]).await;
+    assert!(store.run(&run_id(2)).await.unwrap().is_some());
 }
 
 #[tokio::test]

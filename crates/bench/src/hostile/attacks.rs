@@ -81,7 +81,7 @@ impl Attack {
     pub(super) async fn prepare(self, target: &Target<'_>) -> Result<()> {
         match self {
             Attack::Views => {
-                target.start(&target.skipping()).await?;
+                target.submit(&target.skipping()).await?;
                 target.ended().await
             }
             Attack::Lists => {
@@ -130,6 +130,8 @@ impl Sizes {
     }
 }
 
+/// The figure of `/metrics` that counts pending executions.
+const WAITING: &str = "downbeat_queue_depth";
 /// The job of an attack.
 const ATTACKER: &str = "hostile";
 
@@ -145,13 +147,15 @@ pub(super) struct Target<'a> {
     http: Client,
     n: u32,
     sizes: Sizes,
+    /// How long the server is observed at least.
+    rest: Duration,
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn new(site: &'a Site, n: u32) -> Result<Self> {
+    pub(super) fn new(site: &'a Site, n: u32, rest: Duration) -> Result<Self> {
         let http = Client::builder().no_proxy().timeout(ANSWER).build();
         let http = http.map_err(|error| Failure::bug(format!("cannot make a client: {error}")))?;
-        Ok(Self { server: site.first(), site, http, n, sizes: Sizes::of(n) })
+        Ok(Self { server: site.first(), site, http, n, sizes: Sizes::of(n), rest })
     }
 
     pub(super) async fn get(&self, path: &str) -> Result<Response> {
@@ -163,8 +167,7 @@ impl<'a> Target<'a> {
     }
 
     async fn answer(&self, request: reqwest::RequestBuilder) -> Result<Response> {
-        let failed = |error: reqwest::Error| Failure::new(Code::Unreachable, format!("no answer: {error}"));
-        let response = request.send().await.map_err(failed)?;
+        let response = request.send().await.map_err(|error| lost(&error))?;
         match response.status() {
             status if status.is_success() => Ok(response),
             status => Err(Failure::new(Code::Refused, format!("refused with {}", status.as_u16()))),
@@ -173,10 +176,9 @@ impl<'a> Target<'a> {
 
     /// Reads a whole answer; returns its size.
     async fn read(&self, path: &str) -> Result<u64> {
-        let lost = |error: reqwest::Error| Failure::new(Code::Unreachable, format!("no answer: {error}"));
         let mut answer = self.get(path).await?;
         let mut bytes = 0;
-        while let Some(piece) = answer.chunk().await.map_err(lost)? {
+        while let Some(piece) = answer.chunk().await.map_err(|error| lost(&error))? {
             bytes += piece.len() as u64;
         }
         Ok(bytes)
@@ -197,33 +199,22 @@ impl<'a> Target<'a> {
     }
 
     async fn submit(&self, definition: &Value) -> Result<String> {
-        let answer = self.post("runs", definition).await?;
-        let bytes = answer.bytes().await.map_err(|error| Failure::bug(format!("no answer: {error}")))?;
-        let run: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| Failure::bug(format!("the answer is not JSON: {error}")))?;
+        let run = json_of(self.post("runs", definition).await?).await?;
         run["id"].as_str().map(str::to_owned).ok_or_else(|| Failure::bug("a run has no id"))
     }
 
-    /// Submits the job of an attack.
-    async fn start(&self, definition: &Value) -> Result<String> {
-        self.submit(definition).await
-    }
-
-    /// Returns the state of the newest run of the attack.
-    async fn state(&self) -> Result<String> {
-        let path = format!("/api/v1/runs?job={ATTACKER}&limit=1");
-        let bytes = self.get(&path).await?.bytes().await;
-        let bytes = bytes.map_err(|error| Failure::bug(format!("no answer: {error}")))?;
-        let list: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| Failure::bug(format!("the answer is not JSON: {error}")))?;
-        Ok(list["data"][0]["state"].as_str().unwrap_or_default().to_owned())
+    /// Returns the id and the state of the newest run of the attack.
+    async fn newest(&self) -> Result<(String, String)> {
+        let list = json_of(self.get(&format!("/api/v1/runs?job={ATTACKER}&limit=1")).await?).await?;
+        let text = |name: &str| list["data"][0][name].as_str().unwrap_or_default().to_owned();
+        Ok((text("id"), text("state")))
     }
 
     /// Waits for the end of the newest run of the attack; other requests may fail meanwhile.
     async fn until_ended(&self) -> String {
         loop {
-            match self.state().await {
-                Ok(state) if ["completed", "failed", "cancelled"].contains(&&*state) => return state,
+            match self.newest().await {
+                Ok((_, state)) if ["completed", "failed", "cancelled"].contains(&&*state) => return state,
                 Ok(_) | Err(_) => tokio::time::sleep(LOOK).await,
             }
         }
@@ -235,11 +226,11 @@ impl<'a> Target<'a> {
     }
 
     async fn run_to_end(&self, definition: &Value) -> Result<String> {
-        let id = self.start(definition).await?;
+        let id = self.submit(definition).await?;
         // What no node fits would wait for one: the run is cancelled when its executions exist.
         let cancel = async {
             if definition["tasks"][1]["placement"].is_object() {
-                self.created(&id).await;
+                self.created().await;
                 let _ = self.post(&format!("runs/{id}/cancel"), &json!({})).await;
             }
             std::future::pending::<String>().await
@@ -250,20 +241,10 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Waits until a run has all of its executions.
-    async fn created(&self, id: &str) {
-        let path = format!("/api/v1/runs/{id}/executions?limit=1&step=1");
-        loop {
-            let total = async {
-                let bytes = self.get(&path).await.ok()?.bytes().await.ok()?;
-                let list: Value = serde_json::from_slice(&bytes).ok()?;
-                list["pagination"]["total"]
-                    .as_u64()
-                    .or_else(|| list["data"].as_array().map(|data| data.len() as u64))
-            };
-            if total.await.is_some_and(|total| total >= 1) {
-                return;
-            }
+    /// Waits until the run of an attack has an execution for each item.
+    async fn created(&self) {
+        let waiting = async || self.server.metrics().await.map_or(0.0, |metrics| metrics.get(WAITING));
+        while waiting().await < f64::from(self.sizes.items) {
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -277,8 +258,9 @@ impl<'a> Target<'a> {
             "tasks": [
                 {"name": "first", "backend": "test", "action": "noop", "placement": {"allow": ["bench-0"]}},
                 {
-                    "name": "each", "backend": "test", "action": "echo", "depends_on": ["first"], "for_each": items,
-                    "params": {"message": "{{ params.big }}{{ index }}"}, "placement": {"labels": ["nowhere"]},
+                    "name": "each", "backend": "exec", "action": "run", "depends_on": ["first"], "for_each": items,
+                    "params": {"command": ["cat"], "stdin": "{{ params.big }}{{ index }}"},
+                    "placement": {"labels": ["nowhere"]},
                 },
             ],
         })
@@ -301,8 +283,8 @@ impl<'a> Target<'a> {
             ..self.server.launch().clone()
         };
         let replica = Server::start(launch).await?;
-        let id = self.start(&self.with_params(14_000)).await?;
-        self.created(&id).await;
+        let id = self.submit(&self.with_params(14_000)).await?;
+        self.created().await;
         let wanted = self.server.last_seq().await?;
         while replica.last_seq().await? < wanted {
             tokio::time::sleep(LOOK).await;
@@ -327,13 +309,7 @@ impl<'a> Target<'a> {
     }
 
     async fn view(&self) -> Result<String> {
-        let list: Value = {
-            let path = format!("/api/v1/runs?job={ATTACKER}&limit=1");
-            let bytes = self.get(&path).await?.bytes().await;
-            let bytes = bytes.map_err(|error| Failure::bug(format!("no answer: {error}")))?;
-            serde_json::from_slice(&bytes).map_err(|error| Failure::bug(error.to_string()))?
-        };
-        let id = list["data"][0]["id"].as_str().unwrap_or_default();
+        let (id, _) = self.newest().await?;
         let paths = ["", "/events?limit=1000", "/events?follow=1", "/plan"];
         let paths = paths.map(|path| format!("/api/v1/runs/{id}{path}"));
         let paths = paths.iter().flat_map(|path| std::iter::repeat_n(path.clone(), CLIENTS));
@@ -377,12 +353,23 @@ impl<'a> Target<'a> {
             let run = json!({"name": format!("{ATTACKER}-{number}"), "tasks": [task]});
             refused += u32::from(self.submit(&run).await.is_err());
         }
+        // They cost something as long as they wait.
+        tokio::time::sleep(self.rest).await;
         Ok(format!("{} runs wait, {refused} refused", self.sizes.runs - refused))
     }
 }
 
+async fn json_of(answer: Response) -> Result<Value> {
+    let bytes = answer.bytes().await.map_err(|error| lost(&error))?;
+    serde_json::from_slice(&bytes).map_err(|error| Failure::bug(format!("the answer is not JSON: {error}")))
+}
+
+fn lost(error: &reqwest::Error) -> Failure {
+    Failure::new(Code::Unreachable, format!("no answer: {error}"))
+}
+
 fn answered((answered, refused, most): (u64, u64, u64)) -> String {
-    format!("{answered} answers of at most {:.1} MB, {refused} refused", most as f64 / 1e6)
+    format!("{answered} answers of at most {:.2} MB, {refused} refused", most as f64 / 1e6)
 }
 
 #[cfg(test)]

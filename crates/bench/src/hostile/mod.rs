@@ -125,9 +125,9 @@ async fn one(site: &Site, attack: Attack, args: &HostileArgs, note: Note) -> Res
     let agents = site.join(1, 64).await?;
     let simulated = (nodes > 0).then(|| Nodes::start(&server.grpc, nodes)).transpose()?;
     server.reached(ONLINE, f64::from(nodes + 1), Duration::from_millis(20)).await?;
-    let target = Target::new(site, args.n)?;
-    attack.prepare(&target).await?;
     let (rest, patience) = (Duration::from_secs_f64(args.seconds), Duration::from_secs_f64(args.patience));
+    let target = Target::new(site, args.n, rest)?;
+    attack.prepare(&target).await?;
     target.warm_up().await?;
     let ((), idle, _) = probe::beside(&target, tokio::time::sleep(rest)).await;
     note(&format!("{}: {}", attack.name(), attack.what(args.n)));

@@ -2,8 +2,8 @@
 
 use clap::Args;
 use downbeat_api::request::Request;
-use downbeat_api::{Event, EventList, request};
-use downbeat_client::{Client, Start};
+use downbeat_api::{Event, EventList, Gap, request};
+use downbeat_client::{Client, Error, Start};
 use downbeat_core::limits;
 
 use crate::exit::Result;
@@ -18,19 +18,32 @@ pub(crate) struct ListArgs {
     /// Only events after this number; by default the latest, or with -f only new ones
     #[arg(long, value_name = "SEQ")]
     since: Option<u64>,
+    /// Only events of this node, by hostname or id
+    #[arg(long)]
+    node: Option<String>,
+    /// Only events of runs of this job
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Only events of these kinds, such as run_created,run_moved
+    #[arg(long, value_name = "KIND,..")]
+    kind: Option<String>,
     /// At most this many; default 100
     #[arg(long, value_name = "N", conflicts_with = "follow", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: Option<u32>,
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
-    let request = request::events().with_any("since", args.since);
+    let request = request::events()
+        .with_any("since", args.since)
+        .with_any("cluster", client.cluster())
+        .with_any("node", args.node)
+        .with_any("job", args.job)
+        .with_any("kind", args.kind);
     let lines = lines(client, out).await?;
     if args.follow {
         return follow(request, lines, client, out).await;
     }
-    let events = client.ask(request.with("follow", 0).with_any("limit", args.limit)).await?;
-    print_events(&events, lines, out)
+    list(request.with("follow", 0).with_any("limit", args.limit), lines, client, out).await
 }
 
 /// Returns lines that show nodes by name; the other formats need no names.
@@ -48,8 +61,24 @@ async fn lines(client: &Client, out: Out) -> Result<EventLines> {
     Ok(EventLines::new(names))
 }
 
-pub(crate) fn print_events(events: &EventList, mut lines: EventLines, out: Out) -> Result {
-    out.result(events, || match events.data.as_slice() {
+/// Prints a page of events; if the first of them are no longer kept, notes that and prints those that are.
+pub(crate) async fn list(
+    request: Request<EventList>,
+    mut lines: EventLines,
+    client: &Client,
+    out: Out,
+) -> Result {
+    let events = match client.ask(request.clone()).await {
+        Err(error) => match first_kept(&error) {
+            Some(first) => {
+                note_gap(first, out);
+                client.ask(request.since(first - 1)).await?
+            }
+            None => return Err(error.into()),
+        },
+        Ok(events) => events,
+    };
+    out.result(&events, || match events.data.as_slice() {
         [] => "no events\n".to_owned(),
         events => events.iter().map(|event| lines.line(event) + "\n").collect(),
     })?;
@@ -66,10 +95,37 @@ pub(crate) async fn follow(
     client: &Client,
     out: Out,
 ) -> Result {
-    let mut stream = client.stream(request);
-    while let Some(message) = stream.next().await? {
+    let mut stream = client.stream(request.clone());
+    loop {
+        let message = match stream.next().await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(()),
+            Err(error) => match first_kept(&error) {
+                Some(first) => {
+                    note_gap(first, out);
+                    stream = client.stream(request.clone().since(first - 1));
+                    continue;
+                }
+                None => return Err(error.into()),
+            },
+        };
+        if message.name == Gap::NAME {
+            note_gap(message.decode::<Gap>()?.first, out);
+            continue;
+        }
         let event: Event = message.decode()?;
         out.item(&event, || lines.line(&event))?;
     }
-    Ok(())
+}
+
+/// Returns the number of the first kept event if a request was refused because earlier ones are gone.
+fn first_kept(error: &Error) -> Option<u64> {
+    match error {
+        Error::Problem(problem) => problem.first,
+        _ => None,
+    }
+}
+
+fn note_gap(first: u64, out: Out) {
+    out.note(&format!("events before {first} are no longer kept"));
 }

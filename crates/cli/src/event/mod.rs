@@ -25,4 +25,4 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     }
 }
 
-pub(crate) use list::{follow, print_events};
+pub(crate) use list::{follow, list};

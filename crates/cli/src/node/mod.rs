@@ -1,5 +1,6 @@
 //! `node …`: nodes and their executions.
 
+mod drain;
 mod list;
 mod one;
 
@@ -30,10 +31,10 @@ pub(crate) enum Verb {
         #[arg(long)]
         force: bool,
     },
-    /// Drain a node: running tasks finish, no new ones start
-    Drain(Which),
-    /// Let a drained node accept new tasks again
-    Undrain(Which),
+    /// Drain a node, or all nodes of a selector: running tasks finish, no new ones start
+    Drain(WhichNodes),
+    /// Let drained nodes accept new tasks again
+    Undrain(WhichNodes),
     /// A verb that does not exist, with its arguments
     #[command(external_subcommand)]
     Unknown(Vec<String>),
@@ -46,14 +47,28 @@ pub(crate) struct Which {
     node: String,
 }
 
+/// One node, or all nodes of a selector.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WhichNodes {
+    /// Hostname or id
+    #[arg(required_unless_present = "selector")]
+    node: Option<String>,
+    /// All nodes that a job with this target would run on: 'group:web and not node:web-09', or all
+    #[arg(long, value_name = "SELECTOR", conflicts_with = "node")]
+    selector: Option<String>,
+    /// Only count the nodes of the selector
+    #[arg(long, requires = "selector")]
+    dry_run: bool,
+}
+
 pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
     match verb {
         Verb::List(args) => list::run(args, client, out).await,
         Verb::Show(which) => one::show(&which.node, client, out).await,
         Verb::Work(which) => one::work(&which.node, client, out).await,
         Verb::Delete { which, force } => one::delete(&which.node, force, client, out).await,
-        Verb::Drain(which) => one::drain(&which.node, client, out).await,
-        Verb::Undrain(which) => one::undrain(&which.node, client, out).await,
+        Verb::Drain(which) => drain::drain(which, client, out).await,
+        Verb::Undrain(which) => drain::undrain(which, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("node"), &words)),
     }
 }

@@ -1,7 +1,7 @@
-//! The commands about one node: `node show`, `work`, `drain`, `undrain` and `delete`.
+//! The commands about one node: `node show`, `work` and `delete`.
 
 use downbeat_api::request;
-use downbeat_client::{Body, Client};
+use downbeat_client::Client;
 use jiff::Timestamp;
 
 use crate::exit::Result;
@@ -16,19 +16,6 @@ pub(super) async fn show(node: &str, client: &Client, out: Out) -> Result {
 pub(super) async fn work(node: &str, client: &Client, out: Out) -> Result {
     let work = client.ask(request::node_work(node).with_any("cluster", client.cluster())).await?;
     out.result(&work, || work_page(&work, Timestamp::now(), out.width()))
-}
-
-pub(super) async fn drain(name: &str, client: &Client, out: Out) -> Result {
-    let request = request::drain(name).with_any("cluster", client.cluster());
-    let node = client.send(request, Body::Empty, None).await?;
-    let text = "is draining: running tasks finish, no new ones start";
-    out.result(&node, || format!("node {} {text}", node.hostname))
-}
-
-pub(super) async fn undrain(name: &str, client: &Client, out: Out) -> Result {
-    let request = request::undrain(name).with_any("cluster", client.cluster());
-    let node = client.send(request, Body::Empty, None).await?;
-    out.result(&node, || format!("node {} accepts new tasks again", node.hostname))
 }
 
 pub(super) async fn delete(name: &str, force: bool, client: &Client, out: Out) -> Result {

@@ -44,7 +44,9 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
         head.push(("priority", plan.priority.to_string().into()));
     }
     if let Some(timeout) = plan.timeout {
-        head.push(("timeout", short(timeout).into()));
+        let cleanup =
+            plan.cleanup_timeout.map(|most| format!(", then up to {} for on_failure steps", short(most)));
+        head.push(("timeout", format!("{}{}", short(timeout), cleanup.unwrap_or_default()).into()));
     }
     if let Some(most) = plan.max_parallel {
         head.push(("parallel", format!("{most} executions at once").into()));

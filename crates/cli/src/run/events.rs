@@ -43,6 +43,5 @@ pub(super) async fn run(args: EventsArgs, client: &Client, out: Out) -> Result {
     if args.follow {
         return event::follow(request.with("follow", 1), lines, client, out).await;
     }
-    let events = client.ask(request.with("limit", limits::PAGE_MOST)).await?;
-    event::print_events(&events, lines, out)
+    event::list(request.with("limit", limits::PAGE_MOST), lines, client, out).await
 }

@@ -69,6 +69,7 @@ impl From<&AgentKeys> for Settings {
 }
 
 pub(crate) async fn run(args: AgentArgs, global: Global, out: Out) -> Result {
+    args.common.follow_parent()?;
     let print_config = args.print_config;
     let sources = args.sources(&global);
     let Loaded { keys, mut shown } = load(AGENT, &sources, AgentKeys::check, |keys| {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use downbeat_agent::stop_with_parent;
 use downbeat_core::Span;
 use downbeat_server::Settings;
 
@@ -10,7 +11,7 @@ use super::ready::{Ready, announce};
 use super::start::server_ended;
 use super::stop::Stop;
 use super::{logging, started};
-use crate::exit::Result;
+use crate::exit::{Failure, Result};
 use crate::out::Out;
 use crate::settings::{Flags, Given, Loaded, SERVER, ServerKeys, Sources, load};
 
@@ -40,9 +41,21 @@ pub(crate) struct Common {
     /// Log format: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
+    /// Stop when the process that started this one, and has this id, ends, however it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    stop_with_parent: Option<i32>,
 }
 
 impl Common {
+    /// Asks the kernel for SIGTERM at the end of the parent, if that is wanted.
+    pub(super) fn follow_parent(&self) -> Result {
+        if let Some(parent) = self.stop_with_parent {
+            stop_with_parent(parent)
+                .map_err(|error| Failure::bug(format!("cannot follow the parent process: {error}")))?;
+        }
+        Ok(())
+    }
+
     /// Returns all sources of settings, with these flags.
     pub(super) fn sources(&self, mut flags: Vec<(&'static str, Given, &'static str)>) -> Sources {
         let own =
@@ -83,6 +96,8 @@ impl From<&ServerKeys> for Settings {
             heartbeat_interval: keys.heartbeat_interval,
             node_stale_after: keys.node_stale_after(),
             node_offline_after: keys.node_offline_after(),
+            forget_nodes_after: keys.forget_nodes_after,
+            max_nodes: keys.max_nodes,
             server_stale_after: keys.server_stale_after,
             lease_ttl: keys.lease_ttl,
             retention_days: keys.retention_days,
@@ -95,6 +110,7 @@ impl From<&ServerKeys> for Settings {
 }
 
 pub(crate) async fn run(args: ServerArgs, out: Out) -> Result {
+    args.common.follow_parent()?;
     let Loaded { keys, shown } = settings(&args.common.sources(args.flags.given))?;
     if args.print_config {
         return out.result(&shown, || shown.toml());

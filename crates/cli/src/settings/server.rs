@@ -29,6 +29,9 @@ const SETTINGS: &[Setting] = &[
         "Silence after which a node gets no new executions"),
     Setting::new("node_offline_after", "--node-offline-after DURATION", Follows("10 heartbeat intervals"),
         "Silence after which the executions of a node are lost"),
+    Setting::new("forget_nodes_after", "--forget-nodes-after DURATION", Is("30d"),
+        "How long a node may be offline until it is deleted; 0s keeps it forever"),
+    Setting::new("max_nodes", "--max-nodes NODES", Is("10000"), "How many nodes of one cluster may be online or stale at once"),
     Setting::new("server_stale_after", "--server-stale-after DURATION", Is("10s"),
         "Silence after which other servers take over the runs of a server"),
     Setting::new("lease_ttl", "--lease-ttl DURATION", Is("30s"), "How long a lease lasts without a heartbeat"),
@@ -64,6 +67,10 @@ pub(crate) struct ServerKeys {
     pub(crate) node_stale_after: Option<Span>,
     #[serde(default, deserialize_with = "some_duration")]
     pub(crate) node_offline_after: Option<Span>,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) forget_nodes_after: Span,
+    #[serde(deserialize_with = "number")]
+    pub(crate) max_nodes: u32,
     #[serde(deserialize_with = "duration")]
     pub(crate) server_stale_after: Span,
     #[serde(deserialize_with = "duration")]
@@ -131,6 +138,9 @@ impl ServerKeys {
             if most == Some(0) {
                 return Err((key, "must be at least 1: with 0 no run could ever start".to_owned()));
             }
+        }
+        if self.max_nodes == 0 {
+            return Err(("max_nodes", "must be at least 1: with 0 no node could register".to_owned()));
         }
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(("name", "must not be empty".to_owned()));

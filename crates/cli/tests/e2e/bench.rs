@@ -1,6 +1,8 @@
 //! The loads of `bench`, with numbers so small that they measure nothing: what they start, count and clear away.
 
-use downbeat_testbed::{Done, postgres_url, run_in};
+use std::process::Stdio;
+
+use downbeat_testbed::{Done, command, eventually, postgres_url, run_in};
 use serde_json::Value;
 
 fn bench(args: &[&str]) -> Done {
@@ -223,6 +225,45 @@ fn claims_are_counted_window_by_window_with_and_without_a_held_transaction() {
         assert!(executions.is_some_and(|table| whole(&table["bytes"]) > 0), "{side}");
     }
     assert_eq!(whole(&figures["n"]), sides.iter().map(|side| whole(&side["claims"])).sum::<u64>());
+}
+
+/// Returns the processes that a process has started.
+fn children(parent: u32) -> Vec<u32> {
+    let is_child = |process: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // After the name, which may contain blanks: the state, then the parent.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()) == Some(parent)
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+#[tokio::test]
+async fn a_bench_that_is_killed_leaves_no_process_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bench = command(dir.path())
+        .args(["bench", "tasks", "--n", "1000000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let started = eventually("a server is started", || async {
+        let started = children(bench.id());
+        (!started.is_empty()).then_some(started)
+    })
+    .await;
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    eventually("they have ended", || async {
+        // A process that has ended may not have been reaped.
+        let runs = |process: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+        };
+        (!started.iter().any(runs)).then_some(())
+    })
+    .await;
 }
 
 #[test]

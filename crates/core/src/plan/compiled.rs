@@ -10,6 +10,7 @@ use super::index::{EntryIx, NodeIx, PassIx, SetIx, StepIx};
 use super::resolved::{NodeRef, Resolved};
 use crate::backend::{ParamProblem, Params};
 use crate::expr::{Scope, Template};
+use crate::span::Span;
 use crate::spec::{Condition, Definition, Delivery, Limits, Placement, Task};
 
 /// How the tasks are ordered: as a list, or by `depends_on`.
@@ -197,6 +198,13 @@ impl Plan {
     /// count against a budget.
     pub fn runs_on_failure(&self, step: StepIx) -> bool {
         self.steps[step].condition == Some(Condition::OnFailure) || self.entry_of_step(step).runs_on_failure()
+    }
+
+    /// Returns how long the steps that run after failures may take after the run timed out, if there are any.
+    pub fn cleanup_timeout(&self) -> Option<Span> {
+        let mut steps = (0..).map(StepIx).zip(&self.steps);
+        let has_cleanup = steps.any(|(step, _)| self.runs_on_failure(step));
+        has_cleanup.then(|| self.definition.cleanup_timeout())
     }
 
     /// Returns the nodes on which a placed step may run.

@@ -1,4 +1,5 @@
-//! Decides which executions a retry carries over from the first run, and on which nodes it runs.
+//! Decides which executions a retry carries over from the first run, and on which nodes it runs. It does again what did
+//! not succeed, and everything that depends on that: only results whose inputs did not change are carried over.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,7 +8,7 @@ use jiff::Timestamp;
 use crate::dice::Dice;
 use crate::execution::{Execution, Status};
 use crate::ids::{ExecutionId, NodeId, RunId};
-use crate::plan::{Each, EntryIx, Items, NodeIx, Plan, PlanEntry, Resolved};
+use crate::plan::{Each, EntryIx, ItemIx, Items, NodeIx, Plan, Resolved, Shape, StepIx};
 use crate::run::{Instance, RunRecord, RunState};
 use crate::spec::{Condition, Definition, Entry, Task};
 use crate::work::Origin;
@@ -88,40 +89,239 @@ fn carried_over<'a>(
     resolved: &Resolved,
     scope: RetryScope,
 ) -> Vec<&'a Execution> {
-    let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
-    // An on-failure step may have undone earlier work on its node.
-    let ran = |last: &Execution| last.state.status() != Status::Skipped;
-    let answered = || last.iter().filter(|(of, last)| plan.runs_on_failure(of.step) && ran(last));
-    let undone: HashSet<NodeId> = answered().filter_map(|(of, _)| of.node).collect();
-    // Placed steps have no node: an on-failure step may have undone the walk that it was part of.
-    let walk = |of: &Instance| (plan.steps[of.step].entry, of.item);
-    let undone_walks: HashSet<_> =
-        answered().filter(|(of, _)| of.node.is_none()).map(|(of, _)| walk(of)).collect();
     let repeated = match scope {
         RetryScope::From(entry) => entries_from(plan, entry),
         RetryScope::AllNodes | RetryScope::FailedNodes => HashSet::new(),
     };
-    let is_carried = |of: &Instance, last: &Execution| {
-        is_success(last)
-            && !plan.runs_on_failure(of.step)
-            && !repeated.contains(&plan.steps[of.step].entry)
-            && match of.node {
-                Some(node) => kept.contains(&node) && !undone.contains(&node),
-                None => !undone_walks.contains(&walk(of)),
+    let undone = Undone::of(plan, last);
+    let mut redone = Redone::new(plan);
+    let mut carried: Vec<&Execution> = Vec::new();
+    for (entry, walks) in walks_by_entry(plan, last, resolved) {
+        let has_other_items = redone.has_other_items(entry);
+        let mut again_here = Walks::default();
+        for walk in walks {
+            let is_repeated = repeated.contains(&entry) || undone.contains(entry, walk);
+            let mut again = has_other_items || redone.precedes(entry, walk);
+            for step in plan.entries[entry].steps() {
+                let last = last.get(&Instance { step, node: walk.node, item: walk.item });
+                if plan.runs_on_failure(step) {
+                    // It runs again only after a failure. Until then only its outputs are missing.
+                    redone.steps[step.get()].add_if(again || last.is_some_and(|last| has_run(last)), walk);
+                    continue;
+                }
+                again |= is_repeated
+                    || !last.is_some_and(|last| is_success(last))
+                    || redone.is_read_by(step, walk);
+                redone.steps[step.get()].add_if(again, walk);
+                carried.extend(last.filter(|_| !again));
             }
-    };
-    let mut carried: Vec<(Instance, &Execution)> =
-        last.iter().filter(|(of, last)| is_carried(of, last)).map(|(of, last)| (*of, *last)).collect();
-    loop {
-        let changed = entries_with_other_items(plan, last, &carried);
-        let before = carried.len();
-        carried.retain(|(of, _)| !changed.contains(&plan.steps[of.step].entry));
-        if carried.len() == before {
-            break;
+            again_here.add_if(again, walk);
+        }
+        redone.add(entry, again_here);
+    }
+    carried.sort_unstable_by_key(|execution| (execution.step(), execution.id));
+    carried
+}
+
+/// A node, an item, or the only sequence through the leaves of a placed entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Walk {
+    node: Option<NodeId>,
+    item: Option<ItemIx>,
+}
+
+/// Returns the entries with their walks in the first run, as far as the second has them. Each entry comes after those
+/// that it depends on.
+fn walks_by_entry(
+    plan: &Plan,
+    last: &LastAttempts<'_>,
+    resolved: &Resolved,
+) -> impl Iterator<Item = (EntryIx, Vec<Walk>)> {
+    let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
+    // The records show which items there were, and whether an entry was skipped before it had any.
+    let mut recorded: HashMap<EntryIx, HashSet<Walk>> = HashMap::new();
+    for of in last.keys() {
+        let entry = plan.steps[of.step].entry;
+        if plan.entries[entry].each.is_some() {
+            recorded.entry(entry).or_default().insert(Walk { node: of.node, item: of.item });
         }
     }
-    carried.sort_unstable_by_key(|(of, execution)| (of.step, execution.id));
-    carried.into_iter().map(|(_, execution)| execution).collect()
+    in_order(plan).into_iter().map(move |entry| {
+        let walks = match plan.nodes_of(entry) {
+            Some(nodes) => {
+                let nodes = nodes.iter().map(|node| plan.node(*node).id).filter(|node| kept.contains(node));
+                nodes.map(|node| Walk { node: Some(node), item: None }).collect()
+            }
+            None if plan.entries[entry].each.is_some() => {
+                recorded.remove(&entry).into_iter().flatten().collect()
+            }
+            None => vec![Walk { node: None, item: None }],
+        };
+        (entry, walks)
+    })
+}
+
+/// Returns the entries, each after those that it depends on.
+fn in_order(plan: &Plan) -> Vec<EntryIx> {
+    let mut missing: Vec<usize> = plan.entries.iter().map(|entry| entry.after.len()).collect();
+    let entries = (0..).map(EntryIx).zip(&missing);
+    let mut order: Vec<EntryIx> =
+        entries.filter(|(_, missing)| **missing == 0).map(|(entry, _)| entry).collect();
+    let mut next = 0;
+    while let Some(&entry) = order.get(next) {
+        next += 1;
+        for &after in &plan.entries[entry].before {
+            missing[after.get()] -= 1;
+            if missing[after.get()] == 0 {
+                order.push(after);
+            }
+        }
+    }
+    order
+}
+
+/// Walks of which an on-failure step may have undone the work.
+struct Undone {
+    nodes: HashSet<NodeId>,
+    /// Placed steps have no node: only the walk that the on-failure step was part of.
+    placed: HashSet<(EntryIx, Option<ItemIx>)>,
+}
+
+impl Undone {
+    fn of(plan: &Plan, last: &LastAttempts<'_>) -> Self {
+        let ran = last.iter().filter(|(of, last)| plan.runs_on_failure(of.step) && has_run(last));
+        let mut undone = Self { nodes: HashSet::new(), placed: HashSet::new() };
+        for (of, _) in ran {
+            match of.node {
+                Some(node) => undone.nodes.insert(node),
+                None => undone.placed.insert((plan.steps[of.step].entry, of.item)),
+            };
+        }
+        undone
+    }
+
+    fn contains(&self, entry: EntryIx, walk: Walk) -> bool {
+        match walk.node {
+            Some(node) => self.nodes.contains(&node),
+            None => self.placed.contains(&(entry, walk.item)),
+        }
+    }
+}
+
+/// Some walks of an entry or a step.
+#[derive(Clone, Debug, Default)]
+struct Walks {
+    nodes: HashSet<NodeId>,
+    items: HashSet<ItemIx>,
+    /// The only walk of a placed entry.
+    only: bool,
+}
+
+impl Walks {
+    fn add_if(&mut self, is_member: bool, walk: Walk) {
+        match walk {
+            _ if !is_member => {}
+            Walk { node: Some(node), .. } => {
+                self.nodes.insert(node);
+            }
+            Walk { item: Some(item), .. } => {
+                self.items.insert(item);
+            }
+            Walk { .. } => self.only = true,
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.any_placed() || !self.nodes.is_empty()
+    }
+
+    fn any_placed(&self) -> bool {
+        self.only || !self.items.is_empty()
+    }
+}
+
+/// What the second run does again, as far as it is decided.
+struct Redone<'p> {
+    plan: &'p Plan,
+    /// The nodes of each set of the plan.
+    sets: Vec<HashSet<NodeId>>,
+    entries: Vec<Walks>,
+    /// All entries so far.
+    all: Walks,
+    /// The instances of each step whose outputs may be different.
+    steps: Vec<Walks>,
+}
+
+impl<'p> Redone<'p> {
+    fn new(plan: &'p Plan) -> Self {
+        let ids = |set: &Vec<NodeIx>| set.iter().map(|node| plan.node(*node).id).collect();
+        Self {
+            plan,
+            sets: plan.resolved.sets.iter().map(ids).collect(),
+            entries: vec![Walks::default(); plan.entries.len()],
+            all: Walks::default(),
+            steps: vec![Walks::default(); plan.steps.len()],
+        }
+    }
+
+    fn add(&mut self, entry: EntryIx, walks: Walks) {
+        self.all.nodes.extend(&walks.nodes);
+        self.all.items.extend(&walks.items);
+        self.all.only |= walks.only;
+        self.entries[entry.get()] = walks;
+    }
+
+    /// Returns whether a walk depends on something that is done again. In a list, the steps of a node depend on its own
+    /// earlier steps and on placed ones; placed steps depend on everything before them. In a graph, a task on a node
+    /// depends on the same node, if its dependency has it, and otherwise on the whole dependency.
+    fn precedes(&self, entry: EntryIx, walk: Walk) -> bool {
+        match (self.plan.shape, walk.node) {
+            (Shape::List, None) => self.all.any(),
+            (Shape::List, Some(node)) => self.all.any_placed() || self.all.nodes.contains(&node),
+            (Shape::Graph, node) => self.plan.entries[entry].after.iter().any(|before| {
+                let redone = &self.entries[before.get()];
+                let set = self.plan.entries[*before].set.map(|set| &self.sets[set.get()]);
+                match node.filter(|node| set.is_some_and(|set| set.contains(node))) {
+                    Some(node) => redone.nodes.contains(&node),
+                    None => redone.any(),
+                }
+            }),
+        }
+    }
+
+    /// Returns whether the items of an entry come from steps that are done again: the list may be different.
+    fn has_other_items(&self, entry: EntryIx) -> bool {
+        match &self.plan.entries[entry].each {
+            Some(Each { items: Items::Expected(template), .. }) => {
+                template.steps.iter().any(|(_, used)| self.steps[used.get()].any())
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Returns whether an expression of a step reads outputs that may be different.
+    fn is_read_by(&self, step: StepIx, walk: Walk) -> bool {
+        let own = &self.plan.steps[step];
+        let templates = own.params.iter().chain(&own.keys);
+        let mut reads = templates
+            .flat_map(|template| template.steps.iter().map(|(_, used)| (*used, template.step_nodes)));
+        reads.any(|(used, all_nodes)| {
+            let (redone, theirs) = (&self.steps[used.get()], self.plan.steps[used].entry);
+            match walk {
+                Walk { item: Some(item), .. } if theirs == own.entry => redone.items.contains(&item),
+                Walk { node: Some(node), .. } if !all_nodes => {
+                    redone.any_placed()
+                        || redone.nodes.contains(&node)
+                        || self.is_single(theirs) && redone.any()
+                }
+                Walk { .. } => redone.any(),
+            }
+        })
+    }
+
+    fn is_single(&self, entry: EntryIx) -> bool {
+        self.plan.nodes_of(entry).is_some_and(|nodes| nodes.len() == 1)
+    }
 }
 
 impl RetryStart<'_> {
@@ -157,6 +357,11 @@ pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
 
 fn instance_failed(last: &Execution, run: RunState) -> bool {
     last.failed_for_good.is_some() || has_failed(last.state.status(), last.attempt, run)
+}
+
+/// Returns whether an attempt was made: it was not only recorded as skipped.
+fn has_run(last: &Execution) -> bool {
+    last.state.status() != Status::Skipped
 }
 
 fn is_success(execution: &Execution) -> bool {
@@ -202,22 +407,6 @@ fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
         found.extend(plan.entries[entry].before.iter().filter(|next| follow.insert(**next)));
     }
     follow
-}
-
-/// Returns the entries whose items come from repeated tasks: their list may be different.
-fn entries_with_other_items(
-    plan: &Plan,
-    last: &LastAttempts<'_>,
-    carried: &[(Instance, &Execution)],
-) -> HashSet<EntryIx> {
-    let is_other = |entry: &PlanEntry| {
-        let Some(Each { items: Items::Expected(template), .. }) = &entry.each else { return false };
-        let is_used = |of: &Instance| template.steps.iter().any(|(_, step)| *step == of.step);
-        let had = last.keys().filter(|of| is_used(of)).count();
-        had != carried.iter().filter(|(of, _)| is_used(of)).count()
-    };
-    let entries = (0..).map(EntryIx).zip(&plan.entries);
-    entries.filter(|(_, entry)| is_other(entry)).map(|(entry, _)| entry).collect()
 }
 
 /// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if nothing
@@ -269,7 +458,7 @@ mod tests {
     use super::*;
     use crate::execution::{Lease, Outcome, State, Verdict};
     use crate::ids::{ClusterId, LeaseToken, ServerId, SessionId};
-    use crate::plan::{NodeRef, SetIx, StepIx};
+    use crate::plan::{NodeRef, SetIx};
     use crate::run::{RunEnd, RunMade, RunStage};
 
     fn at() -> Timestamp {
@@ -363,6 +552,7 @@ mod tests {
             retry_of: None,
             by: "ada".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: at(),
             no_cache: false,
         };
@@ -466,6 +656,66 @@ mod tests {
             (2, 3, 1, "skipped"),
         ]);
         assert_eq!(carried(&retry_of(&run, &list, RetryScope::AllNodes).unwrap()), [(0, 3)]);
+    }
+
+    #[test]
+    fn all_that_depends_on_what_is_done_again_is_done_again() {
+        let with = |mut task: serde_json::Value, more: serde_json::Value| {
+            task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            task
+        };
+        let placed = || json!({"backend": "test", "action": "noop", "placement": {}});
+        let named = |name: &str| with(task(), json!({"name": name, "outputs": ["v"]}));
+        let reads = |what: &str| json!({"backend": "test", "action": "echo", "params": {"message": what}});
+        let list =
+            |tasks: &[serde_json::Value]| json!({"target": "all", "strategy": "continue", "tasks": tasks});
+        let all = |step: u32| [1, 2, 3].map(|node| (step, node, 1, "succeeded"));
+        let but_two =
+            |step: u32| [(step, 1, 1, "succeeded"), (step, 2, 1, "failed"), (step, 3, 1, "succeeded")];
+        let always = json!({"depends_on": ["a"], "condition": "always"});
+        let graph = |rest: serde_json::Value| {
+            let first = with(named("a"), json!({"depends_on": []}));
+            json!({"target": "all", "strategy": "continue", "tasks": [first, rest]})
+        };
+        let cases = [
+            // A node's later steps depend on its earlier ones, also when they succeeded.
+            (list(&[task(), task()]), [but_two(0), all(1)].concat(), vec![(0, 1), (0, 3), (1, 1), (1, 3)]),
+            // Every step depends on earlier placed ones, and placed ones on everything.
+            (list(&[placed(), task()]), [vec![(0, 0, 1, "failed")], all(1).to_vec()].concat(), vec![]),
+            (
+                list(&[task(), placed()]),
+                [but_two(0).to_vec(), vec![(1, 0, 1, "succeeded")]].concat(),
+                vec![(0, 1), (0, 3)],
+            ),
+            // Outputs of the same node are the same; those of all nodes are not.
+            (
+                list(&[named("a"), reads("{{ steps.a.outputs.v }}")]),
+                [but_two(0), all(1)].concat(),
+                vec![(0, 1), (0, 3), (1, 1), (1, 3)],
+            ),
+            (
+                list(&[named("a"), reads("{{ steps.a.nodes['web-02'].outputs.v }}")]),
+                [but_two(0), all(1)].concat(),
+                vec![(0, 1), (0, 3)],
+            ),
+            // In a graph it is the same node, or the whole task.
+            (
+                graph(with(task(), always.clone())),
+                [but_two(0), all(1)].concat(),
+                vec![(0, 1), (0, 3), (1, 1), (1, 3)],
+            ),
+            (
+                graph(with(placed(), always.clone())),
+                [but_two(0).to_vec(), vec![(1, 0, 1, "succeeded")]].concat(),
+                vec![(0, 1), (0, 3)],
+            ),
+        ];
+        for (definition, records, expected) in cases {
+            let run = run(definition.clone(), RunState::Failed, true);
+            let list = executions(&records);
+            let second = retry_of(&run, &list, RetryScope::AllNodes).unwrap();
+            assert_eq!(carried(&second), expected, "{definition}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::live::{RunLive, RunStage};
 use super::record::RunRecord;
 use super::words::RunState;
 use crate::change::Change;
-use crate::execution::Execution;
+use crate::execution::{Execution, State};
 use crate::ids::{NodeId, RunId};
 use crate::limits;
 use crate::plan::Plan;
@@ -132,13 +132,14 @@ impl Course {
         let stop = match before {
             // The timeout applies to the plan.
             Some(_) => run.live.cancel_requested_at.map(|_| Stop::Cancelled),
-            None => requested_stop(run, turn.now),
+            None => requested_stop(run, &plan, executions, turn.now),
         };
         let progress = Progress::restore(plan, run, epoch, executions, stop);
         let mut course = Self { progress, before, deadline: None };
         if before.is_none() || stop.is_some() {
             course.go_on(run.live.started_at.unwrap_or(turn.now), turn);
         }
+        course.deadline = course.deadline.filter(|_| stop.is_none());
         course
     }
 
@@ -150,7 +151,11 @@ impl Course {
         executions: &[Execution],
         turn: &mut Turn<'_>,
     ) -> Self {
-        let stop = requested_stop(run, turn.now).unwrap_or(Stop::Rejected);
+        let stop = match requested_stop(run, &plan, executions, turn.now) {
+            Some(Stop::CleaningUp { .. }) => Stop::TimedOut,
+            Some(stop) => stop,
+            None => Stop::Rejected,
+        };
         let mut progress = Progress::restore(plan, run, epoch, executions, Some(stop));
         progress.go_on(turn);
         Self { progress, before: None, deadline: None }
@@ -252,7 +257,7 @@ impl Course {
         }
         if self.is_late(turn.now) {
             self.deadline = None;
-            self.progress.stop(Stop::TimedOut, turn);
+            self.progress.time_out(turn);
         }
         self.progress.tick(turn);
     }
@@ -271,10 +276,28 @@ impl Course {
 }
 
 /// Returns why the run had to stop under its former owner, if it had to: then its attempts were cancelled on purpose.
-fn requested_stop(run: &RunRecord, now: Timestamp) -> Option<Stop> {
+fn requested_stop(run: &RunRecord, plan: &Plan, executions: &[Execution], now: Timestamp) -> Option<Stop> {
     if run.live.cancel_requested_at.is_some() {
         return Some(Stop::Cancelled);
     }
-    let timeout = SignedDuration::try_from(run.definition.timeout?.0).ok()?;
-    (run.live.started_at? + timeout <= now).then_some(Stop::TimedOut)
+    let deadline = run.live.started_at? + SignedDuration::try_from(run.definition.timeout?.0).ok()?;
+    // The former owner noticed the timeout, by a clock that may have been ahead of this one.
+    let was_noticed = run.state() == RunState::Terminating;
+    if deadline > now && !was_noticed {
+        return None;
+    }
+    if plan.cleanup_timeout().is_none() {
+        return Some(Stop::TimedOut);
+    }
+    let noticed_at = executions.iter().filter_map(|execution| decided_after(execution, deadline)).min();
+    Some(Stop::CleaningUp { since: noticed_at.filter(|_| was_noticed).unwrap_or(now) })
+}
+
+/// Returns when an execution was created or withdrawn, if that was after the deadline.
+fn decided_after(execution: &Execution, deadline: Timestamp) -> Option<Timestamp> {
+    let withdrawn_at = match execution.state {
+        State::Skipped { at, .. } | State::Cancelled { lease: None, at, .. } => Some(at),
+        _ => None,
+    };
+    [Some(execution.created_at), withdrawn_at].into_iter().flatten().find(|at| *at >= deadline)
 }

@@ -23,7 +23,7 @@ pub enum RunStage {
     Acting(Hook),
     Starting,
     Running,
-    /// Nothing more is started.
+    /// Nothing more is started, except the `on_failure` steps of a run that timed out.
     Terminating,
     /// The whole run will be retried.
     Retrying,

@@ -47,6 +47,8 @@ pub struct RunMade {
     /// Who submitted the run.
     pub by: String,
     pub idempotency_key: Option<String>,
+    /// Identifies the request that used the idempotency key. Older programs do not record it.
+    pub request_hash: Option<String>,
     pub created_at: Timestamp,
 }
 
@@ -141,6 +143,8 @@ struct Flat<'a> {
     no_cache: bool,
     by: Cow<'a, str>,
     idempotency_key: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request_hash: Option<Cow<'a, str>>,
     created_at: Timestamp,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
@@ -169,6 +173,7 @@ impl<'a> Flat<'a> {
             no_cache: made.no_cache,
             by: Cow::Borrowed(&made.by),
             idempotency_key: made.idempotency_key.as_deref().map(Cow::Borrowed),
+            request_hash: made.request_hash.as_deref().map(Cow::Borrowed),
             created_at: made.created_at,
             started_at: live.started_at,
             finished_at: live.finished_at(),
@@ -208,6 +213,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             no_cache: flat.no_cache,
             by: flat.by.into_owned(),
             idempotency_key: flat.idempotency_key.map(Cow::into_owned),
+            request_hash: flat.request_hash.map(Cow::into_owned),
             created_at: flat.created_at,
         };
         Ok(Self { made: Arc::new(made), live })

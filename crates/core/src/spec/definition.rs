@@ -39,6 +39,8 @@ pub struct Definition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleanup_timeout: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
@@ -85,6 +87,11 @@ impl Definition {
         set.unwrap_or(Span::from_secs(limits::PLACEMENT_TIMEOUT_DEFAULT_S))
     }
 
+    /// Returns how long the `on_failure` steps may take after the run timed out.
+    pub fn cleanup_timeout(&self) -> Span {
+        self.cleanup_timeout.unwrap_or(Span::from_secs(limits::CLEANUP_TIMEOUT_DEFAULT_S))
+    }
+
     /// Returns the limits of a task: its own, and those of the job that it does not override.
     pub fn limits_of<'d>(&'d self, task: &'d Task) -> impl Iterator<Item = (&'d String, &'d Limit)> {
         let of_job = self.limits.iter().filter(|(key, _)| !task.limits.contains_key(*key));
@@ -94,6 +101,9 @@ impl Definition {
     /// Returns the level that a server must know to run this job: an older server would ignore fields that it does not
     /// know.
     pub fn level(&self) -> u32 {
+        if self.cleanup_timeout.is_some() {
+            return level::CLEANUP;
+        }
         if self.is_of_graph_level() {
             return level::GRAPH;
         }

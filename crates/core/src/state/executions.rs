@@ -69,7 +69,7 @@ impl Tables {
     /// Takes one slot of each limit of an execution, or none.
     fn use_limits(&mut self, run: &RunId, execution: &Execution, lease: &Lease) -> Applied {
         let Some(limits) = execution.limits.as_ref().filter(|_| !self.is_copy) else { return Ok(()) };
-        let cluster = *self.homes.get(run).ok_or(Refusal::NotFound)?;
+        let cluster = self.homes.get(run).ok_or(Refusal::NotFound)?.cluster;
         self.uses.take(cluster, execution.id, limits, lease.granted_at)
     }
 
@@ -84,9 +84,9 @@ impl Tables {
         // Frees only slots that were taken here: a store that loads few rows removes the stored ones itself.
         if let (Some(limits), Some(lease)) = (&execution.limits, execution.state.lease())
             && !execution.state.status().is_open()
-            && let Some(cluster) = self.homes.get(run)
+            && let Some(home) = self.homes.get(run)
         {
-            self.uses.give_back(*cluster, id, limits, lease.granted_at);
+            self.uses.give_back(home.cluster, id, limits, lease.granted_at);
         }
         Ok(())
     }

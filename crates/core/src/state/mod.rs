@@ -13,5 +13,5 @@ mod tables;
 pub use executions::current_lease;
 pub use limits::{Counted, LimitUse, LimitUses, Question};
 pub use nodes::NodeLive;
-pub use runs::Elsewhere;
+pub use runs::{Elsewhere, Home};
 pub use tables::{Tables, Verdicts};

@@ -82,6 +82,7 @@ impl Tables {
             seen_at: registration.at,
         };
         self.nodes.insert(registration.node, live);
+        self.node_homes.insert(registration.node, registration.cluster);
         Ok(())
     }
 }

@@ -7,6 +7,13 @@ use crate::change::{Applied, Refusal};
 use crate::ids::{ClusterId, NodeId, RunId};
 use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
 
+/// The cluster of a run, and the name of its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub cluster: ClusterId,
+    pub job: Option<String>,
+}
+
 /// How many of a cluster's runs that were not loaded wait for admission, and how many are active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
@@ -45,7 +52,7 @@ impl Tables {
         }
         self.keys.extend(key.map(|key| (key, run.id.clone())));
         self.runs.insert(run.id.clone(), run.live.clone());
-        self.homes.insert(run.id.clone(), run.cluster);
+        self.homes.insert(run.id.clone(), Home { cluster: run.cluster, job: run.job.clone() });
         Ok(())
     }
 
@@ -60,8 +67,9 @@ impl Tables {
     }
 
     fn count_runs(&self, cluster: ClusterId, counts: impl Fn(&RunLive) -> bool) -> u32 {
-        let is_counted =
-            |(id, run): &(&RunId, &RunLive)| counts(run) && self.homes.get(*id) == Some(&cluster);
+        let is_counted = |(id, run): &(&RunId, &RunLive)| {
+            counts(run) && self.homes.get(*id).is_some_and(|home| home.cluster == cluster)
+        };
         u32::try_from(self.runs.iter().filter(is_counted).count()).unwrap_or(u32::MAX)
     }
 
@@ -93,7 +101,7 @@ impl Tables {
     ) -> Applied {
         let next = self.next_of(id, event)?;
         if let Some(limit) = limit {
-            let cluster = *self.homes.get(id).ok_or(Refusal::NotFound)?;
+            let cluster = self.homes.get(id).ok_or(Refusal::NotFound)?.cluster;
             let running = self.active_runs(cluster);
             if running >= limit {
                 return Err(Refusal::NoRoom { running });

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::limits::LimitUses;
 use super::nodes::NodeLive;
-use super::runs::Elsewhere;
+use super::runs::{Elsewhere, Home};
 use crate::Timestamp;
-use crate::change::{Applied, Change, Refusal, Silence};
+use crate::change::{About, Applied, Change, Refusal, Silence, Subject};
 use crate::execution::{Event, Execution};
 use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use crate::run::{RunEvent, RunLive};
@@ -20,8 +20,9 @@ pub struct Tables {
     /// Sessions whose node was deleted while it had them.
     pub deleted: BTreeSet<(NodeId, SessionId)>,
     pub runs: BTreeMap<RunId, RunLive>,
-    /// The cluster of each run. A store that loads few rows fills it in only where limits or counts need it.
-    pub homes: BTreeMap<RunId, ClusterId>,
+    pub homes: BTreeMap<RunId, Home>,
+    /// The cluster of each node, also of a node that was deleted.
+    pub node_homes: BTreeMap<NodeId, ClusterId>,
     /// The run of each idempotency key.
     pub keys: BTreeMap<(ClusterId, String), RunId>,
     pub executions: BTreeMap<ExecutionId, Execution>,
@@ -41,6 +42,8 @@ pub struct Verdicts {
     pub outcomes: Vec<Applied>,
     /// Indexes of the applied changes in the batch, in the order in which they were applied.
     pub applied: Vec<usize>,
+    /// The subject of each change of the batch; empty for a refused one.
+    pub abouts: Vec<About>,
     /// Uses of rates that had ended by this time are removed.
     pub uses_over: Option<Timestamp>,
 }
@@ -67,15 +70,50 @@ impl Tables {
         let mut order: Vec<usize> = (0..changes.len()).collect();
         order.sort_by_key(|&place| changes[place].phase());
         let mut outcomes = vec![Ok(()); changes.len()];
+        let mut abouts = vec![About::default(); changes.len()];
         order.retain(|&place| {
+            let was = changes[place].execution().and_then(|id| self.executions.get(&id));
+            let was = was.map(|execution| execution.state.status());
             outcomes[place] = self.apply(&changes[place]);
+            if outcomes[place].is_ok() {
+                abouts[place] = About { was, ..self.about(&changes[place]) };
+            }
             outcomes[place].is_ok()
         });
         let uses_over = self.uses.latest.take();
         if let Some(at) = uses_over {
             self.uses.forget(at);
         }
-        Verdicts { outcomes, applied: order, uses_over }
+        Verdicts { outcomes, applied: order, abouts, uses_over }
+    }
+
+    /// Returns the subject of a change that was applied.
+    fn about(&self, change: &Change) -> About {
+        let of_run = |run: &RunId| {
+            let home = self.homes.get(run);
+            About {
+                cluster: home.map(|home| home.cluster),
+                job: home.and_then(|home| home.job.clone()),
+                ..About::default()
+            }
+        };
+        match change.subject() {
+            Subject::Node(node) => {
+                About { cluster: self.node_homes.get(&node).copied(), node: Some(node), ..About::default() }
+            }
+            Subject::Run(run) => of_run(run),
+            Subject::Execution { run, id } => {
+                let execution = self.executions.get(&id);
+                About {
+                    node: execution.and_then(Execution::node),
+                    step: execution.map(Execution::step),
+                    item: execution.and_then(Execution::item),
+                    attempt: execution.map(|execution| execution.attempt),
+                    ..of_run(run)
+                }
+            }
+            Subject::Unknown(_) => About::default(),
+        }
     }
 
     /// Applies changes that another store has applied, in its order, and without the guards that mattered only there.

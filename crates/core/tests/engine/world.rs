@@ -26,7 +26,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) offline: HashSet<NodeId>,
     pub(crate) deleted: HashSet<NodeId>,
-    pub(crate) timed_out: bool,
+    /// When the run's timeout was noticed.
+    pub(crate) timed_out: Option<Timestamp>,
     /// The number of executions in the largest single change.
     pub(crate) largest_addition: usize,
     /// The executions created to run, in order: step@node.
@@ -105,6 +106,7 @@ impl World {
             no_cache: false,
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: now,
         };
         let record = RunRecord::new(made, ServerId(Uuid::nil()));
@@ -118,7 +120,7 @@ impl World {
             now,
             offline: HashSet::new(),
             deleted: HashSet::new(),
-            timed_out: false,
+            timed_out: None,
             largest_addition: 0,
             sent: Vec::new(),
             dies_after: None,
@@ -183,14 +185,18 @@ impl World {
         self.turn(|progress, turn| progress.go_on(turn));
     }
 
+    /// The run's timeout is over.
+    pub(crate) fn time_out(&mut self) {
+        self.timed_out = Some(self.now);
+        self.turn(|progress, turn| progress.time_out(turn));
+    }
+
     fn restored(&self) -> Progress {
         let executions: Vec<Execution> = self.executions.values().cloned().collect();
-        let stop = self
-            .record
-            .live
-            .cancel_requested_at
-            .map(|_| Stop::Cancelled)
-            .or(self.timed_out.then_some(Stop::TimedOut));
+        let cleanup = self.plan.cleanup_timeout();
+        let timed_out =
+            self.timed_out.map(|since| cleanup.map_or(Stop::TimedOut, |_| Stop::CleaningUp { since }));
+        let stop = self.record.live.cancel_requested_at.map(|_| Stop::Cancelled).or(timed_out);
         let plan = Arc::clone(&self.plan);
         let epoch = self.record.live.epoch;
         Progress::restore(plan, &self.record, epoch, &executions, stop).with_portion(self.portion)

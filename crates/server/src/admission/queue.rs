@@ -156,7 +156,7 @@ impl Queue {
         self.clusters.values().flat_map(|line| line.runs.values())
     }
 
-    fn run(&self, id: &RunId) -> Option<&RunRecord> {
+    pub(super) fn run(&self, id: &RunId) -> Option<&RunRecord> {
         self.clusters.get(self.homes.get(id)?)?.runs.get(id)
     }
 
@@ -287,6 +287,7 @@ mod tests {
             no_cache: false,
             by: "test".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: Timestamp::UNIX_EPOCH,
         };
         let mut run = RunRecord::new(made, ServerId(Uuid::nil()));

@@ -17,6 +17,7 @@ use crate::dispatch::{Board, Dispatcher};
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 use crate::parts::Parts;
+use crate::stats::Stats;
 
 /// The maximum time until a failed or refused admission is tried again: its obstacle may not be in the feed yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -29,14 +30,15 @@ pub(crate) struct Admission {
     wake: Arc<Notify>,
     dispatcher: Dispatcher,
     metrics: Metrics,
+    stats: Stats,
     /// How many runs of a cluster may be active, over all servers.
     limit: Option<u32>,
 }
 
 impl Admission {
-    pub(crate) fn new(dispatcher: Dispatcher, metrics: Metrics, limit: Option<u32>) -> Self {
+    pub(crate) fn new(dispatcher: Dispatcher, metrics: Metrics, stats: Stats, limit: Option<u32>) -> Self {
         let queue = Arc::new(Mutex::new(Queue::new(limit)));
-        Self { queue, wake: Arc::new(Notify::new()), dispatcher, metrics, limit }
+        Self { queue, wake: Arc::new(Notify::new()), dispatcher, metrics, stats, limit }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -163,8 +165,10 @@ impl Admission {
         Admissions { changes, is_incomplete }
     }
 
-    fn count(&self, queue: &Queue, change: &Change) {
-        match change {
+    /// Counts an event in metrics and statistics, before the queue applies it.
+    fn count(&self, queue: &Queue, event: &Event) {
+        self.stats.note(event, event.change.run().and_then(|run| queue.run(run)));
+        match &event.change {
             Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state()),
             Change::RunMoved { run, path, .. } => {
                 if let Some(&to) = path.last() {
@@ -183,7 +187,7 @@ impl Perform for Admission {
         let waited = queue.waiting() > 0;
         let mut batch = Batch::default();
         for event in events.iter() {
-            self.count(&queue, &event.change);
+            self.count(&queue, event);
             queue.apply(&event.change, &mut batch);
         }
         let must_decide = (waited || queue.waiting() > 0)

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::work::{Attempt, Parent, Work};
-use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
 use tokio::sync::oneshot;
 
@@ -147,10 +147,13 @@ impl Board {
         u32::try_from(held.filter(|holding| holding.placed).count()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether the cluster has reached its maximum of nodes. Counts them only if that is possible.
-    pub(crate) fn is_full(&self, cluster: ClusterId) -> bool {
-        let most = limits::NODES_PER_CLUSTER;
-        self.posts.len() >= most && self.nodes().filter(|record| record.cluster == cluster).count() >= most
+    /// Returns whether a cluster has its maximum of nodes besides this one. Nodes that are offline do not count.
+    pub(crate) fn is_full(&self, cluster: ClusterId, besides: NodeId, most: usize) -> bool {
+        let counts = |record: &&Arc<NodeRecord>| {
+            record.cluster == cluster && record.status != NodeStatus::Offline && record.id != besides
+        };
+        // Counts them only if that is possible.
+        self.posts.len() >= most && self.nodes().filter(counts).count() >= most
     }
 
     pub(crate) fn reach(&self, node: NodeId) -> Reach {

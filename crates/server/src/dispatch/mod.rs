@@ -26,3 +26,4 @@ mod uses;
 pub(crate) use board::{Board, Parking};
 pub(crate) use dispatcher::{Dispatcher, added};
 pub(crate) use pile::Share;
+pub(crate) use usage::LimitKey;

@@ -1,6 +1,6 @@
 //! Owns the backends that the nodes of a cluster offer.
 
-use std::cmp::Reverse;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use axum::Json;
@@ -8,11 +8,11 @@ use downbeat_api::{List, OfferedBackend};
 use downbeat_core::backend::BackendSchema;
 use downbeat_core::collections::HashMap;
 use downbeat_core::node::{NodeRecord, NodeStatus};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use super::extract::{Api, Query};
-use super::paging::{first_place, page, window};
+use super::paging::{Key, cut, page};
 use super::problem::Reply;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -29,6 +29,14 @@ pub(super) struct BackendsQuery {
     cursor: Option<String>,
 }
 
+/// A backend's name, and a hash of its declaration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct BackendKey(String, u64);
+
+impl Key for BackendKey {
+    const LIST: &'static str = "backends";
+}
+
 /// Lists the backends that the nodes of a cluster offer, with actions and params
 #[utoipa::path(
     get, operation_id = "listBackends", path = "/backends", tag = "nodes", params(BackendsQuery),
@@ -40,19 +48,18 @@ pub(super) async fn list(
 ) -> Reply<List<OfferedBackend>> {
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
-    let offered = offered(&service.known_nodes(Some(cluster)));
-    let total = offered.len() as u64;
-    let first = usize::try_from(first_place(&page)).unwrap_or(usize::MAX);
-    let rows = offered.into_iter().skip(first).take(page.limit as usize);
-    let row = |Offer { backend, nodes, online }: Offer| OfferedBackend {
+    let List { data, pagination } =
+        cut(offered(&service.known_nodes(Some(cluster))), &page, |offer| offer.key.clone());
+    let row = |Offer { backend, nodes, online, .. }: Offer| OfferedBackend {
         backend: (*backend).clone().into(),
         nodes,
         online,
     };
-    Ok(Json(window(rows.map(row).collect(), &page, total)))
+    Ok(Json(List { data: data.into_iter().map(row).collect(), pagination }))
 }
 
 struct Offer {
+    key: BackendKey,
     backend: Arc<BackendSchema>,
     nodes: u64,
     online: u64,
@@ -64,6 +71,7 @@ fn offered(nodes: &[Arc<NodeRecord>]) -> Vec<Offer> {
     for node in nodes {
         for backend in &node.description.backends {
             let offer = offers.entry(Arc::as_ptr(backend)).or_insert_with(|| Offer {
+                key: key(backend),
                 backend: Arc::clone(backend),
                 nodes: 0,
                 online: 0,
@@ -73,10 +81,12 @@ fn offered(nodes: &[Arc<NodeRecord>]) -> Vec<Offer> {
         }
     }
     let mut offers: Vec<Offer> = offers.into_values().collect();
-    // Declarations that as many nodes share need a fixed order, too.
-    offers.sort_by_cached_key(|offer| {
-        let text = serde_json::to_string(&offer.backend.actions).unwrap_or_default();
-        (offer.backend.name.clone(), Reverse(offer.nodes), text)
-    });
+    offers.sort_by(|a, b| a.key.cmp(&b.key));
     offers
+}
+
+fn key(backend: &BackendSchema) -> BackendKey {
+    let mut hasher = DefaultHasher::new();
+    backend.hash(&mut hasher);
+    BackendKey(backend.name.clone(), hasher.finish())
 }

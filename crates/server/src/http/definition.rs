@@ -41,6 +41,16 @@ pub(super) struct TargetQuery {
     cluster: Option<String>,
 }
 
+impl TargetQuery {
+    pub(super) fn target(&self) -> Option<&[u8]> {
+        self.target.as_deref().map(str::as_bytes)
+    }
+
+    pub(super) fn cluster(&self) -> Option<&[u8]> {
+        self.cluster.as_deref().map(str::as_bytes)
+    }
+}
+
 /// A body with this field is not the definition itself. No job file has it.
 const DEFINITION: &str = "definition";
 const PARAMS: &str = "params";
@@ -58,6 +68,10 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 impl Body {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Parses the definition and checks it against the known backends. Applies the target and the cluster of the query.
     pub(super) async fn read(self, service: &Service, query: &TargetQuery) -> HttpResult<Noted> {
         let target = match &query.target {

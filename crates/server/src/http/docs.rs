@@ -4,13 +4,14 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::get;
-use downbeat_core::spec;
+use downbeat_api::{Chunk, End, Event, Frame, Gap, Problem, RunChunk};
+use downbeat_core::{limits, spec};
 use serde_json::{Value, json};
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
-use downbeat_api::Problem;
+use super::idempotency::KEY_BYTES;
 
 const PAGE: &str = include_str!("docs.html");
 
@@ -40,7 +41,8 @@ pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// Returns the document as it is served: every operation may return a problem, and a definition is a job file.
+/// Returns the document as it is served: every operation may return a problem, parameters have their bounds, and a
+/// definition is a job file.
 pub(super) fn whole(mut document: OpenApi) -> Value {
     for item in document.paths.paths.values_mut() {
         for operation in item.get.iter_mut() {
@@ -52,6 +54,18 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
         }
     }
     let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
+    let items = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    for operation in items.flat_map(|item| item.as_object_mut()).flat_map(|item| item.values_mut()) {
+        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
+            bound_parameter(parameter);
+        }
+        for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+            if status.starts_with(['4', '5']) && response["content"].is_null() {
+                let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
+                response["content"] = json!({"application/problem+json": problem});
+            }
+        }
+    }
     let schemas = &mut document["components"]["schemas"];
     // Removes the kind for events that this server does not know.
     if let Some(kinds) = schemas["EventBody"]["oneOf"].as_array_mut() {
@@ -83,6 +97,37 @@ fn add_problems(operation: &mut Operation, problems: &Problems) {
             .content("application/problem+json", content)
             .build();
         operation.responses.responses.entry((*status).to_owned()).or_insert_with(|| problem.into());
+    }
+}
+
+/// Describes which values of a parameter are accepted, where its type alone says less.
+fn bound_parameter(parameter: &mut Value) {
+    let name = parameter["name"].as_str().unwrap_or_default().to_owned();
+    let schema = &mut parameter["schema"];
+    // A parameter may be absent, but not null.
+    if let Some([kind, null]) = schema["type"].as_array().map(Vec::as_slice)
+        && null == "null"
+    {
+        schema["type"] = kind.clone();
+    }
+    // Names of the OpenAPI Format Registry.
+    match schema["format"].as_str() {
+        Some("int32") => schema["format"] = json!("uint32"),
+        Some("int64") => schema["format"] = json!("uint64"),
+        _ => {}
+    }
+    match name.as_str() {
+        "limit" => {
+            schema["minimum"] = json!(1);
+            schema["maximum"] = json!(limits::PAGE_MOST);
+            schema["default"] = json!(limits::PAGE_DEFAULT);
+        }
+        "offset" => schema["maximum"] = json!(limits::OFFSET_MOST),
+        "Idempotency-Key" => {
+            schema["minLength"] = json!(1);
+            schema["maxLength"] = json!(KEY_BYTES);
+        }
+        _ => {}
     }
 }
 
@@ -142,6 +187,43 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Rout
     let document = move || async move { ([(header::CONTENT_TYPE, "application/json")], json) };
     let page = || async { ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], PAGE) };
     Router::new().route("/api/v1/openapi.json", get(document)).route("/api/v1/docs", get(page))
+}
+
+/// Describes what a stream of events sends: events under the names of their kinds, `gap`, and `end` if it follows a run.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedEvent {
+    Event(Box<Event>),
+    Gap(Gap),
+    End(End),
+}
+
+/// Describes what the live stream sends: `frame`, and `gap` if the client has to read everything again.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedFrame {
+    Frame(Frame),
+    Gap(Gap),
+}
+
+/// Describes what a stream of an execution's output sends: `output`, then `end`.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedChunk {
+    Output(Chunk),
+    End(End),
+}
+
+/// Describes what a stream of a run's output sends: `output`, then `end`.
+#[derive(Debug, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(super) enum StreamedRunChunk {
+    Output(RunChunk),
+    End(End),
 }
 
 /// Refers to the schema `JobRequest` in the description of a request.

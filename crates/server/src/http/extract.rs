@@ -11,6 +11,8 @@ use downbeat_core::ids::RunId;
 use downbeat_core::shown::shown;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::paging::LIMITS;
 use super::problem::{Failure, HttpResult};
@@ -131,6 +133,15 @@ impl Flag {
         self == Flag::On
     }
 }
+
+impl PartialSchema for Flag {
+    fn schema() -> RefOr<Schema> {
+        let words = ["1", "true", "0", "false"];
+        ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).into()
+    }
+}
+
+impl ToSchema for Flag {}
 
 impl TryFrom<String> for Flag {
     type Error = String;

@@ -9,7 +9,7 @@ use downbeat_core::execution::{Execution, Status, Stream, common_part};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
-use downbeat_store::{ExecutionFilter, Page};
+use downbeat_store::{ExecutionFilter, Listed, Page};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::executions::label;
@@ -71,14 +71,13 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
     let mut failed: Vec<View> = Vec::new();
     let mut page = Page::first(PER_READ);
     for _ in 0..limits::FAILURES_EXAMINED / PER_READ {
-        let found = service.store().executions(&filter, &page).await?;
-        let finally: Vec<&Execution> =
-            found.rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
+        let Listed { rows, next, .. } = service.store().executions(&filter, &page).await?;
+        let finally: Vec<&Execution> = rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
         let names = service.names(run, finally.iter().copied()).await?;
         let view = |one: &&Execution| View::of(one, label(&run.definition, one.step()), &names);
         failed.extend(finally.iter().map(view).map(|view| View { params: None, ..view }));
-        match found.next {
-            Some(start) => page.start = start,
+        match next {
+            Some(next) => page.start = next,
             None => return Ok((failed, false)),
         }
     }

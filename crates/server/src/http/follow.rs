@@ -4,28 +4,49 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_api::Event;
-use downbeat_core::change::{Change, Event as Record};
-use downbeat_core::ids::RunId;
+use downbeat_core::change::{Change, Event};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Portion, limits};
 use downbeat_store::{self as store, EventFilter, Store};
 
-use crate::journal::Batches;
+use crate::journal::{Batches, event_text};
 
 /// What is read from the store at once.
 const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// How often to check the store while the feed is silent: the feed may have missed another server's commit.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Which events to send, and until when.
-#[derive(Clone, Debug)]
-pub(super) enum Scope {
-    All,
-    /// Events of a run, without an end.
-    Run(RunId),
-    /// Events of a run, until it has ended.
-    UntilEnd(RunId),
+/// Which events a client wants: those that match every field that is set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) run: Option<RunId>,
+    pub(super) cluster: Option<ClusterId>,
+    pub(super) node: Option<NodeId>,
+    pub(super) job: Option<String>,
+    /// Empty means any.
+    pub(super) kinds: Vec<&'static str>,
+}
+
+/// When a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    Forever,
+    /// When the run has ended.
+    RunEnd,
+}
+
+/// What a reader of events gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Event {
+        seq: u64,
+        kind: String,
+        /// The event's view as JSON.
+        text: Arc<str>,
+    },
+    /// Events before this number are no longer kept.
+    Gap { first: u64 },
 }
 
 /// A reader of events. It buffers at most one read of the store or one batch of the feed.
@@ -33,10 +54,11 @@ pub(super) enum Scope {
 pub(super) struct Follower {
     store: Arc<dyn Store>,
     feed: Batches,
-    scope: Scope,
-    /// Everything up to this number was sent, or is not in scope.
+    wanted: Wanted,
+    until: Until,
+    /// Everything up to this number was sent, or is not wanted.
     seen: u64,
-    ready: VecDeque<Event>,
+    ready: VecDeque<Item>,
     phase: Phase,
 }
 
@@ -50,25 +72,76 @@ enum Phase {
     Ended,
 }
 
-impl Scope {
-    fn run(&self) -> Option<&RunId> {
-        match self {
-            Scope::All => None,
-            Scope::Run(run) | Scope::UntilEnd(run) => Some(run),
-        }
+impl Wanted {
+    pub(super) fn of_run(run: RunId) -> Self {
+        Self { run: Some(run), ..Self::default() }
     }
+
+    /// Returns true if the store finds the wanted events by itself.
+    pub(super) fn is_indexed(&self) -> bool {
+        let Self { run: _, cluster, node, job, kinds } = self;
+        cluster.is_none() && node.is_none() && job.is_none() && kinds.is_empty()
+    }
+
+    pub(super) fn matches(&self, event: &Event) -> bool {
+        fn is<T: PartialEq + ?Sized>(wanted: Option<&T>, found: Option<&T>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        is(self.run.as_ref(), event.change.run())
+            && is(self.cluster.as_ref(), event.about.cluster.as_ref())
+            && is(self.node.as_ref(), event.node().as_ref())
+            && is(self.job.as_deref(), event.about.job.as_deref())
+            && (self.kinds.is_empty() || self.kinds.contains(&event.change.kind()))
+    }
+
+    /// Returns the filter for events after a number. The store finds the run's events; `matches` decides the rest.
+    pub(super) fn after(&self, since: u64) -> EventFilter {
+        EventFilter { since, run: self.run.clone() }
+    }
+}
+
+/// Returns the number of the first kept event if some of the events after `filter.since` may be gone. `page` has the
+/// events that follow it; read the page first, because pruning may remove more in between.
+pub(super) async fn find_gap(
+    store: &dyn Store,
+    filter: &EventFilter,
+    page: &[Event],
+) -> Result<Option<u64>, store::Error> {
+    let next = filter.since + 1;
+    // A run has no events before its creation.
+    let is_whole = page.first().is_some_and(|event| {
+        event.seq == next || filter.run.is_some() && matches!(event.change, Change::RunCreated { .. })
+    });
+    if is_whole {
+        return Ok(None);
+    }
+    let first = first_kept(store).await?;
+    Ok((first > next).then_some(first))
+}
+
+/// Returns the number of the first kept event; if none is kept, the number after the last one.
+pub(super) async fn first_kept(store: &dyn Store) -> Result<u64, store::Error> {
+    // Read first: if nothing is kept then, all events up to this one are gone.
+    let last = store.last_seq().await?;
+    Ok(store.kept().await?.first_seq.unwrap_or(last + 1))
 }
 
 impl Follower {
     /// Subscribe to `feed` before the store is read, so that no event falls between the two.
-    pub(super) fn new(store: Arc<dyn Store>, feed: Batches, scope: Scope, since: u64) -> Self {
-        Self { store, feed, scope, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        feed: Batches,
+        wanted: Wanted,
+        until: Until,
+        since: u64,
+    ) -> Self {
+        Self { store, feed, wanted, until, seen: since, ready: VecDeque::new(), phase: Phase::Behind }
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, store::Error> {
+    pub(super) async fn next(&mut self) -> Result<Option<Item>, store::Error> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
+            if let Some(item) = self.ready.pop_front() {
+                return Ok(Some(item));
             }
             match self.phase {
                 Phase::Behind | Phase::Last => self.read_store().await?,
@@ -78,35 +151,40 @@ impl Follower {
         }
     }
 
-    /// Returns the run whose end was the end of the events.
+    /// Returns the run whose end is the end of the events.
     pub(super) async fn ended_run(&self) -> Result<Option<RunRecord>, store::Error> {
-        match &self.scope {
-            Scope::UntilEnd(run) => self.store.run(run).await,
-            Scope::All | Scope::Run(_) => Ok(None),
+        match (self.until, &self.wanted.run) {
+            (Until::RunEnd, Some(run)) => self.store.run(run).await,
+            (Until::Forever, _) | (_, None) => Ok(None),
         }
     }
 
     async fn read_store(&mut self) -> Result<(), store::Error> {
         // Read before the page: everything up to this number is then seen, even if it belongs to other runs.
         let committed = self.store.last_seq().await?;
-        let filter = EventFilter { since: self.seen, run: self.scope.run().cloned() };
+        let filter = self.wanted.after(self.seen);
         let page = self.store.events(&filter, READ).await?;
-        for record in &page {
-            self.take(record);
+        if let Some(first) = find_gap(&*self.store, &filter, &page).await? {
+            self.ready.push_back(Item::Gap { first });
+            self.seen = first - 1;
+            return Ok(());
+        }
+        for event in &page {
+            self.take(event, || event_text(event));
         }
         if !page.is_empty() || self.phase == Phase::Ended {
             return Ok(());
         }
         self.seen = self.seen.max(committed);
-        self.phase = match (&self.scope, self.phase) {
-            (Scope::UntilEnd(_), Phase::Last) => Phase::Ended,
-            (Scope::UntilEnd(run), _) => match self.store.run(run).await? {
+        self.phase = match (self.until, self.phase) {
+            (Until::RunEnd, Phase::Last) => Phase::Ended,
+            (Until::RunEnd, _) => match self.ended_run().await? {
                 // Its end may have been committed after the page was read.
                 Some(run) if run.state().is_terminal() => Phase::Last,
                 Some(_) => Phase::Live,
                 None => Phase::Ended,
             },
-            (Scope::All | Scope::Run(_), _) => Phase::Live,
+            (Until::Forever, _) => Phase::Live,
         };
         Ok(())
     }
@@ -114,14 +192,14 @@ impl Follower {
     async fn read_feed(&mut self) -> Result<(), store::Error> {
         match tokio::time::timeout(LOOK_AGAIN, self.feed.next()).await {
             Ok(Some(batch)) => {
-                for record in batch.iter() {
-                    if record.seq > self.seen + 1 {
+                for (index, event) in batch.iter().enumerate() {
+                    if event.seq > self.seen + 1 {
                         // Another server committed in between: read it from the store.
                         self.phase = Phase::Behind;
                         return Ok(());
                     }
-                    if record.seq > self.seen {
-                        self.take(record);
+                    if event.seq > self.seen {
+                        self.take(event, || batch.text(index));
                     }
                 }
             }
@@ -135,13 +213,14 @@ impl Follower {
         Ok(())
     }
 
-    fn take(&mut self, record: &Record) {
-        self.seen = record.seq;
-        if self.scope.run().is_some_and(|run| record.change.run() != Some(run)) {
+    fn take(&mut self, event: &Event, text: impl FnOnce() -> Arc<str>) {
+        self.seen = event.seq;
+        if !self.wanted.matches(event) {
             return;
         }
-        self.ready.push_back(Event::of(record));
-        if matches!(self.scope, Scope::UntilEnd(_)) && ends_its_run(&record.change) {
+        let (seq, kind) = (event.seq, event.change.kind().to_owned());
+        self.ready.push_back(Item::Event { seq, kind, text: text() });
+        if self.until == Until::RunEnd && ends_its_run(&event.change) {
             self.phase = Phase::Ended;
         }
     }
@@ -154,7 +233,8 @@ fn ends_its_run(change: &Change) -> bool {
 #[cfg(test)]
 mod tests {
     use downbeat_core::Timestamp;
-    use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
+    use downbeat_core::change::About;
+    use downbeat_core::ids::{ServerId, SessionId};
     use downbeat_core::node::{Description, Former, Registration};
     use downbeat_store::MemoryStore;
 
@@ -179,7 +259,8 @@ mod tests {
         }
 
         fn follower(&self, since: u64) -> Follower {
-            Follower::new(Arc::clone(&self.store), self.feed.subscribe(), Scope::All, since)
+            let (wanted, until) = (Wanted::default(), Until::Forever);
+            Follower::new(Arc::clone(&self.store), self.feed.subscribe(), wanted, until, since)
         }
 
         /// Commits one change. `Publish::Not`: as another server, so that the feed does not get it.
@@ -211,7 +292,7 @@ mod tests {
             let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();
             if publish == Publish::ToFeed {
                 let seq = committed.seqs[0].unwrap();
-                self.feed.publish(Arc::from([Record { seq, server, change }]));
+                self.feed.publish(Arc::from([Event { seq, server, about: About::default(), change }]));
             }
         }
     }
@@ -226,7 +307,10 @@ mod tests {
         let mut numbers = Vec::new();
         for _ in 0..count {
             let next = tokio::time::timeout(DEADLINE, follower.next()).await;
-            numbers.push(next.expect("an event comes").unwrap().unwrap().seq);
+            match next.expect("an event comes").unwrap() {
+                Some(Item::Event { seq, .. }) => numbers.push(seq),
+                other => panic!("{other:?} instead of an event"),
+            }
         }
         numbers
     }
@@ -299,5 +383,22 @@ mod tests {
             numbers(&mut follower, usize::try_from(last - 7).unwrap()).await,
             (8..=last).collect::<Vec<_>>()
         );
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_starts_before_the_first_kept_event_gets_a_gap_once() {
+        let journal = Journal::new();
+        for _ in 0..3 {
+            journal.commit(Publish::Not).await;
+        }
+        journal.store.prune(Timestamp::MAX, 100).await.unwrap();
+        let mut follower = journal.follower(1);
+        let gap = tokio::time::timeout(DEADLINE, follower.next()).await.unwrap().unwrap();
+        assert_eq!(gap, Some(Item::Gap { first: 4 }));
+        journal.commit(Publish::ToFeed).await;
+        assert_eq!(numbers(&mut follower, 1).await, [4]);
+        // One that has seen everything misses nothing.
+        let mut follower = journal.follower(3);
+        assert_eq!(numbers(&mut follower, 1).await, [4]);
     }
 }

@@ -6,8 +6,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::extract::{Api, Query};
-use super::paging::{first_place, page, window};
+use super::paging::{Key, listed, page};
 use super::problem::Reply;
+use crate::dispatch::LimitKey;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +24,10 @@ pub(super) struct LimitsQuery {
     cursor: Option<String>,
 }
 
+impl Key for LimitKey {
+    const LIST: &'static str = "limits";
+}
+
 /// Lists the limits that open executions declare: who uses them, and who waits
 #[utoipa::path(
     get, operation_id = "listLimits", path = "/limits", tag = "system", params(LimitsQuery),
@@ -31,7 +36,6 @@ pub(super) struct LimitsQuery {
 pub(super) async fn list(Api(service, caller): Api, query: Query<LimitsQuery>) -> Reply<List<LimitUsage>> {
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let cluster = service.cluster(&caller, query.cluster.as_deref()).await?;
-    let part = (usize::try_from(first_place(&page)).unwrap_or(usize::MAX), page.limit as usize);
-    let (rows, total) = service.parts.dispatcher.board().limit_usage(cluster, part, service.now());
-    Ok(Json(window(rows, &page, total as u64)))
+    let found = service.parts.dispatcher.board().limit_usage(cluster, &page, service.now());
+    Ok(Json(listed(&page, found, |row| row)))
 }

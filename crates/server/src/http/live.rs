@@ -29,7 +29,7 @@ pub(super) fn live(service: &Service, source: impl Source) -> Response {
     let events = stream::unfold(reader, |(mut source, mut ready, mut flow)| async move {
         while ready.is_empty() && flow.is_continue() {
             flow = source.read(&mut ready).await.unwrap_or_else(|failure| {
-                tracing::warn!(?failure, "a stream ends early; the client has to reconnect");
+                tracing::warn!(%failure, "a stream ends early; the client has to reconnect");
                 ControlFlow::Break(())
             });
         }

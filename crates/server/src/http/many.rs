@@ -13,9 +13,10 @@ use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
 use super::extract::{Api, Nothing, Query};
+use super::idempotency::{Scope, idempotency_key};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
-use super::runs::{idempotency_key, redo, states};
+use super::runs::{redo, states};
 use crate::caller::Caller;
 use crate::service::{Drain, Effect, Service, WhichNodes, WhichRuns};
 
@@ -104,11 +105,11 @@ pub(super) async fn retry(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> Reply<Many> {
-    let key = idempotency_key(&headers)?;
+    let key = idempotency_key(&headers, Scope::RetryMany, &[Some(&body)])?;
     let RetryRuns { ids, status, job, cluster, failed_only, dry_run } = read(&body)?;
     let which = which_runs(&service, &caller, (ids, status, job, cluster), limits::RETRIES_AT_ONCE).await?;
     let redo = redo(failed_only, None)?;
-    Ok(Json(service.retry_many(&caller, &which, &redo, key.as_deref(), effect(dry_run)).await?))
+    Ok(Json(service.retry_many(&caller, &which, &redo, key.as_ref(), effect(dry_run)).await?))
 }
 
 /// Drains all nodes that match

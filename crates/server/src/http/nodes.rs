@@ -324,7 +324,7 @@ pub(super) struct DeleteQuery {
     cluster: Option<String>,
     /// `1` or `true` also deletes a node that is online.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     force: Flag,
 }
 

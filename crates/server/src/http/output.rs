@@ -13,6 +13,7 @@ use downbeat_store::{OutputChunk, Store};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::docs::StreamedChunk;
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, last_event_id, live, sse};
 use super::problem::HttpResult;
@@ -36,7 +37,7 @@ pub(super) struct OutputQuery {
     offset: u64,
     /// `1` returns a stream (SSE) of chunks that sends `end` when the execution has ended.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
     #[serde(default)]
     #[param(inline)]
@@ -60,7 +61,7 @@ enum Format {
     get, operation_id = "showExecutionOutput", path = "/executions/{id}/output", tag = "executions",
     params(("id" = String, Path, description = "The execution's id"), OutputQuery),
     responses((status = 200, description = "Its output", content(
-        (Output = "application/json"), (String = "text/plain"), (Chunk = "text/event-stream"),
+        (Output = "application/json"), (String = "text/plain"), (StreamedChunk = "text/event-stream"),
     )))
 )]
 pub(super) async fn show(

@@ -52,26 +52,6 @@ impl Key for ExecutionId {
     const LIST: &'static str = "executions";
 }
 
-/// The place of a row in a short list that is made for each request.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Place(u64);
-
-impl Key for Place {
-    const LIST: &'static str = "places";
-}
-
-/// Returns the place of a page's first row.
-pub(super) fn first_place(page: &Page<Place>) -> u64 {
-    page.start.after.map_or(0, |last| last.0.saturating_add(1)).saturating_add(page.start.skip)
-}
-
-/// Returns the view of a page that was cut out of a list of `total` rows.
-pub(super) fn window<T>(rows: Vec<T>, page: &Page<Place>, total: u64) -> List<T> {
-    let end = first_place(page).saturating_add(rows.len() as u64);
-    let next = (end < total && !rows.is_empty()).then(|| Position::after(Place(end - 1)));
-    listed(page, Listed { rows, total: Some(total), next }, |row| row)
-}
-
 fn bad(name: &str, why: &str) -> Failure {
     Failure::bad_query(format!("the query is wrong: {name}: {why}"))
 }

@@ -1,5 +1,7 @@
 //! Turns errors into responses: the only place that maps an error's class to an HTTP status.
 
+use std::fmt;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -34,6 +36,7 @@ impl Failure {
             errors: Vec::new(),
             nodes: Vec::new(),
             primary: None,
+            first: None,
         }))
     }
 
@@ -42,6 +45,14 @@ impl Failure {
         let detail = format!("this is a read replica; send changes to its primary, {primary}");
         let mut failure = Self::new(StatusCode::CONFLICT, code::READ_ONLY_REPLICA, detail);
         failure.0.primary = Some(primary);
+        failure
+    }
+
+    /// Refuses a request for events that are no longer kept.
+    pub(super) fn events_gone(first: u64) -> Self {
+        let detail = format!("events before {first} are no longer kept; continue with since={}", first - 1);
+        let mut failure = Self::new(StatusCode::GONE, code::EVENTS_GONE, detail);
+        failure.0.first = Some(first);
         failure
     }
 
@@ -92,6 +103,12 @@ fn of_param(problem: ParamProblem) -> FieldError {
     FieldError { path, line: None, column: None, message: problem.message }
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let class = error.class();
@@ -104,6 +121,10 @@ impl From<Error> for Failure {
                 problems.into_iter().map(of_param).collect(),
             ),
             Error::Refused(unfit) => Self::refused(unfit),
+            Error::KeyReused(_) => {
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                Self::new(status, code::IDEMPOTENCY_KEY_REUSED, error.to_string())
+            }
             error => {
                 let (status, code) = match class {
                     Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, code::REJECTED),

@@ -29,7 +29,7 @@ pub(super) struct ReplicationQuery {
     /// A fingerprint of that event.
     last: Option<String>,
     /// `0` ends the stream when everything has been sent.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Option<Flag>,
 }
 

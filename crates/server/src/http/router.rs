@@ -21,8 +21,8 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    backends, docs, doorway, events, executions, failures, limits as job_limits, many, nodes, observe,
-    output, plans, replication, run_output, runs, schema, system, work,
+    backends, docs, doorway, events, executions, failures, frames, limits as job_limits, many, nodes,
+    observe, output, plans, replication, run_output, runs, schema, stats, system, work,
 };
 use crate::service::Service;
 
@@ -94,6 +94,8 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(plans::plan))
         .routes(routes!(plans::validate))
         .routes(routes!(events::all))
+        .routes(routes!(frames::follow))
+        .routes(routes!(stats::show))
         .routes(routes!(replication::replicate))
         .routes(routes!(system::servers))
         .routes(routes!(system::status));

@@ -11,6 +11,7 @@ use downbeat_core::run::{RunRecord, RunStatus};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::docs::StreamedRunChunk;
 use super::executions::{Part, label};
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, live, sse};
@@ -34,7 +35,7 @@ pub(super) struct RunOutputQuery {
     item: Option<u32>,
     /// `1` streams until the run has ended; otherwise the stream ends after the existing output.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
 }
 
@@ -45,7 +46,7 @@ pub(super) struct RunOutputQuery {
 #[utoipa::path(
     get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
-    responses((status = 200, description = "Chunks of output", body = RunChunk, content_type = "text/event-stream"))
+    responses((status = 200, description = "Chunks of output", body = StreamedRunChunk, content_type = "text/event-stream"))
 )]
 pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> HttpResult<Response> {
     let Api(service, caller) = &api;

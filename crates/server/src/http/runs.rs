@@ -1,5 +1,7 @@
 //! Owns runs: submit, list, show, pause, cancel, retry.
 
+use std::fmt;
+
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,11 +11,13 @@ use downbeat_core::execution::Status;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_store::RunFilter;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, words};
+use super::idempotency::{Scope, idempotency_key};
 use super::paging::{listed, page};
 use super::payload::Payload;
 use super::problem::{Failure, HttpResult, Reply};
@@ -25,14 +29,11 @@ use crate::service::{Redo, Retry, Service, Submit};
 /// How many failed executions a run without results names with their node.
 const NAMED_FAILURES: usize = 8;
 
-/// The maximum length of an idempotency key, in bytes.
-const KEY_BYTES: usize = 255;
-
 /// Submits a run
 ///
 /// The body is an inline definition: a job file as JSON or YAML, or `{"definition": …, "params": {…},
-/// "no_cache": true}`, in which only the definition is required. If a run with the same `Idempotency-Key`
-/// exists, that run is returned, whatever the body is.
+/// "no_cache": true}`, in which only the definition is required. A request that is sent again with the
+/// same `Idempotency-Key` returns the run of the first one; another request with that key is refused.
 #[utoipa::path(
     post, operation_id = "submitRun", path = "/runs", tag = "runs",
     params(
@@ -56,7 +57,8 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> HttpResult<Response> {
-    let idempotency_key = idempotency_key(&headers)?;
+    let sent = [query.target(), query.cluster(), Some(body.as_bytes())];
+    let idempotency_key = idempotency_key(&headers, Scope::Submit, &sent)?;
     let (submit, _) = body.read(&service, &query).await?;
     let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
     let shown = if submitted.created {
@@ -76,20 +78,6 @@ fn created(is_new: bool, shown: Run) -> Response {
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/api/v1/runs/{}", shown.summary.id);
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
-}
-
-pub(super) fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<String>> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let bad = |why: &str| Failure::new(StatusCode::BAD_REQUEST, code::BAD_IDEMPOTENCY_KEY, why);
-    let key =
-        value.to_str().map_err(|_| bad("the Idempotency-Key holds characters that are not visible ASCII"))?;
-    if key.is_empty() || key.len() > KEY_BYTES {
-        return Err(bad(&format!(
-            "the Idempotency-Key has {} bytes; it must have 1 to {KEY_BYTES}",
-            key.len()
-        )));
-    }
-    Ok(Some(key.to_owned()))
 }
 
 async fn load(service: &Service, run: &RunRecord) -> HttpResult<Run> {
@@ -195,10 +183,10 @@ pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
 pub(super) struct ShowQuery {
     /// `1` adds the run's definition.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     definition: Flag,
     /// `0` omits the results per node and item, and returns counts in `steps`, for watching a large run.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     results: Option<Flag>,
 }
 
@@ -326,16 +314,21 @@ pub(super) async fn retry(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
-    let idempotency_key = idempotency_key(&headers)?;
+    let sent = [Some(id.as_bytes()), Some(&*body)];
+    let idempotency_key = idempotency_key(&headers, Scope::Retry, &sent)?;
     let request = if body.trim_ascii().is_empty() {
         RetryRequest::default()
     } else {
-        let read = serde_json::from_slice::<Option<RetryRequest>>(&body);
-        let malformed = |error| {
+        let malformed = |error: &dyn fmt::Display| {
             let detail = format!("the body is not valid JSON such as `{{\"failed_only\": true}}`: {error}");
             Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
         };
-        read.map_err(malformed)?.unwrap_or_default()
+        // Serde would also read the fields from an array.
+        match serde_json::from_slice(&body).map_err(|error| malformed(&error))? {
+            Value::Null => RetryRequest::default(),
+            fields @ Value::Object(_) => serde_json::from_value(fields).map_err(|error| malformed(&error))?,
+            _ => return Err(malformed(&"it must be an object")),
+        }
     };
     let redo = redo(request.failed_only, request.from)?;
     let run = id.run();

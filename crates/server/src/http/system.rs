@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{List, Role, Server, Status, code};
+use downbeat_api::{List, Role, Server, ServerState, Status, code};
 use downbeat_core::Span;
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
@@ -20,6 +20,7 @@ use super::extract::{Api, Nothing, Query};
 use super::paging::{Key, PageQuery, cut};
 use super::problem::{Failure, HttpResult, Reply};
 use crate::caller::Caller;
+use crate::metrics::prometheus_text;
 use crate::replica::Following;
 use crate::service::Service;
 
@@ -81,13 +82,11 @@ async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Serve
     for (_, owner) in service.store().open_run_owners().await? {
         *owned.entry(owner).or_default() += 1;
     }
-    // A replica knows which servers were alive when it last received data from its primary.
-    let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
-    let stale_after = service.parts.settings.server_stale_after.0;
+    let is_alive = is_alive(service);
     let servers = service.servers(caller).await?.into_iter().map(|server| {
-        let silent = Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default();
         let runs = owned.get(&server.id).copied().unwrap_or(0);
-        server_view(server, silent < stale_after, runs)
+        let alive = is_alive(&server);
+        server_view(server, alive, runs)
     });
     let mut servers: Vec<Server> = servers.collect();
     if service.replica().is_some() {
@@ -111,6 +110,22 @@ fn server_view(server: ServerRecord, alive: bool, runs: u64) -> Server {
         started_at: server.started_at,
         seen_at: server.seen_at,
     }
+}
+
+/// Returns the servers that share the store, and whether each is alive.
+pub(super) async fn servers_alive(service: &Service, caller: &Caller) -> HttpResult<Vec<ServerState>> {
+    let is_alive = is_alive(service);
+    let servers = service.servers(caller).await?.into_iter();
+    let state = |server: ServerRecord| ServerState { alive: is_alive(&server), name: server.name };
+    Ok(servers.map(state).collect())
+}
+
+/// Returns a function that tells whether a server is alive.
+fn is_alive(service: &Service) -> impl Fn(&ServerRecord) -> bool {
+    // A replica knows which servers were alive when it last received data from its primary.
+    let now = service.replica().and_then(Following::heard_of).unwrap_or_else(|| service.now());
+    let stale_after = service.parts.settings.server_stale_after.0;
+    move |server| Duration::try_from(now.duration_since(server.seen_at)).unwrap_or_default() < stale_after
 }
 
 /// Counts by status: a status that does not occur has a count, too.
@@ -139,12 +154,27 @@ pub(super) async fn readyz(State(service): State<Service>) -> HttpResult<&'stati
     }
 }
 
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
 /// Returns the server's metrics, for Prometheus
+///
+/// The format is OpenMetrics, unless the client accepts only `text/plain`.
 #[utoipa::path(
     get, operation_id = "showMetrics", path = "/metrics", tag = "system",
-    responses((status = 200, description = "OpenMetrics text", body = String, content_type = "text/plain"))
+    responses((status = 200, description = "Metrics", content(
+        (String = "application/openmetrics-text"), (String = "text/plain"),
+    )))
 )]
-pub(super) async fn metrics(State(service): State<Service>) -> Response {
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], service.figures().await).into_response()
+pub(super) async fn metrics(State(service): State<Service>, headers: HeaderMap) -> Response {
+    let accepted = |media: &str| {
+        let accepts = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+        accepts.flat_map(|value| value.split(',')).any(|one| one.trim_start().starts_with(media))
+    };
+    let figures = service.figures().await;
+    let (content_type, figures) = if accepted("text/plain") && !accepted(OPEN_METRICS) {
+        ("text/plain; version=0.0.4; charset=utf-8".to_owned(), prometheus_text(&figures))
+    } else {
+        (format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8"), figures)
+    };
+    ([(header::CONTENT_TYPE, content_type)], figures).into_response()
 }

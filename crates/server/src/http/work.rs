@@ -29,7 +29,7 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQue
     let (lease_ttl, now) = (service.parts.settings.lease_ttl.0, service.now());
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();
     let mut held = Vec::new();
-    for execution in store.held_by(node.id).await? {
+    for execution in store.held_by(&[node.id]).await? {
         if !runs.contains_key(execution.run()) {
             runs.insert(execution.run().clone(), store.run(execution.run()).await?);
         }

@@ -4,9 +4,11 @@
 //! reader (a paused `curl`) would otherwise keep a thousand of them in memory.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use downbeat_api::Event as EventView;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::{Event, limits};
 use tokio::sync::broadcast;
@@ -23,11 +25,18 @@ pub(crate) struct Feed {
     waiting: Arc<Waiting>,
 }
 
+/// Committed events, each with the text that clients get. A text is made once, however many streams send it.
+#[derive(Debug)]
+pub(crate) struct Published {
+    events: Arc<[Event]>,
+    texts: Box<[OnceLock<Arc<str>>]>,
+}
+
 /// One batch in the feed. It exists until its last reader has received it.
 #[derive(Debug)]
 struct Batch {
     /// `None`: this batch was dropped because too many bytes waited for slow readers.
-    events: Mutex<Option<Arc<[Event]>>>,
+    events: Mutex<Option<Arc<Published>>>,
     bytes: usize,
     /// The bytes of all waiting batches, without dropped ones.
     total: Arc<AtomicUsize>,
@@ -95,12 +104,39 @@ impl Feed {
     }
 }
 
+impl Published {
+    fn new(events: Arc<[Event]>) -> Self {
+        let texts = events.iter().map(|_| OnceLock::new()).collect();
+        Self { events, texts }
+    }
+
+    /// Returns an event as clients get it: its view as JSON.
+    pub(crate) fn text(&self, index: usize) -> Arc<str> {
+        Arc::clone(self.texts[index].get_or_init(|| event_text(&self.events[index])))
+    }
+}
+
+/// Returns the view of an event as JSON.
+pub(crate) fn event_text(event: &Event) -> Arc<str> {
+    serde_json::to_string(&EventView::of(event)).expect("views are plain data").into()
+}
+
+impl Deref for Published {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.events
+    }
+}
+
 impl Waiting {
     fn add(&self, events: Arc<[Event]>) -> Arc<Batch> {
-        let bytes = events.iter().map(json_bytes).sum();
+        // Twice: the event itself and its text, which is about as large.
+        let bytes = 2 * events.iter().map(json_bytes).sum::<usize>();
         let total = Arc::clone(&self.bytes);
         total.fetch_add(bytes, Ordering::AcqRel);
-        let batch = Arc::new(Batch { events: Mutex::new(Some(events)), bytes, total });
+        let events = Mutex::new(Some(Arc::new(Published::new(events))));
+        let batch = Arc::new(Batch { events, bytes, total });
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         while batches.front().is_some_and(|oldest| oldest.strong_count() == 0) {
             batches.pop_front();
@@ -134,7 +170,7 @@ impl Drop for Batch {
 
 impl Batches {
     /// Returns the next batch, or `None` if at least one was missed; the store has it.
-    pub(crate) async fn next(&mut self) -> Option<Arc<[Event]>> {
+    pub(crate) async fn next(&mut self) -> Option<Arc<Published>> {
         let batch = heard(&mut self.0).await?;
         batch.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -142,6 +178,7 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::change::About;
     use downbeat_core::ids::ServerId;
     use downbeat_core::{Change, Timestamp};
     use uuid::Uuid;
@@ -153,7 +190,7 @@ mod tests {
     fn events(seq: u64, bytes: usize) -> Arc<[Event]> {
         let at = Timestamp::UNIX_EPOCH;
         let change = Change::RunCancelRequested { run: "r".to_owned().into(), by: "x".repeat(bytes), at };
-        [Event { seq, server: ServerId(Uuid::nil()), change }].into()
+        [Event { seq, server: ServerId(Uuid::nil()), about: About::default(), change }].into()
     }
 
     fn waiting(feed: &Feed) -> usize {
@@ -222,5 +259,15 @@ mod tests {
         assert_eq!(waiting(&feed), 0);
         feed.publish(events(2, 1_000));
         assert_eq!(waiting(&feed), 0);
+    }
+
+    #[tokio::test]
+    async fn all_readers_of_a_batch_share_the_text_of_an_event() {
+        let feed = Feed::bounded(0, 1_000, BOUND);
+        let (mut one, mut two) = (feed.subscribe(), feed.subscribe());
+        feed.publish(events(1, 10));
+        let texts = [one.next().await.unwrap().text(0), two.next().await.unwrap().text(0)];
+        assert!(texts[0].contains("run_cancel_requested"));
+        assert!(Arc::ptr_eq(&texts[0], &texts[1]));
     }
 }

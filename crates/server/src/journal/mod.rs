@@ -4,5 +4,5 @@
 mod feed;
 mod writer;
 
-pub(crate) use feed::{Batches, Feed};
+pub(crate) use feed::{Batches, Feed, Published, event_text};
 pub(crate) use writer::{CommitError, Journal, Perform};

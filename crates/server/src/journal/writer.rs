@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use downbeat_core::change::About;
 use downbeat_core::ids::ServerId;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::{Applied, Change, Event, Portion, Refusal, limits};
@@ -220,7 +221,7 @@ impl Writer {
                 }
                 self.metrics.on_commit(changes.len(), begun.elapsed());
                 let refused = committed.outcomes.iter().any(Result::is_err);
-                let mut known = self.publish(changes, &committed.seqs).await;
+                let mut known = self.publish(changes, &committed.seqs, committed.abouts).await;
                 if refused && self.is_shared {
                     // A change of another server is the reason: the submitter has to know of it, too.
                     known &= self.publish_new().await.is_ok();
@@ -264,12 +265,11 @@ impl Writer {
 
     /// Publishes committed changes in the order of their numbers. Returns false if events before them are
     /// missing and cannot be read.
-    async fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>]) -> bool {
-        let mut events: Vec<Event> = changes
-            .into_iter()
-            .zip(seqs)
-            .filter_map(|(change, seq)| Some(Event { seq: (*seq)?, server: self.server, change }))
-            .collect();
+    async fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>], abouts: Vec<About>) -> bool {
+        let event = |((change, seq), about): ((Change, &Option<u64>), About)| {
+            Some(Event { seq: (*seq)?, server: self.server, about, change })
+        };
+        let mut events: Vec<Event> = changes.into_iter().zip(seqs).zip(abouts).filter_map(event).collect();
         events.sort_unstable_by_key(|event| event.seq);
         if let Some(first) = events.first()
             && self.read_up_to(first.seq).await.is_err()

@@ -3,14 +3,21 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use downbeat_core::node::{NodeRecord, NodeStatus};
-use downbeat_core::{Change, Silence, Timestamp};
+use downbeat_core::collections::HashMap;
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::NodeId;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::state::NodeLive;
+use downbeat_core::{Change, Silence, Timestamp, limits};
 use downbeat_store as store;
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::parts::Parts;
+
+/// Silent nodes whose leases are read in one query.
+const NODES_AT_ONCE: usize = 500;
 
 /// Since when this server has received heartbeats without a break: earlier silence does not count. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -34,75 +41,133 @@ impl Serving {
 pub(crate) async fn sweep(parts: Parts, stop: CancellationToken) {
     let tick = parts.settings.heartbeat_interval.0 / 4;
     let tick = tick.clamp(Duration::from_millis(50), Duration::from_millis(2_500));
-    let late = tick * 4 + Duration::from_secs(1);
-    let mut looked_at = parts.clock.now();
-    parts.serving.begin(looked_at);
+    let mut breaks = Breaks { parts: &parts, tick, looked_at: parts.clock.now() };
+    parts.serving.begin(breaks.looked_at);
     while stop.run_until_cancelled(tokio::time::sleep(tick)).await.is_some() {
-        // The store was unavailable or slow, or this process was frozen: no lease could be renewed in this time.
-        let now = parts.clock.now();
-        let frozen = now.duration_since(looked_at) > signed(late);
-        looked_at = now;
-        let stalled = parts.heartbeats.stalled_for() > late;
-        // A server that cannot write its own heartbeat cannot renew leases either: the store may be
-        // readable but not writable.
-        let signs = parts.last_sign.is_fresh(parts.settings.server_stale_after.0);
-        if frozen || stalled || !signs || !parts.journal.is_available() {
-            parts.serving.begin(parts.clock.now());
-        } else if let Err(error) = check_nodes(&parts).await {
-            warn!(%error, "cannot check for silent nodes");
+        let is_broken = breaks.happened()
+            || tokio::select! {
+                biased;
+                () = breaks.next() => true,
+                checked = check_nodes(&parts) => {
+                    checked.inspect_err(|error| warn!(%error, "cannot check for silent nodes")).is_err()
+                }
+            };
+        if is_broken {
             parts.serving.begin(parts.clock.now());
         }
     }
 }
 
+/// Finds breaks: times in which no lease could be renewed, because the store was unavailable or slow, or because this
+/// process was frozen. It also looks while nodes are checked, which may take long in a large cluster.
+struct Breaks<'a> {
+    parts: &'a Parts,
+    tick: Duration,
+    looked_at: Timestamp,
+}
+
+impl Breaks<'_> {
+    /// Returns whether there is a break now, or was one since the last look.
+    fn happened(&mut self) -> bool {
+        let parts = self.parts;
+        let late = self.tick * 4 + Duration::from_secs(1);
+        let now = parts.clock.now();
+        let is_frozen = now.duration_since(self.looked_at) > signed(late);
+        self.looked_at = now;
+        let is_stalled = parts.heartbeats.stalled_for() > late;
+        // A server that cannot write its own heartbeat cannot renew leases either: the store may be
+        // readable but not writable.
+        let signs = parts.last_sign.is_fresh(parts.settings.server_stale_after.0);
+        is_frozen || is_stalled || !signs || !parts.journal.is_available()
+    }
+
+    async fn next(&mut self) {
+        loop {
+            tokio::time::sleep(self.tick).await;
+            if self.happened() {
+                return;
+            }
+        }
+    }
+}
+
+/// Checks all silent nodes, in portions: each is one query and a few commits.
 async fn check_nodes(parts: &Parts) -> Result<(), store::Error> {
     let now = parts.clock.now();
     let shortest = parts.settings.lease_ttl.0.min(parts.settings.node_stale_after.0);
-    let mut changes = Vec::new();
-    for node in parts.store.silent_nodes(now - signed(shortest)).await? {
-        changes.extend(check_node(parts, &node, now).await?);
-    }
-    if !changes.is_empty() {
-        parts.journal.commit(changes).await?;
+    for nodes in parts.store.silent_nodes(now - signed(shortest)).await?.chunks(NODES_AT_ONCE) {
+        let silent: Vec<Silent<'_>> =
+            nodes.iter().map(|(id, node)| Silent::of(*id, node, parts, now)).collect();
+        let unrenewed: Vec<NodeId> = silent.iter().filter(|one| one.has_expired).map(|one| one.id).collect();
+        let mut held: HashMap<NodeId, Vec<Execution>> = HashMap::default();
+        if !unrenewed.is_empty() {
+            for execution in parts.store.held_by(&unrenewed).await? {
+                if let Some(lease) = execution.state.lease() {
+                    held.entry(lease.node).or_default().push(execution);
+                }
+            }
+        }
+        let ended = |one: &Silent<'_>| one.changes(held.get(&one.id).map_or(&[], Vec::as_slice), parts, now);
+        let changes: Vec<Change> = silent.iter().flat_map(ended).collect();
+        // In order: a node that is offline is not checked again, so its leases end before or with its move.
+        for portion in changes.chunks(limits::EXECUTIONS_PER_COMMIT) {
+            parts.journal.commit(portion.to_vec()).await?;
+        }
     }
     Ok(())
 }
 
-/// Returns the consequences of a node's silence.
-async fn check_node(parts: &Parts, node: &NodeRecord, now: Timestamp) -> Result<Vec<Change>, store::Error> {
-    let (lease_ttl, mut changes) = (parts.settings.lease_ttl.0, Vec::new());
-    let heard = node.seen_at.max(parts.serving.since());
-    let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
-    let to = parts.settings.health().status(silent_for);
-    let offline = to == NodeStatus::Offline;
-    if silent_for >= lease_ttl || offline {
+/// A silent node.
+struct Silent<'a> {
+    id: NodeId,
+    node: &'a NodeLive,
+    heard: Timestamp,
+    to: NodeStatus,
+    /// No lease was renewed for as long as leases last, or the node goes offline.
+    has_expired: bool,
+}
+
+impl<'a> Silent<'a> {
+    fn of(id: NodeId, node: &'a NodeLive, parts: &Parts, now: Timestamp) -> Self {
+        let heard = node.seen_at.max(parts.serving.since());
+        let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
+        let to = parts.settings.health().status(silent_for);
+        let has_expired = silent_for >= parts.settings.lease_ttl.0 || to == NodeStatus::Offline;
+        Self { id, node, heard, to, has_expired }
+    }
+
+    /// Returns the consequences of the silence.
+    fn changes(&self, held: &[Execution], parts: &Parts, now: Timestamp) -> Vec<Change> {
+        let Self { id, node, .. } = *self;
+        let (lease_ttl, offline) = (signed(parts.settings.lease_ttl.0), self.to == NodeStatus::Offline);
         let reason = if offline { "the node went offline" } else { "the lease expired" };
-        for execution in parts.store.held_by(node.id).await? {
+        let mut changes = Vec::new();
+        for execution in held {
             if let Some(lease) = execution.state.lease()
-                && (offline || lease.granted_at.max(heard) + signed(lease_ttl) <= now)
+                && (offline || lease.granted_at.max(self.heard) + lease_ttl <= now)
             {
                 changes.push(Change::ExecutionLost {
                     of: execution.of.parent(),
                     execution: execution.id,
                     token: lease.token,
-                    silence: Some(Silence { node: node.id, since: node.seen_at }),
+                    silence: Some(Silence { node: id, since: node.seen_at }),
                     reason: reason.to_owned(),
                     at: now,
                 });
             }
         }
+        if self.to > node.status {
+            changes.push(Change::NodeMoved {
+                node: id,
+                session: node.session,
+                from: node.status,
+                to: self.to,
+                silent_since: Some(node.seen_at),
+                at: now,
+            });
+        }
+        changes
     }
-    if to > node.status {
-        changes.push(Change::NodeMoved {
-            node: node.id,
-            session: node.session,
-            from: node.status,
-            to,
-            silent_since: Some(node.seen_at),
-            at: now,
-        });
-    }
-    Ok(changes)
 }
 
 fn signed(duration: Duration) -> SignedDuration {

@@ -118,6 +118,7 @@ impl Applier {
         *self.parts.dispatcher.board() = Board::default();
         load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.metrics.start_from(&self.parts.store.tally().await?);
+        self.parts.stats.start(Arc::clone(&self.parts.store), self.parts.clock.now());
         self.parts.feed.restart(seq);
         self.following.copied(self.parts.clock.now(), seq);
         self.diverged = false;

@@ -86,6 +86,7 @@ pub(super) fn fingerprint(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use downbeat_core::Change;
+    use downbeat_core::change::About;
     use downbeat_core::ids::ServerId;
 
     use super::*;
@@ -96,6 +97,7 @@ mod tests {
         let event = Event {
             seq: 7,
             server: ServerId(uuid::Uuid::nil()),
+            about: About { step: Some(2), ..About::default() },
             change: Change::RunCancelRequested { run: "a\nb".into(), by: "ada".to_owned(), at },
         };
         let frames = [

@@ -18,15 +18,17 @@ use tracing::{info, warn};
 
 use super::frame::{Frame, VERSION, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
-use crate::journal::Batches;
+use crate::journal::{Batches, Published};
 use crate::parts::Parts;
 use crate::signal::heard;
 
 /// The interval of beats, also when nothing happens.
 const BEAT: Duration = Duration::from_millis(500);
-/// Every this many beats, the primary also sends heartbeats and servers, and checks for output that another
-/// server received.
+/// Every this many beats, the primary also sends heartbeats and servers.
 const SELDOM: u32 = 4;
+/// Every this many beats, the primary checks all executions for output that another server received without a signal:
+/// it crashed in between. The check is a query over everything that runs.
+const RARELY: u32 = 15 * SELDOM;
 /// What is read from the store at once.
 const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
 /// Chunks of output in one frame: a few megabytes. Events with more output are sent in several frames.
@@ -94,6 +96,7 @@ pub(crate) fn stream(parts: &Parts, since: Since, until: Until) -> mpsc::Receive
         lines,
         seen: since.seq,
         cursors: Cursors::default(),
+        unnamed: parts.outputs.unnamed(),
         presence: HashMap::new(),
         servers: Vec::new(),
         kept: None,
@@ -118,6 +121,8 @@ struct Sender {
     /// The replica has all events up to this one.
     seen: u64,
     cursors: Cursors,
+    /// See [`Outputs::unnamed`](crate::output::Outputs::unnamed).
+    unnamed: u64,
     /// The values that were last sent.
     presence: HashMap<NodeId, Seen>,
     servers: Vec<ServerRecord>,
@@ -127,7 +132,7 @@ struct Sender {
 }
 
 enum Wake {
-    Batch(Arc<[Event]>),
+    Batch(Arc<Published>),
     Grown(ExecutionId),
     /// Signals were missed.
     Lagged,
@@ -393,8 +398,9 @@ impl Sender {
         if self.beats.is_multiple_of(SELDOM) {
             self.send_presence().await?;
             self.send_servers().await?;
-            // Another server may have received output, and its signal may have been missed.
-            if self.parts.store.is_shared() {
+            let unnamed = self.parts.outputs.unnamed();
+            let is_unnamed = std::mem::replace(&mut self.unnamed, unnamed) != unnamed;
+            if self.parts.store.is_shared() && (is_unnamed || self.beats.is_multiple_of(RARELY)) {
                 self.cursors.all_may_have_grown();
                 self.send_grown().await?;
             }

@@ -9,6 +9,6 @@ mod report;
 mod serve;
 
 pub(crate) use host::Host;
-pub(crate) use serve::{LIMITS, serve};
+pub(crate) use serve::{port_limits, serve};
 
 type Result<T> = std::result::Result<T, downbeat_proto::message::Fault>;

@@ -82,7 +82,7 @@ impl Host {
         // Everything that is committed from here on waits for this poll, and is not lost with the one before.
         self.parts.dispatcher.board().unpark_any(poll.node);
         let arrived: HashSet<_> = held.iter().map(|held| held.execution).collect();
-        for execution in self.parts.store.held_by(poll.node).await.map_err(unavailable)? {
+        for execution in self.parts.store.held_by(&[poll.node]).await.map_err(unavailable)? {
             let (lease, stop) = match &execution.state {
                 State::Leased { lease, stop } | State::Running { lease, stop, .. } => (*lease, *stop),
                 _ => continue,

@@ -31,14 +31,10 @@ impl Host {
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
             return Err(Fault::Unknown(format!("cluster `{cluster}`")));
         }
-        let is_full = {
-            let board = self.parts.dispatcher.board();
-            board.node(node).is_none() && board.is_full(cluster)
-        };
-        if is_full {
+        let most = self.parts.settings.max_nodes;
+        if self.parts.dispatcher.board().is_full(cluster, node, most as usize) {
             return Err(Fault::Rejected(format!(
-                "cluster `{cluster}` has the maximum of {} nodes; delete nodes that are no longer used",
-                limits::NODES_PER_CLUSTER
+                "cluster `{cluster}` has the maximum of {most} nodes that are not offline; raise `max_nodes` of the servers"
             )));
         }
         let installation = (!instance.0.is_empty()).then(|| Installation::new(&instance.0, life));
@@ -108,7 +104,7 @@ impl Host {
             return Ok(BTreeSet::new());
         }
         let announced: HashSet<&LeaseRef> = announced.iter().take(limits::UNDELIVERED).collect();
-        let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
+        let held = self.parts.store.held_by(&[node]).await.map_err(unavailable)?;
         let counts = |execution: &Execution| {
             execution.state.lease().is_some_and(|lease| {
                 let held = LeaseRef { execution: execution.id, token: lease.token };
@@ -126,7 +122,7 @@ impl Host {
         selects: impl Fn(&Execution, &Lease) -> bool,
     ) -> Result<()> {
         let now = self.parts.clock.now();
-        let held = self.parts.store.held_by(node).await.map_err(unavailable)?;
+        let held = self.parts.store.held_by(&[node]).await.map_err(unavailable)?;
         let lost = held.into_iter().filter_map(|execution| {
             let lease = *execution.state.lease()?;
             selects(&execution, &lease).then(|| Change::ExecutionLost {

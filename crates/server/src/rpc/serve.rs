@@ -33,15 +33,16 @@ const WRONG_PORT: &str = concat!(
     r#""detail":"this is the agents' port (gRPC); REST is on the --http port, by default 4680","errors":[]}"#,
 );
 
-pub(crate) const LIMITS: PortLimits = PortLimits {
-    connections: Bounds {
-        total: limits::AGENT_CONNECTIONS,
-        per_address: limits::AGENT_CONNECTIONS_PER_ADDRESS,
-        loopback: limits::AGENT_CONNECTIONS_LOOPBACK,
-    },
-    first_bytes: Duration::from_secs(limits::AGENT_FIRST_BYTES_S),
-    idle: Duration::from_secs(limits::AGENT_IDLE_S),
-};
+/// Returns the limits of the port for clusters of this many nodes.
+pub(crate) fn port_limits(max_nodes: u32) -> PortLimits {
+    let per_address = (max_nodes as usize).saturating_mul(limits::CONNECTIONS_PER_NODE);
+    let total = per_address.saturating_add(limits::AGENT_CONNECTIONS_RESERVE);
+    PortLimits {
+        connections: Bounds { total, per_address, loopback: total },
+        first_bytes: Duration::from_secs(limits::AGENT_FIRST_BYTES_S),
+        idle: Duration::from_secs(limits::AGENT_IDLE_S),
+    }
+}
 
 /// Serves until `closing`, and then until all calls in progress have a response.
 pub(crate) async fn serve(

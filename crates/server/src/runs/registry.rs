@@ -91,6 +91,12 @@ impl Runs {
         self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
 
+    /// Runs a task about runs until it ends or the server stops.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
     pub(crate) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;

@@ -1,12 +1,15 @@
 //! Takes over runs whose owner is gone: raises the epoch, rebuilds the progress, and continues.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use downbeat_core::Change;
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{Course, RunRecord};
+use downbeat_core::{Change, limits};
 use downbeat_store::{self as store, Store};
-use tracing::{error, info};
+use futures_util::{StreamExt as _, stream};
+use tracing::{Instrument, error, info};
 
 use super::actor::ActorParts;
 use super::registry::Mailbox;
@@ -18,17 +21,38 @@ use crate::works::RunWork;
 /// Runs that are taken in one commit. Several servers that take over at once share the work: the first one
 /// gets each run.
 const AT_ONCE: usize = 64;
+/// Taken runs whose executions are read at once. The store has connections left for others.
+const READ_AT_ONCE: usize = 3;
+/// Runs with more instances are read after all others.
+const LARGE_INSTANCES: usize = limits::PLAN_SMALL_INSTANCES;
+/// The first and the longest pause before a run that cannot be read is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MOST: Duration = Duration::from_secs(60);
 
-/// Takes these runs over. Runs that another server has just taken are skipped.
+/// Takes these runs over. Runs that another server has just taken are skipped. Large runs are continued in the
+/// background: the others do not wait for them.
 pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), store::Error> {
-    let mut taken = 0;
-    for ids in runs.chunks(AT_ONCE) {
-        taken += take_some(parts, ids).await?;
-    }
+    let (mut taken, mut later) = (0, Vec::new());
+    let taking = async {
+        for ids in runs.chunks(AT_ONCE) {
+            let takings = take_some(parts, ids).await?;
+            taken += takings.len();
+            let (large, small): (Vec<_>, Vec<_>) = takings.into_iter().partition(Taking::is_large);
+            later.extend(large);
+            let read = stream::iter(small).map(|taking| continue_run(parts, taking));
+            let unread: Vec<_> = read.buffer_unordered(READ_AT_ONCE).collect().await;
+            later.extend(unread.into_iter().flatten());
+        }
+        Ok(())
+    };
+    let result = taking.await;
     if taken > 0 {
-        info!(runs = taken, "took over runs");
+        info!(runs = taken, later = later.len(), "took over runs");
     }
-    Ok(())
+    if !later.is_empty() {
+        parts.runs.spawn(continue_later(parts.clone(), later).in_current_span());
+    }
+    result
 }
 
 struct Taking {
@@ -38,62 +62,95 @@ struct Taking {
     mailbox: Mailbox,
 }
 
-async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<usize, store::Error> {
+impl Taking {
+    fn is_large(&self) -> bool {
+        self.work.plan.instances() > LARGE_INSTANCES
+    }
+
+    /// The epoch in which this server owns the run.
+    fn epoch(&self) -> u64 {
+        self.run.live.epoch + 1
+    }
+}
+
+/// Takes runs in one commit. Returns those that this server got.
+async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::Error> {
     let mut takings = Vec::with_capacity(ids.len());
-    for id in ids {
-        let Some(run) = parts.store.run(id).await? else { continue };
+    for run in parts.store.runs_by_id(ids).await? {
         match parts.dispatcher.works().of_stored(&run) {
             Ok(work) => {
-                let mailbox = parts.runs.open(id);
+                let mailbox = parts.runs.open(&run.id);
                 takings.push(Taking { run, work, mailbox });
             }
-            Err(error) => error!(run = %id, %error, "cannot compile a stored run"),
+            Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
         }
+    }
+    if takings.is_empty() {
+        return Ok(takings);
     }
     let (owner, at) = (parts.server, parts.clock.now());
     let changes = takings.iter().map(|taking| {
-        let run = &taking.run;
-        Change::RunTaken { run: run.id.clone(), owner, epoch: run.live.epoch + 1, at }
+        let (run, epoch) = (taking.run.id.clone(), taking.epoch());
+        Change::RunTaken { run, owner, epoch, at }
     });
-    let changes: Vec<Change> = changes.collect();
-    if changes.is_empty() {
-        return Ok(0);
-    }
-    let outcomes = parts.journal.commit(changes).await?;
-    let mut taken = 0;
-    for (taking, outcome) in takings.into_iter().zip(outcomes) {
-        if outcome.is_err() {
-            continue;
-        }
-        let id = taking.run.id.clone();
-        match continue_run(parts, taking).await {
-            Ok(()) => taken += 1,
-            // This server owns it without an actor: the next check finds it.
-            Err(error) => error!(run = %id, %error, "cannot continue a run"),
-        }
-    }
-    Ok(taken)
+    let outcomes = parts.journal.commit(changes.collect()).await?;
+    let outcomes = takings.into_iter().zip(outcomes);
+    Ok(outcomes.filter_map(|(taking, outcome)| outcome.is_ok().then_some(taking)).collect())
 }
 
-/// Rebuilds the progress of a taken run from the store, and starts its actor.
-async fn continue_run(parts: &Parts, taking: Taking) -> Result<(), store::Error> {
-    let Taking { run, work, mailbox } = taking;
-    let plan = Arc::clone(&work.plan);
-    let (now, epoch) = (parts.clock.now(), run.live.epoch + 1);
-    parts.dispatcher.works().insert(work);
-    let record = parts.store.run(&run.id).await?.unwrap_or(run);
-    let executions = parts.store.executions_of(&record.id).await?;
+/// Continues runs one after the other, small ones first. A run that cannot be read is tried again without taking it
+/// again: its mailbox collects what happens meanwhile.
+async fn continue_later(parts: Parts, mut takings: Vec<Taking>) {
+    let mut pause = RETRY;
+    takings.sort_by_key(|taking| taking.work.plan.instances());
+    while !takings.is_empty() {
+        let mut unread = Vec::new();
+        for taking in takings {
+            unread.extend(continue_run(&parts, taking).await);
+        }
+        takings = unread;
+        if !takings.is_empty() {
+            tokio::time::sleep(pause).await;
+            pause = RETRY_MOST.min(pause * 2);
+        }
+    }
+}
+
+/// Rebuilds the progress of a taken run from the store, and starts its actor. Returns the run if it cannot be read.
+async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
+    let (id, epoch) = (&taking.run.id, taking.epoch());
+    parts.dispatcher.works().insert(Arc::clone(&taking.work));
+    let (record, executions) = match read(parts, id).await {
+        Ok(Some(read)) => read,
+        Ok(None) => return None,
+        Err(error) => {
+            error!(run = %id, %error, "cannot read a run that was taken over; trying again");
+            return Some(taking);
+        }
+    };
+    if record.live.epoch != epoch {
+        info!(run = %id, "another server has taken over the run");
+        return None;
+    }
+    let (plan, now) = (Arc::clone(&taking.work.plan), parts.clock.now());
     let actor = ActorParts::of(parts, &record, &plan);
     let mut dice = parts.chance.dice();
     let course = parts
         .dispatcher
         .turn(&record.id, now, &mut dice, |turn| Course::restore(plan, &record, epoch, &executions, turn));
     let waits = course.is_waiting();
-    parts.runs.start(mailbox, course, Vec::new(), actor, parts.chance.seed());
+    parts.runs.start(taking.mailbox, course, Vec::new(), actor, parts.chance.seed());
     if waits {
         parts.admission.wake();
     }
-    Ok(())
+    None
+}
+
+/// Reads a run and all its executions. `None` if it no longer exists.
+async fn read(parts: &Parts, id: &RunId) -> Result<Option<(RunRecord, Vec<Execution>)>, store::Error> {
+    let Some(record) = parts.store.run(id).await? else { return Ok(None) };
+    let executions = parts.store.executions_of(id).await?;
+    Ok(Some((record, executions)))
 }
 
 /// Loads the board from the store: nodes, and every open execution with its work. Called before the journal

@@ -1,14 +1,16 @@
-//! Runs that a store accepts only in part.
+//! Runs that a store accepts only in part, and taking over runs that it cannot read at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::execution::Status;
+use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::run::RunState;
 use downbeat_core::{Change, limits, spec};
-use downbeat_store::{Committed, Error, MemoryStore, Store, Wrapped, Wrapper};
+use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Runs as _, Store, Wrapped, Wrapper};
 use serde_json::json;
 
 use crate::{Caller, Settings, Submit, Surroundings, start_within};
@@ -73,7 +75,7 @@ async fn a_run_whose_next_step_can_never_be_stored_fails_and_others_go_on() {
         if run.live.is_ended() {
             return run;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     };
     let large = submit(limits::EXECUTIONS_PER_COMMIT + 500).await;
     let failed = ended(&large).await;
@@ -85,4 +87,90 @@ async fn a_run_whose_next_step_can_never_be_stored_fails_and_others_go_on() {
     let small = submit(1).await;
     assert_eq!(store.executions_of(&small).await.unwrap().len(), 1);
     server.stop().await;
+}
+
+/// A store that cannot read the executions of runs with this job at first.
+#[derive(Debug)]
+struct Unreadable {
+    inner: Arc<MemoryStore>,
+    job: &'static str,
+    /// How often it still fails.
+    failures: AtomicU32,
+}
+
+#[async_trait]
+impl Wrapper for Unreadable {
+    fn store(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn read<T, R>(&self, read: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        read.await
+    }
+
+    async fn write<T, R>(&self, write: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        write.await
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        let is_one = self.inner.run(run).await?.is_some_and(|run| run.job.as_deref() == Some(self.job));
+        let fail = |left: u32| left.checked_sub(1);
+        if is_one && self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail).is_ok() {
+            return Err(Error::Unavailable("the query took too long".to_owned()));
+        }
+        self.inner.executions_of(run).await
+    }
+}
+
+fn named_job(name: &str, items: usize) -> Submit {
+    let items: Vec<usize> = (0..items).collect();
+    let task = |task: &str| json!({"name": task, "backend": "test", "action": "noop", "for_each": items, "depends_on": []});
+    let job = json!({"name": name, "tasks": [task("a"), task("b")]});
+    let definition = spec::parse(&job.to_string(), "job.json", &Catalogue::builtin());
+    Submit { definition: definition.unwrap(), params: None, no_cache: false, idempotency_key: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_cannot_be_read_is_taken_once_and_does_not_delay_others() {
+    let inner = Arc::new(MemoryStore::new());
+    let settings = || Settings { name: "one".to_owned(), ..Settings::default() };
+    let first = start_within(settings(), inner.clone(), Surroundings::default()).await.unwrap();
+    let submit = async |name: &str, items| {
+        let submitted = first.service().submit(&Caller::API, named_job(name, items)).await;
+        submitted.unwrap().run.id.clone()
+    };
+    let (large, unreadable, small) = (
+        submit("large", limits::PLAN_SMALL_INSTANCES).await,
+        submit("unreadable", 1).await,
+        submit("small", 1).await,
+    );
+    first.stop().await;
+
+    let store = Unreadable { inner: inner.clone(), job: "unreadable", failures: AtomicU32::new(5) };
+    let store: Arc<dyn Store> = Arc::new(Wrapped(store));
+    let second = start_within(settings(), store, Surroundings::default()).await.unwrap();
+    for run in [&small, &large, &unreadable] {
+        let cancelled =
+            Change::RunCancelRequested { run: run.clone(), by: "ada".to_owned(), at: second.service().now() };
+        assert_eq!(second.service().parts.journal.commit_one(cancelled).await.unwrap(), Ok(()));
+    }
+    for run in [&small, &large, &unreadable] {
+        let ended = loop {
+            let run = inner.run(run).await.unwrap().unwrap();
+            if run.live.is_ended() {
+                break run;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert_eq!((ended.state(), ended.live.epoch), (RunState::Cancelled, 2), "{run}");
+    }
+    second.stop().await;
 }

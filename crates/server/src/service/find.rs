@@ -24,7 +24,7 @@ const ONE_BY_ONE: usize = 8;
 
 impl Service {
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
-        Ok(self.parts.store.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
+        Ok(self.parts.views.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord> {
@@ -38,19 +38,19 @@ impl Service {
     pub async fn execution(&self, _caller: &Caller, id: &str) -> Result<Execution> {
         let missing = || Noun::Execution(id.to_owned());
         let parsed = ExecutionId::from_str(id).map_err(|_| missing())?;
-        Ok(self.parts.store.execution(parsed).await?.ok_or_else(missing)?)
+        Ok(self.parts.views.execution(parsed).await?.ok_or_else(missing)?)
     }
 
     /// Returns the cluster with this name or id; without a name, the default cluster.
     pub async fn cluster(&self, _caller: &Caller, name_or_id: Option<&str>) -> Result<ClusterId> {
         let Some(name) = name_or_id else { return Ok(ClusterId::DEFAULT) };
-        Ok(self.parts.store.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
+        Ok(self.parts.views.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
     }
 
     /// Returns the node with this id, or with this hostname in a cluster.
     pub async fn node(&self, caller: &Caller, name_or_id: &str, cluster: Option<&str>) -> Result<NodeRecord> {
         let id = self.node_id(caller, name_or_id, cluster).await?;
-        if let Some(node) = self.parts.store.node(id).await? {
+        if let Some(node) = self.parts.views.node(id).await? {
             return Ok(node);
         }
         let nodes = self.known_nodes(Some(self.cluster(caller, cluster).await?));
@@ -73,7 +73,7 @@ impl Service {
         filter: &RunFilter,
         page: &Page<RunKey>,
     ) -> Result<Listed<RunBrief, RunKey>> {
-        Ok(self.parts.store.runs(filter, page).await?)
+        Ok(self.parts.views.runs(filter, page).await?)
     }
 
     pub async fn executions(
@@ -82,7 +82,7 @@ impl Service {
         filter: &ExecutionFilter,
         page: &Page<ExecutionId>,
     ) -> Result<Listed<Execution, ExecutionId>> {
-        Ok(self.parts.store.executions(filter, page).await?)
+        Ok(self.parts.views.executions(filter, page).await?)
     }
 
     /// Returns the nodes of a cluster (or of all) from the board, in no order. Only the store knows when each was last
@@ -93,7 +93,7 @@ impl Service {
     }
 
     pub async fn deleted_nodes(&self, _caller: &Caller) -> Result<Vec<Tombstone>> {
-        Ok(self.parts.store.tombstones(None).await?)
+        Ok(self.parts.views.tombstones(None).await?)
     }
 
     pub async fn events(
@@ -102,16 +102,16 @@ impl Service {
         filter: &EventFilter,
         portion: Portion,
     ) -> Result<Vec<Event>> {
-        Ok(self.parts.store.events(filter, portion).await?)
+        Ok(self.parts.views.events(filter, portion).await?)
     }
 
     /// Returns how many runs, executions and nodes are in each state.
     pub async fn tally(&self, _caller: &Caller) -> Result<Tally> {
-        Ok(self.parts.store.tally().await?)
+        Ok(self.parts.views.tally().await?)
     }
 
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>> {
-        Ok(self.parts.store.servers().await?)
+        Ok(self.parts.views.servers().await?)
     }
 
     /// Returns the hostnames of a run's nodes: its targets, and the nodes of its placed executions.
@@ -120,7 +120,7 @@ impl Service {
         run: &RunRecord,
         executions: impl IntoIterator<Item = &'a Execution>,
     ) -> Result<Names> {
-        let store = &self.parts.store;
+        let store = &self.parts.views;
         let mut names = Names::of_run(run);
         let nodes = executions.into_iter().filter_map(Execution::node);
         let mut missing: BTreeSet<NodeId> = nodes.filter(|node| !names.has(*node)).collect();

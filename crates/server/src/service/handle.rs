@@ -22,8 +22,10 @@ impl Service {
         Self { parts }
     }
 
+    /// Returns the store for the reads of users.
+    #[expect(clippy::misnamed_getters, reason = "users read through their own connections to the same store")]
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.parts.store
+        &self.parts.views
     }
 
     pub(crate) async fn figures(&self) -> String {

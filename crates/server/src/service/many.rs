@@ -12,7 +12,7 @@ use downbeat_core::{Change, limits};
 use downbeat_store::{Page, RunFilter};
 
 use super::patience::change_in_time;
-use super::{Drain, Redo, Retry, Service};
+use super::{Drain, IdempotencyKey, Redo, Retry, Service};
 use crate::caller::Caller;
 use crate::error::{Class, Error, Result};
 
@@ -127,7 +127,7 @@ impl Service {
         caller: &Caller,
         which: &WhichRuns,
         redo: &Redo,
-        key: Option<&str>,
+        key: Option<&IdempotencyKey>,
         effect: Effect,
     ) -> Result<Many> {
         let (runs, matched) = self.ended_runs(caller, which).await?;
@@ -140,7 +140,10 @@ impl Service {
             return Err(Error::TooManyMatch { matched, most: limits::RETRIES_AT_ONCE });
         }
         for run in runs {
-            let idempotency_key = key.map(|key| format!("{key}/{run}"));
+            let idempotency_key = key.map(|IdempotencyKey { key, request_hash }| IdempotencyKey {
+                key: format!("{key}\n{run}"),
+                request_hash: request_hash.clone(),
+            });
             let name = run.to_string();
             match self.retry(caller, Retry { run, redo: redo.clone(), idempotency_key }).await {
                 Ok(_) => done.changed += 1,
@@ -175,11 +178,22 @@ impl Service {
         if states.is_empty() {
             return Ok((found, 0));
         }
-        let filter =
-            RunFilter { cluster: which.cluster, states, job: which.job.clone(), ..RunFilter::default() };
-        let listed = self.runs(caller, &filter, &Page::first(limits::RETRIES_AT_ONCE)).await?;
-        found.extend(listed.rows.iter().rev().map(|run| run.id.clone()));
-        let matched = listed.total.unwrap_or(listed.rows.len() as u64);
+        let (cluster, job) = (which.cluster, which.job.clone());
+        let filter = RunFilter { cluster, states, job, ..RunFilter::default() };
+        let mut page = Page::first(limits::RETRIES_AT_ONCE + 1);
+        let mut total = None;
+        // A page may end before its limit is reached.
+        while found.len() <= limits::RETRIES_AT_ONCE as usize {
+            let listed = self.runs(caller, &filter, &page).await?;
+            total = total.or(listed.total);
+            found.extend(listed.rows.iter().map(|run| run.id.clone()));
+            match listed.next {
+                Some(next) => page.start = next,
+                None => break,
+            }
+        }
+        let matched = total.unwrap_or(found.len() as u64);
+        found.reverse();
         Ok((found, matched))
     }
 }

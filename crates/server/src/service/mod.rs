@@ -15,7 +15,7 @@ pub use handle::Service;
 pub(crate) use many::{Effect, WhichNodes, WhichRuns};
 pub use nodes::Drain;
 pub use retry::{Redo, Retry};
-pub use submit::{Submit, Submitted};
+pub use submit::{IdempotencyKey, Submit, Submitted};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use downbeat_core::run::again::{RetryScope, entry_named, retry_of};
 use downbeat_core::spec::Entry;
 
 use super::patience::read_in_time;
-use super::{Service, Submitted};
+use super::{IdempotencyKey, Service, Submitted};
 use crate::caller::Caller;
 use crate::error::{Conflict, Noun, Result};
 use crate::runs::Launch;
@@ -32,7 +32,7 @@ pub enum Redo {
 pub struct Retry {
     pub run: RunId,
     pub redo: Redo,
-    pub idempotency_key: Option<String>,
+    pub idempotency_key: Option<IdempotencyKey>,
 }
 
 impl Service {
@@ -41,7 +41,7 @@ impl Service {
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let executions = read_in_time(async { Ok(self.parts.store.executions_of(&first.id).await?) }).await?;
+        let executions = read_in_time(async { Ok(self.parts.views.executions_of(&first.id).await?) }).await?;
         let again = match &retry.redo {
             Redo::Failed => RetryScope::AllNodes,
             Redo::FailedNodes => RetryScope::FailedNodes,

@@ -23,7 +23,16 @@ pub struct Submit {
     pub params: Option<Params>,
     /// Whether the run ignores the cache.
     pub no_cache: bool,
-    pub idempotency_key: Option<String>,
+    pub idempotency_key: Option<IdempotencyKey>,
+}
+
+/// The key of a request that the client may send again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// Unique in the cluster.
+    pub key: String,
+    /// Identifies the request: another request must not use the key.
+    pub request_hash: String,
 }
 
 /// The run of a submission.
@@ -63,9 +72,10 @@ impl Service {
         cluster: ClusterId,
         plan: &Plan,
         params: Params,
-        idempotency_key: Option<String>,
+        key: Option<IdempotencyKey>,
     ) -> RunMade {
         let now = self.now();
+        let (idempotency_key, request_hash) = key.map(|key| (key.key, key.request_hash)).unzip();
         RunMade {
             id: RunId::from(self.parts.chance.dice().uuid_at(now)),
             cluster,
@@ -74,6 +84,7 @@ impl Service {
             resolved: Arc::clone(&plan.resolved),
             by: caller.name().to_owned(),
             idempotency_key,
+            request_hash,
             created_at: now,
             params,
             retry_of: None,
@@ -83,7 +94,7 @@ impl Service {
 
     /// Launches a run even if the caller disconnects: a committed run needs an actor.
     pub(super) async fn create(&self, new: Launch) -> Result<Submitted> {
-        let parts = self.parts.clone();
+        let (parts, request_hash) = (self.parts.clone(), new.made.request_hash.clone());
         let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span());
         let launched = change_in_time(launched).await?;
         match launched.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?? {
@@ -91,6 +102,9 @@ impl Service {
             Err(Refusal::KeyInUse(first)) => {
                 let run = self.parts.store.run(&first).await?;
                 let run = run.ok_or(Conflict::RunRemoved(first))?;
+                if run.request_hash.is_some() && run.request_hash != request_hash {
+                    return Err(Error::KeyReused(run.id.clone()));
+                }
                 Ok(Submitted { run, created: false })
             }
             Err(Refusal::QueueFull { pending }) => {

@@ -109,11 +109,11 @@ impl Service {
         let missed = SignedDuration::try_from(missed).unwrap_or(SignedDuration::MAX);
         let silent: HashMap<NodeId, Duration> = self
             .parts
-            .store
+            .views
             .silent_nodes(now - missed)
             .await?
             .into_iter()
-            .map(|node| (node.id, Duration::try_from(now.duration_since(node.seen_at)).unwrap_or_default()))
+            .map(|(id, node)| (id, Duration::try_from(now.duration_since(node.seen_at)).unwrap_or_default()))
             .collect();
         for (node, facts) in facts {
             facts.silent_for = silent.get(&node).copied();

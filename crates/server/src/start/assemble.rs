@@ -21,7 +21,7 @@ use crate::heavy::HeavyWork;
 use crate::http;
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
-use crate::nodes::{Heartbeats, Serving, sweep};
+use crate::nodes::{Heartbeats, Serving, forget, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following};
@@ -29,6 +29,7 @@ use crate::rpc::{self, Host};
 use crate::runs::{Runs, load_board};
 use crate::service::Service;
 use crate::settings::Settings;
+use crate::stats::Stats;
 use crate::surroundings::{Chance, Surroundings};
 use crate::vital::Vital;
 
@@ -55,11 +56,13 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     server.signing = Some(vital.spawn("heartbeats of this server", &stopping, signing));
     member.take_over_ownerless().await;
     parts.metrics.start_from(&parts.store.tally().await?);
+    parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
     let dispatching = parts.dispatcher.clone().run(journal, clock, seed, stopping.clone());
     vital.spawn("dispatcher", &stopping, dispatching);
     vital.spawn("admission", &stopping, parts.admission.clone().run(parts.clone(), stopping.clone()));
     vital.spawn("sweep", &stopping, sweep(parts.clone(), stopping.clone()));
+    vital.spawn("forgetting nodes", &stopping, forget(parts.clone(), stopping.clone()));
     vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
@@ -79,6 +82,7 @@ pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Serv
     let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
     let parts = server.service.parts.clone();
     parts.metrics.start_from(&parts.store.tally().await?);
+    parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
         let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), seed);
@@ -114,7 +118,9 @@ async fn base(
     let feed = Feed::new(last_seq);
     let level = CommonLevel::default();
     let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone());
-    let admission = Admission::new(dispatcher.clone(), metrics.clone(), settings.max_concurrent_runs);
+    let stats = Stats::default();
+    let admission =
+        Admission::new(dispatcher.clone(), metrics.clone(), stats.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), stopping.clone());
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
@@ -163,6 +169,7 @@ async fn base(
         feed,
         dispatcher,
         admission,
+        stats,
         runs,
         metrics,
         settings: Arc::new(settings),
@@ -174,6 +181,7 @@ async fn base(
         level,
         heavy: HeavyWork::default(),
         vital,
+        views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,
         replica: following,
         closing,
@@ -199,7 +207,7 @@ fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
     let (vital, closing) = (&parts.vital, &parts.closing);
     let http = serve_http(doors.http, server.service.clone());
     server.listeners.push(vital.spawn("REST port", closing, http));
-    let grpc = rpc::serve(doors.grpc, link, rpc::LIMITS, closing.clone());
+    let grpc = rpc::serve(doors.grpc, link, rpc::port_limits(parts.settings.max_nodes), closing.clone());
     server.listeners.push(vital.spawn("agents' port", closing, grpc));
 }
 

@@ -11,7 +11,7 @@ use crate::parts::Parts;
 
 /// How often old runs are removed, and how many at once.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
-const PRUNE_MOST: u32 = 200;
+const PRUNE_MOST: u32 = 500;
 
 pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);

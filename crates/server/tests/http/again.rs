@@ -138,8 +138,11 @@ async fn what_cannot_be_tried_again_says_why() {
     setup.ended(&open).await;
 
     let first = failed(&setup, &mut one, &mut two).await;
-    let wrong = retry(first.clone(), json!({"only": true})).await;
-    assert_eq!((wrong.status, &wrong.body["code"]), (StatusCode::BAD_REQUEST, &json!("malformed")));
+    for body in [json!({"only": true}), json!([]), json!([true]), json!(true), json!("all")] {
+        let wrong = retry(first.clone(), body.clone()).await;
+        assert_eq!(wrong.status, StatusCode::BAD_REQUEST, "{body}");
+        assert_eq!(wrong.body["code"], "malformed", "{body}");
+    }
     setup.post("/nodes/web-02/drain", &json!(null)).await;
     let drained = retry(first.clone(), json!({})).await;
     assert_eq!((drained.status, &drained.body["code"]), (StatusCode::CONFLICT, &json!("refused")));

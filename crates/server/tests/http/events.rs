@@ -1,8 +1,9 @@
 //! Events: lists, live streams, and resuming without a gap or a repetition.
 
+use downbeat_store::EventFilter;
 use downbeat_testbed::in_process::{Agent, Sent, Setup, noop, send};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn numbers(sent: &[Sent]) -> Vec<u64> {
     sent.iter().filter_map(|sent| sent.id.as_ref()?.parse().ok()).collect()
@@ -156,4 +157,171 @@ async fn streams_end_when_the_server_stops() {
     let Setup { server, .. } = setup;
     let (rest, ()) = tokio::join!(stream.rest(), server.stop());
     assert_eq!(rest, Vec::<Sent>::new());
+}
+
+/// Removes the events before the result of a run's execution, as retention would. Returns the number of the first
+/// event that is kept.
+async fn prune_before_result(setup: &Setup, run: &str) -> u64 {
+    let events = setup.ok(&format!("/runs/{run}/events")).await;
+    let is_result = |event: &&Value| event["kind"] == "execution_finished";
+    let result = events["data"].as_array().unwrap().iter().find(is_result).unwrap();
+    let seq = result["seq"].as_u64().unwrap();
+    let store = setup.server.service().store();
+    let event = store
+        .events(&EventFilter { since: seq - 1, run: None }, downbeat_core::Portion::of_rows(1))
+        .await
+        .unwrap()
+        .remove(0);
+    store.prune(event.change.at(), 0).await.unwrap();
+    assert_eq!(store.kept().await.unwrap().first_seq, Some(seq));
+    seq
+}
+
+#[tokio::test]
+async fn a_list_or_stream_that_asks_for_events_that_are_gone_is_refused_with_the_first_that_is_kept() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let old = whole_run(&setup, &mut agent).await;
+    let new = whole_run(&setup, &mut agent).await;
+    let first = prune_before_result(&setup, &new).await;
+    let gone = [
+        "/events?follow=0&since=1".to_owned(),
+        "/events?since=1".to_owned(),
+        format!("/events?since={}", first - 2),
+        format!("/events?follow=0&run={old}"),
+        format!("/events?follow=0&run={new}"),
+        format!("/runs/{new}/events"),
+        format!("/runs/{old}/events?since=2"),
+        format!("/runs/{new}/events?follow=1&since=1"),
+    ];
+    for path in gone {
+        let refused = setup.get(&path).await;
+        assert_eq!(refused.status, StatusCode::GONE, "{path}");
+        let found = (&refused.body["code"], &refused.body["first"]);
+        assert_eq!(found, (&json!("events_gone"), &json!(first)), "{path}");
+    }
+    let since = first - 1;
+    let rest = setup.ok(&format!("/events?follow=0&since={since}")).await;
+    assert_eq!(rest["data"][0]["seq"], first);
+    assert_eq!(setup.ok("/events?follow=0").await["data"], rest["data"], "the latest need no number");
+    let of_new = setup.ok(&format!("/runs/{new}/events?since={since}")).await;
+    assert_eq!(of_new["data"], rest["data"]);
+    // A run that began later is whole, whatever number the client has.
+    let whole = whole_run(&setup, &mut agent).await;
+    assert_eq!(setup.ok(&format!("/runs/{whole}/events")).await["data"][0]["kind"], "run_created");
+}
+
+#[tokio::test]
+async fn a_stream_that_resumes_before_what_is_kept_gets_a_gap_and_goes_on() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = whole_run(&setup, &mut agent).await;
+    let first = prune_before_result(&setup, &id).await;
+    let resumed = setup.request(Method::GET, "/events?since=1").header("Last-Event-ID", "1");
+    let mut stream = setup.stream(resumed).await;
+    let gap = stream.next().await.unwrap();
+    assert_eq!((gap.name.as_str(), &gap.data), ("gap", &json!({"first": first})));
+    assert_eq!(gap.id, Some((first - 1).to_string()), "a client that reconnects goes on after the gap");
+    assert_eq!(stream.next().await.unwrap().id, Some(first.to_string()));
+    // The stream of a run from its beginning.
+    let whole = setup.follow(&format!("/runs/{id}/events?follow=1")).await.rest().await;
+    let names: Vec<&str> = whole.iter().map(|sent| sent.name.as_str()).collect();
+    assert_eq!((names[0], *names.last().unwrap()), ("gap", "end"));
+    assert_eq!(whole[1].id, Some(first.to_string()));
+}
+
+#[tokio::test]
+async fn events_of_executions_name_cluster_job_node_step_item_and_attempt() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let definition = json!({"name": "copy", "tasks": [
+        {"name": "part", "for_each": [7], "backend": "test", "action": "noop"},
+    ]});
+    let id = setup.submit(&definition).await;
+    let work = agent.take().await;
+    agent.start(&work).await;
+    agent.finish(&work, 0).await;
+    setup.ended(&id).await;
+    let list = setup.ok("/events?follow=0&since=0").await;
+    let streamed = setup.follow("/events?since=0").await.next().await.unwrap();
+    assert_eq!(streamed.data, list["data"][0]);
+    let cluster = list["data"][0]["cluster"].clone();
+    let node = list["data"][0]["node"].clone();
+    assert!(cluster.is_string() && node.is_string());
+    let mut seen = 0;
+    for event in list["data"].as_array().unwrap() {
+        assert_eq!(event["cluster"], cluster, "{event}");
+        if !event["run"].is_null() {
+            assert_eq!(event["job"], "copy", "{event}");
+        }
+        if !event["execution"].is_null() {
+            let about = json!([event["node"], event["step"], event["item"], event["attempt"]]);
+            assert_eq!(about, json!([node, 0, 0, 1]), "{event}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 2, "{seen}");
+}
+
+#[tokio::test]
+async fn events_are_filtered_by_cluster_kind_run_node_and_job() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let id = whole_run(&setup, &mut agent).await;
+    setup.agent("web-02", &[]).await;
+    setup
+        .submit(&json!({"name": "other", "placement": {"labels": ["none"]}, "tasks": noop()["tasks"]}))
+        .await;
+    let all = setup.ok("/events?follow=0&since=0").await["data"].clone();
+    let all = all.as_array().unwrap();
+    let web_02 = all.iter().find(|event| event["text"] == "node web-02 registered").unwrap();
+    let web_02 = web_02["node"].as_str().unwrap();
+    type Matches<'a> = &'a dyn Fn(&Value) -> bool;
+    let cases: [(&str, Matches<'_>); 7] = [
+        ("cluster=default", &|_| true),
+        ("kind=node_registered,run_created", &|event| {
+            event["kind"] == "node_registered" || event["kind"] == "run_created"
+        }),
+        ("job=other", &|event| event["job"] == "other"),
+        ("node=web-02", &|event| event["node"] == web_02),
+        ("node=web-02&kind=run_created", &|_| false),
+        (&format!("run={id}&kind=execution_finished"), &|event| {
+            event["run"] == json!(id) && event["kind"] == "execution_finished"
+        }),
+        (&format!("node={web_02}"), &|event| event["node"] == web_02),
+    ];
+    for (filter, matches) in cases {
+        let expected: Vec<&Value> = all.iter().filter(|event| matches(event)).collect();
+        let listed = setup.ok(&format!("/events?follow=0&since=0&{filter}")).await;
+        assert_eq!(listed["data"].as_array().unwrap().iter().collect::<Vec<_>>(), expected, "{filter}");
+        let latest = setup.ok(&format!("/events?follow=0&{filter}")).await;
+        assert_eq!(latest["data"], listed["data"], "{filter}");
+        let mut stream = setup.follow(&format!("/events?since=0&{filter}")).await;
+        for event in &expected {
+            assert_eq!(&&stream.next().await.unwrap().data, event, "{filter}");
+        }
+    }
+    let page = setup.ok("/events?follow=0&since=0&kind=node_registered&limit=1").await;
+    assert_eq!((page["data"].as_array().unwrap().len(), &page["pagination"]["has_more"]), (1, &json!(true)));
+    let next = &page["pagination"]["next"];
+    let rest = setup.ok(&format!("/events?follow=0&since={next}&kind=node_registered&limit=1")).await;
+    assert_eq!(rest["data"][0]["node"], web_02);
+    assert_eq!(rest["pagination"]["has_more"], false);
+    let wrong = setup.get("/events?kind=birthday").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    assert!(wrong.body["detail"].as_str().unwrap().contains("`birthday` is not one of node_registered"));
+}
+
+#[tokio::test]
+async fn a_stream_has_no_limit() {
+    let setup = Setup::new().await;
+    let id = setup.submit(&json!({"placement": {"labels": ["none"]}, "tasks": noop()["tasks"]})).await;
+    for (path, advice) in [
+        ("/events?limit=5".to_owned(), "or add `follow=0` for a list"),
+        (format!("/runs/{id}/events?follow=1&limit=5"), "or remove `follow` for a list"),
+    ] {
+        let refused = setup.get(&path).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+        assert!(refused.body["detail"].as_str().unwrap().ends_with(advice), "{}", refused.body);
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use downbeat_api::{Run, request};
 use downbeat_client::{Client, Projection, Update};
+use downbeat_core::Timestamp;
 use downbeat_core::ids::RunId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -256,4 +257,22 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
     assert_eq!(reads.as_deref(), Some("1"));
     assert_eq!(*live.run(), client.ask(request::run(&id)).await.unwrap());
     assert_eq!(live.run().counts.succeeded, 40);
+}
+
+#[tokio::test]
+async fn a_client_whose_next_events_are_gone_reads_the_run_again() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
+    let id = RunId::from(setup.submit(&json!({"tasks": [task("placed", &json!({}))]})).await);
+    // It has read the run, and has not opened the stream yet.
+    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let work = agents[0].take().await;
+    agents[0].finish(&work, 0).await;
+    setup.ended(id.as_str()).await;
+    setup.server.service().store().prune(Timestamp::MAX, 0).await.unwrap();
+    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().store().last_seq().await.unwrap());
+    while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {}
+    assert_eq!(*live.run(), client.ask(request::run(&id)).await.unwrap());
+    assert_eq!(live.run().counts.succeeded, 1);
 }

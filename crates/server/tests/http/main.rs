@@ -4,6 +4,7 @@ mod again;
 mod doors;
 mod errors;
 mod events;
+mod frames;
 mod graph;
 mod live;
 mod many;

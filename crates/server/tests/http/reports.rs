@@ -32,7 +32,9 @@ fn time(value: &Value) -> Timestamp {
 async fn a_result_is_as_old_as_the_server_says_whatever_its_agents_clock_says() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
-    for (number, hours) in [(0, -2), (1, 2), (2, -200_000)] {
+    let years = 10 * 365 * 24;
+    for (number, hours) in [(0, -2), (1, 2), (2, -200_000), (3, years), (4, -years)] {
+        let begun = Timestamp::now() - Duration::from_millis(1);
         let job = json!({"tasks": [
             {"backend": "test", "action": "echo", "params": {"message": number.to_string()}, "cache": {"max_age": "1h"}},
         ]});
@@ -47,6 +49,10 @@ async fn a_result_is_as_old_as_the_server_says_whatever_its_agents_clock_says() 
             (time(&kept["leased_at"]), time(&kept["started_at"]), time(&kept["finished_at"]));
         assert!(leased <= started && started <= finished && finished <= Timestamp::now(), "{kept}");
         assert_eq!(kept["duration"], "1us");
+        for event in setup.ok(&format!("/runs/{first}/events")).await["data"].as_array().unwrap() {
+            let at = time(&event["at"]);
+            assert!(begun <= at && at <= Timestamp::now(), "{hours} h: {event}");
+        }
         // The cached result is recent, so it is used; no node gets work of this run.
         let second = setup.submit(&job).await;
         assert_eq!(result(&setup, &second).await["cached"], true, "{hours} h");

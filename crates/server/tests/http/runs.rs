@@ -1,5 +1,7 @@
 //! Submitting, listing, showing and cancelling runs.
 
+use downbeat_core::Change;
+use downbeat_core::run::{RunMade, RunRecord};
 use downbeat_testbed::in_process::{Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -63,23 +65,71 @@ async fn a_run_shows_the_result_of_every_step_on_every_node() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_returns_the_first_run() {
+async fn an_idempotency_key_returns_the_first_run_of_the_same_request_only() {
+    let setup = Setup::new().await;
+    setup.agent("web-01", &[]).await;
+    let submit = |path: &str, definition: &Value| {
+        send(setup.request(Method::POST, path).header("Idempotency-Key", "k1").json(definition))
+    };
+    let first = submit("/runs", &noop()).await;
+    assert_eq!(first.status, StatusCode::CREATED);
+    let location = format!("/api/v1/runs/{}", first.body["id"].as_str().unwrap());
+    assert_eq!(first.headers["location"], location);
+    let again = submit("/runs", &noop()).await;
+    assert_eq!((again.status, &again.body["id"]), (StatusCode::OK, &first.body["id"]));
+    let mut another = noop();
+    another["name"] = json!("another");
+    for (path, definition) in [("/runs", &another), ("/runs?target=all", &noop())] {
+        let refused = submit(path, definition).await;
+        assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY, "{path}");
+        assert_eq!(refused.body["code"], "idempotency_key_reused");
+        assert!(refused.body["detail"].as_str().unwrap().contains(first.body["id"].as_str().unwrap()));
+    }
+    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 1);
+}
+
+#[tokio::test]
+async fn the_keys_of_retries_are_not_those_of_submissions() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let keyed = |path: &str, body: &Value| {
+        send(setup.request(Method::POST, path).header("Idempotency-Key", "k1").json(body))
+    };
+    let first = keyed("/runs", &noop()).await.body["id"].as_str().unwrap().to_owned();
+    let work = agent.take().await;
+    agent.finish(&work, 1).await;
+    setup.ended(&first).await;
+    let path = format!("/runs/{first}/retry");
+    let retried = keyed(&path, &json!({})).await;
+    assert_eq!(retried.status, StatusCode::CREATED, "{}", retried.body);
+    assert_eq!(retried.body["retry_of"], json!(first));
+    let again = keyed(&path, &json!({})).await;
+    assert_eq!((again.status, &again.body["id"]), (StatusCode::OK, &retried.body["id"]));
+    let other = keyed(&path, &json!({"failed_only": true})).await;
+    assert_eq!(other.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(other.body["code"], "idempotency_key_reused");
+}
+
+#[tokio::test]
+async fn a_key_that_an_older_server_recorded_returns_its_run_for_any_request() {
     let setup = Setup::new().await;
     setup.agent("web-01", &[]).await;
     let submit = |definition: Value| {
         send(setup.request(Method::POST, "/runs").header("Idempotency-Key", "k1").json(&definition))
     };
-    let first = submit(noop()).await;
-    assert_eq!(first.status, StatusCode::CREATED);
-    let location = format!("/api/v1/runs/{}", first.body["id"].as_str().unwrap());
-    assert_eq!(first.headers["location"], location);
-    let mut another = noop();
-    another["name"] = json!("another");
-    let second = submit(another).await;
-    assert_eq!(second.status, StatusCode::OK);
-    assert_eq!(second.body["id"], first.body["id"]);
-    assert_eq!(second.body["job"], "noop");
-    assert_eq!(setup.ok("/runs").await["pagination"]["total"], 1);
+    let first = submit(noop()).await.body["id"].as_str().unwrap().to_owned();
+    // As an older server would have written it: without a hash.
+    let run = setup.server.service().store().run(&first.as_str().into()).await.unwrap().unwrap();
+    let id = format!("{first}-older").as_str().into();
+    let made =
+        RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
+    let older =
+        Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
+    let committed = setup.server.service().store().commit(run.live.owner, &[older]).await.unwrap();
+    assert_eq!(committed.outcomes, [Ok(())]);
+    let request = setup.request(Method::POST, "/runs").header("Idempotency-Key", "k2").json(&noop());
+    let found = send(request).await;
+    assert_eq!((found.status, &found.body["id"]), (StatusCode::OK, &json!(format!("{first}-older"))));
 }
 
 #[tokio::test]
@@ -164,11 +214,11 @@ async fn a_run_that_is_cancelled_by_force_does_not_wait_for_its_agents() {
             );
         }
         let answer = setup.post(&format!("/runs/{id}/cancel?force=1"), &json!(null)).await;
-        assert_eq!(answer.status, 202);
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.body);
         assert_eq!(setup.ended(&id).await["status"], "cancelled");
         let executions = setup.ok(&format!("/runs/{id}/executions?status=lost")).await;
         let lost = &executions["data"][0];
-        assert!(lost["reason"].as_str().unwrap().contains("by force"), "{lost}");
+        assert!(lost["error"].as_str().unwrap().contains("by force"), "{lost}");
         // The late result is refused.
         agent.finish(&work, 0).await;
         assert_eq!(setup.ok(&format!("/runs/{id}")).await["status"], "cancelled");

@@ -60,6 +60,28 @@ async fn the_figures_follow_what_happens() {
 }
 
 #[tokio::test]
+async fn metrics_are_in_the_format_that_the_client_accepts() {
+    let setup = Setup::new().await;
+    let url = format!("http://{}/metrics", setup.server.http_addr());
+    let prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+    let cases = [(None, true), (Some("*/*"), true), (Some(prometheus), true), (Some("text/plain"), false)];
+    for (accept, is_open) in cases {
+        let request = setup.http.get(&url);
+        let request = match accept {
+            Some(accept) => request.header("Accept", accept),
+            None => request,
+        };
+        let answer = request.send().await.unwrap();
+        let media = answer.headers()["content-type"].to_str().unwrap().to_owned();
+        let text = answer.text().await.unwrap();
+        assert_eq!(media.starts_with("application/openmetrics-text;"), is_open, "{accept:?}: {media}");
+        assert_eq!(media.starts_with("text/plain; version=0.0.4"), !is_open, "{accept:?}: {media}");
+        assert_eq!(text.ends_with("# EOF\n"), is_open, "{accept:?}");
+        assert_eq!(text.contains("# TYPE downbeat_http_requests_total counter"), !is_open, "{accept:?}");
+    }
+}
+
+#[tokio::test]
 async fn every_response_names_its_build_and_the_last_event() {
     let setup = Setup::new().await;
     let answer = setup.get("/status").await;

@@ -16,8 +16,9 @@ const ITEMS: usize = 5;
 
 /// A job file of the largest size, whose task has params of the largest size.
 fn job_file() -> Value {
-    let message = "x".repeat(limits::JOB_FILE_BYTES.min(limits::PARAMS_BYTES) - REST);
-    json!({"name": "job-file", "tasks": [{"backend": "test", "action": "echo", "params": {"message": message}}]})
+    let stdin = "x".repeat(limits::JOB_FILE_BYTES.min(limits::PARAMS_BYTES) - REST);
+    let params = json!({"command": ["cat"], "stdin": stdin});
+    json!({"name": "job-file", "tasks": [{"backend": "exec", "action": "run", "params": params}]})
 }
 
 /// Evaluated params: each with about half of what a task may have, together more than one commit.
@@ -27,8 +28,8 @@ fn evaluated() -> Value {
         "name": "evaluated",
         "params": {"big": big},
         "tasks": [{
-            "name": "each", "for_each": (0..ITEMS).collect::<Vec<_>>(), "backend": "test", "action": "echo",
-            "params": {"message": "{{ params.big }}{{ index }}"},
+            "name": "each", "for_each": (0..ITEMS).collect::<Vec<_>>(), "backend": "exec", "action": "run",
+            "params": {"command": ["cat"], "stdin": "{{ params.big }}{{ index }}"},
         }],
     })
 }
@@ -51,7 +52,7 @@ fn steps() -> Value {
 async fn run_all(primary: &Setup, agent: &mut Agent) -> Vec<String> {
     let mut runs = vec![primary.submit(&job_file()).await];
     let work = agent.take().await;
-    assert!(work.params["message"].as_str().unwrap().len() >= limits::PARAMS_BYTES - REST);
+    assert!(work.params["stdin"].as_str().unwrap().len() >= limits::PARAMS_BYTES - REST);
     agent.start(&work).await;
     let chunk = "o".repeat(limits::OUTPUT_CHUNK_BYTES);
     for number in 0..limits::OUTPUT_BYTES / limits::OUTPUT_CHUNK_BYTES {
@@ -86,7 +87,7 @@ async fn run_all(primary: &Setup, agent: &mut Agent) -> Vec<String> {
     runs.push(primary.submit(&evaluated()).await);
     for _ in 1..ITEMS {
         let work = agent.take().await;
-        assert!(work.params["message"].as_str().unwrap().len() > limits::PARAMS_BYTES / 2);
+        assert!(work.params["stdin"].as_str().unwrap().len() > limits::PARAMS_BYTES / 2);
         agent.finish(&work, 0).await;
     }
     runs
@@ -117,7 +118,7 @@ async fn views(setup: &Setup, runs: &[String]) -> Vec<Value> {
         let first = executions[0]["id"].as_str().unwrap().to_owned();
         views.push(executions);
         views.push(setup.ok(&format!("/executions/{first}")).await);
-        views.push(setup.ok(&format!("/executions/{first}/output?limit=1000")).await);
+        views.push(setup.ok(&format!("/executions/{first}/output")).await);
     }
     views
 }
@@ -164,7 +165,7 @@ async fn through_every_door(store: &str) {
     let mut agent = again.agent("web-1", &[]).await;
     let open = runs.last().unwrap();
     let work = agent.take().await;
-    assert!(work.params["message"].as_str().unwrap().len() > limits::PARAMS_BYTES / 2);
+    assert!(work.params["stdin"].as_str().unwrap().len() > limits::PARAMS_BYTES / 2);
     agent.finish(&work, 0).await;
     assert_eq!(again.ended(open).await["state"], "completed");
     again.server.stop().await;

@@ -160,6 +160,7 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
 
 #[cfg(test)]
 mod tests {
+    use downbeat_core::change::About;
     use downbeat_core::ids::ServerId;
     use downbeat_core::work::Parent;
     use downbeat_store::conformance::make::{
@@ -188,7 +189,12 @@ mod tests {
         }
         let events: Vec<Event> = (1..)
             .zip(all)
-            .map(|(seq, change)| Event { seq, server: ServerId(Default::default()), change })
+            .map(|(seq, change)| Event {
+                seq,
+                server: ServerId(Default::default()),
+                about: About::default(),
+                change,
+            })
             .collect();
         let mut findings = Findings::of(Checker::Limits);
         named(&mut findings, &events);

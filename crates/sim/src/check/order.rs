@@ -131,7 +131,14 @@ fn known(each: &Each) -> usize {
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Order);
     let mut log = AttemptLog::default();
+    let mut timed_out: BTreeSet<&RunId> = BTreeSet::new();
     for event in &evidence.events {
+        // A run that is terminating and has not ended has timed out.
+        if let Change::RunMoved { run, end: None, path, .. } = &event.change
+            && path.last() == Some(&RunState::Terminating)
+        {
+            timed_out.insert(run);
+        }
         let Change::ExecutionsAdded { run, executions, .. } = &event.change else {
             log.apply(event);
             continue;
@@ -141,7 +148,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
             // An attempt that is reused from another run does not start here.
             if execution.state.status() != Status::Skipped && execution.reused.is_none() {
                 let attempts: Vec<&Attempt> = log.of(run).collect();
-                begins(&mut findings, &evidence.plans[run], execution, &attempts);
+                let timed_out = timed_out.contains(run);
+                begins(&mut findings, &evidence.plans[run], execution, &attempts, timed_out);
             }
             log.add(run, execution);
         }
@@ -149,7 +157,13 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     findings
 }
 
-fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts: &[&Attempt]) {
+fn begins(
+    findings: &mut Findings,
+    plan: &Plan,
+    execution: &Execution,
+    attempts: &[&Attempt],
+    timed_out: bool,
+) {
     let number = StepIx(execution.step());
     let step = &plan.steps[number];
     let entry = &plan.entries[step.entry];
@@ -190,7 +204,7 @@ fn begins(findings: &mut Findings, plan: &Plan, execution: &Execution, attempts:
             ));
         }
     }
-    if is_first && !met(plan, step.entry, attempts) {
+    if is_first && !met(plan, step.entry, attempts, timed_out) {
         let condition = entry.condition;
         findings.add(format!("{id} of step {} starts although {condition:?} is not met", execution.step()));
     }
@@ -257,7 +271,7 @@ fn end(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> End {
     }
 }
 
-fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
+fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], timed_out: bool) -> bool {
     let entry = &plan.entries[number];
     match plan.shape {
         Shape::Graph => {
@@ -266,7 +280,8 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
                 Some(Condition::Always) => true,
                 // A dependency that was skipped because of a failure counts as well.
                 Some(Condition::OnFailure) => {
-                    let has_failures = last(attempts.iter().copied()).into_values().any(is_failed);
+                    let has_failures =
+                        timed_out || last(attempts.iter().copied()).into_values().any(is_failed);
                     ends.any(|end| end == End::Failed || (end == End::Skipped && has_failures))
                 }
                 Some(Condition::OnSuccess) | None => ends.all(|end| end == End::Succeeded),
@@ -281,7 +296,7 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt]) -> bool {
                 // In a rollout, the earlier waves have run all entries.
                 Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => !any_failed(usize::MAX),
                 Some(Condition::OnSuccess) => !any_failed(number.get()),
-                Some(Condition::OnFailure) => any_failed(number.get()),
+                Some(Condition::OnFailure) => timed_out || any_failed(number.get()),
                 Some(Condition::Always) | None => true,
             }
         }

@@ -207,6 +207,7 @@ impl Protocol {
             resolved,
             by: "model".to_owned(),
             idempotency_key: None,
+            request_hash: None,
             created_at: time(1),
             params: Default::default(),
             retry_of: None,

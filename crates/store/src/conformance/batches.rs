@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use downbeat_core::Portion;
-use downbeat_core::change::{Change, Refusal};
-use downbeat_core::execution::{State, Verdict};
-use downbeat_core::run::RunState;
+use downbeat_core::change::{About, Change, Refusal};
+use downbeat_core::execution::{Execution, State, Status, Verdict};
+use downbeat_core::ids::ClusterId;
+use downbeat_core::run::{RunMade, RunState};
 
 use super::make::*;
 use super::snapshot::{Snapshot, fill};
@@ -24,7 +25,7 @@ pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>
         created(1),
         registered(1, session(1), 6),
     ];
-    let Committed { outcomes, seqs } = commit(&store, &batch).await;
+    let Committed { outcomes, seqs, .. } = commit(&store, &batch).await;
     assert_eq!(outcomes, vec![Ok(()); 8]);
     assert_eq!(seqs, [Some(8), Some(7), Some(6), Some(5), Some(4), Some(3), Some(2), Some(1)]);
     let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
@@ -83,14 +84,14 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
         skipped(1, 9, epoch, 90),
         moved(1, &[RunState::Running], 90),
     ];
-    let Committed { outcomes, seqs } = commit(&store, &refused).await;
+    let Committed { outcomes, seqs, .. } = commit(&store, &refused).await;
     assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
     assert!(seqs.iter().all(Option::is_none));
     assert_eq!(Snapshot::of(&store).await, before);
     // With one valid change among them, only that one is applied.
     let mut mixed = refused;
     mixed.insert(5, finished(1, 9, 9, Verdict::Succeeded));
-    let Committed { outcomes, seqs } = commit(&store, &mixed).await;
+    let Committed { outcomes, seqs, .. } = commit(&store, &mixed).await;
     let applied: Vec<_> = (0..mixed.len()).filter(|&index| outcomes[index].is_ok()).collect();
     assert_eq!(applied, [5]);
     assert_eq!(seqs[5], Some(before.last_seq + 1));
@@ -117,13 +118,13 @@ pub async fn an_execution_born_and_ended_in_one_batch_is_ended(store: Arc<dyn St
 }
 
 pub async fn an_empty_batch_does_nothing(store: Arc<dyn Store>) {
-    assert_eq!(commit(&store, &[]).await, Committed { outcomes: vec![], seqs: vec![] });
+    assert_eq!(commit(&store, &[]).await, Committed { outcomes: vec![], seqs: vec![], abouts: vec![] });
     assert_eq!(store.last_seq().await.unwrap(), 0);
 }
 
 pub async fn a_kind_that_only_newer_programs_know_is_never_written(store: Arc<dyn Store>) {
     let unknown = Change::Unknown { name: "job_stored".to_owned(), run: None, at: at(1) };
-    let Committed { outcomes, seqs } = commit(&store, &[unknown.clone(), created(1), unknown]).await;
+    let Committed { outcomes, seqs, .. } = commit(&store, &[unknown.clone(), created(1), unknown]).await;
     assert_eq!(outcomes, [Err(Refusal::NotKnownToAll), Ok(()), Err(Refusal::NotKnownToAll)]);
     assert_eq!(seqs, [None, Some(1), None]);
     assert_eq!(store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap().len(), 1);
@@ -179,6 +180,43 @@ pub async fn events_are_read_from_a_number_on_and_by_run(store: Arc<dyn Store>) 
     assert_eq!(store.last_seq().await.unwrap(), 4);
 }
 
+pub async fn events_name_their_subject(store: Arc<dyn Store>) {
+    let attempt = Execution { of: origin(1, 2, Some(3)), attempt: 4, ..execution(1, 1, pending()) };
+    // Some in the batch that creates the rows, others in later ones.
+    let job = Some("copy".to_owned());
+    let run = created_as(made_as(RunMade { job: job.clone(), ..made(1) }));
+    commit(&store, &[registered(1, session(1), 1), run, added(1, vec![attempt])]).await;
+    commit(&store, &[granted(1, 1, lease(1, 1)), started(1, 1, 1, 8)]).await;
+    commit(&store, &[finished(1, 1, 1, Verdict::Failed), failed_for_good(1, 1, 1)]).await;
+    commit(&store, &[moved(1, &[RunState::Terminating, RunState::Failed], 9)]).await;
+    let deleted = commit(&store, &[stop_requested(1, 9, 1, 9), deleted(1, session(1), 10)]).await;
+    assert!(deleted.outcomes[0].is_err());
+
+    let cluster = Some(ClusterId::DEFAULT);
+    let of_node = About { cluster, node: Some(node(1)), ..About::default() };
+    let of_run = About { cluster, job, ..About::default() };
+    let of_execution =
+        About { node: Some(node(1)), step: Some(2), item: Some(3), attempt: Some(4), ..of_run.clone() };
+    assert_eq!(deleted.abouts, [About::default(), of_node.clone()]);
+    let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
+    let found: Vec<_> =
+        events.into_iter().map(|event| (event.change.kind().to_owned(), event.about)).collect();
+    let after = |was| About { was: Some(was), ..of_execution.clone() };
+    let expected = [
+        ("node_registered", &of_node),
+        ("run_created", &of_run),
+        ("executions_added", &of_run),
+        ("execution_leased", &after(Status::Pending)),
+        ("execution_started", &after(Status::Leased)),
+        ("execution_finished", &after(Status::Running)),
+        ("instance_failed", &after(Status::Failed)),
+        ("run_moved", &of_run),
+        ("node_deleted", &of_node),
+    ];
+    let expected = expected.map(|(kind, about)| (kind.to_owned(), about.clone()));
+    assert_eq!(found, expected);
+}
+
 pub async fn events_are_read_up_to_a_number_of_bytes(store: Arc<dyn Store>) {
     const TEXT: usize = 100_000;
     let named = |number: u32| {
@@ -213,7 +251,9 @@ pub async fn the_events_replayed_give_equal_tables(store: Arc<dyn Store>) {
     let replica: Arc<dyn Store> = Arc::new(MemoryStore::new());
     for event in &original.events {
         let committed = replica.commit(event.server, std::slice::from_ref(&event.change)).await.unwrap();
-        assert_eq!(committed, Committed { outcomes: vec![Ok(())], seqs: vec![Some(event.seq)] }, "{event:?}");
+        let abouts = vec![event.about.clone()];
+        let expected = Committed { outcomes: vec![Ok(())], seqs: vec![Some(event.seq)], abouts };
+        assert_eq!(committed, expected, "{event:?}");
     }
     assert_eq!(Snapshot::of(&replica).await, original);
 }

@@ -1,6 +1,7 @@
 //! Cases about lists and counts.
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
@@ -228,10 +229,13 @@ pub async fn open_and_held_executions_are_found(store: Arc<dyn Store>) {
     assert_eq!(store.open_executions().await.unwrap(), open);
     let held = |state: &State| matches!(state, State::Leased { .. } | State::Running { .. });
     let held: Vec<Execution> = list.iter().filter(|each| held(&each.state)).cloned().collect();
-    assert_eq!(store.held_by(node(1)).await.unwrap(), held);
-    assert_eq!(store.held_by(node(2)).await.unwrap(), [elsewhere]);
+    assert_eq!(store.held_by(&[node(1)]).await.unwrap(), held);
+    assert_eq!(store.held_by(&[node(2)]).await.unwrap(), slice::from_ref(&elsewhere));
+    let both: Vec<Execution> = held.iter().chain([&elsewhere]).cloned().collect();
+    assert_eq!(store.held_by(&[node(2), node(1), node(3)]).await.unwrap(), both);
+    assert_eq!(store.held_by(&[]).await.unwrap(), []);
     apply(&store, &[finished(1, 90, 90, Verdict::Succeeded)]).await;
-    assert_eq!(store.held_by(node(2)).await.unwrap(), []);
+    assert_eq!(store.held_by(&[node(3), node(2)]).await.unwrap(), []);
 }
 
 pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {

@@ -147,6 +147,7 @@ pub fn made(number: u32) -> RunMade {
         resolved: Arc::new(resolved),
         by: "ada".to_owned(),
         idempotency_key: None,
+        request_hash: None,
         created_at: at(i64::from(number)),
         params: Default::default(),
         retry_of: None,

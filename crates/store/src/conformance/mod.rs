@@ -53,6 +53,7 @@ macro_rules! conformance_suite {
             runs {
                 a_created_run_is_read_back_whole
                 a_run_id_is_used_once
+                runs_are_read_by_their_ids
                 an_idempotency_key_names_its_first_run
                 taking_a_run_raises_its_epoch_by_one
                 a_cancel_is_asked_for_once_and_not_after_the_end
@@ -118,6 +119,7 @@ macro_rules! conformance_suite {
                 events_are_numbered_without_gaps_also_at_once
                 events_are_read_from_a_number_on_and_by_run
                 events_are_read_up_to_a_number_of_bytes
+                events_name_their_subject
                 the_events_replayed_give_equal_tables
             }
             listing {
@@ -142,6 +144,7 @@ macro_rules! conformance_suite {
                 a_server_takes_the_place_of_its_namesake
                 pruning_removes_what_ended_before_and_nothing_else
                 pruning_removes_so_many_runs_at_most
+                a_time_in_the_future_keeps_no_other_event
                 numbers_go_on_after_pruning
                 a_closed_store_is_unavailable_or_unharmed
             }

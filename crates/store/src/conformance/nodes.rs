@@ -271,7 +271,7 @@ pub async fn silent_nodes_are_those_not_offline_and_not_heard_of(store: Arc<dyn 
     store.touch_nodes(&[(node(4), session(4))], at(20)).await.unwrap();
     let silent = async |before| {
         let nodes = store.silent_nodes(at(before)).await.unwrap();
-        nodes.into_iter().map(|node| node.id).collect::<Vec<_>>()
+        nodes.into_iter().map(|(node, _)| node).collect::<Vec<_>>()
     };
     assert_eq!(silent(10).await, []);
     assert_eq!(silent(11).await, [node(1), node(2)]);

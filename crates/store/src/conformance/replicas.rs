@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::{Change, Event, Refusal};
+use downbeat_core::change::{About, Change, Event, Refusal};
 use downbeat_core::execution::Verdict;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
@@ -117,7 +117,10 @@ pub async fn a_refused_event_diverges_and_leaves_no_trace(replica: Arc<dyn Repli
     let primary = primary().await;
     copy(&primary, &replica).await;
     let before = dump(&replica).await;
-    let event = |more: u64, change: Change| Event { seq: before.last_seq + more, server: SERVER, change };
+    let event = |more: u64, change: Change| {
+        let about = About::default();
+        Event { seq: before.last_seq + more, server: SERVER, about, change }
+    };
     let cases = [
         (created_with_key(71, "key"), Refusal::KeyInUse(run_id(70))),
         (created(70), Refusal::RunExists(run_id(70))),
@@ -137,7 +140,7 @@ pub async fn a_gap_and_an_event_seen_before_diverge(replica: Arc<dyn Replica>) {
     copy(&primary, &replica).await;
     let before = dump(&replica).await;
     let last = before.last_seq;
-    let event = |seq: u64| Event { seq, server: SERVER, change: created(75) };
+    let event = |seq: u64| Event { seq, server: SERVER, about: About::default(), change: created(75) };
     for events in [vec![event(last)], vec![event(last + 2)], vec![event(last + 1), event(last + 3)]] {
         let replicated = replica.replicate(&events, &[], 0).await.unwrap();
         assert!(matches!(replicated, Replicated::Diverged(Diverged::Gap { .. })), "{replicated:?}");

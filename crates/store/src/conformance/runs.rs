@@ -28,6 +28,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     let full = RunMade {
         job: Some("deploy-web".to_owned()),
         idempotency_key: Some("key".to_owned()),
+        request_hash: Some("5eb63bbbe01eeed0".to_owned()),
         params: BTreeMap::from([("version".to_owned(), json!("1.2 \0 'ü'")), ("count".to_owned(), json!(3))]),
         retry_of: Some(run_id(1)),
         no_cache: true,
@@ -42,6 +43,13 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     assert_eq!(store.run(&RunId::from("no\0where")).await.unwrap(), None);
     let elsewhere = made_as(RunMade { cluster: UNKNOWN_CLUSTER, ..made(3) });
     refuse(&store, created_as(elsewhere), Refusal::NotFound).await;
+}
+
+pub async fn runs_are_read_by_their_ids(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), created(3)]).await;
+    let found = store.runs_by_id(&[run_id(3), run_id(9), run_id(1), run_id(3)]).await.unwrap();
+    assert_eq!(found, [run(1), run(3)]);
+    assert_eq!(store.runs_by_id(&[]).await.unwrap(), []);
 }
 
 pub async fn a_run_id_is_used_once(store: Arc<dyn Store>) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{State, Status, Verdict};
-use downbeat_core::run::RunState;
+use downbeat_core::run::{RunMade, RunRecord, RunState};
 
 use super::make::*;
 use crate::port::{Error, EventFilter, ServerRecord, Store};
@@ -79,6 +79,23 @@ pub async fn pruning_removes_so_many_runs_at_most(store: Arc<dyn Store>) {
     assert_eq!(store.prune(at(1_000), 2).await.unwrap(), 1);
     assert_eq!(store.prune(at(1_000), 2).await.unwrap(), 0);
     assert_eq!(left(&store).await, [4]);
+}
+
+pub async fn a_time_in_the_future_keeps_no_other_event(store: Arc<dyn Store>) {
+    for (number, time) in [(1, 5), (2, 9_000), (3, 9_000), (4, 6), (5, 7), (6, 9_000), (7, 50), (8, 8)] {
+        let made = RunMade { created_at: at(time), ..made(number) };
+        apply(&store, &[created_as(RunRecord { made: Arc::new(made), live: run(number).live.clone() })])
+            .await;
+    }
+    let left = async |before| {
+        store.prune(at(before), 100).await.unwrap();
+        let events = store.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
+        events.iter().map(|event| event.seq).collect::<Vec<_>>()
+    };
+    assert_eq!(left(5).await, [1, 2, 3, 4, 5, 6, 7, 8]);
+    // The last of them was recorded after all others.
+    assert_eq!(left(7).await, [5, 6, 7, 8]);
+    assert!(left(9).await.is_empty());
 }
 
 pub async fn numbers_go_on_after_pruning(store: Arc<dyn Store>) {

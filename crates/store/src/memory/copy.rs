@@ -9,7 +9,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
-use downbeat_core::state::{NodeLive, Tables};
+use downbeat_core::state::{Home, NodeLive, Tables};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -53,12 +53,14 @@ impl State {
             self.problems.insert(node.id, problems);
         }
         self.tables.nodes.insert(node.id, live);
+        self.tables.node_homes.insert(node.id, node.cluster);
         self.registrations.insert(node.id, registration(node));
     }
 
     fn put_run(&mut self, run: RunRecord) {
         self.tables.runs.insert(run.id.clone(), run.live.clone());
-        self.tables.homes.insert(run.id.clone(), run.cluster);
+        let home = Home { cluster: run.cluster, job: run.job.clone() };
+        self.tables.homes.insert(run.id.clone(), home);
         if let Some(key) = &run.idempotency_key {
             self.tables.keys.insert((run.cluster, key.clone()), run.id.clone());
         }
@@ -136,6 +138,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
     tables.runs.extend(picked.runs);
     tables.keys.extend(picked.keys);
     tables.homes.extend(picked.homes);
+    tables.node_homes.extend(picked.node_homes);
     tables.executions.extend(picked.executions);
 }
 

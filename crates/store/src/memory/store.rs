@@ -14,11 +14,12 @@ use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_core::state::{LimitUse, Tables};
+use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::copy::{Seen, deleted_before};
+use crate::filter::distances;
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint, Listed,
     NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter, RunKey, Runs, ServerRecord,
@@ -93,6 +94,7 @@ impl State {
             }
             Change::NodeDeleted { node, session, at, .. } => {
                 self.problems.remove(node);
+                self.tables.node_homes.remove(node);
                 if let Some(Registration { cluster, description, .. }) = self.registrations.remove(node) {
                     let (node, session, at, hostname) = (*node, *session, *at, description.hostname);
                     self.tombstones
@@ -292,8 +294,11 @@ impl Nodes for MemoryStore {
         Ok(nodes.into_iter().filter_map(seen).collect())
     }
 
-    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<NodeRecord>> {
-        Ok(self.lock().nodes(|node| node.status != NodeStatus::Offline && node.seen_at < before))
+    async fn silent_nodes(&self, before: Timestamp) -> Result<Vec<(NodeId, NodeLive)>> {
+        let state = self.lock();
+        let is_silent = |node: &NodeLive| node.status != NodeStatus::Offline && node.seen_at < before;
+        let silent = state.tables.nodes.iter().filter(|(_, node)| is_silent(node));
+        Ok(silent.map(|(id, node)| (*id, node.clone())).collect())
     }
 }
 
@@ -301,6 +306,12 @@ impl Nodes for MemoryStore {
 impl Runs for MemoryStore {
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
         Ok(self.lock().run(id))
+    }
+
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        let ids: BTreeSet<&RunId> = ids.iter().collect();
+        let state = self.lock();
+        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
     }
 
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
@@ -367,10 +378,10 @@ impl Executions for MemoryStore {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
 
-    async fn held_by(&self, node: NodeId) -> Result<Vec<Execution>> {
+    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| {
             matches!(execution.state.status(), Status::Leased | Status::Running)
-                && execution.state.lease().is_some_and(|lease| lease.node == node)
+                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
         }))
     }
 
@@ -381,7 +392,7 @@ impl Executions for MemoryStore {
             let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
             let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
             let age = (outcome.ended_at(), execution.id);
-            if state.tables.homes.get(execution.run()) == Some(&cluster)
+            if state.tables.homes.get(execution.run()).is_some_and(|home| home.cluster == cluster)
                 && newest.get(key).is_none_or(|(other, _)| age > *other)
             {
                 newest.insert(Arc::clone(key), (age, execution.clone()));
@@ -490,8 +501,12 @@ impl DirectWrites for MemoryStore {
         state.tables.uses.forget(before);
         state.forget_deleted(deleted_before(before));
         // Only from the front: the remaining events have no gaps.
-        while state.events.front().is_some_and(|event| event.change.at() < before) {
-            state.events.pop_front();
+        let is_old = |state: &State, distance: &usize| {
+            state.events.get(*distance).is_some_and(|event| event.change.at() < before)
+        };
+        let places = || distances().filter_map(|distance| usize::try_from(distance).ok());
+        while let Some(last) = places().filter(|distance| is_old(&state, distance)).last() {
+            state.events.drain(..=last);
         }
         Ok(ended.len() as u64)
     }
@@ -515,11 +530,12 @@ impl Store for MemoryStore {
         let mut guard = self.lock();
         let state = &mut *guard;
         let verdicts = state.tables.apply_all(changes);
-        let seqs = verdicts.seqs(state.last_seq);
+        let before = state.last_seq;
         for &index in &verdicts.applied {
-            state.record(Event { seq: state.last_seq + 1, server, change: changes[index].clone() });
+            let (about, change) = (verdicts.abouts[index].clone(), changes[index].clone());
+            state.record(Event { seq: state.last_seq + 1, server, about, change });
         }
-        Ok(Committed { outcomes: verdicts.outcomes, seqs })
+        Ok(Committed::after(before, verdicts))
     }
 
     async fn close(&self) {}

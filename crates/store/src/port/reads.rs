@@ -12,7 +12,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, Sessio
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::spec::Definition;
-use downbeat_core::state::LimitUse;
+use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 
@@ -106,14 +106,16 @@ calls! {
             async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
             /// Returns when those of these nodes that exist were last seen, by id.
             async fn seen(&self, nodes: &[NodeId]) -> Vec<Seen>;
-            /// Returns the nodes that are not offline and were last seen before `before`.
-            async fn silent_nodes(&self, before: Timestamp) -> Vec<NodeRecord>;
+            /// Returns the nodes that are not offline and were last seen before `before`, by id.
+            async fn silent_nodes(&self, before: Timestamp) -> Vec<(NodeId, NodeLive)>;
         }
 
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
             /// Returns the definitions of those of these runs that exist.
             async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
+            /// Returns those of these runs that exist, by id, each once.
+            async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
@@ -136,8 +138,8 @@ calls! {
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
             /// Returns all pending, leased and running executions, by id.
             async fn open_executions(&self) -> Vec<Execution>;
-            /// Returns the leased and running executions whose lease names this node, by id.
-            async fn held_by(&self, node: NodeId) -> Vec<Execution>;
+            /// Returns the leased and running executions whose lease names one of these nodes, by id.
+            async fn held_by(&self, nodes: &[NodeId]) -> Vec<Execution>;
             /// Returns for each of these keys the cluster's newest succeeded execution that was really executed.
             async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> BTreeMap<Arc<str>, Execution>;
         }

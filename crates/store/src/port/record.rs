@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::Applied;
+use downbeat_core::change::{About, Applied};
 pub use downbeat_core::execution::OutputChunk;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunState;
+use downbeat_core::state::Verdicts;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,15 @@ pub struct Committed {
     pub outcomes: Vec<Applied>,
     /// The sequence number of each applied change; none for a refused one.
     pub seqs: Vec<Option<u64>>,
+    /// The subject of each change, as it is stored with its event; empty for a refused one.
+    pub abouts: Vec<About>,
+}
+
+impl Committed {
+    /// Numbers the applied changes of a batch from `last_seq` on.
+    pub(crate) fn after(last_seq: u64, verdicts: Verdicts) -> Self {
+        Self { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes, abouts: verdicts.abouts }
+    }
 }
 
 /// A part of a list whose rows are ordered by `K`.

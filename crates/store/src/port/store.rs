@@ -1,5 +1,7 @@
 //! Owns the port as a whole: its commits, its clock, its health.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use downbeat_core::change::Change;
 use downbeat_core::ids::ServerId;
@@ -33,6 +35,12 @@ pub trait Store:
     /// Returns true if several servers may use it at once.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Returns a handle for the reads of users, if the store has separate connections for them: only a few such reads
+    /// run at once, each for a limited time, and nothing else waits for them.
+    fn views(&self) -> Option<Arc<dyn Store>> {
+        None
     }
 
     /// Returns notifications about other servers, from now on. A store that is not shared has none.

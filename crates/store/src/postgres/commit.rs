@@ -3,25 +3,25 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::RunLive;
-use downbeat_core::state::{Counted, Elsewhere, NodeLive, Tables, Verdicts};
+use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::connect::{run_work, within, within_for};
+use super::connect::{Connections, within, within_for};
 use super::failure::{Failure, Result};
 use super::save;
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{Record, Text, condition, count, json};
+use crate::rows::{ChangeColumns, Record, Text, condition, count, json};
 
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
@@ -35,8 +35,6 @@ const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
 const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 /// The lock for using a slot of a limit: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
-/// The clusters of the runs that are loaded.
-const HOMES: &str = "SELECT id, cluster FROM runs WHERE id = ANY($1)";
 /// Counts the waiting and the active runs among those that are not loaded, by cluster.
 const COUNT_RUNS: &str = concat!(
     "SELECT cluster, count(*) FILTER (WHERE ",
@@ -63,31 +61,42 @@ lazy! {
 
 type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 
+/// The changes of one commit.
+pub(super) struct Batch<'a> {
+    pub(super) server: ServerId,
+    pub(super) changes: &'a [Change],
+    /// The event of each change, if it is applied.
+    pub(super) events: Vec<ChangeColumns<'a>>,
+    /// Notifies the other servers.
+    pub(super) hints: &'a str,
+}
+
 pub(crate) async fn commit(
-    pool: &Pool,
+    connections: &Connections,
     server: ServerId,
     changes: &[Change],
     hints: &str,
 ) -> Result<Committed, Error> {
+    // Before the transaction begins, so that nobody waits for its locks meanwhile.
+    let event = |change| {
+        let is_refused = matches!(change, &Change::Unknown { .. });
+        Ok(ChangeColumns::of(change, if is_refused { String::new() } else { json(change)? }))
+    };
+    let events = changes.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
+    let batch = Batch { server, changes, events, hints };
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
-        match attempt(pool, server, changes, new_ids, hints).await {
+        match attempt(connections, &batch, new_ids).await {
             Err(failure) if failure.is_violated_key() => new_ids = NewIds::Checked,
             Err(failure) if failure.is_collision() => {}
             result => return Ok(result?),
         }
     }
-    Ok(attempt(pool, server, changes, new_ids, hints).await?)
+    Ok(attempt(connections, &batch, new_ids).await?)
 }
 
-async fn attempt(
-    pool: &Pool,
-    server: ServerId,
-    changes: &[Change],
-    new_ids: NewIds,
-    hints: &str,
-) -> Result<Committed> {
-    let client = pool.get().await?;
+async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) -> Result<Committed> {
+    let (client, changes) = (connections.get().await?, batch.changes);
     let begun = within(async {
         let (mut tables, transaction) = begin(&client, &Needs::of(changes, new_ids)).await?;
         count_uses(&client, changes, &mut tables).await?;
@@ -109,20 +118,21 @@ async fn attempt(
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
         roll_back(client).await;
-        return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
+        return Ok(Committed::after(0, verdicts));
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
     let holds = Holds::of(&held, &tables.holds);
     let limits = LimitChanges::of(&tables, &dirty, &verdicts);
     let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
-    let saved = save::save(&client, server, changes, &verdicts, &tables, &dirty, &holds, &limits, hints);
+    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &holds, &limits);
     match within_for(rows, saved).await {
-        Ok(before) => Ok(Committed { seqs: verdicts.seqs(count(before)?), outcomes: verdicts.outcomes }),
+        Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
-            let last =
-                verdicts.applied.last().map(|&index| json(&changes[index])).transpose()?.unwrap_or_default();
-            find_outcome(pool, server, &transaction, &last, verdicts, failure).await
+            let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+            let last = verdicts.applied.last().map(event).transpose()?;
+            let last = last.as_ref().map_or("", |event| &event.data.0);
+            find_outcome(connections, batch.server, &transaction, last, verdicts, failure).await
         }
         Err(failure) => {
             roll_back(client).await;
@@ -140,7 +150,7 @@ async fn roll_back(client: Object) {
 
 /// Finds the outcome after the connection broke during a commit. PostgreSQL remembers the transaction's status.
 async fn find_outcome(
-    pool: &Pool,
+    connections: &Connections,
     server: ServerId,
     transaction: &str,
     last: &str,
@@ -149,10 +159,10 @@ async fn find_outcome(
 ) -> Result<Committed> {
     let give_up_at = tokio::time::Instant::now() + OUTCOME_TIMEOUT;
     loop {
-        match ask_outcome(pool, server, transaction, last).await {
+        match ask_outcome(connections, server, transaction, last).await {
             Ok(Outcome::Committed { last_seq }) => {
                 let before = last_seq - verdicts.applied.len() as u64;
-                return Ok(Committed { seqs: verdicts.seqs(before), outcomes: verdicts.outcomes });
+                return Ok(Committed::after(before, verdicts));
             }
             Ok(Outcome::Aborted) => return Err(failure),
             Ok(Outcome::Open) | Err(_) if tokio::time::Instant::now() < give_up_at => {
@@ -174,8 +184,13 @@ enum Outcome {
 
 /// Queries the outcome once; `last` is the batch's last event. The transaction's id alone is not enough: after a crash
 /// PostgreSQL may reuse the id of a transaction that left no trace.
-async fn ask_outcome(pool: &Pool, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
-    run_work(pool, async |client: &mut Object| ask(client, server, transaction, last).await).await
+async fn ask_outcome(
+    connections: &Connections,
+    server: ServerId,
+    transaction: &str,
+    last: &str,
+) -> Result<Outcome> {
+    connections.run(async |client: &mut Object| ask(client, server, transaction, last).await).await
 }
 
 async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -> Result<Outcome> {
@@ -229,6 +244,8 @@ fn lock_statements(needs: &Needs<'_>) -> String {
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
+    let homes: Vec<_> = needs.homes.iter().map(|run| Text::from(run.as_str())).collect();
+    let node_homes: Vec<Uuid> = needs.node_homes.iter().map(|node| node.0).collect();
     let deleted_nodes: Vec<Uuid> = needs.deleted.iter().map(|(node, _)| node.0).collect();
     let deleted_sessions: Vec<Uuid> = needs.deleted.iter().map(|(_, session)| session.0).collect();
     let key_clusters: Vec<Uuid> = needs.keys.iter().map(|(cluster, _)| cluster.0).collect();
@@ -248,6 +265,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         )
         .await?;
     let runs_sql = client.prepare_cached(&RUNS).await?;
+    let homes_sql = client.prepare_cached("SELECT id, cluster, job FROM runs WHERE id = ANY($1)").await?;
+    let node_homes_sql = client.prepare_cached("SELECT id, cluster FROM nodes WHERE id = ANY($1)").await?;
     let keys_sql = client
         .prepare_cached(
             "SELECT r.cluster, r.idempotency_key, r.id FROM unnest($1::uuid[], $2::text[]) AS k (cluster, key) \
@@ -258,24 +277,25 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let holds_sql = client.prepare_cached(&HELD_NODES).await?;
     let taken_sql = client.prepare_cached(&EXECUTIONS_AT).await?;
     let counts_sql = client.prepare_cached(COUNT_RUNS).await?;
-    let homes_sql = client.prepare_cached(HOMES).await?;
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
     let beginning = lock_statements(needs);
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
     let deleted_args: Args<'_> = vec![&deleted_nodes, &deleted_sessions];
+    let (homes_args, node_homes_args): (Args<'_>, Args<'_>) = (vec![&homes], vec![&node_homes]);
     let (
         begun,
         hold_rows,
         taken_rows,
         count_rows,
-        home_rows,
         transaction,
         cluster_rows,
         node_rows,
         deleted_rows,
         run_rows,
+        home_rows,
+        node_home_rows,
         key_rows,
         execution_rows,
     ) = join!(
@@ -283,13 +303,14 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         when(needs.holds(), client.query(&holds_sql, &holds_args)),
         when(!taken.is_empty(), client.query(&taken_sql, &taken_args)),
         when(needs.counts, client.query(&counts_sql, &runs_args)),
-        when(needs.counts, client.query(&homes_sql, &runs_args)),
         client.query_one(&transaction, &[]),
         when(needs.clusters, client.query(&clusters_sql, &[])),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
         // After the nodes are locked: a concurrent deletion has committed, or waits.
         when(!deleted_nodes.is_empty(), client.query(&deleted_sql, &deleted_args)),
         when(!runs.is_empty(), client.query(&runs_sql, &runs_args)),
+        when(!homes.is_empty(), client.query(&homes_sql, &homes_args)),
+        when(!node_homes.is_empty(), client.query(&node_homes_sql, &node_homes_args)),
         when(!keys.is_empty(), client.query(&keys_sql, &keys_args)),
         when(!executions.is_empty(), client.query(&executions_sql, &executions_args)),
     );
@@ -303,6 +324,13 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let executions: Vec<Execution> = records(&execution_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
+    for row in home_rows? {
+        let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)? };
+        tables.homes.insert(row.try_get::<_, String>(0)?.into(), home);
+    }
+    for row in node_home_rows? {
+        tables.node_homes.insert(NodeId(row.try_get(0)?), ClusterId(row.try_get(1)?));
+    }
     for row in deleted_rows? {
         tables.deleted.insert((NodeId(row.try_get(0)?), SessionId(row.try_get(1)?)));
     }
@@ -315,9 +343,6 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
             |column| Ok::<_, Failure>(u32::try_from(row.try_get::<_, i64>(column)?).unwrap_or(u32::MAX));
         let elsewhere = Elsewhere { waiting: count(1)?, active: count(2)? };
         tables.elsewhere.insert(ClusterId(row.try_get(0)?), elsewhere);
-    }
-    for row in home_rows? {
-        tables.homes.insert(row.try_get::<_, String>(0)?.into(), ClusterId(row.try_get(1)?));
     }
     Ok((tables, transaction?.try_get(0)?))
 }

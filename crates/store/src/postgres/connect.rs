@@ -3,20 +3,25 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::{Client, Config, Transaction};
+use downbeat_core::limits;
+use tokio::runtime::Handle;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Row, Transaction};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::failure::{Failure, Result};
 use super::tls;
 use crate::migrate::{self, Ran};
 use crate::port::Error;
-use crate::rows::small;
+use crate::rows::{Record, small};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a query waits for a free connection before the store counts as unavailable.
-const POOL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout of one unit of work. After it the connection is dropped: PostgreSQL hangs or is unreachable.
 const WORK_TIMEOUT: Duration = Duration::from_secs(15);
+/// PostgreSQL itself ends a statement a little earlier, so that none continues after its client has given up.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(14);
+/// Rows that are read at once of a result that may have a million.
+const PORTION: i32 = 5_000;
 /// How soon a broken idle connection is detected.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Locks migrations against servers that start at the same time: "downbeat", cut to eight bytes.
@@ -38,10 +43,55 @@ const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
+/// What a connection is for. Each purpose has its own connections, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
+    /// Batches, one after the other.
     Commits,
-    Queries,
+    /// Heartbeats of servers and nodes, and the time: a server without them counts as gone.
+    Vital,
+    /// The journal's reads of new events.
+    Feed,
+    /// The server's other reads, and output.
+    Work,
+    /// Reads for users; see [`Store::views`](crate::Store::views).
+    Views,
+    /// Migrations, pruning, snapshots: a connection for each, which may take long and is closed at the end.
+    Upkeep,
+    /// Notifications between servers. Losing one does no harm, so sending one need not wait for the disk.
+    Hints,
+}
+
+impl Purpose {
+    fn connections(self) -> usize {
+        match self {
+            Purpose::Commits | Purpose::Feed | Purpose::Upkeep | Purpose::Hints => 1,
+            Purpose::Vital => 2,
+            Purpose::Work => 4,
+            Purpose::Views => limits::VIEWS_AT_ONCE,
+        }
+    }
+
+    /// Returns how long to wait for a free connection before the store counts as unavailable.
+    fn wait_timeout(self) -> Duration {
+        match self {
+            Purpose::Views => Duration::from_secs(limits::VIEW_S),
+            _ => 2 * WORK_TIMEOUT,
+        }
+    }
+
+    /// Returns the settings of its sessions.
+    fn settings(self) -> String {
+        let within = |timeout: Duration| format!("{NO_JIT} -c statement_timeout={}", timeout.as_millis());
+        match self {
+            Purpose::Commits => BY_INDEX.to_owned(),
+            Purpose::Vital | Purpose::Feed => within(STATEMENT_TIMEOUT),
+            Purpose::Work => format!("{BY_VALUES} {}", within(STATEMENT_TIMEOUT)),
+            Purpose::Views => format!("{BY_VALUES} {}", within(Duration::from_secs(limits::VIEW_S))),
+            Purpose::Upkeep => NO_JIT.to_owned(),
+            Purpose::Hints => "-c synchronous_commit=off".to_owned(),
+        }
+    }
 }
 
 /// The database's address, and how its connections are encrypted.
@@ -68,6 +118,24 @@ pub(crate) fn target(location: &str) -> Result<Target, Error> {
     Ok(Target { config, tls })
 }
 
+impl Target {
+    /// Returns the configuration of a connection for this purpose.
+    pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
+        let mut config = self.config.clone();
+        let options =
+            format!("{} {} {TIMEOUTS}", config.get_options().unwrap_or_default(), purpose.settings());
+        config.options(options.trim());
+        config
+    }
+
+    /// Opens one connection. It is closed with the returned client.
+    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Client> {
+        let (client, connection) = self.config_for(purpose).connect(self.tls.clone()).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
 /// Opens a connection for direct use of the database, encrypted as in the location.
 pub async fn postgres_client(location: &str) -> Result<Client, Error> {
     let Target { config, tls } = target(location)?;
@@ -77,24 +145,116 @@ pub async fn postgres_client(location: &str) -> Result<Client, Error> {
     Ok(client)
 }
 
-pub(crate) fn pool(target: &Target, purpose: Purpose, size: usize) -> Result<Pool, Error> {
-    let Target { mut config, tls } = target.clone();
-    let settings = match purpose {
-        Purpose::Commits => BY_INDEX.to_owned(),
-        Purpose::Queries => format!("{BY_VALUES} {NO_JIT}"),
-    };
-    let options = format!("{} {settings} {TIMEOUTS}", config.get_options().unwrap_or_default());
-    config.options(options.trim());
+fn pool(target: &Target, purpose: Purpose) -> Result<Pool, Error> {
     // Fast: only checks whether a connection is closed. One that broke unnoticed fails its next statement.
-    let manager =
-        Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(target.config_for(purpose), target.tls.clone(), recycling);
     Pool::builder(manager)
-        .max_size(size)
+        .max_size(purpose.connections())
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(POOL_TIMEOUT))
+        .wait_timeout(Some(purpose.wait_timeout()))
         .create_timeout(Some(2 * CONNECT_TIMEOUT))
         .build()
         .map_err(|error| Error::Unavailable(format!("cannot set up connections to PostgreSQL: {error}")))
+}
+
+/// The connections for one purpose. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    pool: Pool,
+    tls: MakeRustlsConnect,
+}
+
+impl Connections {
+    pub(crate) fn new(target: &Target, purpose: Purpose) -> Result<Self, Error> {
+        Ok(Self { pool: pool(target, purpose)?, tls: target.tls.clone() })
+    }
+
+    pub(crate) async fn get(&self) -> Result<Object> {
+        Ok(self.pool.get().await?)
+    }
+
+    /// Runs a unit of work on a connection, with a timeout.
+    pub(crate) async fn run<T>(&self, work: impl AsyncFnOnce(&mut Object) -> Result<T>) -> Result<T> {
+        let mut borrowed = Borrowed { client: Some(self.get().await?), tls: &self.tls };
+        let result = within(work(borrowed.client())).await;
+        if !matches!(result, Err(Failure::Silent(_))) {
+            borrowed.give_back();
+        }
+        result
+    }
+
+    pub(crate) async fn rows(&self, sql: &str, args: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        self.run(async |client: &mut Object| {
+            let statement = client.prepare_cached(sql).await?;
+            Ok(client.query(&statement, args).await?)
+        })
+        .await
+    }
+
+    /// Reads many rows. Each portion has its own timeout, so that any number of rows can be read.
+    pub(crate) async fn records_in_portions<T: Record>(
+        &self,
+        sql: &str,
+        args: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<T>> {
+        let mut borrowed = Borrowed { client: Some(self.get().await?), tls: &self.tls };
+        let read = async {
+            let transaction = within(async { Ok(borrowed.client().transaction().await?) }).await?;
+            let portal = within(async { Ok(transaction.bind(sql, args).await?) }).await?;
+            let mut records = Vec::new();
+            loop {
+                let rows = within(async { Ok(transaction.query_portal(&portal, PORTION).await?) }).await?;
+                for row in &rows {
+                    records.push(T::from_row(row)?);
+                }
+                if rows.len() < PORTION as usize {
+                    break;
+                }
+            }
+            within(async { Ok(transaction.commit().await?) }).await?;
+            Ok(records)
+        };
+        let result = read.await;
+        if !matches!(result, Err(Failure::Silent(_))) {
+            borrowed.give_back();
+        }
+        result
+    }
+
+    pub(crate) fn close(&self) {
+        self.pool.close();
+    }
+}
+
+/// A connection during its work. If the work does not end, because its caller is gone or has timed out, the connection
+/// leaves the pool, so that a late response is not taken for the next one, and PostgreSQL cancels the statement.
+struct Borrowed<'a> {
+    client: Option<Object>,
+    tls: &'a MakeRustlsConnect,
+}
+
+impl Borrowed<'_> {
+    fn client(&mut self) -> &mut Object {
+        self.client.as_mut().expect("it is there until it is given back")
+    }
+
+    fn give_back(mut self) {
+        self.client = None;
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        let (Some(client), Ok(runtime)) = (self.client.take(), Handle::try_current()) else { return };
+        let client = Object::take(client);
+        let (token, tls) = (client.cancel_token(), self.tls.clone());
+        runtime.spawn(async move {
+            // If it fails, PostgreSQL's own timeout ends the statement.
+            let _ = tokio::time::timeout(CONNECT_TIMEOUT, token.cancel_query(tls)).await;
+            drop(client);
+        });
+    }
 }
 
 /// Waits for a unit of work, with a timeout. After a timeout the caller must drop the connection.
@@ -106,17 +266,6 @@ pub(crate) async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T
 pub(crate) async fn within_for<T>(rows: usize, work: impl Future<Output = Result<T>>) -> Result<T> {
     let timeout = WORK_TIMEOUT + Duration::from_secs(rows as u64 / 1_000);
     tokio::time::timeout(timeout, work).await.unwrap_or(Err(Failure::Silent(timeout)))
-}
-
-/// Runs a unit of work on a connection. After a timeout it drops the connection: a late response must not be taken for
-/// the response to the next statement.
-pub(crate) async fn run_work<T>(pool: &Pool, work: impl AsyncFnOnce(&mut Object) -> Result<T>) -> Result<T> {
-    let mut client = pool.get().await?;
-    let result = within(work(&mut client)).await;
-    if matches!(result, Err(Failure::Silent(_))) {
-        drop(Object::take(client));
-    }
-    result
 }
 
 /// Runs the missing migrations, each in its own transaction; servers that start together take turns.

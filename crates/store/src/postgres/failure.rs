@@ -85,6 +85,9 @@ impl From<Failure> for Error {
 
 fn explain(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
+        Some(db) if *db.code() == SqlState::QUERY_CANCELED => {
+            "PostgreSQL: a query took too long and was ended".to_owned()
+        }
         Some(db) => format!("PostgreSQL: {} ({})", db.message(), db.code().code()),
         None => match error.source() {
             Some(source) if source.to_string().contains("certificate") => format!(

@@ -1,16 +1,22 @@
-//! Owns notifications between servers: one NOTIFY per batch, one connection that listens. A notification only shows that
-//! something changed; readers then read the tables.
+//! Owns notifications between servers: one NOTIFY per batch, and one connection that listens. A notification only shows
+//! that something changed; readers then read the tables.
+//!
+//! Output is announced by the listening connection, several executions at a time: PostgreSQL holds one lock of the whole
+//! database from a NOTIFY to the end of its transaction, so that output would otherwise delay all commits.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::ids::ExecutionId;
-use tokio::sync::broadcast;
-use tokio_postgres::AsyncMessage;
+use futures_util::StreamExt as _;
+use tokio::sync::{Notify, broadcast};
+use tokio_postgres::{AsyncMessage, Client, Error};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
-use super::connect::Target;
+use super::connect::{Purpose, Target};
 use crate::port::Hint;
 
 /// The capacity of a reader's queue. A reader that falls further behind reads everything.
@@ -19,6 +25,8 @@ const QUEUE: usize = 1_024;
 const LISTEN_AGAIN: Duration = Duration::from_millis(250);
 /// Ids per notification: PostgreSQL accepts less than 8,000 bytes.
 const MOST_IDS: usize = 200;
+/// The interval of announcements of output.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(100);
 
 /// The statement that a commit sends in the same transaction: `$1` is the payload.
 pub(super) const NOTIFY: &str = "SELECT pg_notify('downbeat', $1)";
@@ -28,19 +36,48 @@ pub(super) struct Listener {
     /// Identifies this store in all its notifications.
     own: String,
     hints: broadcast::Sender<Hint>,
+    grown: Arc<Grown>,
     _listening: DropGuard,
+}
+
+/// The executions whose output is to be announced.
+#[derive(Default)]
+struct Grown {
+    executions: Mutex<BTreeSet<ExecutionId>>,
+    added: Notify,
+}
+
+impl Grown {
+    fn add(&self, executions: Vec<ExecutionId>) {
+        let mut known = self.executions.lock().unwrap_or_else(PoisonError::into_inner);
+        // One more than a notification can name: it then names none.
+        let room = (MOST_IDS + 1).saturating_sub(known.len());
+        known.extend(executions.into_iter().take(room));
+        self.added.notify_one();
+    }
+
+    async fn take(&self) -> Hint {
+        loop {
+            let added = self.added.notified();
+            let taken = std::mem::take(&mut *self.executions.lock().unwrap_or_else(PoisonError::into_inner));
+            if !taken.is_empty() {
+                return Hint::Output(taken.into_iter().collect());
+            }
+            added.await;
+        }
+    }
 }
 
 impl Listener {
     /// Listens until it is dropped, and reconnects as often as necessary.
     pub(super) fn start(target: Target) -> Self {
         let (own, hints) = (Uuid::new_v4().simple().to_string(), broadcast::channel(QUEUE).0);
-        let stop = CancellationToken::new();
-        let (announce, name, stopped) = (hints.clone(), own.clone(), stop.clone());
+        let (stop, grown) = (CancellationToken::new(), Arc::<Grown>::default());
+        let (announce, name, stopped, to_send) = (hints.clone(), own.clone(), stop.clone(), grown.clone());
         tokio::spawn(async move {
             let listening = async {
                 loop {
-                    if let Err(error) = listen(&target, &name, &announce).await {
+                    if let Err(error) = listen(&target, &name, &announce, &to_send).await {
                         tracing::debug!(%error, "the connection for notifications broke");
                     }
                     tokio::time::sleep(LISTEN_AGAIN).await;
@@ -51,24 +88,34 @@ impl Listener {
                 () = stopped.cancelled() => {}
             }
         });
-        Self { own, hints, _listening: stop.drop_guard() }
+        Self { own, hints, grown, _listening: stop.drop_guard() }
     }
 
     pub(super) fn subscribe(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
     }
 
-    pub(super) fn payload(&self, hint: &Hint) -> String {
-        let own = &self.own;
-        match hint {
-            Hint::Events => format!("{own} events"),
-            Hint::Servers => format!("{own} servers"),
-            Hint::Output(ids) if ids.len() <= MOST_IDS => {
-                let ids: Vec<String> = ids.iter().map(|id| id.0.simple().to_string()).collect();
-                format!("{own} output {}", ids.join(","))
-            }
-            Hint::Output(_) | Hint::Anything => format!("{own} anything"),
+    /// Announces output to the other servers, soon.
+    pub(super) fn announce_output(&self, executions: Vec<ExecutionId>) {
+        if !executions.is_empty() {
+            self.grown.add(executions);
         }
+    }
+
+    pub(super) fn payload(&self, hint: &Hint) -> String {
+        payload(&self.own, hint)
+    }
+}
+
+fn payload(own: &str, hint: &Hint) -> String {
+    match hint {
+        Hint::Events => format!("{own} events"),
+        Hint::Servers => format!("{own} servers"),
+        Hint::Output(ids) if ids.len() <= MOST_IDS => {
+            let ids: Vec<String> = ids.iter().map(|id| id.0.simple().to_string()).collect();
+            format!("{own} output {}", ids.join(","))
+        }
+        Hint::Output(_) | Hint::Anything => format!("{own} anything"),
     }
 }
 
@@ -76,21 +123,16 @@ async fn listen(
     target: &Target,
     own: &str,
     hints: &broadcast::Sender<Hint>,
-) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = target.config.connect(target.tls.clone()).await?;
+    grown: &Grown,
+) -> Result<(), Error> {
+    let config = target.config_for(Purpose::Hints);
+    let (client, mut connection) = config.connect(target.tls.clone()).await?;
     let messages = futures_util::stream::poll_fn(move |context| connection.poll_message(context));
     let mut messages = std::pin::pin!(messages);
-    let mut begin = std::pin::pin!(client.batch_execute("LISTEN downbeat"));
-    let mut begun = false;
+    let mut sending = std::pin::pin!(send(&client, own, hints, grown));
     loop {
-        use futures_util::StreamExt;
         tokio::select! {
-            listening = &mut begin, if !begun => {
-                listening?;
-                begun = true;
-                // Notifications before this were missed.
-                let _ = hints.send(Hint::Anything);
-            }
+            Err(error) = &mut sending => return Err(error),
             message = messages.next() => match message {
                 None => return Ok(()),
                 Some(Ok(AsyncMessage::Notification(notification))) => {
@@ -103,6 +145,24 @@ async fn listen(
                 Some(Err(error)) => return Err(error),
             },
         }
+    }
+}
+
+/// Subscribes, then announces output.
+async fn send(
+    client: &Client,
+    own: &str,
+    hints: &broadcast::Sender<Hint>,
+    grown: &Grown,
+) -> Result<Infallible, Error> {
+    client.batch_execute("LISTEN downbeat").await?;
+    // Notifications before this were missed.
+    let _ = hints.send(Hint::Anything);
+    let notify = client.prepare(NOTIFY).await?;
+    loop {
+        let payload = payload(own, &grown.take().await);
+        client.execute(&notify, &[&payload]).await?;
+        tokio::time::sleep(ANNOUNCE_EVERY).await;
     }
 }
 
@@ -133,6 +193,7 @@ mod tests {
         Listener {
             own: own.to_owned(),
             hints: broadcast::channel(1).0,
+            grown: Arc::default(),
             _listening: CancellationToken::new().drop_guard(),
         }
     }

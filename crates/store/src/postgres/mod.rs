@@ -1,4 +1,5 @@
-//! The store for many servers: one PostgreSQL database, one connection for commits, a few for reads.
+//! The store for many servers: one PostgreSQL database, one connection for commits, and separate ones for heartbeats, for
+//! the feed, for the server's own reads and for those of users.
 //!
 //! How a batch is committed: its rows are locked and loaded in one flight of statements, `tables` decides, and the
 //! changed rows are written in a second flight, set-wise, with the commit itself. Two round trips for any number of

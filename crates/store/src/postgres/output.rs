@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Object;
 use downbeat_core::ids::ExecutionId;
 use uuid::Uuid;
 
-use super::connect::run_work;
+use super::connect::Connections;
 use super::failure::Result;
-use super::hints::NOTIFY;
 use super::write::Write;
 use crate::port::OutputChunk;
 use crate::rows::{OutputRow, int};
@@ -21,11 +20,17 @@ const ENDS: &str = "SELECT e.id, coalesce((SELECT o.start_byte + length(o.text) 
 static APPEND: LazyLock<Write> = LazyLock::new(|| Write::insert::<OutputRow<'_>>("output"));
 const TRIM: &str = "DELETE FROM output o USING unnest($1::uuid[], $2::bigint[]) AS u (execution, keep_from) \
      WHERE o.execution = u.execution AND o.start_byte < u.keep_from";
-pub(super) async fn append(pool: &Pool, chunks: &[OutputChunk], keep_bytes: u64, hints: &str) -> Result<()> {
-    run_work(pool, async |client: &mut Object| write(client, chunks, keep_bytes, hints).await).await
+
+/// Appends chunks. Returns the executions with new output.
+pub(super) async fn append(
+    connections: &Connections,
+    chunks: &[OutputChunk],
+    keep_bytes: u64,
+) -> Result<Vec<ExecutionId>> {
+    connections.run(async |client: &mut Object| write(client, chunks, keep_bytes).await).await
 }
 
-async fn write(client: &mut Object, chunks: &[OutputChunk], keep_bytes: u64, hints: &str) -> Result<()> {
+async fn write(client: &mut Object, chunks: &[OutputChunk], keep_bytes: u64) -> Result<Vec<ExecutionId>> {
     let transaction = client.transaction().await?;
     let mut ids: Vec<Uuid> = chunks.iter().map(|chunk| chunk.execution.0).collect();
     ids.sort_unstable();
@@ -56,8 +61,7 @@ async fn write(client: &mut Object, chunks: &[OutputChunk], keep_bytes: u64, hin
             appended.iter().map(|(id, &start)| start.min(ends[id].saturating_sub(int(keep_bytes)))).collect();
         let statement = transaction.prepare_cached(TRIM).await?;
         transaction.execute(&statement, &[&trimmed, &keep_from]).await?;
-        let statement = transaction.prepare_cached(NOTIFY).await?;
-        transaction.execute(&statement, &[&hints]).await?;
     }
-    Ok(transaction.commit().await?)
+    transaction.commit().await?;
+    Ok(appended.into_keys().collect())
 }

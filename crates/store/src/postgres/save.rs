@@ -3,22 +3,21 @@
 //! COMMIT into a ROLLBACK, so the earlier responses are checked first.
 
 use deadpool_postgres::Object;
-use downbeat_core::change::Change;
-use downbeat_core::ids::{ExecutionId, NodeId, ServerId};
+use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::state::{Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::commit::Batch;
 use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::filter::{lazy, writes};
-use crate::port::Error;
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NodeLiveRow, ProblemsRow,
-    RunLiveRow, StateColumns, definition_row, description_row, execution_row, json, list, run_row,
+    RunLiveRow, StateColumns, definition_row, description_row, execution_row, list, run_row,
 };
 
 writes!();
@@ -67,17 +66,14 @@ const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key)
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
 
 /// Writes and commits. Returns the number before the first event.
-#[expect(clippy::too_many_arguments, reason = "all that one commit writes")]
 pub(super) async fn save(
     client: &Object,
-    server: ServerId,
-    changes: &[Change],
+    batch: &Batch<'_>,
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
     holds: &Holds<'_>,
     limits: &LimitChanges,
-    hints: &str,
 ) -> Result<i64> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
@@ -103,8 +99,8 @@ pub(super) async fn save(
     let cached: Vec<_> = dirty.cached(tables).collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let event = |&index: &usize| Ok(ChangeColumns::of(&changes[index], json(&changes[index])?));
-    let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
+    let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+    let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 
     let mut flight = Flight::default();
     flight.rows(&INSERT_TOMBSTONES, &buried);
@@ -141,10 +137,10 @@ pub(super) async fn save(
     let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
     let record = client.prepare_cached(&INSERT_EVENTS).await?;
     let mut record_args = arrays(&events, 0..ChangeColumns::COUNT);
-    record_args.push(Box::new(server.0));
+    record_args.push(Box::new(batch.server.0));
     let record_args: Vec<_> = record_args.iter().map(|arg| &**arg as &(dyn ToSql + Sync)).collect();
     let notify = client.prepare_cached(NOTIFY).await?;
-    let notify_args: [&(dyn ToSql + Sync); 1] = [&hints];
+    let notify_args: [&(dyn ToSql + Sync); 1] = [&batch.hints];
 
     let (written, locked, recorded, notified, committed) = join!(
         flight.send(client),

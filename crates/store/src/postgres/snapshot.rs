@@ -1,14 +1,13 @@
 //! Owns snapshots on PostgreSQL: one REPEATABLE READ transaction, read through portals, so that all parts have the same
 //! sequence number and bounded size.
 
-use deadpool_postgres::{Pool, Transaction};
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::RunRecord;
 use tokio::sync::mpsc;
-use tokio_postgres::IsolationLevel;
+use tokio_postgres::{Client, IsolationLevel, Transaction};
 
 use super::PostgresStore;
 use super::failure::Result;
@@ -55,8 +54,7 @@ fn row_count(rows: usize) -> i32 {
     i32::try_from(rows).expect("a part has few rows")
 }
 
-pub(super) async fn send_all(pool: &Pool, to: &mpsc::Sender<Part>) -> Result<()> {
-    let mut client = pool.get().await?;
+pub(super) async fn send_all(client: &mut Client, to: &mpsc::Sender<Part>) -> Result<()> {
     let isolated = client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
     let view = isolated.read_only(true).start().await?;
     // The receiver may be slow; the sender stops it if it takes too long.

@@ -1,53 +1,58 @@
 //! Implements the port on PostgreSQL. `read` has the texts of reads, `commit` the commits.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::run::RunRecord;
 use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Row};
 use tokio_util::sync::DropGuard;
 use uuid::Uuid;
 
-use super::connect::{self, Purpose};
+use super::connect::{self, Connections, Purpose, Target};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
 use super::{commit, indexes, output, prune, snapshot};
 use crate::copy::{Part, Seen};
-use crate::filter::Arg;
+use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Columns, OutputRow, Record, ServerRow, Text, int, time};
-
-/// For queries, heartbeats and output.
-const CONNECTIONS: usize = 4;
 
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 static PUT_SERVER: LazyLock<Write> = LazyLock::new(|| Write::upsert::<ServerRow<'_>>("servers"));
 
-/// The store for many servers.
+/// The store for many servers: a handle to its connections.
+#[derive(Clone)]
 pub struct PostgresStore {
     /// One connection: batches are committed one after the other.
-    commits: Pool,
-    pub(super) queries: Pool,
-    config: Config,
-    listener: Listener,
-    _indexing: Option<DropGuard>,
+    commits: Connections,
+    vital: Connections,
+    /// The reads of this handle, and its reads of events.
+    reads: Connections,
+    feed: Connections,
+    views: Connections,
+    is_view: bool,
+    target: Target,
+    listener: Arc<Listener>,
+    _indexing: Option<Arc<DropGuard>>,
 }
 
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The configuration contains a password.
-        f.debug_struct("PostgresStore").field("database", &self.config.get_dbname()).finish_non_exhaustive()
+        f.debug_struct("PostgresStore")
+            .field("database", &self.target.config.get_dbname())
+            .finish_non_exhaustive()
     }
 }
 
@@ -55,32 +60,34 @@ impl PostgresStore {
     /// Connects and migrates the schema.
     pub async fn open(location: &str) -> Result<Self> {
         let target = connect::target(location)?;
-        let commits = connect::pool(&target, Purpose::Commits, 1)?;
-        let queries = connect::pool(&target, Purpose::Queries, CONNECTIONS)?;
-        let mut client = queries.get().await.map_err(Failure::from)?;
+        let mut client = target.connect(Purpose::Upkeep).await?;
         connect::migrate(&mut client).await?;
         let indexing = match indexes::build_small(&mut client).await? {
             true => None,
-            false => Some(indexes::build_in_background(target.clone())),
+            false => Some(Arc::new(indexes::build_in_background(target.clone()))),
         };
-        drop(client);
-        let listener = Listener::start(target.clone());
-        Ok(Self { commits, queries, config: target.config, listener, _indexing: indexing })
-    }
-
-    pub(super) async fn rows(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Failure> {
-        connect::run_work(&self.queries, async |client: &mut Object| {
-            let statement = client.prepare_cached(sql).await?;
-            Ok(client.query(&statement, args).await?)
+        Ok(Self {
+            commits: Connections::new(&target, Purpose::Commits)?,
+            vital: Connections::new(&target, Purpose::Vital)?,
+            reads: Connections::new(&target, Purpose::Work)?,
+            feed: Connections::new(&target, Purpose::Feed)?,
+            views: Connections::new(&target, Purpose::Views)?,
+            is_view: false,
+            listener: Arc::new(Listener::start(target.clone())),
+            target,
+            _indexing: indexing,
         })
-        .await
     }
 
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn records<T: Record>(&self, rest: &str, args: Args<'_>) -> Result<Vec<T>> {
-        let rows = self.rows(&format!("{}{rest}", T::select()), args).await?;
-        rows.iter().map(T::from_row).collect()
+        records(&self.reads, rest, args).await
     }
+}
+
+async fn records<T: Record>(connections: &Connections, rest: &str, args: Args<'_>) -> Result<Vec<T>> {
+    let rows = connections.rows(&format!("{}{rest}", T::select()), args).await?;
+    rows.iter().map(T::from_row).collect()
 }
 
 #[async_trait]
@@ -95,12 +102,32 @@ impl Database for PostgresStore {
         self.records(rest, &args).await
     }
 
+    async fn fetch_feed<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
+        let args: Vec<_> = args.iter().map(|arg| write::Arg(&**arg)).collect();
+        let args: Vec<_> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
+        records(&self.feed, rest, &args).await
+    }
+
     /// The counts at the last pruning, plus those since.
     fn ended(kind: i16) -> String {
         format!(
             "SELECT code, sum(total)::bigint FROM (SELECT code, total FROM ended WHERE kind = {kind} \
              UNION ALL SELECT code, total FROM ended_lately WHERE kind = {kind}) e GROUP BY code HAVING sum(total) > 0"
         )
+    }
+
+    async fn fetch_many<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
+        if self.is_view {
+            return self.fetch(rest, args).await;
+        }
+        let args: Vec<_> = args.iter().map(|arg| write::Arg(&**arg)).collect();
+        let args: Vec<_> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
+        Ok(self.reads.records_in_portions(&format!("{}{rest}", T::select()), &args).await?)
+    }
+
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        let ids: Vec<_> = ids.iter().map(|id| Text::from(id.as_str())).collect();
+        self.records(" WHERE r.id = ANY($1) ORDER BY r.id", &[&ids]).await
     }
 
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
@@ -111,6 +138,11 @@ impl Database for PostgresStore {
     async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {
         let runs: Vec<_> = runs.iter().map(|run| Text::from(run.as_str())).collect();
         self.records(" WHERE run = ANY($1)", &[&runs]).await
+    }
+
+    async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
+        let nodes: Vec<Uuid> = nodes.iter().map(|node| node.0).collect();
+        self.records(&format!(" WHERE lease_node = ANY($1) AND {HELD} ORDER BY id"), &[&nodes]).await
     }
 
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
@@ -145,12 +177,13 @@ impl Database for PostgresStore {
         );
         let executions: Vec<Uuid> = from.iter().map(|(execution, _)| execution.0).collect();
         let starts: Vec<i64> = from.iter().map(|(_, start)| int(*start)).collect();
-        let rows = self.rows(&sql, &[&executions, &starts, &i64::from(limit)]).await?;
+        let rows = self.reads.rows(&sql, &[&executions, &starts, &i64::from(limit)]).await?;
         rows.iter().map(OutputChunk::from_row).collect()
     }
 
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
-        Ok(snapshot::send_all(&self.queries, &to).await?)
+        let mut client = self.target.connect(Purpose::Upkeep).await?;
+        Ok(snapshot::send_all(&mut client, &to).await?)
     }
 }
 
@@ -165,7 +198,7 @@ impl DirectWrites for PostgresStore {
                    RETURNING p.node, p.session";
         let nodes: Vec<Uuid> = seen.iter().map(|(node, _)| node.0).collect();
         let sessions: Vec<Uuid> = seen.iter().map(|(_, session)| session.0).collect();
-        let rows = self.rows(sql, &[&nodes, &sessions, &at.as_microsecond()]).await?;
+        let rows = self.vital.rows(sql, &[&nodes, &sessions, &at.as_microsecond()]).await?;
         let touched: Result<HashSet<(NodeId, SessionId)>, tokio_postgres::Error> =
             rows.iter().map(|row| Ok((NodeId(row.try_get(0)?), SessionId(row.try_get(1)?)))).collect();
         let touched = touched.map_err(Failure::from)?;
@@ -173,14 +206,13 @@ impl DirectWrites for PostgresStore {
     }
 
     async fn append_output(&self, chunks: &[OutputChunk], keep_bytes: u64) -> Result<()> {
-        let executions: BTreeSet<ExecutionId> = chunks.iter().map(|chunk| chunk.execution).collect();
-        let hints = self.listener.payload(&Hint::Output(executions.into_iter().collect()));
-        Ok(output::append(&self.queries, chunks, keep_bytes, &hints).await?)
+        self.listener.announce_output(output::append(&self.reads, chunks, keep_bytes).await?);
+        Ok(())
     }
 
     async fn put_server(&self, server: &ServerRecord) -> Result<()> {
         let rows = [ServerRow::of(server)];
-        let put = connect::run_work(&self.queries, async |client: &mut Object| {
+        let put = self.vital.run(async |client: &mut Object| {
             let transaction = client.transaction().await?;
             let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
             transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
@@ -191,13 +223,14 @@ impl DirectWrites for PostgresStore {
     }
 
     async fn remove_server(&self, id: ServerId) -> Result<()> {
-        self.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
-        self.rows(NOTIFY, &[&self.listener.payload(&Hint::Servers)]).await?;
+        self.vital.rows("DELETE FROM servers WHERE id = $1", &[&id.0]).await?;
+        self.vital.rows(NOTIFY, &[&self.listener.payload(&Hint::Servers)]).await?;
         Ok(())
     }
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
-        Ok(prune::prune(&self.queries, before, most).await?)
+        let client = self.target.connect(Purpose::Upkeep).await?;
+        Ok(prune::prune(&client, before, most).await?)
     }
 }
 
@@ -215,14 +248,19 @@ impl Store for PostgresStore {
         self.listener.subscribe()
     }
 
+    fn views(&self) -> Option<Arc<dyn Store>> {
+        let (reads, feed) = (self.views.clone(), self.views.clone());
+        Some(Arc::new(Self { reads, feed, is_view: true, ..self.clone() }))
+    }
+
     async fn now(&self) -> Result<Option<Timestamp>> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-        let rows = self.rows(sql, &[]).await?;
+        let rows = self.vital.rows(sql, &[]).await?;
         rows.first().map(|row| time(row.try_get(0).map_err(Failure::from)?)).transpose()
     }
 
     async fn health(&self) -> Result<()> {
-        let read_only: Vec<String> = self.fetch("SHOW transaction_read_only", vec![]).await?;
+        let read_only: Vec<String> = records(&self.vital, "SHOW transaction_read_only", &[]).await?;
         if read_only == ["on"] {
             return Err(Error::Unavailable("PostgreSQL is read-only: is it a standby?".to_owned()));
         }
@@ -241,8 +279,9 @@ impl Store for PostgresStore {
     async fn close(&self) {
         // The owner of the connection returns it when its batch is committed.
         let commit_permit = self.commits.get().await;
-        self.commits.close();
-        self.queries.close();
+        for connections in [&self.commits, &self.vital, &self.reads, &self.feed, &self.views] {
+            connections.close();
+        }
         drop(commit_permit);
     }
 }

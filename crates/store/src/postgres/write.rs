@@ -78,7 +78,7 @@ impl Write {
     }
 
     pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
-        arrays(rows, self.columns.iter().copied())
+        arrays(&rows.iter(), self.columns.iter().copied())
     }
 
     /// Sets columns of the rows with the same value in the first column.
@@ -98,8 +98,11 @@ impl Write {
 
 pub(super) type Args<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
-pub(super) fn arrays<R: Columns>(rows: &[R], columns: impl Iterator<Item = usize>) -> Args<'_> {
-    let array = |column| -> Vec<Arg<'_>> { rows.iter().map(|row| Arg(row.value(column))).collect() };
+pub(super) fn arrays<'a, R: Columns + 'a>(
+    rows: &(impl Iterator<Item = &'a R> + Clone),
+    columns: impl Iterator<Item = usize>,
+) -> Args<'a> {
+    let array = |column| -> Vec<Arg<'a>> { rows.clone().map(|row| Arg(row.value(column))).collect() };
     columns.map(|column| Box::new(array(column)) as _).collect()
 }
 

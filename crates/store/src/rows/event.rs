@@ -1,12 +1,13 @@
 //! Owns the row of an event. Events of kinds that only a newer program knows can be read, too.
 
-use downbeat_core::change::{Change, Event};
+use downbeat_core::change::{About, Change, Event};
 use downbeat_core::ids::ServerId;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::column::{Cells, Columns, columns};
 use super::record::{Record, select};
-use super::scalar::{count, int, parse, time};
+use super::scalar::{count, int, json, parse, time};
 use super::text::Text;
 use crate::port::Result;
 
@@ -27,6 +28,22 @@ columns! {
     }
 }
 
+/// The content of `data`: the change, and its subject as one more field, which older programs ignore.
+#[derive(Serialize)]
+pub(crate) struct EventData<'a> {
+    #[serde(flatten)]
+    pub(crate) change: &'a Change,
+    #[serde(skip_serializing_if = "About::is_empty")]
+    pub(crate) about: &'a About,
+}
+
+/// The part of `data` that is not the change.
+#[derive(Deserialize)]
+struct Rest {
+    #[serde(default)]
+    about: About,
+}
+
 /// A whole row of `events`.
 pub(crate) type EventRow<'a> = (NumberColumns, ChangeColumns<'a>);
 
@@ -37,7 +54,7 @@ impl NumberColumns {
 }
 
 impl<'a> ChangeColumns<'a> {
-    /// `data` is the change as JSON.
+    /// `data` is an [`EventData`] as JSON.
     pub(crate) fn of(change: &'a Change, data: impl Into<Text<'a>>) -> Self {
         Self {
             at: change.at().as_microsecond(),
@@ -45,6 +62,18 @@ impl<'a> ChangeColumns<'a> {
             run: change.run().map(|run| run.as_str().into()),
             data: data.into(),
         }
+    }
+
+    /// Returns the row with the event's subject, where `data` is only the change. The change is the large part: it can
+    /// be written before its subject is known.
+    pub(crate) fn with_about(&self, about: &About) -> Result<ChangeColumns<'_>> {
+        let change = &*self.data.0;
+        let data = match change.strip_suffix('}') {
+            Some(open) if !about.is_empty() => format!("{open},\"about\":{}}}", json(about)?).into(),
+            _ => Text::from(change),
+        };
+        let run = self.run.as_ref().map(|run| Text::from(&*run.0));
+        Ok(ChangeColumns { at: self.at, kind: Text::from(&*self.kind.0), run, data })
     }
 }
 
@@ -54,12 +83,13 @@ impl Record for Event {
     /// An unknown kind comes from a newer program; a known kind that cannot be decoded is damaged.
     fn from_row(row: &impl Cells) -> Result<Self> {
         let (number, row) = EventRow::read(row, 0)?;
+        let Rest { about } = parse("event", &row.data.0)?;
         let change = if Change::KINDS.contains(&&*row.kind.0) {
             parse("event", &row.data.0)?
         } else {
             let run = row.run.map(|run| String::from(run).into());
             Change::Unknown { name: row.kind.into(), run, at: time(row.at)? }
         };
-        Ok(Event { seq: count(number.seq)?, server: ServerId(number.server), change })
+        Ok(Event { seq: count(number.seq)?, server: ServerId(number.server), about, change })
     }
 }

@@ -41,6 +41,7 @@ columns! {
         job: Option<Text<'a>>,
         submitted_by: Text<'a>,
         idempotency_key: Option<Text<'a>>,
+        request_hash: Option<Text<'a>>,
         created_at: i64,
         retry_of: Option<Text<'a>>,
         no_cache: bool,
@@ -113,6 +114,7 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
         job: run.job.as_deref().map(Text::from),
         submitted_by: run.by.as_str().into(),
         idempotency_key: run.idempotency_key.as_deref().map(Text::from),
+        request_hash: run.request_hash.as_deref().map(Text::from),
         created_at: run.created_at.as_microsecond(),
         retry_of: run.retry_of.as_ref().map(|run| run.as_str().into()),
         no_cache: run.no_cache,
@@ -208,6 +210,7 @@ impl Record for RunRecord {
             no_cache: made.no_cache,
             by: made.submitted_by.into(),
             idempotency_key: made.idempotency_key.map(String::from),
+            request_hash: made.request_hash.map(String::from),
             created_at: time(made.created_at)?,
         };
         Ok(RunRecord { made: Arc::new(made), live })

@@ -5,9 +5,10 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::run::RunLive;
-use downbeat_core::state::{Counted, NodeLive, Tables, Verdicts};
+use downbeat_core::state::{Counted, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use uuid::Uuid;
 
 use super::failure::Result;
 use super::write::{Write, fetch, fetch_each};
@@ -15,7 +16,7 @@ use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds}
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, EventRow, FailedRow, HoldRow, LEASE_COLUMNS, LimitUseRow,
+    BuriedRow, CachedRow, ChangeColumns, EventData, EventRow, FailedRow, HoldRow, LEASE_COLUMNS, LimitUseRow,
     NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns, condition, count,
     definition_row, description_row, execution_row, int, run_row,
 };
@@ -71,7 +72,7 @@ fn attempt(
     let held = tables.holds.clone();
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
-        return Ok(Committed { seqs: verdicts.seqs(0), outcomes: verdicts.outcomes });
+        return Ok(Committed::after(0, verdicts));
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
     save_nodes(&transaction, &tables, &dirty)?;
@@ -82,7 +83,7 @@ fn attempt(
     COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
-    Ok(Committed { seqs: verdicts.seqs(last_seq), outcomes: verdicts.outcomes })
+    Ok(Committed::after(last_seq, verdicts))
 }
 
 pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables> {
@@ -101,6 +102,17 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         }
     }
     tables.runs.extend(fetch_each(transaction, &RUN, needs.runs.iter().map(|run| [run.as_str()]))?);
+    let mut query = transaction.prepare_cached("SELECT cluster, job FROM runs WHERE id = ?1")?;
+    for run in &needs.homes {
+        let home = |row: &Row<'_>| Ok(Home { cluster: ClusterId(row.get(0)?), job: row.get(1)? });
+        let home = query.query_row([run.as_str()], home).optional()?;
+        tables.homes.extend(home.map(|home| ((*run).clone(), home)));
+    }
+    let mut query = transaction.prepare_cached("SELECT cluster FROM nodes WHERE id = ?1")?;
+    for node in &needs.node_homes {
+        let home: Option<Uuid> = query.query_row([node.0], |row| row.get(0)).optional()?;
+        tables.node_homes.extend(home.map(|cluster| (*node, ClusterId(cluster))));
+    }
     if !needs.keys.is_empty() {
         let mut query =
             transaction.prepare_cached("SELECT id FROM runs WHERE cluster = ?1 AND idempotency_key = ?2")?;
@@ -132,7 +144,7 @@ fn any_holds(transaction: &Transaction<'_>) -> Result<bool> {
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
 }
 
-/// Counts the runs that were not loaded, by cluster, and notes the clusters of those that were.
+/// Counts the runs that were not loaded, by cluster.
 fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> {
     let sql = concat!(
         "SELECT id, cluster, ",
@@ -146,9 +158,7 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> 
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let (id, cluster) = (RunId::from(row.get::<_, String>(0)?), ClusterId(row.get(1)?));
-        if tables.runs.contains_key(&id) {
-            tables.homes.insert(id, cluster);
-        } else {
+        if !tables.runs.contains_key(&id) {
             let elsewhere = tables.elsewhere.entry(cluster).or_default();
             let is_waiting: bool = row.get(2)?;
             let count = if is_waiting { &mut elsewhere.waiting } else { &mut elsewhere.active };
@@ -161,12 +171,9 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> 
 /// Counts the uses of the limits that the batch needs.
 fn count_uses(transaction: &Transaction<'_>, changes: &[Change], tables: &mut Tables) -> Result<()> {
     for check in LimitCheck::of(changes, tables) {
-        let home: Option<_> = transaction
-            .prepare_cached("SELECT cluster FROM runs WHERE id = ?1")?
-            .query_row([check.run.as_str()], |row| row.get(0))
-            .optional()?;
         // A run that neither exists nor is created has nothing to lease.
-        let Some(cluster) = home.map(ClusterId).or(check.created_in) else { continue };
+        let home = tables.homes.get(check.run).map(|home| home.cluster);
+        let Some(cluster) = home.or(check.created_in) else { continue };
         let count: i64 = match check.counted {
             Counted::AtOnce => transaction
                 .prepare_cached(&format!("{COUNT_AT_ONCE} AND l.cluster = ?1 AND l.key = ?2"))?
@@ -270,7 +277,7 @@ fn save_events(
     for (seq, &index) in (before + 1..).zip(&verdicts.applied) {
         let change = &changes[index];
         data.clear();
-        serde_json::to_writer(&mut data, change)
+        serde_json::to_writer(&mut data, &EventData { change, about: &verdicts.abouts[index] })
             .map_err(|error| Error::Corrupt(format!("cannot write a change as JSON: {error}")))?;
         let text = std::str::from_utf8(&data).expect("serde_json writes UTF-8");
         record.run(&(NumberColumns::of(seq, server), ChangeColumns::of(change, text)))?;

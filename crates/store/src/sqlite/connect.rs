@@ -32,6 +32,9 @@ pub(crate) static LISTENER: std::sync::OnceLock<fn(&str)> = std::sync::OnceLock:
 /// "down" in ASCII, in the header of every database of this program.
 const APPLICATION_ID: i64 = 0x646f_776e;
 
+/// The mode of `auto_vacuum` in which the file shrinks on request, in small steps.
+pub(crate) const INCREMENTAL: i64 = 2;
+
 /// Creates the directory, and returns the path that all spellings of the file share.
 pub(crate) fn resolve_path(path: &Path) -> Result<PathBuf, Error> {
     let failed = |error: std::io::Error| cannot("create the directory of", path, error);
@@ -58,6 +61,8 @@ pub(crate) fn lock(path: &Path) -> Result<File, Error> {
 pub(crate) fn writer(path: &Path) -> Result<Connection> {
     file::make_file(path).map_err(|error| cannot("create", path, error))?;
     let mut connection = Connection::open(path)?;
+    // Has an effect only on a new file.
+    connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
     recognise(&connection, path)?;
     file::make_private(path).map_err(|error| cannot("set the mode of", path, error))?;
     settings(&mut connection, WRITER_CACHE_KIB)?;

@@ -2,46 +2,73 @@
 //! that the next call continues after a crash.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use downbeat_core::execution::Status;
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::commit::{COUNT_ENDED, forget_uses};
+use super::connect;
 use super::failure::Result;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::REMOVE_STALE_USES;
+use crate::filter::{LAST_OLD_EVENT, REMOVE_STALE_USES, lazy};
 use crate::port::Error;
-use crate::rows::{Code, condition, count};
+use crate::rows::{Code, condition};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
+/// Pages that are returned to the disk in one transaction: 1 MiB.
+const PAGES: i64 = 256;
+/// Free pages that stay in the file for new rows: this many, or a tenth of the file. Otherwise the file would shrink and
+/// grow all the time.
+const SPARE_PAGES: i64 = 1_024;
+
+lazy! {
+    OLD_EVENT: String = LAST_OLD_EVENT.replace('$', "?");
+}
 
 pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
     let (at, before) = (before, before.as_microsecond());
-    let mut gone = 0;
-    for run in writer.run(move |connection| ended(connection, before, most)).await? {
-        remove(writer, run.into()).await?;
-        gone += 1;
+    let runs = writer.run(move |connection| ended(connection, before, most)).await?;
+    let gone = runs.len() as u64;
+    remove(writer, runs).await?;
+    while let Some(last) = writer.run(move |connection| last_old_event(connection, before)).await? {
+        remove_events(writer, last).await?;
     }
-    while writer.run(move |connection| remove_events(connection, before)).await? {}
     while writer.run(move |connection| remove_uses(connection, at)).await? {}
     let buried_before = deleted_before(at);
     writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
+    shrink_all(writer).await?;
     Ok(gone)
 }
 
-/// Removes a run and everything that belongs to it.
-pub(super) async fn remove(writer: &Writer, run: Arc<str>) -> Result<(), Error> {
-    loop {
-        let run = Arc::clone(&run);
-        if !writer.run(move |connection| remove_some(connection, &run)).await? {
-            return Ok(());
-        }
+/// Returns free pages to the disk.
+pub(super) async fn shrink_all(writer: &Writer) -> Result<(), Error> {
+    while writer.run(|connection| shrink(connection)).await? {}
+    Ok(())
+}
+
+/// Removes runs, oldest first, and everything that belongs to them.
+pub(super) async fn remove(writer: &Writer, mut runs: Vec<String>) -> Result<(), Error> {
+    // A crash must leave the newest: a copy learns only which run is the oldest that is left.
+    runs.reverse();
+    while !runs.is_empty() {
+        runs = writer.run(move |connection| remove_some(connection, runs)).await?;
     }
+    Ok(())
+}
+
+/// Removes the events up to this number.
+pub(super) async fn remove_events(writer: &Writer, last: i64) -> Result<(), Error> {
+    let remove = move |connection: &mut Connection| {
+        let sql =
+            "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq <= ?1 ORDER BY seq LIMIT ?2)";
+        Ok(connection.prepare_cached(sql)?.execute(params![last, ROWS])?)
+    };
+    while writer.run(remove).await? > 0 {}
+    Ok(())
 }
 
 fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
@@ -54,60 +81,72 @@ fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>>
     Ok(runs)
 }
 
-/// Removes a part of a run; returns whether there is more.
-fn remove_some(connection: &mut Connection, run: &str) -> Result<bool> {
+/// Removes as many of these runs as fit into one transaction, the last ones first. Returns those that are left.
+fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec<String>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction
-        .prepare_cached(
-            "DELETE FROM output WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
-        )?
-        .execute(params![run, ROWS])?;
-    transaction
-        .prepare_cached(
-            "DELETE FROM cached WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
-        )?
-        .execute(params![run, ROWS])?;
-    let statuses: Vec<i16> = transaction
-        .prepare_cached(
-            "DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) \
-             RETURNING status",
-        )?
-        .query_map(params![run, ROWS], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    let more = count(ROWS)? == statuses.len() as u64;
-    let mut gone: Vec<(i16, i16)> = statuses
-        .into_iter()
-        .filter(|&status| Status::find(status).is_some_and(|status| !status.is_open()))
-        .map(|status| (ENDED_EXECUTIONS, status))
-        .collect();
-    if !more {
+    let (mut totals, mut room) = (BTreeMap::new(), ROWS);
+    while let Some(run) = runs.last() {
+        let statuses = remove_executions(&transaction, run, room)?;
+        let removed = i64::try_from(statuses.len()).unwrap_or(i64::MAX);
+        let is_ended = |status: &i16| Status::find(*status).is_some_and(|status| !status.is_open());
+        for status in statuses.into_iter().filter(is_ended) {
+            *totals.entry((ENDED_EXECUTIONS, status)).or_insert(0) -= 1;
+        }
+        if removed == room {
+            break;
+        }
         let mut remove = transaction.prepare_cached("DELETE FROM runs WHERE id = ?1 RETURNING state")?;
-        gone.extend(remove.query_row([run], |row| row.get(0)).optional()?.map(|state| (ENDED_RUNS, state)));
-    }
-    let mut totals = BTreeMap::new();
-    for kind in gone {
-        *totals.entry(kind).or_insert(0) -= 1;
+        if let Some(state) = remove.query_row([run], |row| row.get(0)).optional()? {
+            *totals.entry((ENDED_RUNS, state)).or_insert(0) -= 1;
+        }
+        runs.pop();
+        room -= removed + 1;
+        if room <= 0 {
+            break;
+        }
     }
     let totals = totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total });
     COUNT_ENDED.each(&transaction, totals)?;
     transaction.commit()?;
-    Ok(more)
+    Ok(runs)
 }
 
-/// Removes a part of the old events, only from the front, so that the rest has no gaps.
-fn remove_events(connection: &mut Connection, before: i64) -> Result<bool> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // The end of the first rows, or the first of them that is not old.
-    let end: Option<i64> = transaction
+/// Removes executions of a run, at most `most`, with their output and results. Returns their statuses.
+fn remove_executions(transaction: &Transaction<'_>, run: &str, most: i64) -> Result<Vec<i16>> {
+    for table in ["output", "cached"] {
+        let sql = format!(
+            "DELETE FROM {table} WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)"
+        );
+        transaction.prepare_cached(&sql)?.execute(params![run, most])?;
+    }
+    let statuses = transaction
         .prepare_cached(
-            "WITH front AS (SELECT seq, at FROM events ORDER BY seq LIMIT ?2) \
-             SELECT coalesce(min(seq) FILTER (WHERE at >= ?1), max(seq) + 1) FROM front",
+            "DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) \
+             RETURNING status",
         )?
-        .query_row(params![before, ROWS], |row| row.get(0))?;
-    let Some(end) = end else { return Ok(false) };
-    let removed = transaction.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([end])?;
-    transaction.commit()?;
-    Ok(removed > 0)
+        .query_map(params![run, most], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    Ok(statuses)
+}
+
+fn last_old_event(connection: &Connection, before: i64) -> Result<Option<i64>> {
+    Ok(connection.prepare_cached(&OLD_EVENT)?.query_row([before], |row| row.get(0)).optional()?)
+}
+
+/// Returns a part of the free pages to the disk; returns whether there are more. Does nothing with a file of an earlier
+/// release, which SQLite cannot shrink in parts.
+fn shrink(connection: &Connection) -> Result<bool> {
+    let read = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let spare = SPARE_PAGES.max(read("page_count")? / 10);
+    let excess = read("freelist_count")? - spare;
+    if excess <= 0 || read("auto_vacuum")? != connect::INCREMENTAL {
+        return Ok(false);
+    }
+    // Each step frees one page.
+    let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({})", excess.min(PAGES)))?;
+    let mut steps = vacuum.query([])?;
+    while steps.next()?.is_some() {}
+    Ok(true)
 }
 
 /// Forgets nodes that were deleted before this time.

@@ -1,8 +1,9 @@
 //! Owns a copy on SQLite: the mark of its file, replacing it with a snapshot in one transaction, and applying events
 //! with the primary's numbers.
 
+use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use downbeat_core::change::Event;
@@ -27,7 +28,7 @@ use crate::copy::{
 };
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{
-    ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
+    ChangeColumns, EventData, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
@@ -72,25 +73,48 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
     Ok(connection.pragma_update(None, OWNER, Owner::Replica as i64)?)
 }
 
+/// All tables of a copy, each with a column that identifies its rows. Definitions and presence are removed with the rows
+/// that they belong to.
+const TABLES: [(&str, &str); 10] = [
+    ("output", "rowid"),
+    ("events", "seq"),
+    ("executions", "id"),
+    ("holds", "node"),
+    ("cached", "execution"),
+    ("limit_uses", "execution"),
+    ("runs", "rowid"),
+    ("nodes", "rowid"),
+    ("tombstones", "node"),
+    ("ended", "kind"),
+];
+/// Rows that are removed in one statement.
+const ROWS: u32 = 50_000;
+/// How often one part is taken from the primary while the former copy is removed: the primary disconnects a replica that
+/// takes nothing.
+const TAKE_EVERY: Duration = Duration::from_secs(10);
+
+/// Removes everything. Calls `step` after each statement.
+fn clear(transaction: &Transaction<'_>, rows: u32, mut step: impl FnMut()) -> Result<()> {
+    for (table, key) in TABLES {
+        let sql = format!("DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} LIMIT {rows})");
+        let mut remove = transaction.prepare(&sql)?;
+        while remove.execute([])? > 0 {
+            step();
+        }
+    }
+    Ok(())
+}
+
 fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Result<u64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Definitions and presence are removed with their rows.
-    let tables = [
-        "output",
-        "events",
-        "executions",
-        "holds",
-        "cached",
-        "limit_uses",
-        "runs",
-        "nodes",
-        "tombstones",
-        "ended",
-    ];
-    for table in tables {
-        transaction.execute(&format!("DELETE FROM {table}"), [])?;
-    }
-    while let Some(part) = parts.blocking_recv() {
+    let (mut early, mut taken_at) = (VecDeque::new(), Instant::now());
+    clear(&transaction, ROWS, || {
+        if taken_at.elapsed() >= TAKE_EVERY {
+            early.extend(parts.try_recv());
+            taken_at = Instant::now();
+        }
+    })?;
+    while let Some(part) = early.pop_front().or_else(|| parts.blocking_recv()) {
         match part {
             Part::Nodes(nodes) => put_nodes(&transaction, nodes)?,
             Part::Tombstones(tombstones) => {
@@ -147,8 +171,9 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
 }
 
 fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
-    let rows = events.iter().map(|Event { seq, server, change }| {
-        Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, json(change)?)))
+    let rows = events.iter().map(|Event { seq, server, about, change }| {
+        let data = json(&EventData { change, about })?;
+        Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, data)))
     });
     INSERT_EVENTS.try_each(transaction, rows)
 }
@@ -239,15 +264,11 @@ impl Replica for SqliteStore {
         let kept = kept.clone();
         let first_seq = kept.first_seq.map_or(i64::MAX, int);
         let first_deleted = kept.first_deleted.unwrap_or(Timestamp::MAX);
-        for run in self.writer.run(move |connection| gone(connection, &kept)).await? {
-            prune::remove(&self.writer, Arc::from(run)).await?;
-        }
-        self.writer
-            .run(move |connection| {
-                connection.prepare_cached("DELETE FROM events WHERE seq < ?1")?.execute([first_seq])?;
-                prune::forget_deleted(connection, first_deleted)
-            })
-            .await
+        let gone = self.writer.run(move |connection| gone(connection, &kept)).await?;
+        prune::remove(&self.writer, gone).await?;
+        prune::remove_events(&self.writer, first_seq.saturating_sub(1)).await?;
+        self.writer.run(move |connection| prune::forget_deleted(connection, first_deleted)).await?;
+        prune::shrink_all(&self.writer).await
     }
 
     async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {
@@ -258,5 +279,33 @@ impl Replica for SqliteStore {
     async fn set_servers(&self, servers: &[ServerRecord]) -> Result<(), Error> {
         let servers = servers.to_vec();
         self.writer.run(move |connection| set_servers(connection, &servers)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::connect;
+    use super::*;
+
+    #[test]
+    fn a_large_copy_is_removed_in_steps() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut connection = connect::writer(&dir.path().join("test.db")).unwrap();
+        let transaction = connection.transaction().unwrap();
+        let rows = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 95)";
+        let insert = format!(
+            "{rows} INSERT INTO events (seq, at, server, kind, data) SELECT n, 0, x'', '', '' FROM n"
+        );
+        transaction.execute(&insert, []).unwrap();
+        let insert = format!("{rows} INSERT INTO tombstones SELECT CAST(n AS BLOB), x'', x'', '', 0 FROM n");
+        transaction.execute(&insert, []).unwrap();
+        let mut steps = 0;
+        clear(&transaction, 10, || steps += 1).unwrap();
+        assert_eq!(steps, 20);
+        for (table, _) in TABLES {
+            let sql = format!("SELECT count(*) FROM {table}");
+            let left: i64 = transaction.query_row(&sql, [], |row| row.get(0)).unwrap();
+            assert_eq!(left, 0, "{table}");
+        }
     }
 }

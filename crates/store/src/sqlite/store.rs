@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::run::RunRecord;
 use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params, params_from_iter};
@@ -22,19 +23,22 @@ use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
 use super::{commit, connect, output, prune, replicate, snapshot};
 use crate::copy::{Part, Seen};
-use crate::filter::Arg;
+use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Record, ServerRow};
 
 pub(super) static ADD_SERVER: LazyLock<Write> = LazyLock::new(|| Write::insert::<ServerRow<'_>>("servers"));
 
-/// The embedded store.
-#[derive(Debug)]
+/// The embedded store: a handle to its connections.
+#[derive(Clone, Debug)]
 pub struct SqliteStore {
     files: Arc<Files>,
-    pub(super) writer: Writer,
+    pub(super) writer: Arc<Writer>,
+    /// For the reads of this handle.
     pub(super) readers: Readers,
+    views: Readers,
+    snapshots: Readers,
     /// Never sends: only one server uses the file.
     hints: broadcast::Sender<Hint>,
 }
@@ -53,9 +57,14 @@ impl SqliteStore {
             let connection = connect::writer(&path).map_err(|failure| failure.at(&path))?;
             replicate::claim(&connection, owner, &path).map_err(|failure| failure.at(&path))?;
             let files = Arc::new(Files::of(&path)?);
-            let writer = Writer::start(Arc::clone(&files), connection, lock)?;
-            let readers = Readers::new(Arc::clone(&files));
-            Ok(Self { files, writer, readers, hints: broadcast::channel(1).0 })
+            Ok(Self {
+                writer: Arc::new(Writer::start(Arc::clone(&files), connection, lock)?),
+                readers: Readers::own(&files),
+                views: Readers::views(&files),
+                snapshots: Readers::snapshots(&files),
+                hints: broadcast::channel(1).0,
+                files,
+            })
         })
         .await
         .map_err(|error| Error::Unavailable(format!("opening the store was interrupted: {error}")))?
@@ -96,6 +105,13 @@ impl Database for SqliteStore {
         format!("SELECT code, total FROM ended WHERE kind = {kind} AND total > 0")
     }
 
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+        let sql = format!("{} WHERE r.id = ?1", RunRecord::select());
+        let ids: BTreeSet<RunId> = ids.iter().cloned().collect();
+        let args = move || ids.into_iter().map(|id| [id.as_str().to_owned()]);
+        self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
+    }
+
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
         self.readers
@@ -108,6 +124,16 @@ impl Database for SqliteStore {
         let sql = format!("{} WHERE run = ?1", <(RunId, Arc<Definition>)>::select());
         let args = move || runs.into_iter().map(|run| [run.0]);
         self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
+    }
+
+    async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
+        let sql = format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select());
+        let nodes: BTreeSet<NodeId> = nodes.iter().copied().collect();
+        let args = move || nodes.into_iter().map(|node| [node.0]);
+        let mut held: Vec<Execution> =
+            self.readers.run(move |connection| fetch_each(connection, &sql, args())).await?;
+        held.sort_unstable_by_key(|execution| execution.id);
+        Ok(held)
     }
 
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {
@@ -150,7 +176,7 @@ impl Database for SqliteStore {
     }
 
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
-        self.readers.run(move |connection| snapshot::send_all(connection, &to)).await
+        self.snapshots.run(move |connection| snapshot::send_all(connection, &to)).await
     }
 }
 
@@ -219,6 +245,10 @@ impl Store for SqliteStore {
         "sqlite"
     }
 
+    fn views(&self) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self { readers: self.views.clone(), ..self.clone() }))
+    }
+
     fn hints(&self) -> broadcast::Receiver<Hint> {
         self.hints.subscribe()
     }
@@ -243,7 +273,9 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
-        self.readers.close().await;
+        for readers in [&self.readers, &self.views, &self.snapshots] {
+            readers.close().await;
+        }
         self.writer.close().await;
     }
 }

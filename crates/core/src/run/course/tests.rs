@@ -21,12 +21,15 @@ fn node(number: u128) -> NodeId {
 
 /// Returns a run at this stage, with one step on two nodes.
 fn run_at(stage: &RunStage, started: bool) -> RunRecord {
-    let task = serde_json::json!({"backend": "test", "action": "noop"});
-    let definition = serde_json::json!({"target": "all", "timeout": "1m", "tasks": [task]});
+    run_of(&[serde_json::json!({"backend": "test", "action": "noop"})], stage, started)
+}
+
+fn run_of(tasks: &[serde_json::Value], stage: &RunStage, started: bool) -> RunRecord {
+    let definition = serde_json::json!({"target": "all", "timeout": "1m", "tasks": tasks});
     let resolved = Resolved {
         nodes: (1..=2).map(|n| NodeRef { id: node(n), hostname: format!("web-0{n}") }).collect(),
         sets: vec![NodeIx::first(2).collect()],
-        entries: vec![Some(SetIx(0))],
+        entries: vec![Some(SetIx(0)); tasks.len()],
         ..Resolved::default()
     };
     let made = RunMade {
@@ -40,6 +43,7 @@ fn run_at(stage: &RunStage, started: bool) -> RunRecord {
         no_cache: false,
         by: "test".to_owned(),
         idempotency_key: None,
+        request_hash: None,
         created_at: NOW,
     };
     let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
@@ -165,7 +169,7 @@ fn only_a_run_whose_plan_is_next_starts_its_steps() {
         (RunStage::Admitted, format!("{STARTED} starting running")),
         (RunStage::Starting, format!("{STARTED} running")),
         (RunStage::Running, STARTED.to_owned()),
-        (RunStage::Terminating, STARTED.to_owned()),
+        (RunStage::Terminating, format!("{SKIPPED} failed")),
         (RunStage::Orphaned, format!("{STARTED} running")),
         (RunStage::Ended(ended), "nothing".to_owned()),
     ];
@@ -204,6 +208,30 @@ fn a_run_that_will_be_retried_is_left_alone_after_its_timeout() {
     assert_eq!(commit(&mut course), "nothing");
     turn(NOW, |turn| course.observe_all([&cancelled()], turn));
     assert_eq!(commit(&mut course), "cancelled");
+}
+
+#[test]
+fn the_cleanup_of_a_run_that_timed_out_counts_from_the_moment_when_a_server_noticed() {
+    let task = serde_json::json!({"backend": "test", "action": "noop"});
+    let undo = serde_json::json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+    let after = |minutes| NOW + SignedDuration::from_mins(minutes);
+    let run = |stage| run_of(&[task.clone(), undo.clone()], &stage, true);
+    let done = [succeeded(1), succeeded(2)];
+    // No server ran when the timeout was over: the first one that runs again cleans up.
+    let mut course = restored(&run(RunStage::Running), &done, after(60));
+    assert_eq!(commit(&mut course), "+pending +pending terminating");
+    assert_eq!(course.next_tick(), Some(after(70)));
+    // Another server noticed it after five minutes, and sent the first step of the cleanup.
+    let mut sent = [succeeded(1), succeeded(2), succeeded(3)];
+    sent[2].of = Origin::Step { run: RunId::from("run"), step: 1, item: None };
+    (sent[2].pinned, sent[2].created_at) = (Some(node(1)), after(5));
+    let mut course = restored(&run(RunStage::Terminating), &sent, after(8));
+    assert_eq!((commit(&mut course).as_str(), course.next_tick()), ("+pending", Some(after(15))));
+    turn(after(15), |turn| course.time_passed(turn));
+    assert_eq!(commit(&mut course), "execution_cancel_requested");
+    // The cleanup has taken too long when the next server takes over.
+    let mut course = restored(&run(RunStage::Terminating), &sent, after(15));
+    assert_eq!(commit(&mut course), "+skipped failed");
 }
 
 #[test]

@@ -109,8 +109,9 @@ impl Attempts {
     }
 
     /// Returns all active attempts, in the order of their ids.
-    pub(super) fn in_order(&self) -> Vec<ExecutionId> {
-        let mut executions: Vec<ExecutionId> = self.active.keys().copied().collect();
+    pub(super) fn in_order(&self) -> Vec<(ExecutionId, At)> {
+        let mut executions: Vec<(ExecutionId, At)> =
+            self.active.iter().map(|(execution, active)| (*execution, active.at)).collect();
         executions.sort_unstable();
         executions
     }

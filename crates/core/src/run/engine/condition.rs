@@ -8,10 +8,10 @@ use crate::spec::Condition;
 impl Progress {
     /// Returns `Ok` if a pass begins, now that everything before it has ended; else the reason why it is skipped.
     pub(super) fn pass_runs(&self, pass: PassIx) -> Result<(), String> {
-        if self.stopping.is_some() {
+        let condition = self.condition(pass);
+        if self.is_all_stopped() || (self.stopping.is_some() && condition != Some(Condition::OnFailure)) {
             return Err(self.stop_reason());
         }
-        let condition = self.condition(pass);
         if let Some((trigger, step)) = self.failures.fail_fast()
             && condition != Some(Condition::OnFailure)
         {
@@ -43,6 +43,7 @@ impl Progress {
                 let first = self.plan.entry_of(pass).first;
                 match self.failures.lowest() {
                     Some(step) if step < first => Ok(()),
+                    _ if self.has_timed_out() => Ok(()),
                     Some(_) | None => Err("nothing failed before".to_owned()),
                 }
             }
@@ -91,7 +92,7 @@ impl Progress {
 
     /// Returns `Ok` if a leaf runs on a node that has reached it. Inside a branch only that node's own walk counts.
     pub(super) fn leaf_runs(&self, at: At) -> Result<(), String> {
-        if self.stopping.is_some() {
+        if self.is_stopped(at.step) {
             return Err(self.stop_reason());
         }
         let Walk { failed: walk_failed, begun, .. } = *self.passes.walk(at.pass, at.walk);

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::attempts::{Again, End, Ended};
 use super::passes::At;
-use super::progress::{Progress, Turn};
+use super::progress::{Progress, Stop, Turn};
 use crate::limits;
 use crate::plan::{PassIx, StepIx, WalkIx};
 use crate::run::retry;
@@ -41,7 +41,7 @@ impl Progress {
     pub(super) fn may_come_again(&self, &Ended { at, end, .. }: &Ended) -> bool {
         match end {
             End::Failed => self.has_retries(at),
-            End::Lost | End::Cancelled => self.stopping.is_none() && self.has_resends(at),
+            End::Lost | End::Cancelled => !self.is_stopped(at.step) && self.has_resends(at),
             End::Succeeded | End::GivenUp | End::Withdrawn => false,
         }
     }
@@ -52,8 +52,9 @@ impl Progress {
         let failed = match end {
             End::Succeeded => false,
             End::Failed | End::GivenUp => true,
-            // An attempt that was cancelled without a request (its agent was drained) counts as lost.
-            End::Lost | End::Cancelled => self.stopping.is_none(),
+            // An attempt that was cancelled without a request (its agent was drained) counts as lost. One that the run's
+            // timeout ended has failed.
+            End::Lost | End::Cancelled => self.stopping.is_none_or(Stop::is_timeout),
             // The attempt was a retry: an earlier attempt failed, and so the instance failed.
             End::Withdrawn => self.passes.walk(at.pass, at.walk).attempt > 1,
         };

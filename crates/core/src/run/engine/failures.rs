@@ -89,6 +89,7 @@ impl Progress {
             End::Failed if self.has_retries(at) => "the run starts no further attempts",
             End::Failed if self.plan.task(at.step).retry.is_some() => "no retries are left",
             End::Failed => "the task has no retries",
+            End::Lost | End::Cancelled if self.is_stopped(at.step) => "the run timed out",
             End::Lost | End::Cancelled if self.has_resends(at) => "the run starts no further attempts",
             End::Lost | End::Cancelled if self.plan.steps[at.step].delivery == Delivery::AtLeastOnce => {
                 "it was lost too often"

@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::execution::Execution;
+use jiff::Timestamp;
+
+use super::progress::Stop;
+use crate::execution::{Execution, State};
 use crate::plan::{PassIx, Plan, StepIx};
 use crate::run::Instance;
 
@@ -15,12 +18,14 @@ pub(super) struct History<'a> {
     passes: Vec<bool>,
     /// Passes that a pass with a record depends on, directly or indirectly.
     later: Vec<bool>,
-    /// The run was asked to stop, so its cancelled attempts were cancelled on purpose.
+    /// The run was asked to stop, so its cancelled attempts were cancelled on purpose, and have not failed.
     pub stopped: bool,
+    /// The first pass of a wave that had not begun when the run timed out.
+    unreached: Option<PassIx>,
 }
 
 impl<'a> History<'a> {
-    pub(super) fn of(plan: &Plan, executions: &'a [Execution], stopped: bool) -> Self {
+    pub(super) fn of(plan: &Plan, executions: &'a [Execution], stop: Option<Stop>) -> Self {
         let mut attempts: HashMap<_, Vec<&Execution>> = HashMap::new();
         let mut steps = HashSet::new();
         for execution in executions.iter().filter(|execution| !execution.is_carried()) {
@@ -31,11 +36,39 @@ impl<'a> History<'a> {
         for list in attempts.values_mut() {
             list.sort_unstable_by_key(|execution| execution.attempt);
         }
-        let mut history = Self { attempts, steps, passes: Vec::new(), later: Vec::new(), stopped };
+        let stopped = stop.is_some_and(|stop| !stop.is_timeout());
+        let (passes, later) = (Vec::new(), Vec::new());
+        let mut history = Self { attempts, steps, passes, later, stopped, unreached: None };
         let passes = (0..).map(PassIx).zip(&plan.passes);
         history.passes = passes.map(|(pass, _)| history.has(plan, pass)).collect();
         history.later = history.before_recorded(plan);
+        if let Some(Stop::CleaningUp { since }) = stop {
+            history.unreached = Some(history.unreached_at(plan, since));
+        }
         history
+    }
+
+    /// Waves begin one after the other, and a wave that begins leaves attempts, or records from before the timeout.
+    fn unreached_at(&self, plan: &Plan, since: Timestamp) -> PassIx {
+        let began = |execution: &&Execution| {
+            execution.created_at < since || !matches!(execution.state, State::Skipped { .. })
+        };
+        let has_begun = |pass: PassIx| {
+            let nodes = plan.nodes_of_pass(pass).unwrap_or_default();
+            let instances = plan.entry_of(pass).steps().flat_map(|step| {
+                nodes.iter().map(move |node| Instance { step, node: Some(plan.node(*node).id), item: None })
+            });
+            let mut attempts = instances.filter_map(|instance| self.attempts.get(&instance)).flatten();
+            attempts.any(began)
+        };
+        let waves = (0..).map(PassIx).zip(&plan.passes).filter(|(_, pass)| pass.wave.is_some());
+        let last = waves.map(|(pass, _)| pass).filter(|pass| has_begun(*pass)).last();
+        last.map_or(PassIx(0), |pass| PassIx(pass.0 + 1))
+    }
+
+    /// Returns whether a pass that may begin did so before the run timed out.
+    pub(super) fn is_reached(&self, plan: &Plan, pass: PassIx) -> bool {
+        plan.passes[pass].wave.is_none() || self.unreached.is_none_or(|first| pass < first)
     }
 
     /// Looks back over more than one pass: a pass whose instances were all carried over has no record.

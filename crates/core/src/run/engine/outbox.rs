@@ -32,8 +32,10 @@ pub(super) struct Outbox {
     /// The group has its first execution.
     in_group: bool,
     changes: VecDeque<Change>,
+    /// The states that the run has reached: they are committed with the next portion.
     path: Vec<RunState>,
-    end: Option<RunEnd>,
+    /// The last states and the run's end: they are committed with the last portion.
+    end: Option<(Vec<RunState>, RunEnd)>,
     portion: Portion,
 }
 
@@ -57,7 +59,7 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.changes.is_empty() && self.path.is_empty()
+        self.added.is_empty() && self.changes.is_empty() && self.path.is_empty() && self.end.is_none()
     }
 
     /// Returns whether a portion is complete, so that further decisions can wait.
@@ -92,12 +94,6 @@ impl Outbox {
         }
         self.added.drain(..count).map(|added| added.execution).collect()
     }
-
-    /// Takes the states before the end, if a portion is handed out before the last one.
-    fn take_begin(&mut self) -> Vec<RunState> {
-        let end = self.path.iter().position(|state| *state == RunState::Terminating);
-        self.path.drain(..end.unwrap_or(self.path.len())).collect()
-    }
 }
 
 impl Progress {
@@ -118,9 +114,12 @@ impl Progress {
             all.extend(outbox.changes.drain(..most));
         }
         let is_last = outbox.added.is_empty() && outbox.changes.is_empty();
-        let path = if is_last { std::mem::take(&mut outbox.path) } else { outbox.take_begin() };
+        let mut path = std::mem::take(&mut outbox.path);
+        let end = outbox.end.take_if(|_| is_last).map(|(last, end)| {
+            path.extend(last);
+            end
+        });
         if !path.is_empty() {
-            let end = outbox.end.take_if(|_| is_last);
             let moved = Change::RunMoved { run, epoch, path, end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
@@ -153,7 +152,9 @@ impl Progress {
         self.state = *path.last().expect("a path has an end");
     }
 
-    pub(super) fn end_run(&mut self, end: RunEnd) {
-        self.outbox.end = Some(end);
+    pub(super) fn end_run(&mut self, path: Vec<RunState>, end: RunEnd) {
+        debug_assert!(super::super::check_path(self.state, &path).is_ok(), "{} to {path:?}", self.state);
+        self.state = *path.last().expect("a path has an end");
+        self.outbox.end = Some((path, end));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::attempts::{Attempts, End};
 use super::failures::Failures;
@@ -41,9 +41,21 @@ pub struct Turn<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     Cancelled,
+    /// The run's timeout is over. `on_failure` steps still run, until `cleanup_timeout` is over as well.
+    CleaningUp {
+        since: Timestamp,
+    },
+    /// The run's timeout is over, and nothing is left to clean up or no time for it.
     TimedOut,
     /// The store will never accept what was decided.
     Rejected,
+}
+
+impl Stop {
+    /// Returns whether a run's timeout is the reason.
+    pub(super) fn is_timeout(self) -> bool {
+        matches!(self, Stop::CleaningUp { .. } | Stop::TimedOut)
+    }
 }
 
 /// The progress of a run. Each part has its own file, and only that file writes the part's fields.
@@ -225,19 +237,67 @@ impl Progress {
         self.run_to_fixpoint(turn);
     }
 
+    /// Ends the rest of the run because its timeout is over, except for its `on_failure` steps.
+    pub fn time_out(&mut self, turn: &mut Turn<'_>) {
+        let stop =
+            self.plan.cleanup_timeout().map_or(Stop::TimedOut, |_| Stop::CleaningUp { since: turn.now });
+        self.stop(stop, turn);
+    }
+
     pub(super) fn begin_stop(&mut self, stop: Stop, turn: &Turn<'_>) {
-        if self.stopping.is_some() || self.is_ended() {
+        let is_cleaning_up = |stop| matches!(stop, Stop::CleaningUp { .. });
+        let is_stopping = self.stopping.is_some_and(|former| !is_cleaning_up(former) || is_cleaning_up(stop));
+        if is_stopping || self.is_ended() {
             return;
         }
         self.stopping = Some(stop);
         let reason = self.stop_reason();
-        for execution in self.attempts.in_order() {
-            let (run, epoch, reason) = (self.run.clone(), self.epoch, reason.clone());
-            self.emit(Change::ExecutionCancelRequested { run, execution, epoch, reason, at: turn.now });
+        for (execution, at) in self.attempts.in_order() {
+            if self.is_stopped(at.step) {
+                let (run, epoch, reason) = (self.run.clone(), self.epoch, reason.clone());
+                self.emit(Change::ExecutionCancelRequested { run, execution, epoch, reason, at: turn.now });
+            }
+        }
+        // The state shows another server that the timeout was noticed.
+        if is_cleaning_up(stop) && self.state == RunState::Running {
+            self.move_to(&[RunState::Terminating]);
         }
         if self.state == RunState::Pending {
             // The run never began: everything is skipped.
             self.passes.begin();
+        }
+    }
+
+    /// Returns whether a step gets no further attempts because the run is stopped.
+    pub(super) fn is_stopped(&self, step: StepIx) -> bool {
+        match self.stopping {
+            None => false,
+            Some(Stop::CleaningUp { .. }) => !self.plan.runs_on_failure(step),
+            Some(Stop::Cancelled | Stop::TimedOut | Stop::Rejected) => true,
+        }
+    }
+
+    /// Returns whether the run is stopped as a whole, including `on_failure` steps.
+    pub(super) fn is_all_stopped(&self) -> bool {
+        self.stopping.is_some_and(|stop| !matches!(stop, Stop::CleaningUp { .. }))
+    }
+
+    pub(super) fn has_timed_out(&self) -> bool {
+        self.stopping.is_some_and(Stop::is_timeout)
+    }
+
+    /// Returns when `cleanup_timeout` is over, if the run has timed out.
+    fn cleanup_ends(&self) -> Option<Timestamp> {
+        let Some(Stop::CleaningUp { since }) = self.stopping else { return None };
+        let most =
+            SignedDuration::try_from(self.plan.definition.cleanup_timeout().0).unwrap_or(SignedDuration::MAX);
+        Some(since.saturating_add(most).unwrap_or(Timestamp::MAX))
+    }
+
+    /// Ends the rest of the run if `cleanup_timeout` is over.
+    pub(super) fn end_cleanup(&mut self, turn: &Turn<'_>) {
+        if self.cleanup_ends().is_some_and(|end| end <= turn.now) {
+            self.begin_stop(Stop::TimedOut, turn);
         }
     }
 
@@ -258,6 +318,7 @@ impl Progress {
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         self.end_overdue(turn);
+        self.end_cleanup(turn);
         let mut over = self.pending_over(|active| {
             active.patience.filter(|until| *until <= now).map(|_| "was not online again in time")
         });
@@ -274,7 +335,7 @@ impl Progress {
     /// Returns the next deadline that does not depend on the state of nodes.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let wave = self.waves.pause_ends().filter(|_| !self.paused);
-        self.attempts.next_deadline().into_iter().chain(wave).min()
+        self.attempts.next_deadline().into_iter().chain(wave).chain(self.cleanup_ends()).min()
     }
 
     /// Ends the run when nothing is left to do.
@@ -286,21 +347,29 @@ impl Progress {
         let (failed, fail_fast) = (self.failures.any(), self.failures.fail_fast().is_some());
         let (last, error) = match self.stopping {
             Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
-            Some(Stop::TimedOut | Stop::Rejected) => (RunState::Failed, Some(self.stop_reason())),
+            Some(Stop::TimedOut) => (RunState::Failed, Some(self.timeout_text())),
+            Some(Stop::CleaningUp { .. } | Stop::Rejected) => (RunState::Failed, Some(self.stop_reason())),
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
         // Some states before the plan lead to the end without Terminating: the table of transitions decides.
-        if successors(self.state).contains(&RunState::Terminating) {
-            self.move_to(&[RunState::Terminating]);
+        let terminating = successors(self.state).contains(&RunState::Terminating);
+        let path = terminating.then_some(RunState::Terminating).into_iter().chain([last]);
+        let partial = failed && self.stopping.is_none() && !fail_fast;
+        self.end_run(path.collect(), RunEnd { partial, error });
+    }
+
+    fn timeout_text(&self) -> String {
+        let timed_out = self.stop_reason();
+        match self.plan.cleanup_timeout() {
+            Some(most) => format!("{timed_out}, and its on_failure steps did not end within {most}"),
+            None => timed_out,
         }
-        self.move_to(&[last]);
-        self.end_run(RunEnd { partial: failed && self.stopping.is_none() && !fail_fast, error });
     }
 
     pub(super) fn stop_reason(&self) -> String {
         match self.stopping {
-            Some(Stop::TimedOut) => {
+            Some(Stop::CleaningUp { .. } | Stop::TimedOut) => {
                 let timeout = self.plan.definition.timeout.unwrap_or_default();
                 format!("the run timed out after {timeout}")
             }

@@ -78,7 +78,7 @@ impl Progress {
         executions: &[Execution],
         stop: Option<Stop>,
     ) -> Self {
-        let history = History::of(&plan, executions, stop.is_some());
+        let history = History::of(&plan, executions, stop);
         let mut progress =
             Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
@@ -153,6 +153,7 @@ impl Progress {
         let resume = std::mem::take(&mut self.resume);
         if let Some(stop) = resume.stop {
             self.begin_stop(stop, turn);
+            self.end_cleanup(turn);
         }
         for failure in resume.unrecorded {
             self.record_failure(failure, turn);
@@ -189,7 +190,7 @@ impl Progress {
             self.resume.passes.push(pass);
             return;
         }
-        let began = self.would_begin(pass);
+        let began = history.is_reached(&self.plan, pass) && self.would_begin(pass);
         if !recorded && self.has_nothing_to_do(pass) {
             return self.passes.end(&self.plan, pass, EntryEnd::Succeeded);
         }

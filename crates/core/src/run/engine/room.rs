@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::progress::{Progress, Turn};
+use super::progress::{Progress, Stop, Turn};
 use crate::plan::{PassIx, WalkIx};
 
 #[derive(Clone, Debug, Default)]
@@ -17,8 +17,8 @@ pub(super) struct Room {
     lined: BTreeSet<PassIx>,
     /// Passes with walks that wait for room among their own items.
     full: BTreeSet<PassIx>,
-    /// Whether the run was stopping, and whether fail-fast had been triggered, at the last `sweep_line`.
-    swept: (bool, bool),
+    /// Why the run was stopping, and whether fail-fast had been triggered, at the last `sweep_line`.
+    swept: (Option<Stop>, bool),
 }
 
 impl Room {
@@ -109,7 +109,7 @@ impl Progress {
     /// Once the run stops or fail-fast is triggered, decides again about everything that waits. Most of it no longer
     /// begins, and the rest lines up again.
     pub(super) fn sweep_line(&mut self, turn: &mut Turn<'_>) -> bool {
-        let now = (self.stopping.is_some(), self.failures.fail_fast().is_some());
+        let now = (self.stopping, self.failures.fail_fast().is_some());
         if std::mem::replace(&mut self.room.swept, now) == now {
             return false;
         }

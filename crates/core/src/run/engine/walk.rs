@@ -106,14 +106,15 @@ impl Progress {
         left.map_or(Ok(()), |step| Err(format!("the node failed in {}", self.step_text(step))))
     }
 
-    /// Returns `Ok` if an on-failure step of a roll-out runs on a node: the node failed, or the budget is spent.
+    /// Returns `Ok` if an on-failure step of a roll-out runs on a node: the node failed, the budget is spent, or the run
+    /// timed out.
     fn joins_on_failure(&self, pass: PassIx, walk: WalkIx, node: NodeIx) -> Result<(), String> {
         if walk.0 >= self.waves.nodes(&self.plan) {
             return Err("the roll-out did not reach the node".to_owned());
         }
         let first = self.plan.entry_of(pass).first;
         let failed = self.failures.left_in(node).is_some_and(|step| step < first);
-        if failed || self.failures.fail_fast().is_some() {
+        if failed || self.failures.fail_fast().is_some() || self.has_timed_out() {
             Ok(())
         } else {
             Err("nothing failed on this node, and max_failures was not exceeded".to_owned())
@@ -285,6 +286,6 @@ impl Progress {
 
     /// Returns whether a step may still get new attempts.
     pub(super) fn goes_on(&self, step: StepIx) -> bool {
-        self.stopping.is_none() && (self.failures.fail_fast().is_none() || self.plan.runs_on_failure(step))
+        !self.is_stopped(step) && (self.failures.fail_fast().is_none() || self.plan.runs_on_failure(step))
     }
 }

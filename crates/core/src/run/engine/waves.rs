@@ -47,7 +47,7 @@ impl Waves {
 impl Progress {
     /// Returns the next pass that is due; `None` while the run is paused, or during the pause between two waves.
     pub(super) fn next_due(&mut self, turn: &Turn<'_>) -> Option<PassIx> {
-        if self.paused && self.stopping.is_none() {
+        if self.paused && !self.is_all_stopped() {
             // A pass whose instances were all carried over begins nothing, so it does not delay the run's end.
             let due: Vec<PassIx> = self.passes.due().collect();
             let idle = due.into_iter().find(|&pass| self.wave(pass).is_none() && self.is_whole(pass))?;

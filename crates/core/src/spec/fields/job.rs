@@ -50,8 +50,12 @@ fields! {
         "propertyNames": {"$ref": "#/$defs/word"},
         "examples": [{"version": null, "replicas": 3}]
     },
-    [Job] "timeout": "The time limit of the whole run, 1s to 30d." => {
+    [Job] "timeout": "The time limit of the whole run, 1s to 30d. When it is over, running steps are ended, and `on_failure` \
+        steps run." => {
         "$ref": "#/$defs/duration", "examples": ["2h"]
+    },
+    [Job] "cleanup_timeout": "How long the `on_failure` steps may take after the run timed out, 1s to 24h; default 10m." => {
+        "$ref": "#/$defs/duration", "examples": ["5m"]
     },
     [Job] "max_parallel": "How many executions of the run may be open at once: waiting for a node, running, or waiting for \
         their next attempt." => {

@@ -133,6 +133,10 @@ impl Checker<'_> {
                 "timeout" => {
                     definition.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
+                "cleanup_timeout" => {
+                    definition.cleanup_timeout =
+                        self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
+                }
                 "max_parallel" => definition.max_parallel = self.parallel(field, value),
                 "limits" => definition.limits = self.limits(field, value).unwrap_or_default(),
                 "placement_timeout" => {

@@ -121,6 +121,7 @@ impl Case {
         if dice.below(4) == 0 {
             case.change_tasks(|task| task.cache = (dice.below(2) == 0).then(Cache::default));
         }
+        case.definition.cleanup_timeout = (dice.below(2) == 0).then(|| random_wait(dice));
         case
     }
 
@@ -312,6 +313,7 @@ impl Case {
         for change in [
             |job: &mut Definition| job.max_parallel = None,
             |job: &mut Definition| job.placement_timeout = None,
+            |job: &mut Definition| job.cleanup_timeout = None,
         ] {
             let mut case = self.clone();
             change(&mut case.definition);

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use downbeat_core::execution::Status;
 
 use super::story::Story;
-use super::tables::{Given, Why};
+use super::tables::{Given, Stop, Why};
 
 /// The situations that must occur in some of the stories.
-pub(crate) const KINDS: [&str; 42] = [
+pub(crate) const KINDS: [&str; 45] = [
     "all items carried over",
     "budget spent",
+    "cancelled after the timeout",
+    "cleanup",
+    "cleanup takes too long",
     "death",
     "earlier result",
     "earlier result in a roll-out",
@@ -95,6 +98,10 @@ impl Story<'_> {
             |why: Why| tables.instances.iter().any(|i| i.attempts.iter().any(|a| a.why == Some(why)));
         counts.add(&self.seen);
         counts.note("stopped", tables.stop.is_some());
+        counts.note("cleanup", tables.cleanup.is_some());
+        let cut = |stop| tables.cleanup.is_some() && tables.stop == Some(stop);
+        counts.note("cleanup takes too long", cut(Stop::TimedOut));
+        counts.note("cancelled after the timeout", cut(Stop::Cancelled));
         counts.note("fail-fast started", tables.fail_fast.is_some() && !rollout);
         counts.note("budget spent", tables.fail_fast.is_some() && rollout);
         counts

@@ -72,16 +72,32 @@ impl<'a> Tables<'a> {
                     Some(delivery) => delivery == Delivery::AtLeastOnce,
                     None => node.is_none() || self.case.idempotent[*step],
                 };
-                self.stop.is_none() && at_least_once && before.iter().filter(lost).count() < 3
+                !self.is_stopped(instance) && at_least_once && before.iter().filter(lost).count() < 3
             }
             _ => false,
         }
     }
 
+    /// When the run times out, only steps that run after failures go on, for `cleanup_timeout` (default 10m).
+    pub(super) fn is_stopped(&self, instance: usize) -> bool {
+        self.stop.is_some() || (self.cleanup.is_some() && !self.is_on_failure(instance))
+    }
+
+    pub(super) fn has_cleanup(&self) -> bool {
+        let on_failure = |condition| condition == Some(Condition::OnFailure);
+        let mut entries = self.case.definition.tasks.iter();
+        entries.any(|e| on_failure(e.condition()) || e.leaves().iter().any(|task| on_failure(task.condition)))
+    }
+
+    pub(super) fn cleanup_ends(&self) -> Option<i64> {
+        let timeout = self.case.definition.cleanup_timeout.map_or(10 * 60, |timeout| timeout.0.as_secs());
+        Some(self.cleanup? + i64::try_from(timeout * 1_000).expect("it is bounded"))
+    }
+
     /// Returns whether the instance may begin: after a stop nothing may, and after fail-fast only steps that run after
     /// failures.
     pub(super) fn goes_on(&self, instance: usize) -> bool {
-        self.stop.is_none() && (self.fail_fast.is_none() || self.is_on_failure(instance))
+        !self.is_stopped(instance) && (self.fail_fast.is_none() || self.is_on_failure(instance))
     }
 
     /// Returns all leaves of an instance's branch, on its node or for its item.
@@ -211,7 +227,7 @@ impl<'a> Tables<'a> {
     }
 
     pub(super) fn leaf_runs(&self, instance: usize) -> Result<(), Why> {
-        if self.stop.is_some() {
+        if self.is_stopped(instance) {
             return Err(Why::Stopped);
         }
         // Inside a branch a condition depends on the walk of that node: the earlier leaves of the branch on this node.
@@ -232,7 +248,8 @@ impl<'a> Tables<'a> {
     pub(super) fn wave_begins(&self) -> Option<i64> {
         let rollout = self.case.definition.rollout.as_ref()?;
         let wave = self.parts.iter().find(|part| part.stage == Stage::Due)?.wave?;
-        if wave == 0 || self.has_begun(wave) || self.stop.is_some() || self.fail_fast.is_some() {
+        let stopped = self.stop.is_some() || self.cleanup.is_some() || self.fail_fast.is_some();
+        if wave == 0 || self.has_begun(wave) || stopped {
             return None;
         }
         Some(self.last_end? + i64::try_from(rollout.pause.0.as_millis()).expect("it is bounded"))
@@ -244,11 +261,11 @@ impl<'a> Tables<'a> {
 
     /// Returns whether an entry that is due runs, or why it is skipped.
     pub(super) fn part_runs(&self, part: usize) -> Result<(), Why> {
-        if self.stop.is_some() {
-            return Err(Why::Stopped);
-        }
         let Part { entry, wave, .. } = self.parts[part];
         let condition = self.case.definition.tasks[entry].condition();
+        if self.stop.is_some() || (self.cleanup.is_some() && condition != Some(Condition::OnFailure)) {
+            return Err(Why::Stopped);
+        }
         // After fail-fast every later step except `on_failure` ones is skipped, and no further wave starts.
         if let Some(fail_fast) = self.fail_fast
             && condition != Some(Condition::OnFailure)
@@ -266,10 +283,10 @@ impl<'a> Tables<'a> {
             // It runs if no earlier step failed on any node, and is skipped after any failure in the run.
             Some(Condition::OnSuccess) if self.failures.is_empty() => Ok(()),
             Some(Condition::OnSuccess) => Err(Why::Failure),
-            // It runs after failures of entries before it in the list, not of those after it.
+            // It runs after failures of entries before it in the list, not of those after it, and when the run timed out.
             Some(Condition::OnFailure) => {
                 let earlier = self.failures.iter().any(|&i| self.instances[i].entry < entry);
-                if earlier { Ok(()) } else { Err(Why::NothingFailed) }
+                if earlier || self.cleanup.is_some() { Ok(()) } else { Err(Why::NothingFailed) }
             }
         }
     }
@@ -298,9 +315,9 @@ impl<'a> Tables<'a> {
         let ran = |i: &Instance| !i.carried && i.fate != Some(Fate::Skipped);
         if instances().any(|i| i.fate == Some(Fate::Failed)) {
             Fate::Failed
-        } else if instances().any(ran) {
-            Fate::Succeeded
-        } else if self.parts[part].stage != Stage::Skipped && instances().all(|i| i.carried) {
+        } else if instances().any(ran)
+            || (self.parts[part].stage != Stage::Skipped && instances().all(|i| i.carried))
+        {
             Fate::Succeeded
         } else if self.is_skipped_after_failure(part) {
             Fate::SkippedAfterFailure
@@ -337,9 +354,10 @@ impl<'a> Tables<'a> {
                 if !self.is_touched(node) {
                     return Err(Why::NodeUntouched);
                 }
-                // When the budget was exceeded they run on every node that was touched so far, failed or not. Within
-                // the budget they run on the failed nodes only.
-                if self.fail_fast.is_none() && !failures().any(|failed| failed.entry < entry) {
+                // When the budget was exceeded or the run timed out, they run on every node that was touched so far, failed
+                // or not. Within the budget they run on the failed nodes only.
+                let everywhere = self.fail_fast.is_some() || self.cleanup.is_some();
+                if !everywhere && !failures().any(|failed| failed.entry < entry) {
                     return Err(Why::NodeNotConcerned);
                 }
             }
@@ -447,8 +465,9 @@ impl<'a> Tables<'a> {
         Some(inputs(&params, &task.outputs, self.instances[instance].node))
     }
 
-    /// `run retry RUN` runs failed and skipped steps again. `--from TASK` also runs TASK and all its dependents again,
-    /// whatever their result; in a list, that task and all after it. Other succeeded steps are carried over.
+    /// `run retry RUN` runs failed and skipped steps again, and everything that depends on them. `--from TASK` also runs
+    /// TASK and all its dependents again, whatever their result; in a list, that task and all after it. Other succeeded
+    /// steps are carried over.
     pub(crate) fn left_for_another(&self, from: Option<usize>) -> BTreeSet<Place> {
         let entries = 0..self.case.definition.tasks.len();
         let repeated: Vec<bool> =
@@ -464,20 +483,64 @@ impl<'a> Tables<'a> {
             })
             .map(|i| (self.instances[i].step, self.instances[i].node, self.instances[i].item))
             .collect();
-        // Items of a `for_each` are carried over one by one, if the tasks that produce its list are carried over.
+        // Everything that depends on what runs again runs again. Steps that ran after failures run again only after a
+        // failure, but what depends on them depends on their dependencies.
+        let place = |i: usize| (self.instances[i].step, self.instances[i].node, self.instances[i].item);
+        let all = || 0..self.instances.len();
+        let mut again: BTreeSet<usize> =
+            all().filter(|&i| !self.is_on_failure(i) && !kept.contains(&place(i))).collect();
         loop {
-            let whole = |step: usize| {
-                let all = self.instances.iter().filter(|i| i.step == step);
-                all.map(|i| (i.step, i.node, i.item)).all(|place| kept.contains(&place))
+            let follows = |i: usize| {
+                let answers = |j: usize| self.is_on_failure(j) && self.instances[j].was_tried();
+                again.iter().any(|&j| self.waits_for(i, j) || self.reads(i, j))
+                    || all().any(|j| answers(j) && self.reads(i, j))
             };
-            let other: Vec<bool> =
-                self.sources.iter().map(|source| source.is_some_and(|step| !whole(step))).collect();
-            let before = kept.len();
-            kept.retain(|(step, ..)| !other[self.places[*step].0]);
-            if kept.len() == before {
-                return kept;
+            let more: Vec<usize> = all().filter(|i| !again.contains(i) && follows(*i)).collect();
+            if more.is_empty() {
+                break;
             }
+            again.extend(more);
         }
+        kept.retain(|place| self.instance_at(*place).is_none_or(|i| !again.contains(&i)));
+        kept
+    }
+
+    /// In a pipeline a leaf depends on the earlier leaves of its node or item. In a list, the steps of a node depend on
+    /// its own earlier steps and on placed ones; placed steps depend on everything before them. In a graph, a task on a
+    /// node depends on the same node if its dependency has it, and otherwise on the whole dependency.
+    fn waits_for(&self, later: usize, earlier: usize) -> bool {
+        let (later, earlier) = (&self.instances[later], &self.instances[earlier]);
+        if later.entry == earlier.entry {
+            let same = later.node == earlier.node && later.item == earlier.item;
+            return same && earlier.leaf < later.leaf;
+        }
+        if !self.graph {
+            let apart = later.node.is_some() && earlier.node.is_some() && later.node != earlier.node;
+            return earlier.entry < later.entry && !apart;
+        }
+        let has_node = || {
+            let target = self.case.targets[earlier.entry].as_deref().unwrap_or_default();
+            later.node.is_some_and(|node| target.contains(&node))
+        };
+        self.parts[later.entry].after.contains(&earlier.entry) && (!has_node() || later.node == earlier.node)
+    }
+
+    /// Returns whether an instance uses the output of another one, or its items come from it.
+    fn reads(&self, reader: usize, source: usize) -> bool {
+        let Instance { step, node, item, .. } = self.instances[source];
+        let (entry, own) = (self.instances[reader].entry, &self.instances[reader]);
+        let theirs = self.places[step].0;
+        if self.sources[entry] == Some(step) {
+            return true;
+        }
+        let names = self.task(reader).params.values().filter_map(|value| match read(value) {
+            Written::Output(name) => self.step_named(name),
+            _ => None,
+        });
+        let of_all_items = self.goes_over_items(theirs) && theirs != entry;
+        let only = self.instances.iter().filter(|other| other.step == step).count() == 1;
+        let is_own = (only || node == own.node) && item == own.item.filter(|_| theirs == entry);
+        names.into_iter().any(|name| name == step) && (of_all_items || is_own)
     }
 
     /// Returns whether an entry runs again when another one does.

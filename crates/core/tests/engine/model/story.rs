@@ -88,7 +88,11 @@ impl Habits {
             deaf: [0, 0, 3][number(dice, 3)],
             races: [0, 0, 12][number(dice, 3)],
             portion: [None, Some(1), Some(2), Some(5)][number(dice, 4)],
-            stops_at: (dice.below(8) == 0).then(|| (number(dice, 12), stop)),
+            // A run cannot time out before it begins.
+            stops_at: (dice.below(6) == 0).then(|| match (number(dice, 12), stop) {
+                (0, _) => (0, Stop::Cancelled),
+                at => at,
+            }),
         }
     }
 }
@@ -105,7 +109,8 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
         return Ok(());
     }
     let from = (dice.below(2) == 0).then(|| number(&mut dice, case.definition.tasks.len()));
-    let well = first.tables.failures.is_empty() && first.tables.stop.is_none();
+    let stopped = first.tables.stop.is_some() || first.tables.cleanup.is_some();
+    let well = first.tables.failures.is_empty() && !stopped;
     if well && from.is_none() {
         return Ok(());
     }
@@ -258,8 +263,13 @@ impl<'a> Story<'a> {
         if let Some((when, stop)) = self.habits.stops_at
             && step >= when
             && self.tables.stop.is_none()
+            && self.tables.cleanup.is_none()
         {
             self.apply_and_decide(Fact::Stopped(stop));
+            return Ok(());
+        }
+        if self.tables.cleanup.is_some() && self.tables.stop.is_none() && self.chance(2) {
+            self.apply_and_decide(Fact::Stopped(Stop::Cancelled));
             return Ok(());
         }
         if self.chance(self.habits.restarts) {
@@ -556,8 +566,7 @@ impl<'a> Story<'a> {
                 match stop {
                     Stop::Cancelled => Change::RunCancelRequested { run, by: "test".to_owned(), at },
                     Stop::TimedOut => {
-                        self.world.timed_out = true;
-                        self.world.turn(|progress, turn| progress.stop(engine::Stop::TimedOut, turn));
+                        self.world.time_out();
                         return None;
                     }
                 }

@@ -175,6 +175,8 @@ pub(crate) struct Tables<'a> {
     /// The part in which fail-fast began.
     pub(crate) fail_fast: Option<usize>,
     pub(crate) stop: Option<Stop>,
+    /// When the run timed out, if it has steps that run after failures: they still run.
+    pub(crate) cleanup: Option<i64>,
     pub(crate) paused: bool,
     /// Includes deleted nodes.
     pub(crate) offline: Vec<bool>,
@@ -216,6 +218,7 @@ impl<'a> Tables<'a> {
             failures: Vec::new(),
             fail_fast: None,
             stop: None,
+            cleanup: None,
             paused: false,
             offline: vec![false; case.nodes],
             deleted: vec![false; case.nodes],
@@ -378,9 +381,14 @@ impl<'a> Tables<'a> {
         self.end(instance, Status::Lost, None);
     }
 
-    /// A run can be cancelled in every state that is not terminal; the run's timeout ends everything in the same way.
+    /// A run can be cancelled in every state that is not terminal. The run's timeout ends everything in the same way,
+    /// except for steps that run after failures.
     pub(crate) fn stopped(&mut self, stop: Stop) {
-        self.stop.get_or_insert(stop);
+        if stop == Stop::TimedOut && self.has_cleanup() {
+            self.cleanup = Some(self.now);
+        } else {
+            self.stop.get_or_insert(stop);
+        }
     }
 
     fn last(&mut self, instance: usize) -> &mut Attempt {
@@ -405,9 +413,10 @@ impl<'a> Tables<'a> {
 
     /// Applies the rules until nothing changes.
     pub(crate) fn decide(&mut self) {
-        if self.stop.is_some() {
-            self.stop_everything();
+        if self.cleanup_ends().is_some_and(|end| end <= self.now) {
+            self.stop.get_or_insert(Stop::TimedOut);
         }
+        self.stop_everything();
         loop {
             while self.resolve_ended() || self.walk_on() || self.turn_of_next_part() || self.begin_next() {}
             // These results become known together.
@@ -421,6 +430,9 @@ impl<'a> Tables<'a> {
 
     fn stop_everything(&mut self) {
         for instance in 0..self.instances.len() {
+            if !self.is_stopped(instance) {
+                continue;
+            }
             match self.instances[instance].status() {
                 Some(Status::Pending) => self.end(instance, Status::Cancelled, None),
                 Some(Status::Leased) => self.last(instance).stop = true,
@@ -467,9 +479,10 @@ impl<'a> Tables<'a> {
             Status::Skipped | Status::Cancelled if unsent && first => Fate::Skipped,
             Status::Skipped | Status::Cancelled if unsent => Fate::Failed,
             Status::Skipped => unreachable!("what was sent is not skipped"),
-            // It fails as lost. An attempt that only its agent cancelled counts as lost.
-            Status::Lost | Status::Cancelled if self.stop.is_none() => Fate::Failed,
-            Status::Lost | Status::Cancelled => Fate::Stopped,
+            // It fails as lost. An attempt that only its agent cancelled counts as lost. What a cancelled run ended has
+            // not failed.
+            Status::Lost | Status::Cancelled if self.stop == Some(Stop::Cancelled) => Fate::Stopped,
+            Status::Lost | Status::Cancelled => Fate::Failed,
             Status::Pending | Status::Leased | Status::Running => unreachable!("it ended"),
         };
         self.instances[instance].fate = Some(fate);
@@ -716,7 +729,9 @@ impl<'a> Tables<'a> {
     pub(crate) fn next_tick(&self) -> Option<i64> {
         let pending = self.instances.iter().filter(|i| i.status() == Some(Status::Pending));
         let patience = pending.filter_map(|i| i.attempts.last().and_then(|attempt| attempt.waits_until));
-        patience.chain(self.next_due()).chain(self.wave_begins().filter(|_| !self.paused)).min()
+        let wave = self.wave_begins().filter(|_| !self.paused);
+        let cleanup = self.cleanup_ends().filter(|_| self.stop.is_none());
+        patience.chain(self.next_due()).chain(wave).chain(cleanup).min()
     }
 
     /// Returns the time by which the next end has to be reported.
@@ -736,6 +751,7 @@ impl<'a> Tables<'a> {
         Some(match self.stop {
             Some(Stop::Cancelled) => (RunState::Cancelled, false),
             Some(Stop::TimedOut) => (RunState::Failed, false),
+            None if self.cleanup.is_some() => (RunState::Failed, false),
             // A run is `completed` only if nothing failed; a run within its budget ends `completed`, with `partial:
             // true` if any node failed.
             None if !failed => (RunState::Completed, false),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
+use downbeat_core::change::About;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
@@ -126,7 +127,7 @@ impl World {
             .into_iter()
             .map(|change| {
                 self.seq += 1;
-                Event { seq: self.seq, server, change }
+                Event { seq: self.seq, server, about: About::default(), change }
             })
             .collect();
         self.board.apply(&events, &self.works);

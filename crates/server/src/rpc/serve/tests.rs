@@ -87,7 +87,7 @@ async fn greeted(address: SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_peer_gets_the_limits_of_a_connection() {
-    let (address, _closing) = port(LIMITS).await;
+    let (address, _closing) = port(port_limits(10)).await;
     let mut stream = greeted(address).await;
     let (kind, settings) = timeout(SOON, next(&mut stream)).await.unwrap().unwrap();
     assert_eq!(kind, SETTINGS);
@@ -105,7 +105,7 @@ async fn a_peer_gets_the_limits_of_a_connection() {
 
 #[tokio::test]
 async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
-    let (address, _closing) = port(LIMITS).await;
+    let (address, _closing) = port(port_limits(10)).await;
     for _ in 0..60 {
         let mut stream = greeted(address).await;
         // Only its header declares a length.
@@ -126,7 +126,7 @@ async fn a_frame_that_is_too_large_ends_its_connection_before_it_is_read() {
 
 #[tokio::test]
 async fn silence_and_half_a_preface_are_not_waited_for() {
-    let limits = PortLimits { first_bytes: Duration::from_millis(50), ..LIMITS };
+    let limits = PortLimits { first_bytes: Duration::from_millis(50), ..port_limits(10) };
     let (address, _closing) = port(limits).await;
     for half in [&b""[..], &PREFACE[..10]] {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -137,7 +137,7 @@ async fn silence_and_half_a_preface_are_not_waited_for() {
 
 #[tokio::test]
 async fn a_connection_that_makes_no_call_is_closed() {
-    let limits = PortLimits { idle: Duration::from_millis(50), ..LIMITS };
+    let limits = PortLimits { idle: Duration::from_millis(50), ..port_limits(10) };
     let (address, _closing) = port(limits).await;
     closes(&mut greeted(address).await).await;
 }
@@ -145,7 +145,7 @@ async fn a_connection_that_makes_no_call_is_closed() {
 #[tokio::test]
 async fn connections_are_bounded_and_one_that_ends_makes_room() {
     let connections = Bounds { total: 2, per_address: 2, loopback: 2 };
-    let (address, _closing) = port(PortLimits { connections, ..LIMITS }).await;
+    let (address, _closing) = port(PortLimits { connections, ..port_limits(10) }).await;
     let mut held = [greeted(address).await, greeted(address).await];
     for stream in &mut held {
         timeout(SOON, next(stream)).await.unwrap().expect("it is served");
@@ -166,7 +166,7 @@ async fn http1_gets_the_response_that_this_is_the_port_of_agents() {
     assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head} {}", body.len());
     let problem: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(problem["code"], "wrong_port");
-    let (address, _closing) = port(LIMITS).await;
+    let (address, _closing) = port(port_limits(10)).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /api/v1/nodes HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = String::new();
@@ -177,7 +177,7 @@ async fn http1_gets_the_response_that_this_is_the_port_of_agents() {
 /// A message of the maximum size.
 #[tokio::test]
 async fn a_large_message_arrives_in_many_frames() {
-    let (address, _closing) = port(LIMITS).await;
+    let (address, _closing) = port(port_limits(10)).await;
     let link = grpc::Client::connect(&address.to_string()).await.unwrap();
     let chunk = downbeat_proto::message::OutputChunk {
         execution: downbeat_core::ids::ExecutionId(uuid::Uuid::nil()),

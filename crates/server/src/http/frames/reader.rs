@@ -1,0 +1,141 @@
+//! Reads events for frames: from the store while it is behind, then from the feed.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use downbeat_api::{Frame, Gap, ServerState};
+use downbeat_core::{Portion, limits};
+use downbeat_store as store;
+use tokio::time::Instant;
+
+use super::gather::{Gather, Topics};
+use crate::caller::Caller;
+use crate::http::follow::{Wanted, find_gap};
+use crate::http::live::{Ready, Source, sse};
+use crate::http::problem::HttpResult;
+use crate::http::system::servers_alive;
+use crate::journal::Batches;
+use crate::service::Service;
+
+/// What is read from the store at once.
+const READ: Portion = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
+
+/// The least time between two frames.
+const BETWEEN_FRAMES: Duration = Duration::from_millis(100);
+
+/// How often to check the store and the servers while the feed is silent.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// A stream of frames. It holds the net change since the last frame, and at most one read of the store.
+pub(super) struct Reader {
+    service: Service,
+    caller: Caller,
+    feed: Batches,
+    gather: Gather,
+    /// Everything up to this number is in a frame or in `gather`.
+    seen: u64,
+    is_behind: bool,
+    /// The next frame is not sent before this time.
+    next_frame: Instant,
+    next_look: Instant,
+    servers: Vec<ServerState>,
+}
+
+impl Reader {
+    pub(super) fn new(service: Service, caller: Caller, feed: Batches, topics: Topics, since: u64) -> Self {
+        let mut gather = Gather::new(topics);
+        gather.start_at(since);
+        let now = Instant::now();
+        Self {
+            service,
+            caller,
+            feed,
+            gather,
+            seen: since,
+            is_behind: true,
+            next_frame: now,
+            next_look: now,
+            servers: Vec::new(),
+        }
+    }
+
+    /// Reads one page from the store. Returns the number of the first event that can still be sent, if some are missing.
+    async fn read_store(&mut self) -> Result<Option<u64>, store::Error> {
+        let store = self.service.store();
+        let committed = store.last_seq().await?;
+        if committed.saturating_sub(self.seen) > limits::LIVE_REPLAYED {
+            return Ok(Some(committed + 1));
+        }
+        let filter = Wanted::default().after(self.seen);
+        let page = store.events(&filter, READ).await?;
+        let gap = find_gap(&**store, &filter, &page).await?;
+        if gap.is_some() {
+            return Ok(gap);
+        }
+        for event in &page {
+            self.gather.add(event);
+            self.seen = event.seq;
+        }
+        self.is_behind = !page.is_empty();
+        Ok(None)
+    }
+
+    /// Waits for the next batch of the feed, until a time.
+    async fn read_feed(&mut self, until: Instant) {
+        match tokio::time::timeout_at(until, self.feed.next()).await {
+            Ok(Some(batch)) => {
+                for event in batch.iter() {
+                    if event.seq > self.seen + 1 {
+                        // Another server committed in between: read it from the store.
+                        self.is_behind = true;
+                        return;
+                    }
+                    if event.seq > self.seen {
+                        self.gather.add(event);
+                        self.seen = event.seq;
+                    }
+                }
+            }
+            Ok(None) => self.is_behind = true,
+            Err(_) => {}
+        }
+    }
+
+    /// Checks whether the feed has missed something, and whether servers have come or gone.
+    async fn look_again(&mut self) -> HttpResult<()> {
+        self.next_look = Instant::now() + LOOK_AGAIN;
+        self.is_behind |= self.service.store().last_seq().await? > self.seen;
+        if self.gather.topics().servers {
+            let servers = servers_alive(&self.service, &self.caller).await?;
+            if servers != self.servers {
+                self.servers.clone_from(&servers);
+                self.gather.set_servers(servers);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source for Reader {
+    async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
+        let now = Instant::now();
+        let is_due = now >= self.next_frame && !self.is_behind;
+        if !self.gather.is_empty() && (is_due || self.gather.is_full()) {
+            let frame = self.gather.take_frame();
+            self.next_frame = now + BETWEEN_FRAMES;
+            ready.push_back(sse(Frame::NAME, &frame).id(frame.seq.to_string()));
+        } else if now >= self.next_look {
+            self.look_again().await?;
+        } else if self.is_behind {
+            if let Some(first) = self.read_store().await? {
+                self.seen = first - 1;
+                self.gather.start_at(self.seen);
+                ready.push_back(sse(Gap::NAME, &Gap { first }).id(self.seen.to_string()));
+            }
+        } else {
+            let until = if self.gather.is_empty() { self.next_look } else { self.next_frame };
+            self.read_feed(until).await;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}

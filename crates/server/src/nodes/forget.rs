@@ -1,0 +1,92 @@
+//! Forgets nodes: those that have been offline for `forget_nodes_after` are deleted, as with `node delete`.
+
+use std::time::Duration;
+
+use downbeat_core::collections::HashSet;
+use downbeat_core::ids::NodeId;
+use downbeat_core::node::NodeStatus;
+use downbeat_core::{Change, Timestamp};
+use downbeat_store as store;
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::parts::Parts;
+
+/// How often a server looks for such nodes: a tenth of the time until they are forgotten, within these bounds.
+const LOOK_LEAST: Duration = Duration::from_millis(100);
+const LOOK_MOST: Duration = Duration::from_secs(60);
+/// How many nodes one commit deletes.
+const AT_ONCE: usize = 200;
+/// The name under which deletions are recorded.
+const BY: &str = "forget_nodes_after";
+
+/// Looks until `stop` is cancelled.
+pub(crate) async fn forget(parts: Parts, stop: CancellationToken) {
+    let after = parts.settings.forget_nodes_after.0;
+    if after.is_zero() {
+        return stop.cancelled().await;
+    }
+    let pause = (after / 10).clamp(LOOK_LEAST, LOOK_MOST);
+    while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+        if let Err(error) = look(&parts, after).await {
+            warn!(%error, "cannot forget nodes that have been offline for long");
+        }
+    }
+}
+
+async fn look(parts: &Parts, after: Duration) -> Result<(), store::Error> {
+    let now = parts.clock.now();
+    // A time that is longer than the calendar is never over.
+    let Some(before) = SignedDuration::try_from(after).ok().and_then(|after| now.checked_sub(after).ok())
+    else {
+        return Ok(());
+    };
+    let changes = gone(parts, before, now).await?;
+    if changes.is_empty() || !is_first(parts, now).await? {
+        return Ok(());
+    }
+    for changes in changes.chunks(AT_ONCE) {
+        let outcomes = parts.journal.commit(changes.to_vec()).await?;
+        // A refused one has sent a heartbeat, or somebody has deleted it.
+        let nodes = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        info!(nodes, after = %parts.settings.forget_nodes_after, "forgot nodes that have been offline for long");
+    }
+    parts.dispatcher.wake();
+    Ok(())
+}
+
+/// Returns the deletions of nodes that are offline and were last seen before a time.
+async fn gone(parts: &Parts, before: Timestamp, now: Timestamp) -> Result<Vec<Change>, store::Error> {
+    let offline: HashSet<NodeId> = {
+        let board = parts.dispatcher.board();
+        let offline = board.nodes().filter(|record| record.status == NodeStatus::Offline);
+        offline.map(|record| record.id).collect()
+    };
+    if offline.is_empty() {
+        return Ok(Vec::new());
+    }
+    let seen = parts.store.presence().await?.into_iter();
+    let gone = seen.filter(|(node, _, seen_at)| *seen_at <= before && offline.contains(node));
+    let deletions = gone.map(|(node, session, seen_at)| Change::NodeDeleted {
+        node,
+        session,
+        by: BY.to_owned(),
+        silent_since: Some(seen_at),
+        at: now,
+    });
+    Ok(deletions.collect())
+}
+
+/// Returns whether this server is the first of those that are alive: one is enough.
+async fn is_first(parts: &Parts, now: Timestamp) -> Result<bool, store::Error> {
+    let stale_after = parts.settings.server_stale_after.0;
+    let is_alive = |seen_at: Timestamp| {
+        Duration::try_from(now.duration_since(seen_at)).unwrap_or_default() < stale_after
+    };
+    let servers = parts.store.servers().await?;
+    Ok(servers.iter().filter(|server| is_alive(server.seen_at)).all(|server| parts.server <= server.id))
+}
+
+#[cfg(test)]
+mod tests;

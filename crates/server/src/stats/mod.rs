@@ -1,0 +1,119 @@
+//! Owns statistics of ended runs: kept in memory from the feed, so that a request costs no read of history. At its start
+//! a server reads the newest runs.
+
+mod ledger;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use downbeat_api::Stats as View;
+use downbeat_core::execution::Verdict;
+use downbeat_core::ids::ClusterId;
+use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::{Change, Event, Span, Timestamp, limits};
+use downbeat_store::{self as store, Listed, Page, RunFilter, Store};
+use tracing::{Instrument, warn};
+
+use self::ledger::{Ledger, RunEnd};
+
+/// How many runs are read at once: their definitions may be large.
+const PER_READ: u32 = 100;
+
+/// A handle to the statistics; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stats(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    ledger: Ledger,
+    /// Runs that were created before this time may be missing.
+    since: Option<Timestamp>,
+}
+
+/// The part of the statistics that a request is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) cluster: ClusterId,
+    pub(crate) job: Option<String>,
+    /// The length of a period, and their number.
+    pub(crate) per: Duration,
+    pub(crate) periods: u32,
+}
+
+impl Stats {
+    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
+        // A panic leaves counters that are at worst one behind.
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Forgets everything, and reads the newest ended runs in the background. Runs that end from now on are noted by
+    /// [`note`](Self::note).
+    pub(crate) fn start(&self, store: Arc<dyn Store>, now: Timestamp) {
+        self.with(|inner| *inner = Inner { since: Some(now), ..Inner::default() });
+        let stats = self.clone();
+        let load = async move {
+            match stats.load(store.as_ref(), now).await {
+                Ok(since) => stats.with(|inner| inner.since = since),
+                Err(error) => warn!(%error, "cannot read ended runs; the statistics start now"),
+            }
+        };
+        tokio::spawn(load.in_current_span());
+    }
+
+    /// Reads runs that ended before `now`. Returns the creation of the oldest one, if not all were read.
+    async fn load(&self, store: &dyn Store, now: Timestamp) -> Result<Option<Timestamp>, store::Error> {
+        let states = RunState::ALL.into_iter().filter(|state| state.is_terminal()).collect();
+        let filter = RunFilter { states, ..RunFilter::default() };
+        let (mut page, mut oldest) = (Page::first(PER_READ), None);
+        for _ in 0..limits::STATS_RUNS_READ / PER_READ {
+            let Listed { rows, next, .. } = store.runs(&filter, &page).await?;
+            oldest = rows.last().map(|run| run.created_at).or(oldest);
+            let ended = rows.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
+            self.with(|inner| ended.for_each(|run| add(&mut inner.ledger, &run)));
+            match next {
+                Some(next) => page.start = next,
+                None => return Ok(None),
+            }
+        }
+        Ok(oldest)
+    }
+
+    /// Notes an event. `run` is the run that it concerns, as it was before.
+    pub(crate) fn note(&self, event: &Event, run: Option<&RunRecord>) {
+        let Some(run) = run else { return };
+        match &event.change {
+            Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()) => {
+                let mut ended = run.clone();
+                ended.live.follow(std::slice::from_ref(&event.change));
+                self.with(|inner| add(&mut inner.ledger, &ended));
+            }
+            Change::ExecutionFinished { outcome, .. } if outcome.verdict == Verdict::Succeeded => {
+                let (Some(job), Some(step)) = (&run.job, event.about.step) else { return };
+                let took = outcome.finished_at.duration_since(outcome.started_at);
+                let (took, at) = (Duration::try_from(took).unwrap_or_default(), outcome.ended_at());
+                self.with(|inner| inner.ledger.add_execution(run.cluster, job, step, took, at));
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn show(&self, part: &Part, now: Timestamp) -> View {
+        self.with(|inner| View {
+            since: inner.since,
+            per: Span(part.per),
+            ends: inner.ledger.ends(part.cluster, part.per, i64::from(part.periods), now),
+            jobs: inner.ledger.jobs(part.cluster, part.job.as_deref()),
+        })
+    }
+}
+
+fn add(ledger: &mut Ledger, run: &RunRecord) {
+    let Some(ended) = run.live.ended() else { return };
+    ledger.add_run(RunEnd {
+        cluster: run.cluster,
+        job: run.job.as_deref(),
+        verdict: ended.verdict,
+        started_at: run.live.started_at,
+        at: ended.at,
+    });
+}
