@@ -29,7 +29,7 @@ const PRECISE: Duration = Duration::from_millis(500);
 /// How often this machine's clock is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 /// A difference to the reference that is worth a line in the log.
-const JUMP: Duration = Duration::from_secs(60);
+const JUMP: SignedDuration = SignedDuration::from_secs(60);
 
 /// The source of `now`; cheap to clone.
 #[derive(Clone)]
@@ -98,6 +98,7 @@ impl Clock {
         let seen = store.presence().await?.into_iter().map(|(_, _, seen_at)| seen_at).max();
         if let Some(recorded) = newest.max(seen)
             && let Some(ahead) = self.not_before(recorded)
+            && ahead > JUMP
         {
             warn!(
                 ahead_s = ahead.as_secs(),
@@ -154,7 +155,7 @@ impl Clock {
 impl State {
     fn read(&mut self, reading_us: i64, doubt_us: i64, monotonic_us: i64) {
         let ahead_us = self.steady.read(reading_us, doubt_us, monotonic_us);
-        let has_jumped = ahead_us.saturating_abs() > micros(JUMP);
+        let has_jumped = SignedDuration::from_micros(ahead_us).abs() > JUMP;
         if has_jumped != std::mem::replace(&mut self.has_jumped, has_jumped) {
             if has_jumped {
                 let clock = if self.follows_store { "the store's clock" } else { "this machine's clock" };

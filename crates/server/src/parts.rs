@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use downbeat_core::ids::ServerId;
 use downbeat_store::{ServerRecord, Store};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -47,6 +48,8 @@ pub(crate) struct Parts {
     pub last_sign: LastSign,
     pub level: CommonLevel,
     pub heavy: HeavyWork,
+    /// Limits the snapshots that are sent to replicas at the same time.
+    pub snapshots: Arc<Semaphore>,
     pub vital: Vital,
     /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,

@@ -15,6 +15,7 @@ use tracing::{Instrument, info_span};
 
 use self::assemble::{Doors, Order, primary, replica};
 pub use self::server::Server;
+use crate::replica::{Http, Upstream};
 use crate::settings::Settings;
 use crate::surroundings::Surroundings;
 
@@ -46,7 +47,7 @@ pub async fn start(settings: Settings) -> Result<Server, StartError> {
     let order = Order { settings, name, surroundings: Surroundings::default(), doors };
     match state {
         State::Own(store) => primary(order, store).instrument(span).await,
-        State::Copy(copy) => replica(order, copy).instrument(span).await,
+        State::Copy(copy) => replica(order, copy, Arc::new(Http)).instrument(span).await,
     }
 }
 
@@ -65,6 +66,18 @@ pub async fn start_within(
     let name = settings.name.clone();
     let span = info_span!("server", server = name);
     primary(Order { settings, name, surroundings, doors: None }, store).instrument(span).await
+}
+
+/// Starts a read replica without sockets on an open store. It reaches the servers of `replica_of` by `upstream`.
+pub async fn start_replica_within(
+    settings: Settings,
+    copy: Arc<dyn store::Replica>,
+    surroundings: Surroundings,
+    upstream: Arc<dyn Upstream>,
+) -> Result<Server, StartError> {
+    let name = settings.name.clone();
+    let span = info_span!("server", server = name);
+    replica(Order { settings, name, surroundings, doors: None }, copy, upstream).instrument(span).await
 }
 
 async fn listen(key: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {

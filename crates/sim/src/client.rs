@@ -88,9 +88,9 @@ async fn retry_run(cluster: &Cluster, run: &RunId) {
         1 => Redo::FailedNodes,
         _ => Redo::From("t0".to_owned()),
     };
-    let key = Some(IdempotencyKey { key: format!("retry-{run}"), request_hash: format!("{redo:?}") });
+    let key = IdempotencyKey { key: format!("retry-{run}"), request_hash: format!("{run} {redo:?}") };
     for _ in 0..20 {
-        let retry = Retry { run: run.clone(), redo: redo.clone(), idempotency_key: key.clone() };
+        let retry = Retry { run: run.clone(), redo: redo.clone(), idempotency_key: Some(key.clone()) };
         match ask(cluster, |service| async move { service.retry(&SIM, retry).await }).await {
             Some(Ok(second)) => {
                 world.log(format_args!("{run} is retried ({redo:?}) as {}", second.run.id));

@@ -2,6 +2,7 @@
 //! A crash closes the gate of the current session.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::clock::HostClock;
 use crate::gate::Gate;
 use crate::host::Machine;
 use crate::network::{Dial, Network, address};
+use crate::replica;
 use crate::seed::Broken;
 use crate::store::{Health, Notifier, ServerStore};
 use crate::world::{HostId, World};
@@ -39,6 +41,7 @@ pub(crate) struct Shape {
     pub(crate) agent_clock_error: Duration,
     pub(crate) drift_ppm: u64,
     pub(crate) max_concurrent_runs: Option<u32>,
+    pub(crate) has_replica: bool,
 }
 
 impl Shape {
@@ -65,8 +68,11 @@ pub(crate) struct Cluster {
     /// The clock of a shared store.
     pub(crate) store_clock: HostClock,
     pub(crate) shape: Shape,
-    broken: Option<Broken>,
-    seed: u64,
+    /// The copy of the read replica, if there is one.
+    pub(crate) copy: Option<Arc<MemoryStore>>,
+    is_healed: AtomicBool,
+    pub(crate) broken: Option<Broken>,
+    pub(crate) seed: u64,
     data: PathBuf,
     servers: Vec<Slot>,
     agents: Vec<Slot>,
@@ -145,6 +151,8 @@ impl Cluster {
             notifier: Arc::default(),
             memory: Arc::new(MemoryStore::new()),
             store_clock: HostClock::new(world.clock, 0, 0),
+            copy: shape.has_replica.then(|| Arc::new(MemoryStore::new())),
+            is_healed: AtomicBool::new(false),
             shape,
             broken,
             seed,
@@ -160,7 +168,19 @@ impl Cluster {
         for number in 0..shape.agents {
             tokio::spawn(keep_agent(cluster.clone(), number));
         }
+        if let Some(copy) = &cluster.copy {
+            tokio::spawn(replica::keep(cluster.clone(), copy.clone()));
+        }
         cluster
+    }
+
+    pub(crate) fn is_healed(&self) -> bool {
+        self.is_healed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the faults of everything that draws its own.
+    pub(crate) fn heal(&self) {
+        self.is_healed.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn clock(&self, host: HostId) -> &HostClock {
@@ -213,7 +233,7 @@ impl Cluster {
         dice.next_u64()
     }
 
-    fn server_settings(&self, number: usize) -> downbeat_server::Settings {
+    pub(crate) fn server_settings(&self, number: usize) -> downbeat_server::Settings {
         let interval = self.shape.heartbeat_interval;
         let shorter =
             |broken: Broken, span: Duration| if self.broken == Some(broken) { span / 3 } else { span };

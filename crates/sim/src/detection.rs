@@ -32,7 +32,7 @@ pub(crate) async fn check(cluster: &Arc<Cluster>) -> Option<Violation> {
     tokio::time::sleep(bound - before_jump).await;
     let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{number}"));
     let status = cluster.memory.node(node).await.expect(NEVER_FAILS).map(|node| node.status);
-    let held = cluster.memory.held_by(node).await.expect(NEVER_FAILS);
+    let held = cluster.memory.held_by(&[node]).await.expect(NEVER_FAILS);
     let is_noticed = status.is_none_or(|status| status == NodeStatus::Offline) && held.is_empty();
     (!is_noticed).then(|| Violation {
         checker: Checker::Detection,

@@ -111,6 +111,7 @@ pub(crate) fn jump_us(world: &World) -> i64 {
 /// Ends all faults, except that the clocks stay wrong: nothing may depend on them.
 pub(crate) fn heal(cluster: &Cluster) {
     cluster.world.log(format_args!("everything heals"));
+    cluster.heal();
     cluster.network.set_weather(NetworkFaults::default());
     cluster.network.unblock_all();
     cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());

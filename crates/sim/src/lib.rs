@@ -18,6 +18,7 @@ mod gate;
 mod host;
 mod jobs;
 mod network;
+mod replica;
 mod seed;
 mod store;
 mod stranger;

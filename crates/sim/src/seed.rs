@@ -9,7 +9,7 @@ use std::time::Duration;
 use downbeat_store::Runs;
 use tokio::time::Instant;
 
-use crate::check::{Checker, Evidence, Violation, check};
+use crate::check::{Checker, Contents, Evidence, Violation, check};
 use crate::client;
 use crate::cluster::{Cluster, Shape};
 use crate::detection;
@@ -19,6 +19,8 @@ use crate::world::World;
 
 /// How long runs may take to end after everything has healed: longer than any timeout in the product.
 const END_TIMEOUT: Duration = Duration::from_secs(45 * 60);
+/// How long a replica may take to catch up after that: several pauses and timeouts of its connection.
+const COPY_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time for the last receipts and feeds.
 const DRAIN_TIME: Duration = Duration::from_secs(15);
 
@@ -53,6 +55,8 @@ pub enum Broken {
     TooManySlots,
     /// Work goes on after its agent has stopped it.
     DeafWork,
+    /// A replica gets other results than its primary has.
+    ForgedCopy,
     /// A call of the store panics.
     Panic,
 }
@@ -73,6 +77,7 @@ impl Broken {
         Self::NoRunLimit,
         Self::TooManySlots,
         Self::DeafWork,
+        Self::ForgedCopy,
         Self::Panic,
     ];
 }
@@ -168,6 +173,7 @@ fn shape(world: &World, seed: u64) -> Shape {
             0 => Some(1 + u32::try_from(world.below(3)).expect("it is small")),
             _ => None,
         },
+        has_replica: world.below(3) == 0,
     }
 }
 
@@ -213,8 +219,28 @@ async fn simulate(setup: Setup) -> Outcome {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     tokio::time::sleep(DRAIN_TIME).await;
+    violations.extend(replica_differs(&cluster).await);
     violations.extend(check(&Evidence::gather(&cluster, setup.broken).await));
     let simulated = world.clock.elapsed();
     let counts = world.truth(|truth| truth.counts);
     Outcome { seed: setup.seed, trace: world.trace.take(), violations, counts, simulated }
+}
+
+/// Waits until the replica has a complete copy. Returns a violation if it does not get there.
+async fn replica_differs(cluster: &Cluster) -> Option<Violation> {
+    let copy = cluster.copy.as_ref()?;
+    let asked = Instant::now();
+    loop {
+        let primary = Contents::of(&cluster.memory).await;
+        let copied = Contents::of(copy).await;
+        if copied == primary {
+            return None;
+        }
+        if asked.elapsed() > COPY_TIMEOUT {
+            let what =
+                format!("{COPY_TIMEOUT:?} after the end the replica has {copied:?}, its primary {primary:?}");
+            return Some(Violation { checker: Checker::Replica, what });
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }

@@ -87,7 +87,7 @@ impl Attack {
             Attack::Lists => {
                 for _ in 0..10 {
                     target
-                        .start(&json!({"name": ATTACKER, "target": "group:bench", "tasks": [noop()]}))
+                        .submit(&json!({"name": ATTACKER, "target": "group:bench", "tasks": [noop()]}))
                         .await?;
                     target.ended().await?;
                 }

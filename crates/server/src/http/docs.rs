@@ -56,8 +56,10 @@ pub(super) fn whole(mut document: OpenApi) -> Value {
     let mut document = serde_json::to_value(&document).expect("an OpenAPI document is plain data");
     let items = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
     for operation in items.flat_map(|item| item.as_object_mut()).flat_map(|item| item.values_mut()) {
-        for parameter in operation["parameters"].as_array_mut().into_iter().flatten() {
-            bound_parameter(parameter);
+        let parameters = operation["parameters"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+        let is_list = parameters.iter().any(|parameter| parameter["name"] == "limit");
+        for parameter in parameters {
+            bound_parameter(parameter, is_list);
         }
         for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
             if status.starts_with(['4', '5']) && response["content"].is_null() {
@@ -101,7 +103,7 @@ fn add_problems(operation: &mut Operation, problems: &Problems) {
 }
 
 /// Describes which values of a parameter are accepted, where its type alone says less.
-fn bound_parameter(parameter: &mut Value) {
+fn bound_parameter(parameter: &mut Value, is_list: bool) {
     let name = parameter["name"].as_str().unwrap_or_default().to_owned();
     let schema = &mut parameter["schema"];
     // A parameter may be absent, but not null.
@@ -122,7 +124,7 @@ fn bound_parameter(parameter: &mut Value) {
             schema["maximum"] = json!(limits::PAGE_MOST);
             schema["default"] = json!(limits::PAGE_DEFAULT);
         }
-        "offset" => schema["maximum"] = json!(limits::OFFSET_MOST),
+        "offset" if is_list => schema["maximum"] = json!(limits::OFFSET_MOST),
         "Idempotency-Key" => {
             schema["minLength"] = json!(1);
             schema["maxLength"] = json!(KEY_BYTES);

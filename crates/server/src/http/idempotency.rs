@@ -34,9 +34,9 @@ pub(super) fn idempotency_key(
             key.len()
         )));
     }
+    // A header cannot contain a line break, so no two scopes share a key.
     let key = match scope {
         Scope::Submit => key.to_owned(),
-        // A header cannot contain a line break, so no submission has this key.
         Scope::Retry => format!("retry\n{key}"),
         Scope::RetryMany => format!("retry many\n{key}"),
     };

@@ -9,12 +9,11 @@ use downbeat_core::ids::RunId;
 use downbeat_core::limits;
 use downbeat_core::select::Selector;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
 use super::extract::{Api, Nothing, Query};
 use super::idempotency::{Scope, idempotency_key};
-use super::payload::Payload;
+use super::payload::{Payload, object};
 use super::problem::{Failure, HttpResult, Reply};
 use super::runs::{redo, states};
 use crate::caller::Caller;
@@ -82,7 +81,7 @@ pub(super) async fn cancel(
     _: Query<Nothing>,
     Payload(body): Payload,
 ) -> HttpResult<(StatusCode, Json<Many>)> {
-    let CancelRuns { ids, status, job, cluster, dry_run } = read(&body)?;
+    let CancelRuns { ids, status, job, cluster, dry_run } = object(&body)?;
     let which = which_runs(&service, &caller, (ids, status, job, cluster), limits::PAGE_MOST).await?;
     let many = service.cancel_many(&caller, &which, effect(dry_run)).await?;
     Ok((StatusCode::ACCEPTED, Json(many)))
@@ -105,8 +104,8 @@ pub(super) async fn retry(
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> Reply<Many> {
-    let key = idempotency_key(&headers, Scope::RetryMany, &[Some(&body)])?;
-    let RetryRuns { ids, status, job, cluster, failed_only, dry_run } = read(&body)?;
+    let key = idempotency_key(&headers, Scope::RetryMany, &[Some(&*body)])?;
+    let RetryRuns { ids, status, job, cluster, failed_only, dry_run } = object(&body)?;
     let which = which_runs(&service, &caller, (ids, status, job, cluster), limits::RETRIES_AT_ONCE).await?;
     let redo = redo(failed_only, None)?;
     Ok(Json(service.retry_many(&caller, &which, &redo, key.as_ref(), effect(dry_run)).await?))
@@ -131,7 +130,7 @@ pub(super) async fn undrain(api: Api, _: Query<Nothing>, Payload(body): Payload)
 }
 
 async fn set_drain(Api(service, caller): Api, body: &[u8], drain: Drain) -> Reply<Many> {
-    let DrainNodes { nodes, selector, cluster, dry_run } = read(body)?;
+    let DrainNodes { nodes, selector, cluster, dry_run } = object(body)?;
     if nodes.is_none() && selector.is_none() {
         return Err(refused("name the nodes: `nodes` or `selector`; `{\"selector\": \"all\"}` means all"));
     }
@@ -177,13 +176,6 @@ fn check_number(field: &str, list: Option<&[String]>, most: u32) -> HttpResult<(
 
 fn effect(dry_run: bool) -> Effect {
     if dry_run { Effect::Count } else { Effect::Change }
-}
-
-fn read<T: DeserializeOwned>(body: &[u8]) -> HttpResult<T> {
-    serde_json::from_slice(body).map_err(|error| {
-        let detail = format!("the body is not a valid JSON object of this request: {error}");
-        Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
-    })
 }
 
 fn refused(detail: impl Into<String>) -> Failure {

@@ -8,10 +8,12 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use downbeat_api::code;
 use downbeat_core::limits;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use super::problem::Failure;
+use super::problem::{Failure, HttpResult};
 use crate::error::Error;
 
 /// A whole body. Its permits are released when its bytes are dropped.
@@ -21,6 +23,19 @@ pub(super) struct Payload(pub(super) Bytes);
 const KIB: usize = 1024;
 /// One permit per KiB of a large body.
 static ROOM: Semaphore = Semaphore::const_new(limits::HTTP_BODIES_BYTES / KIB);
+
+/// Reads a body as a JSON object. Serde alone would also read the fields from an array.
+pub(super) fn object<T: DeserializeOwned>(body: &[u8]) -> HttpResult<T> {
+    let read = match serde_json::from_slice(body) {
+        Ok(fields @ Value::Object(_)) => serde_json::from_value(fields).map_err(|error| error.to_string()),
+        Ok(_) => Err("it is not an object".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    read.map_err(|why| {
+        let detail = format!("the body is not a valid JSON object of this request: {why}");
+        Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
+    })
+}
 
 struct Reserved {
     bytes: Bytes,

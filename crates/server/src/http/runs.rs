@@ -1,7 +1,5 @@
 //! Owns runs: submit, list, show, pause, cancel, retry.
 
-use std::fmt;
-
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +9,6 @@ use downbeat_core::execution::Status;
 use downbeat_core::run::{RunRecord, RunState, RunStatus};
 use downbeat_store::RunFilter;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::definition::{Body, TargetQuery};
@@ -19,7 +16,7 @@ use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, words};
 use super::idempotency::{Scope, idempotency_key};
 use super::paging::{listed, page};
-use super::payload::Payload;
+use super::payload::{Payload, object};
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, waits};
 use crate::error::Error;
@@ -129,7 +126,7 @@ pub(super) struct ListQuery {
     /// Only runs that were created before this time.
     to: Option<Timestamp>,
     /// `1` lists only runs that are paused, `0` only others.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     paused: Option<Flag>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
@@ -229,7 +226,7 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<ShowQue
 pub(super) struct CancelQuery {
     /// `1` or `true` ends the run without waiting for its agents.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     force: Flag,
 }
 
@@ -316,19 +313,9 @@ pub(super) async fn retry(
 ) -> HttpResult<Response> {
     let sent = [Some(id.as_bytes()), Some(&*body)];
     let idempotency_key = idempotency_key(&headers, Scope::Retry, &sent)?;
-    let request = if body.trim_ascii().is_empty() {
-        RetryRequest::default()
-    } else {
-        let malformed = |error: &dyn fmt::Display| {
-            let detail = format!("the body is not valid JSON such as `{{\"failed_only\": true}}`: {error}");
-            Failure::new(StatusCode::BAD_REQUEST, code::MALFORMED, detail)
-        };
-        // Serde would also read the fields from an array.
-        match serde_json::from_slice(&body).map_err(|error| malformed(&error))? {
-            Value::Null => RetryRequest::default(),
-            fields @ Value::Object(_) => serde_json::from_value(fields).map_err(|error| malformed(&error))?,
-            _ => return Err(malformed(&"it must be an object")),
-        }
+    let request = match body.trim_ascii() {
+        b"" | b"null" => RetryRequest::default(),
+        body => object(body)?,
     };
     let redo = redo(request.failed_only, request.from)?;
     let run = id.run();

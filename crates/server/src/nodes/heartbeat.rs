@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::clock::Clock;
 
-/// Heartbeats that may wait for the next tick: more than a full cluster has nodes.
+/// Heartbeats that may wait for the next tick: more than the default maximum of nodes. Beyond this, agents wait.
 const QUEUE: usize = 16_384;
 /// How long heartbeats are gathered. A response takes at most this long plus one write.
 const TICK: Duration = Duration::from_millis(50);

@@ -1,9 +1,8 @@
 //! Owns the connection to a primary: which of its servers, from which event on, and the pause after a failure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_api::request;
-use downbeat_client::{self as client, Client};
 use downbeat_core::{Dice, Portion, limits};
 use downbeat_store::{self as store, EventFilter};
 use futures_util::StreamExt;
@@ -13,6 +12,7 @@ use tracing::warn;
 
 use super::apply::{Applier, Failure};
 use super::frame::{Frame, fingerprint};
+use super::upstream::{Lost, Since, Upstream};
 
 /// A primary sends a beat twice a second, unless it waits for its store.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -22,14 +22,12 @@ const MOST_PAUSE_MS: u64 = 5_000;
 
 #[derive(Debug, thiserror::Error)]
 enum Ended {
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Lost(#[from] Lost),
     #[error("the stream has ended")]
     Closed,
     #[error("nothing was received for {}s", SILENCE.as_secs())]
     Silent,
-    #[error("cannot connect: {0}")]
-    Unreachable(String),
     #[error("the primary sent a line of more than {} bytes", limits::REPLICA_LINE_BYTES)]
     TooLong,
     #[error("the primary sent a line that is not a frame: {0}")]
@@ -43,15 +41,16 @@ enum Ended {
 #[derive(Debug)]
 pub(crate) struct Follower {
     applier: Applier,
+    upstream: Arc<dyn Upstream>,
     /// Servers of one primary site. If one fails, the next is tried.
     primaries: Vec<String>,
     dice: Dice,
 }
 
 impl Follower {
-    pub(crate) fn new(applier: Applier, seed: u64) -> Self {
+    pub(crate) fn new(applier: Applier, upstream: Arc<dyn Upstream>, seed: u64) -> Self {
         let primaries = applier.parts.settings.replica_of.clone();
-        Self { applier, primaries, dice: Dice::new(seed) }
+        Self { applier, upstream, primaries, dice: Dice::new(seed) }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
@@ -82,25 +81,21 @@ impl Follower {
         }
     }
 
-    /// Returns the query that names the last event of the copy.
-    async fn since(&self) -> Result<Vec<(&'static str, String)>, store::Error> {
+    /// Returns the last event of the copy.
+    async fn since(&self) -> Result<Since, store::Error> {
         if self.applier.has_diverged() || !self.applier.following.is_copied() {
-            return Ok(vec![("since", "0".to_owned())]);
+            return Ok(Since::default());
         }
         let store = &self.applier.copy;
         let seq = store.last_seq().await?;
         let before = EventFilter { since: seq.saturating_sub(1), run: None };
         let last = store.events(&before, Portion::of_rows(1)).await?;
-        let mut query = vec![("since", seq.to_string())];
-        query.extend(last.first().map(|event| ("last", fingerprint(event))));
-        Ok(query)
+        Ok(Since { seq, fingerprint: last.first().map(fingerprint) })
     }
 
     async fn follow(&mut self, primary: &str, frames: &mut u64) -> Result<std::convert::Infallible, Ended> {
-        let client = Client::new(&[primary.to_owned()], None)?;
-        let mut request = request::replication();
-        request.query = self.since().await?;
-        let mut bytes = timeout(SILENCE, client.bytes(&request)).await.map_err(|_| Ended::Silent)??;
+        let opening = self.upstream.open(primary, self.since().await?);
+        let mut bytes = timeout(SILENCE, opening).await.map_err(|_| Ended::Silent)??;
         let mut buffer: Vec<u8> = Vec::new();
         loop {
             let more = match timeout(SILENCE, bytes.next()).await {
@@ -121,19 +116,6 @@ impl Follower {
             if buffer.len() > limits::REPLICA_LINE_BYTES {
                 return Err(Ended::TooLong);
             }
-        }
-    }
-}
-
-impl From<client::Error> for Ended {
-    fn from(error: client::Error) -> Self {
-        match error {
-            client::Error::Problem(problem) => Ended::Refused(problem.detail),
-            client::Error::Foreign { status, .. } => {
-                Ended::Refused(format!("the response {status} is not from a downbeat server"))
-            }
-            client::Error::Unreachable { why, .. } => Ended::Unreachable(why),
-            other => Ended::Unreachable(other.to_string()),
         }
     }
 }

@@ -14,9 +14,12 @@ mod following;
 mod frame;
 mod outputs;
 mod send;
+mod upstream;
 
 pub(crate) use apply::Applier;
 pub(crate) use door::Door;
 pub(crate) use follow::Follower;
 pub(crate) use following::Following;
-pub(crate) use send::{Since, Until, stream};
+pub(crate) use send::{SNAPSHOTS, Until, stream};
+pub(crate) use upstream::Http;
+pub use upstream::{Lost, Pieces, Since, Upstream};

@@ -12,12 +12,13 @@ use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::{Change, Event, Portion, limits};
 use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::frame::{Frame, VERSION, fingerprint, fitting, mask_event, mask_execution};
 use super::outputs::{Check, Cursors};
+use super::upstream::Since;
 use crate::journal::{Batches, Published};
 use crate::parts::Parts;
 use crate::signal::heard;
@@ -41,15 +42,7 @@ const LINES: usize = 4;
 /// the store's cleanup.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Snapshots at the same time: each uses a connection of the store.
-static SNAPSHOTS: Semaphore = Semaphore::const_new(2);
-
-/// The last event that a replica has.
-#[derive(Clone, Debug)]
-pub(crate) struct Since {
-    pub(crate) seq: u64,
-    /// The fingerprint of its last event, if it has that event.
-    pub(crate) fingerprint: Option<String>,
-}
+pub(crate) const SNAPSHOTS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -239,7 +232,8 @@ impl Sender {
     }
 
     async fn reset(&mut self) -> Result<(), Ended> {
-        let _permit = SNAPSHOTS.acquire().await.expect("it is never closed");
+        let snapshots = Arc::clone(&self.parts.snapshots);
+        let _permit = snapshots.acquire().await.expect("it is never closed");
         info!("sending a snapshot to a replica");
         self.send(&Frame::Reset).await?;
         self.cursors = Cursors::default();

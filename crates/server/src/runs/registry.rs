@@ -162,6 +162,7 @@ impl Perform for Runs {
 #[cfg(test)]
 mod tests {
     use downbeat_core::Timestamp;
+    use downbeat_core::change::About;
     use downbeat_core::ids::{ClusterId, ServerId, SessionId};
     use uuid::Uuid;
 
@@ -177,6 +178,7 @@ mod tests {
         let moved = |(seq, node): (u64, &NodeId)| Event {
             seq,
             server: ServerId(Uuid::nil()),
+            about: About::default(),
             change: Change::NodeMoved {
                 node: *node,
                 session: SessionId(Uuid::nil()),

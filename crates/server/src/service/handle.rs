@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use downbeat_core::Timestamp;
 use downbeat_core::ids::ServerId;
 use downbeat_store::Store;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics;
 use crate::parts::Parts;
-use crate::replica::Following;
+use crate::replica::{Following, Since, Until, stream};
 
 /// One server, as users and programs see it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -31,6 +33,11 @@ impl Service {
     pub(crate) async fn figures(&self) -> String {
         metrics::update(&self.parts).await;
         self.parts.metrics.encode()
+    }
+
+    /// Streams all data to a read replica, as lines.
+    pub fn replicate(&self, since: Since) -> mpsc::Receiver<Bytes> {
+        stream(&self.parts, since, Until::Stopped)
     }
 
     pub fn server_id(&self) -> ServerId {

@@ -8,6 +8,7 @@ use downbeat_core::level;
 use downbeat_proto::Link;
 use downbeat_store::{Replica, ServerRecord, Store};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, info};
 
@@ -24,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving, forget, sweep};
 use crate::output::Outputs;
 use crate::parts::Parts;
-use crate::replica::{Applier, Door, Follower, Following};
+use crate::replica::{Applier, Door, Follower, Following, SNAPSHOTS, Upstream};
 use crate::rpc::{self, Host};
 use crate::runs::{Runs, load_board};
 use crate::service::Service;
@@ -77,7 +78,11 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
 }
 
 /// Starts a read replica: it commits, claims and sweeps nothing.
-pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Server, StartError> {
+pub(super) async fn replica(
+    order: Order,
+    copy: Arc<dyn Replica>,
+    upstream: Arc<dyn Upstream>,
+) -> Result<Server, StartError> {
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(&copy);
     let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
     let parts = server.service.parts.clone();
@@ -85,7 +90,7 @@ pub(super) async fn replica(order: Order, copy: Arc<dyn Replica>) -> Result<Serv
     parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
-        let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), seed);
+        let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), upstream, seed);
         parts.vital.spawn("replication", &server.stopping, follower.run(server.stopping.clone()));
         if let Some(doors) = doors {
             listen(&mut server, doors, Arc::new(Door::new(parts.clone(), following)));
@@ -180,6 +185,7 @@ async fn base(
         last_sign: LastSign::default(),
         level,
         heavy: HeavyWork::default(),
+        snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
         vital,
         views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,

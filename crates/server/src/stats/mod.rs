@@ -9,7 +9,7 @@ use std::time::Duration;
 use downbeat_api::Stats as View;
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ClusterId;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunLive, RunRecord, RunState};
 use downbeat_core::{Change, Event, Span, Timestamp, limits};
 use downbeat_store::{self as store, Listed, Page, RunFilter, Store};
 use tracing::{Instrument, warn};
@@ -69,7 +69,9 @@ impl Stats {
             let Listed { rows, next, .. } = store.runs(&filter, &page).await?;
             oldest = rows.last().map(|run| run.created_at).or(oldest);
             let ended = rows.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
-            self.with(|inner| ended.for_each(|run| add(&mut inner.ledger, &run)));
+            self.with(|inner| {
+                ended.for_each(|run| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &run.live))
+            });
             match next {
                 Some(next) => page.start = next,
                 None => return Ok(None),
@@ -83,9 +85,9 @@ impl Stats {
         let Some(run) = run else { return };
         match &event.change {
             Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()) => {
-                let mut ended = run.clone();
-                ended.live.follow(std::slice::from_ref(&event.change));
-                self.with(|inner| add(&mut inner.ledger, &ended));
+                let mut live = run.live.clone();
+                live.follow(std::slice::from_ref(&event.change));
+                self.with(|inner| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &live));
             }
             Change::ExecutionFinished { outcome, .. } if outcome.verdict == Verdict::Succeeded => {
                 let (Some(job), Some(step)) = (&run.job, event.about.step) else { return };
@@ -107,13 +109,8 @@ impl Stats {
     }
 }
 
-fn add(ledger: &mut Ledger, run: &RunRecord) {
-    let Some(ended) = run.live.ended() else { return };
-    ledger.add_run(RunEnd {
-        cluster: run.cluster,
-        job: run.job.as_deref(),
-        verdict: ended.verdict,
-        started_at: run.live.started_at,
-        at: ended.at,
-    });
+fn add(ledger: &mut Ledger, cluster: ClusterId, job: Option<&str>, live: &RunLive) {
+    let Some(ended) = live.ended() else { return };
+    let (verdict, started_at, at) = (ended.verdict, live.started_at, ended.at);
+    ledger.add_run(RunEnd { cluster, job, verdict, started_at, at });
 }

@@ -49,6 +49,21 @@ pub(crate) struct Tables {
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
 }
 
+/// Everything that a replica copies.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Contents {
+    events: Vec<Event>,
+    tables: Tables,
+}
+
+impl Contents {
+    pub(crate) async fn of(store: &MemoryStore) -> Self {
+        let all = Portion::of_rows(usize::MAX);
+        let events = store.events(&EventFilter::default(), all).await.expect(NEVER_FAILS);
+        Self { events, tables: Tables::of(store).await }
+    }
+}
+
 impl Tables {
     pub(crate) async fn of(store: &MemoryStore) -> Self {
         let mut nodes = store.nodes(None).await.expect(NEVER_FAILS);

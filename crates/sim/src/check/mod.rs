@@ -14,7 +14,7 @@ mod work;
 
 use std::fmt;
 
-pub(crate) use evidence::Evidence;
+pub(crate) use evidence::{Contents, Evidence};
 
 /// A checker, named by what it checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +41,8 @@ pub enum Checker {
     Nodes,
     /// A node that is gone goes offline in time, and its leases end in time.
     Detection,
+    /// A replica has what its primary has.
+    Replica,
     /// Only leased work ran, and work that must not overlap did not.
     Work,
 }
@@ -58,6 +60,7 @@ impl Checker {
         Self::Limits,
         Self::Nodes,
         Self::Detection,
+        Self::Replica,
         Self::Work,
     ];
 }

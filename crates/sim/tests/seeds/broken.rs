@@ -19,6 +19,7 @@ fn finder(broken: Broken) -> Checker {
         Broken::NoHolds | Broken::NoRunLimit => Checker::Holds,
         Broken::TooManySlots => Checker::Limits,
         Broken::DeafWork => Checker::Work,
+        Broken::ForgedCopy => Checker::Replica,
         Broken::Panic => Checker::Panics,
     }
 }

@@ -136,7 +136,7 @@ pub(super) async fn save(
     let flight = flight.prepare(client).await?;
     let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
     let record = client.prepare_cached(&INSERT_EVENTS).await?;
-    let mut record_args = arrays(&events, 0..ChangeColumns::COUNT);
+    let mut record_args = arrays(&events.iter(), 0..ChangeColumns::COUNT);
     record_args.push(Box::new(batch.server.0));
     let record_args: Vec<_> = record_args.iter().map(|arg| &**arg as &(dyn ToSql + Sync)).collect();
     let notify = client.prepare_cached(NOTIFY).await?;
