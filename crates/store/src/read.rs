@@ -12,6 +12,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord, RunState};
+use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -53,6 +54,8 @@ pub(crate) trait Database: Send + Sync {
     async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>>;
 
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>>;
+
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>>;
 
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>>;
 
@@ -154,6 +157,10 @@ impl<D: Database> Runs for D {
         list(self, filter, page).await
     }
 
+    async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {
+        Ok(self.fetch_definitions(runs).await?.into_iter().collect())
+    }
+
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
         let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
         self.fetch_many(rest, vec![]).await
@@ -226,7 +233,11 @@ impl<D: Database> Executions for D {
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {
-        self.fetch_many(concat!(" WHERE ", condition!(open executions), " ORDER BY id"), vec![]).await
+        // Sorted here: with ORDER BY, SQLite would read all executions in the order of their ids.
+        let rest = concat!(" WHERE ", condition!(open executions));
+        let mut open: Vec<Execution> = self.fetch_many(rest, vec![]).await?;
+        open.sort_unstable_by_key(|execution| execution.id);
+        Ok(open)
     }
 
     async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {

@@ -1,7 +1,5 @@
 //! Owns executions: single ones, and those of a run or of a node. `output` owns their output.
 
-use std::collections::HashMap;
-
 use axum::Json;
 use downbeat_api::{Execution, List, Names};
 use downbeat_core::execution::{Execution as Record, Status};
@@ -142,15 +140,13 @@ pub(super) async fn of_node(
     let found = service.executions(&caller, &filter, &page).await?;
     let mut names = Names::default();
     names.insert(node.id, node.description.hostname);
-    let mut known: HashMap<RunId, Option<RunRecord>> = HashMap::new();
-    for record in &found.rows {
-        if !known.contains_key(record.run()) {
-            known.insert(record.run().clone(), service.store().run(record.run()).await?);
-        }
-    }
+    let mut runs: Vec<RunId> = found.rows.iter().map(|record| record.run().clone()).collect();
+    runs.sort_unstable();
+    runs.dedup();
+    let definitions = service.store().definitions(&runs).await?;
     Ok(Json(listed(&page, found, |record| {
-        let task = match &known[record.run()] {
-            Some(run) => label(&run.definition, record.step()),
+        let task = match definitions.get(record.run()) {
+            Some(definition) => label(definition, record.step()),
             None => format!("step {}", record.step()),
         };
         Execution::of(&record, task, &names)

@@ -214,8 +214,8 @@ async fn seen(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CountsQuery {
-    /// What to count by: `group`, `label:KEY` or `status`.
-    by: String,
+    /// What to count by: `group` (the default), `label:KEY` or `status`.
+    by: Option<String>,
     /// Only nodes of this cluster, by name or id.
     cluster: Option<String>,
     /// Only nodes that this selector matches.
@@ -248,8 +248,9 @@ pub(super) async fn counts(Api(service, caller): Api, query: Query<CountsQuery>)
         None => None,
     };
     let selector = query.selector.as_deref().map(selector).transpose()?;
-    let label = query.by.strip_prefix("label:");
-    if label.is_none() && !["group", "status"].contains(&query.by.as_str()) {
+    let by = query.by.as_deref().unwrap_or("group");
+    let label = by.strip_prefix("label:");
+    if label.is_none() && !["group", "status"].contains(&by) {
         return Err(Failure::bad_query("the query is wrong: by: it is not `group`, `label:KEY` or `status`"));
     }
     let mut counts: BTreeMap<String, BTreeMap<NodeStatus, u64>> = BTreeMap::new();
@@ -257,7 +258,7 @@ pub(super) async fn counts(Api(service, caller): Api, query: Query<CountsQuery>)
         if selector.as_ref().is_some_and(|selector| !selector.matches(&node)) {
             continue;
         }
-        let values = match (label, query.by.as_str()) {
+        let values = match (label, by) {
             (Some(key), _) => node.description.labels.get(key).cloned().into_iter().collect(),
             (None, "group") => node.description.groups.clone(),
             (None, _) => vec![node.status.to_string()],

@@ -126,14 +126,7 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
         statuses: open,
     };
     assert_eq!(executions(&store, narrow, ALL).await, (vec![4], 1));
-    let skipped = Change::ExecutionSkipped {
-        run: run_id(1),
-        epoch: 1,
-        execution: execution_id(3),
-        reason: "why".to_owned(),
-        at: at(40),
-    };
-    apply(&store, &[skipped]).await;
+    apply(&store, &[skipped(1, 3, 1, 40)]).await;
     let ended = || vec![Status::Skipped, Status::Lost];
     assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..run(1) }, ALL).await, (vec![3], 1));
     assert_eq!(executions(&store, ExecutionFilter { statuses: ended(), ..on(2) }, ALL).await, (vec![3], 1));

@@ -38,6 +38,8 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created_as(full.clone())]).await;
     assert_eq!(read_run(&store, 1).await, run(1));
     assert_eq!(read_run(&store, 2).await, full);
+    let definitions = store.definitions(&[run_id(2), run_id(9), run_id(2)]).await.unwrap();
+    assert_eq!(definitions, BTreeMap::from([(run_id(2), full.definition.clone())]));
     assert_eq!(store.run(&RunId::from("no\0where")).await.unwrap(), None);
     let elsewhere = made_as(RunMade { cluster: UNKNOWN_CLUSTER, ..made(3) });
     refuse(&store, created_as(elsewhere), Refusal::NotFound).await;

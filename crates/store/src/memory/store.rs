@@ -13,6 +13,7 @@ use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
+use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
@@ -332,6 +333,12 @@ impl Runs for MemoryStore {
         runs.reverse();
         let key = |run: &RunBrief| RunKey { created_at: run.created_at, id: run.id.clone() };
         Ok(window(runs.iter().map(RunBrief::from).collect(), page, key, |key, after| key < after))
+    }
+
+    async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {
+        let state = self.lock();
+        let definition = |id: &RunId| Some((id.clone(), Arc::clone(&state.made.get(id)?.definition)));
+        Ok(runs.iter().filter_map(definition).collect())
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {

@@ -11,6 +11,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord};
+use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
@@ -111,6 +112,8 @@ calls! {
 
         trait Runs {
             async fn run(&self, id: &RunId) -> Option<RunRecord>;
+            /// Returns the definitions of those of these runs that exist.
+            async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns those of these runs that exist, by id, each once.
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
             /// Returns runs, newest first (by creation, then id).

@@ -36,6 +36,9 @@ const LOCK_TRIES: u32 = 60;
 /// until the next ANALYZE.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
+/// Plans each query for its values: a statement of a list has all filters, and those that are set decide which index
+/// serves it.
+const BY_VALUES: &str = "-c plan_cache_mode=force_custom_plan";
 const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
@@ -82,8 +85,9 @@ impl Purpose {
         let within = |timeout: Duration| format!("{NO_JIT} -c statement_timeout={}", timeout.as_millis());
         match self {
             Purpose::Commits => BY_INDEX.to_owned(),
-            Purpose::Vital | Purpose::Feed | Purpose::Work => within(STATEMENT_TIMEOUT),
-            Purpose::Views => within(Duration::from_secs(limits::VIEW_S)),
+            Purpose::Vital | Purpose::Feed => within(STATEMENT_TIMEOUT),
+            Purpose::Work => format!("{BY_VALUES} {}", within(STATEMENT_TIMEOUT)),
+            Purpose::Views => format!("{BY_VALUES} {}", within(Duration::from_secs(limits::VIEW_S))),
             Purpose::Upkeep => NO_JIT.to_owned(),
             Purpose::Hints => "-c synchronous_commit=off".to_owned(),
         }

@@ -9,6 +9,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::RunRecord;
+use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
@@ -132,6 +133,11 @@ impl Database for PostgresStore {
     async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
+    }
+
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {
+        let runs: Vec<_> = runs.iter().map(|run| Text::from(run.as_str())).collect();
+        self.records(" WHERE run = ANY($1)", &[&runs]).await
     }
 
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {

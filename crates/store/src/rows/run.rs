@@ -141,6 +141,17 @@ impl Record for (RunId, RunLive) {
     }
 }
 
+impl Record for (RunId, Arc<Definition>) {
+    fn select() -> &'static str {
+        "SELECT run, definition FROM definitions"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let (run, definition): (Text<'_>, Text<'_>) = (row.cell(0)?, row.cell(1)?);
+        Ok((String::from(run).into(), Arc::new(parse("definition", &definition.0)?)))
+    }
+}
+
 /// Reads the definition only of a run whose row does not say how many steps and nodes it has.
 impl Record for RunBrief {
     select!({

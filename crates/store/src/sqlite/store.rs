@@ -9,6 +9,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::RunRecord;
+use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params, params_from_iter};
 use tokio::sync::{broadcast, mpsc};
@@ -116,6 +117,13 @@ impl Database for SqliteStore {
         self.readers
             .run(|connection| fetch_each(connection, &EXECUTION, ids.into_iter().map(|id| [id.0])))
             .await
+    }
+
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {
+        let runs: BTreeSet<RunId> = runs.iter().cloned().collect();
+        let sql = format!("{} WHERE run = ?1", <(RunId, Arc<Definition>)>::select());
+        let args = move || runs.into_iter().map(|run| [run.0]);
+        self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
