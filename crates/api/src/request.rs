@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::{
     Cluster, DeletedNode, EventList, Execution, Failures, Frame, LimitUsage, List, Many, Node, NodeCount,
-    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server, Stats,
-    Status, Valid,
+    NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunProgress, RunSummary, Server,
+    Stats, Status, Valid,
 };
 
 /// The default port of the REST API.

@@ -72,13 +72,16 @@ pub(crate) async fn keep(cluster: Arc<Cluster>, copy: Arc<MemoryStore>) {
         settings.replica_of =
             (0..cluster.shape.servers).map(|number| HostId::Server(number).to_string()).collect();
         let now = world.clone();
-        let surroundings =
-            Surroundings { wall: Arc::new(move || now.now()), seed: cluster.seed ^ (session << 20) ^ (3 << 60) };
+        let surroundings = Surroundings {
+            wall: Arc::new(move || now.now()),
+            seed: cluster.seed ^ (session << 20) ^ (3 << 60),
+        };
         let wire = Arc::new(Wire { cluster: cluster.clone() });
         let server = start_replica_within(settings, copy.clone(), surroundings, wire).await;
         let server = server.expect("the memory store does not fail");
         world.log(format_args!("the replica is up, session {session}"));
-        let end = tokio::time::Instant::now() + Duration::from_secs(10) + world.up_to(Duration::from_secs(60));
+        let end =
+            tokio::time::Instant::now() + Duration::from_secs(10) + world.up_to(Duration::from_secs(60));
         tokio::time::sleep_until(end).await;
         while cluster.is_healed() {
             tokio::time::sleep(Duration::from_secs(3600)).await;

@@ -237,7 +237,8 @@ async fn replica_differs(cluster: &Cluster) -> Option<Violation> {
             return None;
         }
         if asked.elapsed() > COPY_TIMEOUT {
-            let what = format!("{COPY_TIMEOUT:?} after the end the replica has {copied:?}, its primary {primary:?}");
+            let what =
+                format!("{COPY_TIMEOUT:?} after the end the replica has {copied:?}, its primary {primary:?}");
             return Some(Violation { checker: Checker::Replica, what });
         }
         tokio::time::sleep(Duration::from_secs(1)).await;

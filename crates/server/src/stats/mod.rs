@@ -69,7 +69,9 @@ impl Stats {
             let Listed { rows, next, .. } = store.runs(&filter, &page).await?;
             oldest = rows.last().map(|run| run.created_at).or(oldest);
             let ended = rows.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
-            self.with(|inner| ended.for_each(|run| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &run.live)));
+            self.with(|inner| {
+                ended.for_each(|run| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &run.live))
+            });
             match next {
                 Some(next) => page.start = next,
                 None => return Ok(None),
