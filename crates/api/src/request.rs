@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many, Matrix,
-    Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary, Server, Stats,
-    Status, Valid,
+    Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many,
+    Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary,
+    Server, Stats, Status, Valid,
 };
 
 /// The default port of the REST API.
