@@ -357,11 +357,19 @@ impl Projection {
             (None, Some(node)) => self.hostname(node),
             (None, None) => UNBOUND.to_owned(),
         };
-        let result = self.whole.results.get_mut(&step).and_then(|results| results.get_mut(&key));
-        let is_unsent =
-            |result: &InstanceResult| matches!(result.status, Status::Skipped | Status::Cancelled);
-        let Some(result) = result.filter(|result| is_unsent(result) && result.attempts > 1) else { return };
-        (result.execution, result.status, result.reason) = (execution, Status::Failed, None);
+        let hostname = node.map(|node| self.hostname(node));
+        let Some(results) = self.whole.results.get_mut(&step) else { return };
+        // A placed retry that was not sent has no node.
+        let unsent = if results.contains_key(&key) { key.as_str() } else { UNBOUND };
+        let is_unsent = |result: &InstanceResult| {
+            matches!(result.status, Status::Skipped | Status::Cancelled) && result.attempts > 1
+        };
+        if !results.get(unsent).is_some_and(is_unsent) {
+            return;
+        }
+        let Some(retry) = results.remove(unsent) else { return };
+        let failed = InstanceResult { execution, status: Status::Failed, reason: None, node: hostname, ..retry };
+        results.insert(key.clone(), failed);
         self.positions.insert(execution, ResultPosition { step, key, leased_at: None });
         self.incomplete.insert(execution);
     }

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_ends_because_the_server_stops_is_no_failure() {
+    async fn a_task_that_ends_because_the_server_stops_has_not_failed() {
         let (vital, stop) = (Vital::default(), CancellationToken::new());
         let task = vital.spawn("sweep", &stop, stop.clone().cancelled_owned());
         stop.cancel();

@@ -43,7 +43,7 @@ pub enum Broken {
     LostEnd,
     /// A result is acknowledged to the server, which acts on it, but it is not recorded.
     LostResult,
-    /// Leases end earlier than agents are told.
+    /// Leases end earlier than servers promise to agents.
     ShortLeases,
     /// Nodes are taken for silent too early.
     EarlySilence,

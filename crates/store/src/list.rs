@@ -66,7 +66,7 @@ fn numbered(template: &str) -> (String, Vec<&str>) {
     (text, names)
 }
 
-/// A statement of a list. `own` has the values of the arguments that are no filters.
+/// A statement of a list. `own` has the values of the arguments that do not filter.
 fn bound<L: List>(
     list: &L,
     template: &str,

@@ -283,6 +283,10 @@ impl<'a> Target<'a> {
             ..self.server.launch().clone()
         };
         let replica = Server::start(launch).await?;
+        // Until its first copy is complete, it does not show how far it is.
+        while replica.last_seq().await.is_err() {
+            tokio::time::sleep(LOOK).await;
+        }
         let id = self.submit(&self.with_params(14_000)).await?;
         self.created().await;
         let wanted = self.server.last_seq().await?;

@@ -189,6 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn a_wave_starts_after_the_end_of_the_one_before_is_known() {
+        let waves = json!([{"wave": 1, "nodes": ["a"]}, {"wave": 2, "nodes": ["b"]}]);
+        let mut lines = watch_lines("barrier");
+        lines.plan.rollout = Some(view(json!({"waves": waves, "pause": "0s", "budget": 1})));
+        let mut tell = |failed: Value| {
+            let waves =
+                json!([{"wave": 1, "status": "ended", "failed": failed}, {"wave": 2, "status": "running"}]);
+            let (plan, rules) = (lines.plan.clone(), EndRules::of(&lines.plan));
+            let mut progress = RunProgress::of(&run("running", &[]), &plan, &rules);
+            progress.rollout = Some(view(json!({"waves": waves, "wave": 2, "failed": 0, "budget": 1})));
+            lines.waves(&progress)
+        };
+        // The failed step may be retried until the server has recorded that it failed for good.
+        assert_eq!(tell(json!(null)), ["wave 1 of 2 starts: a"]);
+        let ended = format!("wave 1 of 2 ended, {}", painted("1 of 1 failed", Tone::Bad));
+        assert_eq!(tell(json!(1)), [ended.as_str(), "wave 2 of 2 starts: b"]);
+    }
+
+    #[test]
     fn a_step_that_an_earlier_run_did_is_reused() {
         let mut retried = run("running", &[(0, "a", "succeeded", 1), (0, "b", "succeeded", 1)]);
         for result in retried.results.get_mut(&0).unwrap().values_mut() {

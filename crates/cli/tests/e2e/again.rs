@@ -118,7 +118,8 @@ fn retry_of_the_failed_nodes_does_nothing_anywhere_else_and_nothing_twice() {
     let dev = Dev::start_with(&["--nodes", "5"]);
     let first = stopped_rollout(&dev);
     let run = show(&dev, &first);
-    assert_eq!(run["untouched"], json!(["node-4", "node-5"]), "{run}");
+    let untouched = json!({"count": 2, "nodes": ["node-4", "node-5"]});
+    assert_eq!(run["rollout"]["untouched"], untouched, "{run}");
     assert_eq!((&run["rollout"]["wave"], &run["rollout"]["failed"]), (&json!(2), &json!(1)));
     let page = dev.run(&["run", "show", &first]).ok();
     for words in [

@@ -149,7 +149,8 @@ fn a_roll_out_walks_the_whole_list_wave_by_wave_and_stops_when_its_budget_is_spe
     assert!(flow.place("end start node-1") < flow.place("begin install node-3"));
     let log = flow.log();
     assert!(!log.iter().any(|line| line.contains("node-4") || line.contains("node-5")), "{log:#?}");
-    assert_eq!(flow.run["untouched"], json!(["node-4", "node-5"]), "{}", flow.run);
+    let untouched = &flow.run["rollout"]["untouched"];
+    assert_eq!(*untouched, json!({"count": 2, "nodes": ["node-4", "node-5"]}), "{}", flow.run);
 }
 
 #[test]

@@ -85,12 +85,12 @@ impl Line {
         self.counts.moved(run, Some(&before));
         let now = &run.live;
         let has_moved = before.is_waiting() != now.is_waiting();
-        let is_handled_anew =
+        let is_handled_again =
             now.is_waiting() && (before.paused_at != now.paused_at || before.owner != now.owner);
         // The end of any other run leaves neither room nor nodes.
         let frees = before.is_active() && !now.is_active() && (limit.is_some() || run.definition.exclusive);
         let is_ended = now.is_ended();
-        if (has_moved && !is_new) || is_handled_anew || frees {
+        if (has_moved && !is_new) || is_handled_again || frees {
             self.discard_decision();
         }
         if is_ended {

@@ -119,7 +119,8 @@ fn bound_parameter(parameter: &mut Value, is_list: bool) {
         _ => {}
     }
     match name.as_str() {
-        "limit" => {
+        // One that is not the limit of a page declares its own bounds.
+        "limit" if schema["maximum"].is_null() => {
             schema["minimum"] = json!(1);
             schema["maximum"] = json!(limits::PAGE_MOST);
             schema["default"] = json!(limits::PAGE_DEFAULT);

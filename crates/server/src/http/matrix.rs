@@ -28,8 +28,9 @@ pub(super) struct MatrixQuery {
     #[param(inline)]
     order: Order,
     /// The number of nodes; default 1,000, at most 10,000.
+    #[param(minimum = 1, maximum = 10000, default = 1000)]
     limit: Option<u32>,
-    /// How many nodes to skip.
+    /// How many nodes to skip; at most 10,000.
     #[serde(default)]
     #[param(value_type = Option<u64>)]
     offset: u64,
@@ -66,6 +67,12 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<MatrixQ
         let most = limits::MATRIX_NODES_MOST;
         return Err(Failure::bad_query(format!(
             "the query is wrong: limit: `{limit}` is not a number from 1 to {most}"
+        )));
+    }
+    if query.offset > limits::OFFSET_MOST {
+        let (offset, most) = (query.offset, limits::OFFSET_MOST);
+        return Err(Failure::bad_query(format!(
+            "the query is wrong: offset: `{offset}` is not a number from 0 to {most}"
         )));
     }
     let selected = query.selector.as_deref().map(|text| selected(&service, text)).transpose()?;

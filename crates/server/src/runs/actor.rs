@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::run::Course;
+use downbeat_core::execution::Execution;
+use downbeat_core::plan::Plan;
 use downbeat_core::run::engine::Turn;
+use downbeat_core::run::{Course, RunRecord};
 use downbeat_core::{Applied, Change, Dice, Refusal};
 use downbeat_store::{self as store, Store};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,8 @@ pub(super) struct Actor {
     pub(super) is_disowned: bool,
     /// Changes to commit before anything else, unaltered.
     pub(super) again: Vec<Change>,
+    /// Inputs that came while a commit was repeated: they are observed after it.
+    pub(super) kept: Vec<Input>,
 }
 
 #[derive(Debug)]
@@ -45,6 +49,8 @@ enum Uncommitted {
     Disowned,
     /// The store will never accept it.
     Rejected,
+    /// The run was cancelled, paused or resumed meanwhile, or timed out: it is decided again.
+    Outdated,
 }
 
 impl Actor {
@@ -73,6 +79,10 @@ impl Actor {
             }
             if self.course.has_more() {
                 self.decide(Course::finish_turn);
+                continue;
+            }
+            if !self.kept.is_empty() {
+                std::mem::take(&mut self.kept).into_iter().for_each(|input| self.take(input));
                 continue;
             }
             let pause = self.course.next_tick().map(|next| self.parts.clock.until(next));
@@ -108,13 +118,14 @@ impl Actor {
             }
             Err(Uncommitted::Rejected) => {
                 error!("the store will never accept the run's next step: the run fails");
-                self.fail(stop).await
+                self.reload(Course::reject, stop).await
             }
+            Err(Uncommitted::Outdated) => self.reload(Course::restore, stop).await,
         }
     }
 
-    /// Replaces the progress by the stored one, and stops the run. Returns false if the server stops first.
-    async fn fail(&mut self, stop: &CancellationToken) -> bool {
+    /// Replaces the progress by the stored one. Returns false if the server stops first.
+    async fn reload(&mut self, restore: Restore, stop: &CancellationToken) -> bool {
         let (run, plan, epoch) =
             (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
         loop {
@@ -129,8 +140,10 @@ impl Actor {
                 Ok((Some(record), executions)) => {
                     let (course, now) = (&mut self.course, self.parts.clock.now());
                     self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {
-                        *course = Course::reject(plan, &record, epoch, &executions, turn);
+                        *course = restore(plan, &record, epoch, &executions, turn);
                     });
+                    // The store had everything that they say.
+                    self.kept.clear();
                     return true;
                 }
                 Ok((None, _)) => return false,
@@ -181,11 +194,17 @@ impl Actor {
             };
             match committed {
                 Ok(outcomes) => {
+                    let (count, is_unknown) =
+                        (changes.len(), outcomes.contains(&Err(Refusal::NotKnownToAll)));
                     changes = self.sort_refusals(changes, outcomes)?;
                     if changes.is_empty() {
                         return Ok(());
                     }
                     reserving = Reserving::Off;
+                    // Nothing could be left out: it has to wait until the older server is gone.
+                    if is_unknown && changes.len() == count {
+                        self.pause(stop).await?;
+                    }
                 }
                 Err(CommitError::Rejected(_)) => {
                     self.parts.dispatcher.release(&mut changes);
@@ -194,9 +213,31 @@ impl Actor {
                 Err(error) => {
                     warn!(%error, "cannot commit; trying again");
                     self.parts.dispatcher.release(&mut changes);
-                    if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
-                        return Err(Uncommitted::Disowned);
+                    self.pause(stop).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits before a commit is repeated. Inputs are kept for later, unless they make the changes outdated.
+    async fn pause(&mut self, stop: &CancellationToken) -> Result<(), Uncommitted> {
+        let pause = tokio::time::sleep(RETRY);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Err(Uncommitted::Disowned),
+                input = self.mailbox.inputs.recv() => {
+                    let input = input.ok_or(Uncommitted::Disowned)?;
+                    let is_request = requests_stop(&input);
+                    self.kept.push(input);
+                    if is_request {
+                        return Err(Uncommitted::Outdated);
                     }
+                }
+                () = &mut pause => {
+                    let is_late = self.course.is_late(self.parts.clock.now());
+                    return if is_late { Err(Uncommitted::Outdated) } else { Ok(()) };
                 }
             }
         }
@@ -228,6 +269,21 @@ impl Actor {
         }
         result
     }
+}
+
+/// Restores the course of a stored run.
+type Restore = fn(Arc<Plan>, &RunRecord, u64, &[Execution], &mut Turn<'_>) -> Course;
+
+/// Returns whether a person cancelled, paused or resumed the run, or another server took it over.
+fn requests_stop(input: &Input) -> bool {
+    let Input::Committed(events, indexes) = input else { return false };
+    indexes.iter().any(|index| {
+        let change = &events[*index as usize].change;
+        matches!(
+            change,
+            Change::RunCancelRequested { .. } | Change::RunPauseSet { .. } | Change::RunTaken { .. }
+        )
+    })
 }
 
 /// Whether new executions may be created as leased.

@@ -87,7 +87,15 @@ impl Runs {
         seed: u64,
     ) {
         let span = info_span!("run", run = %course.run());
-        let actor = Actor { mailbox, course, parts, dice: Dice::new(seed), is_disowned: false, again };
+        let actor = Actor {
+            mailbox,
+            course,
+            parts,
+            dice: Dice::new(seed),
+            is_disowned: false,
+            again,
+            kept: Vec::new(),
+        };
         self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
 

@@ -9,15 +9,19 @@ use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::run::RunState;
-use downbeat_core::{Change, limits, spec};
+use downbeat_core::{Change, Span, limits, spec};
 use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Runs as _, Store, Wrapped, Wrapper};
 use serde_json::json;
 
-use crate::{Caller, Settings, Submit, Surroundings, start_within};
+use crate::{Caller, Force, Settings, Submit, Surroundings, start_within};
 
-/// A store that can never hold executions beyond the first portion of a run.
+/// A store that does not hold executions beyond the first portion of a run.
 #[derive(Debug)]
-struct Picky(MemoryStore);
+struct Picky {
+    store: MemoryStore,
+    /// It will never hold them; otherwise it is only unavailable for them.
+    is_final: bool,
+}
 
 fn is_too_much(change: &Change) -> bool {
     let is_beyond = |step: u32| step as usize >= limits::EXECUTIONS_PER_COMMIT;
@@ -28,7 +32,7 @@ fn is_too_much(change: &Change) -> bool {
 #[async_trait]
 impl Wrapper for Picky {
     fn store(&self) -> &dyn Store {
-        &self.0
+        &self.store
     }
 
     async fn read<T, R>(&self, read: R) -> Result<T, Error>
@@ -49,9 +53,10 @@ impl Wrapper for Picky {
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         if changes.iter().any(is_too_much) {
-            return Err(Error::Corrupt("string or blob too big".to_owned()));
+            let why = "string or blob too big".to_owned();
+            return Err(if self.is_final { Error::Corrupt(why) } else { Error::Unavailable(why) });
         }
-        self.0.commit(server, changes).await
+        self.store.commit(server, changes).await
     }
 }
 
@@ -63,9 +68,39 @@ fn job(tasks: usize) -> Submit {
     Submit { definition: definition.unwrap(), params: None, no_cache: false, idempotency_key: None }
 }
 
+fn store(is_final: bool) -> Arc<dyn Store> {
+    Arc::new(Wrapped(Picky { store: MemoryStore::new(), is_final }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_waits_for_the_store_can_be_cancelled_and_times_out() {
+    let store = store(false);
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
+    let many = limits::EXECUTIONS_PER_COMMIT + 500;
+    let mut late = job(many);
+    late.definition.timeout = Some(Span::from_secs(60));
+    for (job, is_cancelled) in [(job(many), true), (late, false)] {
+        let run = server.service().submit(&Caller::API, job).await.unwrap().run.id.clone();
+        if is_cancelled {
+            server.service().cancel(&Caller::API, &run, Force::Off).await.unwrap();
+        }
+        let ended = loop {
+            let run = store.run(&run).await.unwrap().unwrap();
+            if run.live.is_ended() {
+                break run.state();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert_eq!(ended, if is_cancelled { RunState::Cancelled } else { RunState::Failed });
+        assert_eq!(store.executions_of(&run).await.unwrap().len(), many);
+    }
+    server.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_next_step_can_never_be_stored_fails_and_others_go_on() {
-    let store: Arc<dyn Store> = Arc::new(Wrapped(Picky(MemoryStore::new())));
+    let store = store(true);
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
     let submit =

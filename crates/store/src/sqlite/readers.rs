@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_query_does_not_wait_for_ever_for_slow_ones() {
+    async fn a_query_does_not_wait_forever_for_slow_ones() {
         let dir = tempfile::tempdir().unwrap();
         let readers = readers(&dir, 50, 60_000);
         let _permit = readers.permits.acquire().await.unwrap();

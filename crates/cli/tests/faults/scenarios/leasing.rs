@@ -81,13 +81,13 @@ async fn a_retry_is_a_new_attempt_with_a_name_of_its_own_and_the_first_stays_as_
     task["params"]["command"] = json!(format!("{script}; test ${{DOWNBEAT_EXECUTION##*.}} -ge 2"));
     task["retry"] = json!({"max": 1, "delay": "10ms"});
     site.open("gate");
-    let run = site.submit(&json!({"tasks": [task]}), "k").await;
+    let definition = json!({"tasks": [task]});
+    let run = site.submit(&definition, "k").await;
     assert_eq!(site.ended(&run).await["status"], "completed");
     let executions = site.executions(&run).await;
     assert_eq!(rows(&executions), [(0, 1, "failed", "web-1"), (0, 2, "succeeded", "web-1")]);
     assert_eq!(site.begun(), executions.iter().map(name_of).collect::<Vec<_>>(), "each once, in order");
     // The same submission is the same run, and nothing is done again.
-    let definition = json!({"tasks": [site.gated("other", "gate")]});
     assert_eq!(site.submit(&definition, "k").await, run);
     assert_eq!(site.begun().len(), 2);
 }

@@ -8,7 +8,7 @@ use downbeat_core::spec::{Amount, Batch, Condition, Delivery, Entry, Strategy, T
 use serde_json::Value;
 
 use super::case::{Written, read};
-use super::tables::{Attempt, Fate, Given, Instance, Part, Place, Stage, Tables, Why};
+use super::tables::{Attempt, Fate, Given, Instance, Part, Place, Stage, Stop, Tables, Why};
 
 impl<'a> Tables<'a> {
     /// `batch` is the size of a wave: a number, or a percentage of all nodes (rounded down, at least one node). A list
@@ -286,7 +286,8 @@ impl<'a> Tables<'a> {
             // It runs after failures of entries before it in the list, not of those after it, and when the run timed out.
             Some(Condition::OnFailure) => {
                 let earlier = self.failures.iter().any(|&i| self.instances[i].entry < entry);
-                if earlier || self.cleanup.is_some() { Ok(()) } else { Err(Why::NothingFailed) }
+                let has_timed_out = self.cleanup.is_some() && self.stop != Some(Stop::Cancelled);
+                if earlier || has_timed_out { Ok(()) } else { Err(Why::NothingFailed) }
             }
         }
     }

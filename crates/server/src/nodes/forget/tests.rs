@@ -91,7 +91,7 @@ async fn nothing_remains_of_a_node_that_has_been_offline_for_long() {
     let definition = spec::parse(&job, "job.json", &Catalogue::builtin()).unwrap();
     let submit = Submit { definition, params: None, no_cache: false, idempotency_key: None };
     let run = server.service().submit(&Caller::named("test"), submit).await.unwrap().run;
-    assert_eq!(run.resolved.nodes.len(), 1, "the pods are no target any more");
+    assert_eq!(run.resolved.nodes.len(), 1, "the pods are not targets any more");
     register(&server, "pod-0").await.expect("a pod with the same name is a new node");
     alive.abort();
 }
