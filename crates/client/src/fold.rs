@@ -368,7 +368,8 @@ impl Projection {
             return;
         }
         let Some(retry) = results.remove(unsent) else { return };
-        let failed = InstanceResult { execution, status: Status::Failed, reason: None, node: hostname, ..retry };
+        let failed =
+            InstanceResult { execution, status: Status::Failed, reason: None, node: hostname, ..retry };
         results.insert(key.clone(), failed);
         self.positions.insert(execution, ResultPosition { step, key, leased_at: None });
         self.incomplete.insert(execution);

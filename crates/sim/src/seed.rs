@@ -232,13 +232,9 @@ async fn replica_differs(cluster: &Cluster) -> Option<Violation> {
     let asked = Instant::now();
     loop {
         let primary = Contents::of(&cluster.memory).await;
-        let copied = Contents::of(copy).await;
-        if copied == primary {
-            return None;
-        }
+        let difference = Contents::of(copy).await.difference(&primary)?;
         if asked.elapsed() > COPY_TIMEOUT {
-            let what =
-                format!("{COPY_TIMEOUT:?} after the end the replica has {copied:?}, its primary {primary:?}");
+            let what = format!("{COPY_TIMEOUT:?} after the end the replica differs: {difference}");
             return Some(Violation { checker: Checker::Replica, what });
         }
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -196,10 +196,9 @@ mod tests {
         let mut tell = |failed: Value| {
             let waves =
                 json!([{"wave": 1, "status": "ended", "failed": failed}, {"wave": 2, "status": "running"}]);
-            let (plan, rules) = (lines.plan.clone(), EndRules::of(&lines.plan));
-            let mut progress = RunProgress::of(&run("running", &[]), &plan, &rules);
-            progress.rollout = Some(view(json!({"waves": waves, "wave": 2, "failed": 0, "budget": 1})));
-            lines.waves(&progress)
+            let mut run = run("running", &[]).run;
+            run.rollout = Some(view(json!({"waves": waves, "wave": 2, "failed": 0, "budget": 1})));
+            lines.waves(&run)
         };
         // The failed step may be retried until the server has recorded that it failed for good.
         assert_eq!(tell(json!(null)), ["wave 1 of 2 starts: a"]);

@@ -143,7 +143,7 @@ fn lines(chunks: Vec<Chunk>) -> Vec<Chunk> {
             match lines.last_mut().filter(continues) {
                 Some(line) => line.text.push_str(part),
                 None => {
-                    lines.push(Chunk { offset, stream: chunk.stream, text: part.to_owned(), at: chunk.at })
+                    lines.push(Chunk { offset, stream: chunk.stream, text: part.to_owned(), at: chunk.at });
                 }
             }
             offset += part.len() as u64;

@@ -58,7 +58,7 @@ fn periods(last: Option<Span>, per: Option<Span>) -> HttpResult<(Duration, u32)>
     let per = per
         .map_or_else(|| Duration::from_secs((last / PERIODS).as_secs() / 60 * 60), |per| per.0)
         .max(MINUTE);
-    if per.as_secs() % 60 != 0 || per.subsec_nanos() != 0 {
+    if !per.as_secs().is_multiple_of(60) || per.subsec_nanos() != 0 {
         return Err(wrong("per: write whole minutes, such as 5m or 1h"));
     }
     let periods = last.as_secs().div_ceil(per.as_secs());

@@ -70,7 +70,7 @@ impl Stats {
             oldest = rows.last().map(|run| run.created_at).or(oldest);
             let ended = rows.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
             self.with(|inner| {
-                ended.for_each(|run| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &run.live))
+                ended.for_each(|run| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &run.live));
             });
             match next {
                 Some(next) => page.start = next,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::{RunBrief, RunRecord};
@@ -14,6 +14,7 @@ use downbeat_store::{
     EventFilter, Events, ExecutionFilter, Executions, MemoryStore, Nodes, Page, RunFilter, Runs,
 };
 use jiff::SignedDuration;
+use uuid::Uuid;
 
 use super::feed;
 use crate::cluster::Cluster;
@@ -59,8 +60,29 @@ pub(crate) struct Contents {
 impl Contents {
     pub(crate) async fn of(store: &MemoryStore) -> Self {
         let all = Portion::of_rows(usize::MAX);
-        let events = store.events(&EventFilter::default(), all).await.expect(NEVER_FAILS);
-        Self { events, tables: Tables::of(store).await }
+        let mut events = store.events(&EventFilter::default(), all).await.expect(NEVER_FAILS);
+        let mut tables = Tables::of(store).await;
+        // A replica does not get tokens.
+        let hidden = LeaseToken(Uuid::nil());
+        events.iter_mut().flat_map(|event| event.change.tokens_mut()).for_each(|token| *token = hidden);
+        let leases = tables.executions.values_mut().filter_map(|execution| execution.state.lease_mut());
+        leases.for_each(|lease| lease.token = hidden);
+        Self { events, tables }
+    }
+
+    /// Returns the first difference from `other`, in short.
+    pub(crate) fn difference(&self, other: &Self) -> Option<String> {
+        if self.events != other.events {
+            let range =
+                |events: &[Event]| (events.first().map(|one| one.seq), events.last().map(|one| one.seq));
+            let differs = self.events.iter().zip(&other.events).find(|(one, two)| one != two);
+            let (own, theirs) = (range(&self.events), range(&other.events));
+            return Some(format!("events {own:?} and {theirs:?}; the first that differs: {differs:?}"));
+        }
+        let run = self.tables.runs.iter().find(|(id, run)| other.tables.runs.get(id) != Some(run));
+        let execution =
+            self.tables.executions.iter().find(|(id, one)| other.tables.executions.get(id) != Some(one));
+        (self.tables != other.tables).then(|| format!("rows: {run:?}, {execution:?}"))
     }
 }
 
