@@ -137,7 +137,9 @@ fn walks_by_entry(
     last: &LastAttempts<'_>,
     resolved: &Resolved,
 ) -> impl Iterator<Item = (EntryIx, Vec<Walk>)> {
-    let kept: HashSet<NodeId> = resolved.nodes.iter().map(|node| node.id).collect();
+    // With the failed nodes only, a node may stay in one entry and leave another.
+    let ids = |set: &Vec<NodeIx>| set.iter().map(|node| resolved.nodes[*node].id).collect();
+    let kept: Vec<HashSet<NodeId>> = resolved.sets.iter().map(ids).collect();
     // The records show which items there were, and whether an entry was skipped before it had any.
     let mut recorded: HashMap<EntryIx, HashSet<Walk>> = HashMap::new();
     for of in last.keys() {
@@ -149,7 +151,9 @@ fn walks_by_entry(
     in_order(plan).into_iter().map(move |entry| {
         let walks = match plan.nodes_of(entry) {
             Some(nodes) => {
-                let nodes = nodes.iter().map(|node| plan.node(*node).id).filter(|node| kept.contains(node));
+                let kept = resolved.entries[entry.get()].map(|set| &kept[set.get()]);
+                let is_kept = |node: &NodeId| kept.is_some_and(|kept| kept.contains(node));
+                let nodes = nodes.iter().map(|node| plan.node(*node).id).filter(is_kept);
                 nodes.map(|node| Walk { node: Some(node), item: None }).collect()
             }
             None if plan.entries[entry].each.is_some() => {
