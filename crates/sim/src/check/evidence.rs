@@ -104,8 +104,9 @@ impl Tables {
     }
 }
 
-/// How far the clocks of two servers may differ.
-const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(500);
+/// How far the clocks of two servers may differ: a server that starts while the store's clock is wrong takes the time of
+/// the others' last heartbeats.
+pub(super) const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(1_500);
 
 /// Returns the true time that must pass before servers conclude that `duration` has passed. Their clock gains at most
 /// one part in a hundred on the true time.
@@ -174,7 +175,9 @@ impl Evidence {
             truth.counts.pruned = pruned;
             for event in &events {
                 match event.change {
-                    Change::ExecutionLost { .. } => truth.counts.lost += 1,
+                    Change::ExecutionLost { ref reason, .. } if !reason.contains("by force") => {
+                        truth.counts.lost += 1
+                    }
                     Change::RunTaken { .. } => truth.counts.takeovers += 1,
                     Change::NodeDeleted { .. } => truth.counts.deletions += 1,
                     _ => {}

@@ -6,17 +6,19 @@ use std::collections::BTreeMap;
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::{Change, Timestamp};
+use jiff::SignedDuration;
 
 use super::evidence::{Evidence, at_least};
 use super::{Checker, Findings};
+
+/// How long a commit may take while the store is slow.
+const SLOW_COMMIT: SignedDuration = SignedDuration::from_secs(20);
 
 /// The installation that owns a node.
 struct Owner {
     digest: Option<String>,
     status: NodeStatus,
     registered: Timestamp,
-    /// When it was last seen, by its registration.
-    seen: Timestamp,
 }
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
@@ -42,8 +44,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                         ));
                     }
                 }
-                let seen = registration.at;
-                owners.insert(node, Owner { digest, status: NodeStatus::Online, registered: at, seen });
+                owners.insert(node, Owner { digest, status: NodeStatus::Online, registered: at });
             }
             Change::NodeMoved { node, to, silent_since, .. } => {
                 let Some(owner) = owners.get_mut(node) else { continue };
@@ -52,7 +53,9 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                 if silent_since.is_none() {
                     continue;
                 }
-                let heard = evidence.last_heard(*node, at).map_or(owner.seen, |heard| heard.max(owner.seen));
+                // The commit of a registration may take long.
+                let is_new = at < owner.registered + stale_after + SLOW_COMMIT;
+                let Some(heard) = evidence.last_heard(*node, at).filter(|_| !is_new) else { continue };
                 if *to == NodeStatus::Stale && at < heard + stale_after {
                     findings.add(format!("{node} was seen at {heard}, but counts as silent at {at}"));
                 }
