@@ -176,7 +176,7 @@ impl Evidence {
             for event in &events {
                 match event.change {
                     Change::ExecutionLost { ref reason, .. } if !reason.contains("by force") => {
-                        truth.counts.lost += 1
+                        truth.counts.lost += 1;
                     }
                     Change::RunTaken { .. } => truth.counts.takeovers += 1,
                     Change::NodeDeleted { .. } => truth.counts.deletions += 1,
