@@ -194,8 +194,7 @@ mod tests {
         let mut lines = watch_lines("barrier");
         lines.plan.rollout = Some(view(json!({"waves": waves, "pause": "0s", "budget": 1})));
         let mut tell = |failed: Value| {
-            let waves =
-                json!([{"wave": 1, "status": "ended", "failed": failed}, {"wave": 2, "status": "running"}]);
+            let waves = json!([{"wave": 1, "nodes": 1, "status": "ended", "failed": failed}, {"wave": 2, "nodes": 1, "status": "running"}]);
             let mut run = run("running", &[]).run;
             run.rollout = Some(view(json!({"waves": waves, "wave": 2, "failed": 0, "budget": 1})));
             lines.waves(&run)
