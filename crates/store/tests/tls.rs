@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use downbeat_store::{Error, PostgresStore};
+use downbeat_store::{Error, Events as _, PostgresStore};
 use downbeat_testbed::Postgres;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
@@ -63,6 +63,7 @@ async fn every_connection_of_a_store_that_asks_for_it_is_encrypted() {
     let postgres = Encrypted::start();
     let trusting = format!("?sslmode=require&sslrootcert={}", postgres.authority().display());
     let store = postgres.open(&trusting).await.unwrap();
+    store.last_seq().await.unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     // At least one that reads and one that listens.
     loop {
@@ -84,6 +85,7 @@ async fn every_connection_of_a_store_that_asks_for_it_is_encrypted() {
     assert!(other_name.contains("certificate"), "{other_name}");
 
     let store = postgres.open("?sslmode=disable").await.unwrap();
+    store.last_seq().await.unwrap();
     assert!(postgres.connections().await.1 > 0);
     drop(store);
 }
