@@ -88,8 +88,11 @@ impl Clock {
         self.set_by(store).await?;
         let servers = store.servers().await?;
         let newest = newest(&servers);
-        if store.is_shared() && newest.is_some_and(|newest| self.now() > newest + longest(pause)) {
-            // Either they are gone, or their clock differs from the store's, which was set.
+        let differs =
+            |newest: Timestamp| self.now() > newest + longest(pause) || self.now() + PRECISE < newest;
+        if store.is_shared() && newest.is_some_and(differs) {
+            // Either they are gone, or their clock differs from the store's, which was set. A recorded heartbeat is
+            // too old to start with: this server would be behind the others by as much.
             if let Some(time) = next_sign(store, &servers, pause).await? {
                 let (mut state, monotonic_us) = (self.state(), self.monotonic_us());
                 state.steady = Steady::start(time.as_microsecond(), monotonic_us);

@@ -16,6 +16,8 @@ pub(super) struct Beside {
     /// Small runs that ended, and those that were refused or not answered.
     pub runs: u64,
     pub failed: u64,
+    /// 1 if the last one had already taken longer than all others when the observation ended. Its time counts.
+    pub unfinished: u64,
     /// From submit to the end of a small run.
     pub p50_ms: f64,
     pub p99_ms: f64,
@@ -32,6 +34,7 @@ struct Series {
     latencies: Latencies,
     begun: Option<Instant>,
     failed: u64,
+    unfinished: u64,
 }
 
 impl Series {
@@ -49,7 +52,8 @@ impl Series {
     fn close(&mut self) {
         let waited = self.begun.map(|begun| begun.elapsed()).unwrap_or_default();
         if waited.as_secs_f64() * 1e3 > self.latencies.most_ms() {
-            self.end(false);
+            self.end(true);
+            self.unfinished += 1;
         }
     }
 }
@@ -86,8 +90,9 @@ pub(super) async fn beside<T>(target: &Target<'_>, work: impl Future<Output = T>
     runs.close();
     health.close();
     let beside = Beside {
-        runs: runs.latencies.count() - runs.failed,
+        runs: runs.latencies.count() - runs.failed - runs.unfinished,
         failed: runs.failed,
+        unfinished: runs.unfinished,
         p50_ms: runs.latencies.ms(0.5),
         p99_ms: runs.latencies.ms(0.99),
         healthz_p50_ms: health.latencies.ms(0.5),
@@ -108,10 +113,10 @@ mod tests {
         series.begin();
         series.end(true);
         series.close();
-        assert_eq!((series.latencies.count(), series.failed), (1, 0));
+        assert_eq!((series.latencies.count(), series.failed, series.unfinished), (1, 0, 0));
         series.begun = Instant::now().checked_sub(Duration::from_secs(9));
         series.close();
-        assert_eq!((series.latencies.count(), series.failed), (2, 1));
+        assert_eq!((series.latencies.count(), series.failed, series.unfinished), (2, 0, 1));
         assert!(series.latencies.most_ms() >= 9_000.0);
     }
 }

@@ -126,19 +126,26 @@ async fn a_store_whose_clock_jumps_moves_the_time_slowly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_starts_with_the_time_of_the_others_after_the_stores_clock_was_set_forward() {
-    let (memory, store) = shared(50_000 + 3_600);
-    memory.put_server(&server(1, at(50_000))).await.unwrap();
-    let alive = tokio::spawn(async move {
-        for second in 1.. {
-            tokio::time::sleep(PAUSE).await;
-            memory.put_server(&server(1, at(50_000 + second))).await.unwrap();
-        }
-    });
-    let clock = Clock::new(wall(0).0);
-    clock.begin(&store, PAUSE).await.unwrap();
-    alive.abort();
-    assert!((at(50_001)..at(50_003)).contains(&clock.now()), "{}", clock.now());
+async fn a_server_starts_with_the_time_of_the_others_after_the_stores_clock_was_set() {
+    for set_by_s in [3_600, 14, -14, -3_600] {
+        let (memory, store) = shared(50_000 + set_by_s);
+        memory.put_server(&server(1, at(50_000))).await.unwrap();
+        let begun = Instant::now();
+        let alive = tokio::spawn(async move {
+            for second in 1.. {
+                tokio::time::sleep(PAUSE).await;
+                memory.put_server(&server(1, at(50_000 + second))).await.unwrap();
+            }
+        });
+        // The server starts between two heartbeats of the other one.
+        tokio::time::sleep(PAUSE * 9 / 10).await;
+        let clock = Clock::new(wall(0).0);
+        clock.begin(&store, PAUSE).await.unwrap();
+        alive.abort();
+        let behind = (at(50_000) + begun.elapsed()).duration_since(clock.now());
+        let most = SignedDuration::try_from(PAUSE / 8).unwrap();
+        assert!(behind.abs() <= most, "{behind:?} behind after the clock was set by {set_by_s} s");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -104,9 +104,8 @@ impl Tables {
     }
 }
 
-/// How far the clocks of two servers may differ: a server that starts while the store's clock is wrong takes the time of
-/// the others' last heartbeats.
-pub(super) const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(1_500);
+/// How far the clocks of two servers may differ.
+const CLOCK_DOUBT: SignedDuration = SignedDuration::from_millis(500);
 
 /// Returns the true time that must pass before servers conclude that `duration` has passed. Their clock gains at most
 /// one part in a hundred on the true time.

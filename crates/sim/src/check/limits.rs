@@ -9,10 +9,9 @@ use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::{Change, Event, Timestamp};
-use jiff::SignedDuration;
 
 use super::attempts::{AttemptLog, granted};
-use super::evidence::{CLOCK_DOUBT, Evidence};
+use super::evidence::Evidence;
 use super::{Checker, Findings};
 use crate::truth::Process;
 
@@ -103,11 +102,7 @@ fn named(findings: &mut Findings, events: &[Event]) {
 fn counts(given: &Given, key: &str, limit: Limit, at: Timestamp) -> bool {
     match (given.limits.get(key), limit) {
         (Some(Limit::AtOnce(_)), Limit::AtOnce(_)) => !given.is_over,
-        (Some(Limit::Rate(_, own)), Limit::Rate(_, per)) => {
-            // The servers' clocks differ a little.
-            let period = SignedDuration::try_from(own.0.min(per.0)).unwrap_or(SignedDuration::MAX);
-            given.at + (period - CLOCK_DOUBT) > at
-        }
+        (Some(Limit::Rate(_, own)), Limit::Rate(_, per)) => given.at + own.0.min(per.0) > at,
         _ => false,
     }
 }
@@ -213,7 +208,7 @@ mod tests {
             ("2", &[(1, 0), (2, 0), (3, 9)], None, 1),
             ("2", &[(1, 0), (2, 0), (3, 9)], Some(1), 0),
             ("1/1m", &[(1, 0), (2, 60)], None, 0),
-            ("1/1m", &[(1, 0), (2, 58)], Some(1), 1),
+            ("1/1m", &[(1, 0), (2, 59)], Some(1), 1),
             ("2/1m", &[(1, 0), (2, 30), (3, 60)], None, 0),
         ] {
             assert_eq!(found(limit, given, ended), expected, "{limit} {given:?} {ended:?}");
