@@ -61,7 +61,7 @@ impl Reader {
 
     /// Reads one page from the store. Returns the number of the first event that can still be sent, if some are missing.
     async fn read_store(&mut self) -> Result<Option<u64>, store::Error> {
-        let store = self.service.store();
+        let store = self.service.views();
         let committed = store.last_seq().await?;
         if committed.saturating_sub(self.seen) > limits::LIVE_REPLAYED {
             return Ok(Some(committed + 1));
@@ -104,7 +104,7 @@ impl Reader {
     /// Checks whether the feed has missed something, and whether servers have come or gone.
     async fn look_again(&mut self) -> HttpResult<()> {
         self.next_look = Instant::now() + LOOK_AGAIN;
-        self.is_behind |= self.service.store().last_seq().await? > self.seen;
+        self.is_behind |= self.service.views().last_seq().await? > self.seen;
         if self.gather.topics().servers {
             let servers = servers_alive(&self.service, &self.caller).await?;
             if servers != self.servers {
