@@ -122,6 +122,8 @@ calls! {
             async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns those of these runs that exist, by id, each once.
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
+            /// Returns the runs that were created with this idempotency key: at most one of each cluster, by id.
+            async fn runs_of_key(&self, key: &str) -> Vec<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.

@@ -17,7 +17,9 @@ use crate::work::Parent;
 pub(super) enum End {
     Succeeded,
     Failed,
-    /// Failed without having been sent.
+    /// Created as failed: it cannot be sent.
+    Unsent,
+    /// Failed after it had waited to be sent.
     GivenUp,
     /// Cancelled by its agent.
     Cancelled,
