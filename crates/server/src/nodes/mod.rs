@@ -5,7 +5,7 @@ mod forget;
 mod heartbeat;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use delete::Force;
 pub(crate) use delete::delete;

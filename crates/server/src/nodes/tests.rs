@@ -41,7 +41,7 @@ impl Wrapper for Slow {
     }
 }
 
-fn registered(number: u32, at: Timestamp) -> Change {
+pub(crate) fn registered(number: u32, at: Timestamp) -> Change {
     let description = json!({"hostname": format!("web-{number:04}"), "slots": 1, "version": "1"});
     let id = Uuid::from_u128(number.into());
     Change::NodeRegistered {

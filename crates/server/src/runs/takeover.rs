@@ -173,7 +173,7 @@ pub(crate) async fn load_board(
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
         }
     }
-    let mut board = dispatcher.board();
+    let mut board = dispatcher.empty_board();
     for (node, run) in holds {
         board.hold_node(node, run);
     }
@@ -192,5 +192,7 @@ pub(crate) async fn load_board(
     board.load_uses(uses);
     // The server that leased them has counted how long they waited.
     board.take_waits();
+    // At once: readers see the former board until here.
+    *dispatcher.board() = board;
     Ok(())
 }

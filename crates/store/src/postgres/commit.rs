@@ -16,13 +16,14 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::connect::{Connections, within, within_for};
+use super::documents::Documents;
 use super::failure::{Failure, Result};
 use super::save::{self, Besides};
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::counts::{Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{ChangeColumns, Code, Record, Text, condition, count, json};
+use crate::rows::{Code, Record, Text, condition, count};
 
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
@@ -66,8 +67,8 @@ type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 pub(super) struct Batch<'a> {
     pub(super) server: ServerId,
     pub(super) changes: &'a [Change],
-    /// The event of each change, if it is applied.
-    pub(super) events: Vec<ChangeColumns<'a>>,
+    /// The documents of each change, in their order.
+    pub(super) documents: Vec<Documents<'a>>,
     /// Notifies the other servers.
     pub(super) hints: &'a str,
 }
@@ -78,13 +79,8 @@ pub(crate) async fn commit(
     changes: &[Change],
     hints: &str,
 ) -> Result<Committed, Error> {
-    // Before the transaction begins, so that nobody waits for its locks meanwhile.
-    let event = |change| {
-        let is_refused = matches!(change, &Change::Unknown { .. });
-        Ok(ChangeColumns::of(change, if is_refused { String::new() } else { json(change)? }))
-    };
-    let events = changes.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
-    let batch = Batch { server, changes, events, hints };
+    let documents = changes.iter().map(Documents::of).collect::<Result<Vec<_>, Error>>()?;
+    let batch = Batch { server, changes, documents, hints };
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
         match attempt(connections, &batch, new_ids).await {
@@ -138,7 +134,7 @@ async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) 
         Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
-            let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+            let event = |&index: &usize| batch.documents[index].event.with_about(&verdicts.abouts[index]);
             let last = verdicts.applied.last().map(event).transpose()?;
             let last = last.as_ref().map_or("", |event| &event.data.0);
             find_outcome(connections, batch.server, &transaction, last, verdicts, failure).await
@@ -274,7 +270,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         )
         .await?;
     let runs_sql = client.prepare_cached(&RUNS).await?;
-    let homes_sql = client.prepare_cached("SELECT id, cluster, job, keeps FROM runs WHERE id = ANY($1)").await?;
+    let homes_sql =
+        client.prepare_cached("SELECT id, cluster, job, keeps FROM runs WHERE id = ANY($1)").await?;
     let node_homes_sql = client.prepare_cached("SELECT id, cluster FROM nodes WHERE id = ANY($1)").await?;
     let keys_sql = client
         .prepare_cached(

@@ -23,6 +23,7 @@
 mod commit;
 mod connect;
 mod counts;
+mod documents;
 mod failure;
 mod hints;
 mod indexes;

@@ -220,7 +220,7 @@ impl DirectWrites for PostgresStore {
             let transaction = client.transaction().await?;
             let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
             transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
-            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
+            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows.iter())).await?;
             Ok(transaction.commit().await?)
         });
         Ok(put.await?)
@@ -233,7 +233,7 @@ impl DirectWrites for PostgresStore {
     }
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
-        let client = self.target.connect(Purpose::Upkeep).await?;
+        let client = self.target.connect(Purpose::Pruning).await?;
         Ok(prune::prune(&client, before, most).await?)
     }
 

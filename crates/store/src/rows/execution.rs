@@ -50,7 +50,32 @@ impl<'a> FailedRow<'a> {
 /// A whole row of `executions`.
 pub(crate) type ExecutionRow<'a> = (StateColumns<'a>, MadeColumns<'a>);
 
-pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>> {
+/// The columns of an execution that are JSON. They never change.
+#[derive(Debug)]
+pub(crate) struct ExecutionDocuments<'a> {
+    params: Option<Text<'a>>,
+    limits: Option<Text<'a>>,
+}
+
+impl ExecutionDocuments<'_> {
+    pub(crate) fn of(execution: &Execution) -> Result<Self> {
+        Ok(Self {
+            params: execution.params.as_deref().map(json).transpose()?.map(Text::from),
+            limits: execution.limits.as_deref().map(json).transpose()?.map(Text::from),
+        })
+    }
+
+    /// Returns the same documents without copying them.
+    pub(crate) fn borrowed(&self) -> ExecutionDocuments<'_> {
+        let (params, limits) = (self.params.as_ref(), self.limits.as_ref());
+        ExecutionDocuments { params: params.map(Text::borrowed), limits: limits.map(Text::borrowed) }
+    }
+}
+
+pub(crate) fn execution_row<'a>(
+    execution: &'a Execution,
+    documents: ExecutionDocuments<'a>,
+) -> ExecutionRow<'a> {
     let made = MadeColumns {
         run: execution.run().as_str().into(),
         step: small(execution.step()),
@@ -58,14 +83,14 @@ pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>> {
         attempt: small(execution.attempt),
         former: execution.former.map(Code::code),
         created_at: execution.created_at.as_microsecond(),
-        params: execution.params.as_deref().map(json).transpose()?.map(Text::from),
+        params: documents.params,
         reused: execution.reused.map(|reused| reused.0),
         item: execution.item().map(small),
-        limits: execution.limits.as_deref().map(json).transpose()?.map(Text::from),
+        limits: documents.limits,
         cache_key: execution.cache_key.as_deref().map(Text::from),
         failed_for_good: execution.failed_for_good.as_deref().map(Text::from),
     };
-    Ok((StateColumns::of(execution), made))
+    (StateColumns::of(execution), made)
 }
 
 impl Record for Execution {

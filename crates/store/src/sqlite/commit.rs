@@ -17,9 +17,9 @@ use crate::counts::{CountRow, Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Code, EventData, EventRow, FailedRow, HoldRow, LEASE_COLUMNS, LimitUseRow,
-    NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns, condition, count,
-    definition_row, description_row, execution_row, int, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Code, EventData, EventRow, ExecutionDocuments, FailedRow, HoldRow,
+    LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns,
+    condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 
 writes!();
@@ -259,7 +259,10 @@ pub(super) fn save_executions(
     dirty: &Dirty<'_>,
 ) -> Result<()> {
     let executions = &tables.executions;
-    let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
+    let added = dirty.executions_added.iter().map(|id| {
+        let execution = &executions[id];
+        Ok(execution_row(execution, ExecutionDocuments::of(execution)?))
+    });
     INSERT_EXECUTIONS.try_each(transaction, added)?;
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     UPDATE_EXECUTIONS.each(transaction, dirty.executions_leased.iter().map(state))?;
