@@ -1,11 +1,12 @@
 //! Owns the failures of a run, and decides by the strategy whether they trigger fail-fast.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::attempts::{End, Ended};
+use super::outbox::Decided;
 use super::passes::At;
 use super::progress::{Progress, Turn};
-use crate::change::Change;
 use crate::ids::ExecutionId;
 use crate::level;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx};
@@ -59,9 +60,9 @@ impl Failures {
 /// An instance that failed for good, to be recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalFailure {
-    instance: Instance,
-    execution: ExecutionId,
-    reason: &'static str,
+    pub instance: Instance,
+    pub execution: ExecutionId,
+    pub reason: &'static str,
 }
 
 /// Returns how many failures a run tolerates.
@@ -103,20 +104,9 @@ impl Progress {
 
     /// Records that an instance failed for good, if all servers know such records.
     pub(super) fn record_failure(&mut self, failure: FinalFailure, turn: &Turn<'_>) {
-        if turn.level < level::FINAL {
-            return;
+        if turn.level >= level::FINAL {
+            self.emit(Decided::Failed(failure), turn);
         }
-        let FinalFailure { instance: Instance { step, node, item }, execution, reason } = failure;
-        self.emit(Change::InstanceFailed {
-            run: self.run.clone(),
-            epoch: self.epoch,
-            execution,
-            step: step.0,
-            node,
-            item: item.map(|item| item.0),
-            reason: reason.to_owned(),
-            at: turn.now,
-        });
     }
 
     /// Marks the walk, the pass and the node as failed; returns the node.
@@ -157,7 +147,7 @@ impl Progress {
     /// themselves. In the pass that triggered it, each node gets its one attempt, however busy it is, but no retry.
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
         let Some((pass, step)) = self.failures.fail_fast else { return };
-        let reason = format!("{} failed", self.step_text(step));
+        let reason: Arc<str> = format!("{} failed", self.step_text(step)).into();
         let first_attempt = |at: At| self.passes.walk(at.pass, at.walk).attempt == 1;
         let pending = self.attempts.pending().map(|(execution, active)| (execution, active.at));
         let mut withdrawn: Vec<ExecutionId> = pending
@@ -167,8 +157,7 @@ impl Progress {
             .collect();
         withdrawn.sort_unstable();
         for execution in withdrawn {
-            let (run, reason) = (self.run.clone(), reason.clone());
-            self.emit(Change::ExecutionSkipped { run, execution, epoch: self.epoch, reason, at: turn.now });
+            self.emit(Decided::Skipped { execution, reason: Arc::clone(&reason) }, turn);
         }
     }
 
