@@ -17,7 +17,7 @@ use super::registry::Mailbox;
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
 use crate::parts::Parts;
-use crate::works::RunWork;
+use crate::works::{self, RunWork};
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: the first one
 /// gets each run.
@@ -78,7 +78,10 @@ impl Taking {
 async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::Error> {
     let mut takings = Vec::with_capacity(ids.len());
     for run in parts.store.runs_by_id(ids).await? {
-        match parts.dispatcher.works().of_stored(&run) {
+        let (works, is_large) = (parts.dispatcher.works().clone(), works::is_large(&run));
+        let compile = move || (works.of_stored(&run), run);
+        let (work, run) = if is_large { heavy(parts, compile).await? } else { compile() };
+        match work {
             Ok(work) => {
                 let mailbox = parts.runs.open(&run.id);
                 takings.push(Taking { run, work, mailbox });
@@ -136,16 +139,35 @@ async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
     }
     let (plan, now) = (Arc::clone(&taking.work.plan), parts.clock.now());
     let actor = ActorParts::of(parts, &record, &plan);
-    let course = parts
-        .dispatcher
-        .turn(&record.id, now, &mut dice, |turn| Course::restore(plan, &record, epoch, &executions, turn))
-        .carrying(left);
+    let dispatcher = parts.dispatcher.clone();
+    let restore = move || {
+        let course = dispatcher.turn(&record.id, now, &mut dice, |turn| {
+            Course::restore(plan, &record, epoch, &executions, turn)
+        });
+        course.carrying(left)
+    };
+    let restored = if taking.is_large() { heavy(parts, restore).await } else { Ok(restore()) };
+    let course = match restored {
+        Ok(course) => course,
+        Err(error) => {
+            error!(run = %id, %error, "cannot restore a run that was taken over; trying again");
+            return Some(taking);
+        }
+    };
     let waits = course.is_waiting();
     parts.runs.start(taking.mailbox, course, Vec::new(), actor, parts.chance.seed());
     if waits {
         parts.admission.wake();
     }
     None
+}
+
+/// Runs work on its own thread: restoring a run of a million instances takes seconds.
+async fn heavy<T: Send + 'static>(
+    parts: &Parts,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, store::Error> {
+    parts.heavy.run_own(work).await.map_err(|error| store::Error::Unavailable(error.to_string()))
 }
 
 /// A run as the store has it.
