@@ -62,6 +62,8 @@ impl Failures {
 pub(super) struct FinalFailure {
     pub instance: Instance,
     pub execution: ExecutionId,
+    /// The execution is created in the same turn.
+    is_new: bool,
     pub reason: &'static str,
 }
 
@@ -97,15 +99,20 @@ impl Progress {
             }
             End::Lost | End::Cancelled => "the task is not sent again after a loss",
             End::Withdrawn => "its retry was withdrawn",
-            End::GivenUp | End::Succeeded => "it could not be sent",
+            End::Unsent | End::GivenUp | End::Succeeded => "it could not be sent",
         };
-        FinalFailure { instance: self.instance(at), execution, reason }
+        FinalFailure { instance: self.instance(at), execution, is_new: end == End::Unsent, reason }
     }
 
     /// Records that an instance failed for good, if all servers know such records.
     pub(super) fn record_failure(&mut self, failure: FinalFailure, turn: &Turn<'_>) {
-        if turn.level >= level::FINAL {
+        if turn.level < level::FINAL {
+            return;
+        }
+        if failure.is_new {
             self.emit(Decided::Failed(failure), turn);
+        } else {
+            self.emit_first(failure, turn);
         }
     }
 

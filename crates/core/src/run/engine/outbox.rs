@@ -2,8 +2,8 @@
 //!
 //! One commit must not grow with the run: a run that skips a million instances is many small commits, between which the
 //! commits of others go on. A crash between two portions loses nothing, because the next owner decides the rest again:
-//! executions are handed out in the order of the decisions, and changes of executions after all executions of the
-//! agenda.
+//! failures come first, so that readers of the feed see the end of an attempt, a wave or a step before its consequences;
+//! then executions, in the order of the decisions; and changes of executions after all executions of the agenda.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,7 +58,12 @@ impl Decided {
             Decided::Lost { execution, token, reason } => {
                 Change::ExecutionLost { of: Parent::Run(run), execution, token, silence: None, reason, at }
             }
-            Decided::Failed(FinalFailure { instance: Instance { step, node, item }, execution, reason }) => {
+            Decided::Failed(FinalFailure {
+                instance: Instance { step, node, item },
+                execution,
+                reason,
+                ..
+            }) => {
                 let (step, item, reason) = (step.0, item.map(|item| item.0), reason.to_owned());
                 Change::InstanceFailed { run, epoch, execution, step, node, item, reason, at }
             }
@@ -70,6 +75,8 @@ impl Decided {
 pub(super) struct Outbox {
     /// Results of another run. They come before everything else: the run starts when it has all of them.
     carried: VecDeque<Execution>,
+    /// Failures of instances whose last attempt ended before the turn.
+    failures: VecDeque<(FinalFailure, Timestamp)>,
     added: VecDeque<Added>,
     /// The size of the values of all that is added.
     bytes: usize,
@@ -85,6 +92,7 @@ impl Default for Outbox {
     fn default() -> Self {
         Self {
             carried: VecDeque::new(),
+            failures: VecDeque::new(),
             added: VecDeque::new(),
             bytes: 0,
             changes: VecDeque::new(),
@@ -101,13 +109,17 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let has_decisions = !self.added.is_empty() || !self.changes.is_empty() || !self.path.is_empty();
-        self.carried.is_empty() && !has_decisions && self.end.is_none()
+        self.carried.is_empty() && self.rows() == 0 && self.path.is_empty() && self.end.is_none()
     }
 
-    /// Returns whether the executions of a portion are complete.
+    /// Returns whether a portion of failures or of executions is complete.
     fn has_portion(&self) -> bool {
-        self.added.len() >= self.portion.rows || self.bytes >= self.portion.bytes
+        let Portion { rows, bytes } = self.portion;
+        self.failures.len() >= rows || self.added.len() >= rows || self.bytes >= bytes
+    }
+
+    fn rows(&self) -> usize {
+        self.failures.len() + self.added.len() + self.changes.len()
     }
 
     /// Adds executions that are committed together.
@@ -153,16 +165,19 @@ impl Progress {
                 return all;
             }
         }
-        if !outbox.added.is_empty() {
+        let most = outbox.portion.rows.min(outbox.failures.len());
+        let failures = outbox.failures.drain(..most).map(|(failure, at)| (Decided::Failed(failure), at));
+        all.extend(failures.map(|(failed, at)| failed.into_change(run.clone(), epoch, at)));
+        if outbox.failures.is_empty() && !outbox.added.is_empty() {
             let executions = outbox.take_added();
             all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
         }
-        if outbox.added.is_empty() && !has_agenda {
+        if outbox.failures.is_empty() && outbox.added.is_empty() && !has_agenda {
             let most = outbox.portion.rows.min(outbox.changes.len());
             let changes = outbox.changes.drain(..most);
             all.extend(changes.map(|(decided, at)| decided.into_change(run.clone(), epoch, at)));
         }
-        let is_last = outbox.added.is_empty() && outbox.changes.is_empty();
+        let is_last = outbox.rows() == 0;
         let mut path = std::mem::take(&mut outbox.path);
         let end = outbox.end.take_if(|_| is_last).map(|(last, end)| {
             path.extend(last);
@@ -193,8 +208,8 @@ impl Progress {
     /// Returns whether a submission is complete, so that further decisions can wait. Changes of executions count after
     /// all executions of the agenda: they are not handed out before.
     pub(super) fn is_full(&self) -> bool {
-        let Outbox { added, changes, portion, .. } = &self.outbox;
-        self.outbox.has_portion() || (!self.has_agenda() && added.len() + changes.len() >= portion.rows)
+        let outbox = &self.outbox;
+        outbox.has_portion() || (!self.has_agenda() && outbox.rows() >= outbox.portion.rows)
     }
 
     /// Sets the bounds of one submission.
@@ -206,6 +221,11 @@ impl Progress {
 
     pub(super) fn add(&mut self, execution: Execution) {
         self.outbox.add_group([execution]);
+    }
+
+    /// Emits the failure of an instance whose last attempt ended before the turn.
+    pub(super) fn emit_first(&mut self, failure: FinalFailure, turn: &Turn<'_>) {
+        self.outbox.failures.push_back((failure, turn.now));
     }
 
     pub(super) fn emit(&mut self, decided: Decided, turn: &Turn<'_>) {

@@ -185,6 +185,7 @@ impl Progress {
                     of: execution.of.clone(),
                     pinned: execution.pinned,
                     attempt: execution.attempt,
+                    former: execution.former,
                     params: None,
                     reused: execution.reused,
                     limits: None,
