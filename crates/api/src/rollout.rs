@@ -217,6 +217,7 @@ mod tests {
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
                 left_out: Vec::new(),
+                retry: None,
             }),
             params: Default::default(),
             retry_of: None,

@@ -500,6 +500,7 @@ mod tests {
                 idempotent: Vec::new(),
                 waves: Vec::new(),
                 left_out: Vec::new(),
+                retry: None,
             }),
             by: "test".to_owned(),
             idempotency_key: None,

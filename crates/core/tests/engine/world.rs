@@ -282,7 +282,8 @@ impl World {
     }
 
     fn observe(&mut self, changes: &[&Change]) {
-        self.decide(|progress, turn| progress.observe_all(changes.iter().copied(), turn));
+        let changes: Vec<Change> = changes.iter().filter_map(|change| Progress::observable(change)).collect();
+        self.decide(|progress, turn| progress.observe_all(&changes, turn));
     }
 
     /// Commits a fact that the engine does not observe yet.

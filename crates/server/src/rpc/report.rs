@@ -108,7 +108,10 @@ impl Host {
         let works = self.parts.dispatcher.works();
         for execution in self.stored(&unknown).await?.into_values() {
             if execution.state.status().is_open() {
-                let work = works.find(&execution.of, self.parts.store.as_ref()).await.map_err(unavailable)?;
+                let work = works
+                    .find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy)
+                    .await
+                    .map_err(unavailable)?;
                 declared.extend(work.map(|work| (execution.id, work)));
             }
         }

@@ -55,8 +55,9 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
         max_pending: &|| parts.settings.max_pending_runs.saturating_add(parts.admission.room(cluster)),
         max_open: max_open(parts, cluster),
     };
-    let new = New { run: &run, plan: &plan, taken: &taken, admission };
-    let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(&new, turn));
+    let reused = taken.len();
+    let new = New { run: &run, plan: &plan, taken, admission };
+    let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(new, turn));
     let actor = ActorParts::of(parts, &run, &plan);
     if let Some(cache) = &actor.cache {
         cache.fill(&mut changes, now).await;
@@ -76,7 +77,7 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     run.live.follow(&changes);
     let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
     let (steps, nodes, waits) = (run.definition.tasks.len(), run.resolved.nodes.len(), course.is_waiting());
-    info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), waits, "run created");
+    info!(run = %id, job = run.job, tasks = steps, nodes, reused, waits, "run created");
     if !course.is_ended() {
         parts.runs.start(mailbox, course, again, actor, dice.next_u64());
         if waits {

@@ -1,5 +1,6 @@
 //! Owns the mailboxes of the runs' actors, and routes committed events to them.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use downbeat_core::collections::HashMap;
@@ -7,6 +8,7 @@ use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::Course;
+use downbeat_core::run::engine::Progress;
 use downbeat_core::{Change, Dice, Event};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +21,8 @@ use crate::metrics::Metrics;
 
 #[derive(Debug)]
 pub(super) enum Input {
-    /// Committed events that concern its run: a batch, and the indexes into it.
-    Committed(Arc<[Event]>, Vec<u32>),
+    /// Committed changes of its run, without what it need not observe.
+    Committed(Vec<Change>),
     /// Nodes that went offline or were deleted.
     NodesGone(Arc<[NodeId]>),
 }
@@ -28,7 +30,8 @@ pub(super) enum Input {
 /// The runs that this server owns; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
-    // Unbounded: a mailbox is limited by the instances of its run, and the journal must not wait for it.
+    // Unbounded: a mailbox is limited by the instances of its run, and the journal must not wait for it. It has copies,
+    // because a batch in it would keep the changes of all other runs in memory while a long turn is committed.
     mailboxes: Arc<Mutex<HashMap<RunId, mpsc::UnboundedSender<Input>>>>,
     tasks: TaskTracker,
     metrics: Metrics,
@@ -94,7 +97,7 @@ impl Runs {
             dice: Dice::new(seed),
             is_disowned: false,
             again,
-            kept: Vec::new(),
+            kept: VecDeque::new(),
         };
         self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
@@ -137,12 +140,12 @@ impl Runs {
 
 impl Perform for Runs {
     fn perform(&self, events: &Arc<[Event]>) {
-        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::default();
+        let mut by_run: HashMap<&RunId, Vec<&Change>> = HashMap::default();
         let mut gone: Vec<NodeId> = Vec::new();
-        for (index, event) in (0..).zip(events.iter()) {
+        for event in events.iter() {
             self.count(&event.change);
             if let Some(run) = event.change.run() {
-                by_run.entry(run).or_default().push(index);
+                by_run.entry(run).or_default().push(&event.change);
             }
             if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
             | Change::NodeDeleted { node, .. } = event.change
@@ -159,9 +162,11 @@ impl Perform for Runs {
                 let _ = mailbox.send(Input::NodesGone(Arc::clone(&gone)));
             }
         }
-        for (run, indexes) in by_run {
-            if let Some(mailbox) = mailboxes.get(run) {
-                let _ = mailbox.send(Input::Committed(Arc::clone(events), indexes));
+        for (run, changes) in by_run {
+            let Some(mailbox) = mailboxes.get(run) else { continue };
+            let changes: Vec<Change> = changes.into_iter().filter_map(Progress::observable).collect();
+            if !changes.is_empty() {
+                let _ = mailbox.send(Input::Committed(changes));
             }
         }
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use downbeat_core::ids::RunId;
 use downbeat_core::level;
 use downbeat_core::nearest::advice;
-use downbeat_core::plan::{EntryIx, Plan, resolve_again};
+use downbeat_core::plan::{EntryIx, Plan, RetryScope, resolve_again};
 use downbeat_core::run::RunRecord;
-use downbeat_core::run::again::{RetryScope, entry_named, retry_of};
+use downbeat_core::run::again::{entry_named, retry_of};
 use downbeat_core::spec::Entry;
 
 use super::patience::read_in_time;

@@ -240,8 +240,8 @@ fn a_created_run_starts_unless_something_comes_before() {
     let created = |stage, limit, taken: &[Execution]| {
         let run = run_at(&stage, false);
         let admission = AdmissionFacts { is_known: true, limit, max_pending: &|| 7, max_open: None };
-        let new = New { run: &run, plan: &plan_of(&run), taken, admission };
-        let (course, changes) = turn(NOW, |turn| Course::create(&new, turn));
+        let new = New { run: &run, plan: &plan_of(&run), taken: taken.to_vec(), admission };
+        let (course, changes) = turn(NOW, |turn| Course::create(new, turn));
         let Change::RunCreated { max_pending, .. } = &changes[0] else { panic!("{changes:?}") };
         (course, *max_pending, text(&changes[1..]))
     };

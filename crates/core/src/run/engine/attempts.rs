@@ -4,14 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::outbox::Decided;
 use super::passes::At;
 use super::progress::{Progress, Turn};
-use crate::change::Change;
 use crate::execution::Status;
 use crate::ids::{ExecutionId, LeaseToken, NodeId};
 use crate::limits;
 use crate::span::Span;
-use crate::work::Parent;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +169,10 @@ impl Attempts {
         self.ended.extend(ended);
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     pub(super) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
@@ -211,8 +214,7 @@ impl Progress {
             let grace = Span::from_secs(limits::REPORT_GRACE_S);
             let reason =
                 format!("its agent did not report the end within {grace} after the timeout of {timeout}");
-            let (of, at) = (Parent::Run(self.run.clone()), turn.now);
-            self.emit(Change::ExecutionLost { of, execution, token, silence: None, reason, at });
+            self.emit(Decided::Lost { execution, token, reason }, turn);
         }
     }
 
@@ -238,8 +240,7 @@ impl Progress {
     pub(super) fn give_up(&mut self, mut over: Vec<Over>, turn: &Turn<'_>) {
         over.sort_unstable_by_key(|Over { at, .. }| (at.step, at.pass, at.walk));
         for Over { execution, error, .. } in over {
-            let run = self.run.clone();
-            self.emit(Change::ExecutionGivenUp { run, execution, epoch: self.epoch, error, at: turn.now });
+            self.emit(Decided::GivenUp { execution, error }, turn);
         }
     }
 }

@@ -6,34 +6,31 @@ use super::attempts::{Again, End, Ended};
 use super::passes::At;
 use super::progress::{Progress, Stop, Turn};
 use crate::limits;
-use crate::plan::{PassIx, StepIx, WalkIx};
+use crate::plan::StepIx;
 use crate::run::retry;
 use crate::spec::Delivery;
 
 impl Progress {
-    /// Follows up the attempts that ended: they are retried, or their walks move on. `walks` move on as well.
-    pub(super) fn follow_ends(&mut self, mut walks: Vec<(PassIx, WalkIx)>, turn: &mut Turn<'_>) {
+    /// Follows up the attempts that ended: they are retried, or their walks move on.
+    pub(super) fn follow_ends(&mut self, turn: &Turn<'_>) {
         let (mut again, last): (Vec<Ended>, Vec<Ended>) =
             self.attempts.take_ended().into_iter().partition(|ended| self.may_come_again(ended));
         // Final ends come first: one may trigger fail-fast, and then nothing is retried.
         for ended in last {
             self.end_instance(ended, turn);
-            walks.push((ended.at.pass, ended.at.walk));
         }
         again.sort_unstable_by_key(|ended| (ended.at.pass, ended.at.walk));
-        for ended in again {
-            let sent = match ended.end {
-                End::Failed => self.try_again(ended, turn),
-                _ => self.send_again(ended, turn),
-            };
-            if let Err(last) = sent {
-                self.end_instance(last, turn);
-                walks.push((ended.at.pass, ended.at.walk));
-            }
-        }
-        walks.sort_unstable();
-        for (pass, walk) in walks {
-            self.advance(pass, walk, turn);
+        self.agenda.add_again(again);
+    }
+
+    /// Sends an attempt once more that may come again, or ends its instance.
+    pub(super) fn come_again(&mut self, ended: Ended, turn: &mut Turn<'_>) {
+        let sent = match ended.end {
+            End::Failed => self.try_again(ended, turn),
+            _ => self.send_again(ended, turn),
+        };
+        if let Err(last) = sent {
+            self.end_instance(last, turn);
         }
     }
 
@@ -46,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// Ends an instance whose last attempt ended.
+    /// Ends an instance whose last attempt ended. Its walk moves on.
     fn end_instance(&mut self, ended: Ended, turn: &Turn<'_>) {
         let Ended { at, end, .. } = ended;
         let failed = match end {
@@ -66,6 +63,7 @@ impl Progress {
             self.passes.mark_ran(at.pass);
         }
         self.passes.next_leaf(at.pass, at.walk);
+        self.agenda.add_walks([(at.pass, at.walk)]);
     }
 
     /// Returns whether the retry rule allows another attempt after a failure.

@@ -1,11 +1,12 @@
 //! Owns the failures of a run, and decides by the strategy whether they trigger fail-fast.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::attempts::{End, Ended};
+use super::outbox::Decided;
 use super::passes::At;
 use super::progress::{Progress, Turn};
-use crate::change::Change;
 use crate::ids::ExecutionId;
 use crate::level;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx};
@@ -59,11 +60,11 @@ impl Failures {
 /// An instance that failed for good, to be recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalFailure {
-    instance: Instance,
-    execution: ExecutionId,
+    pub instance: Instance,
+    pub execution: ExecutionId,
     /// The execution is created in the same turn.
     is_new: bool,
-    reason: &'static str,
+    pub reason: &'static str,
 }
 
 /// Returns how many failures a run tolerates.
@@ -108,21 +109,10 @@ impl Progress {
         if turn.level < level::FINAL {
             return;
         }
-        let FinalFailure { instance: Instance { step, node, item }, execution, is_new, reason } = failure;
-        let failed = Change::InstanceFailed {
-            run: self.run.clone(),
-            epoch: self.epoch,
-            execution,
-            step: step.0,
-            node,
-            item: item.map(|item| item.0),
-            reason: reason.to_owned(),
-            at: turn.now,
-        };
-        if is_new {
-            self.emit(failed);
+        if failure.is_new {
+            self.emit(Decided::Failed(failure), turn);
         } else {
-            self.emit_first(failed);
+            self.emit_first(failure, turn);
         }
     }
 
@@ -164,7 +154,7 @@ impl Progress {
     /// themselves. In the pass that triggered it, each node gets its one attempt, however busy it is, but no retry.
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
         let Some((pass, step)) = self.failures.fail_fast else { return };
-        let reason = format!("{} failed", self.step_text(step));
+        let reason: Arc<str> = format!("{} failed", self.step_text(step)).into();
         let first_attempt = |at: At| self.passes.walk(at.pass, at.walk).attempt == 1;
         let pending = self.attempts.pending().map(|(execution, active)| (execution, active.at));
         let mut withdrawn: Vec<ExecutionId> = pending
@@ -174,8 +164,7 @@ impl Progress {
             .collect();
         withdrawn.sort_unstable();
         for execution in withdrawn {
-            let (run, reason) = (self.run.clone(), reason.clone());
-            self.emit(Change::ExecutionSkipped { run, execution, epoch: self.epoch, reason, at: turn.now });
+            self.emit(Decided::Skipped { execution, reason: Arc::clone(&reason) }, turn);
         }
     }
 

@@ -80,7 +80,7 @@ impl Progress {
         let items = self.passes.get(at.pass).and_then(|open| open.items.as_ref());
         let value = item.zip(items).map(|(item, items)| (Data::from(&items[item.get()]), item));
         let entry = self.plan.steps[at.step].entry;
-        let scope = self.scope_of(template, entry, node, value, facts.as_ref().map(Data::from));
+        let scope = self.scope_of(template, entry, node, value, facts.as_ref().map(Data::from))?;
         template.render(&scope).map_err(|problem| format!("param {problem}"))
     }
 }
