@@ -2,8 +2,8 @@
 
 use downbeat_api::{InstanceResult, Run, StepWaiting};
 use downbeat_core::execution::{Execution as Record, Status, Stream};
-use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
+use downbeat_core::{Portion, limits};
 use downbeat_store::InstanceFilter;
 
 use super::problem::HttpResult;
@@ -23,7 +23,8 @@ pub(super) async fn explain(service: &Service, run: &RunRecord, shown: &mut Run)
     for (step, task, count) in pending {
         let statuses = vec![Status::Pending];
         let filter = InstanceFilter { step: Some(step), statuses, ..InstanceFilter::default() };
-        let found = service.store().instances(&run.id, &filter, limits::WAITS_EXPLAINED).await?;
+        let found =
+            service.store().instances(&run.id, &filter, Portion::of_rows(limits::WAITS_EXPLAINED)).await?;
         let waiting = match found.first() {
             Some(first) if first.pinned.is_some() => bound(service, task, &found, count).await?,
             Some(first) => Some(StepWaiting {

@@ -124,7 +124,7 @@ impl Actor {
         }
     }
 
-    /// Replaces the progress by the stored one. Returns false if the server stops first.
+    /// Replaces the progress by the stored one. Returns false if another server owns the run, or if the server stops first.
     async fn reload(&mut self, restore: Restore, stop: &CancellationToken) -> bool {
         let (run, plan, epoch) =
             (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
@@ -137,6 +137,10 @@ impl Actor {
             let stored =
                 async { Ok::<_, store::Error>((store.run(&run).await?, store.executions_of(&run).await?)) };
             match stored.await {
+                Ok((Some(record), _)) if record.live.epoch != epoch => {
+                    info!("another server owns the run now");
+                    return false;
+                }
                 Ok((Some(record), executions)) => {
                     let (course, now) = (&mut self.course, self.parts.clock.now());
                     self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {
