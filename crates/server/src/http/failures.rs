@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use axum::Json;
 use downbeat_api::{Execution as View, FailureGroup, Failures};
 use downbeat_core::collections::HashMap;
-use downbeat_core::execution::{Status, Stream, common_part};
+use downbeat_core::execution::{Status, common_part};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Portion, limits};
@@ -14,6 +14,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::executions::Labels;
 use super::extract::{Api, Id, Nothing, Query};
+use super::output::last_stderr_line;
 use super::problem::{HttpResult, Reply};
 use crate::service::Service;
 
@@ -68,7 +69,7 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
     while failed.len() <= limits::FAILURES_EXAMINED {
         let room = limits::FAILURES_EXAMINED + 1 - failed.len();
         let portion = Portion::new(room, limits::RESULTS_PAGE_BYTES);
-        let found = service.store().instances(&run.id, &filter, portion).await?;
+        let found = service.views().instances(&run.id, &filter, portion).await?;
         let Some(last) = found.last() else { return Ok((failed, false)) };
         filter.after = Some((last.step(), last.id));
         let names = service.names(run, &found).await?;
@@ -81,14 +82,6 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
 /// Returns the last line of each execution on standard error.
 async fn last_lines(service: &Service, failed: &[View]) -> HttpResult<Vec<Option<String>>> {
     let ids: Vec<ExecutionId> = failed.iter().map(|view| view.id).collect();
-    let lines = stream::iter(ids).map(|id| last_line(service, id)).buffered(OUTPUTS_AT_ONCE);
+    let lines = stream::iter(ids).map(|id| last_stderr_line(service, id)).buffered(OUTPUTS_AT_ONCE);
     lines.try_collect().await
-}
-
-async fn last_line(service: &Service, execution: ExecutionId) -> HttpResult<Option<String>> {
-    let tail = service.store().output_tail(execution, limits::LAST_LINE_CHUNKS).await?;
-    let errors = tail.iter().filter(|chunk| chunk.stream == Stream::Stderr);
-    let text: String = errors.map(|chunk| chunk.text.as_str()).collect();
-    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
-    Ok(line.map(|line| line.chars().take(limits::LAST_LINE_CHARS).collect()))
 }

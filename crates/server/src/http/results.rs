@@ -66,7 +66,7 @@ pub(super) async fn list(
     let after = page.start.after.map(|ResultKey(step, execution)| (step, execution));
     let filter = InstanceFilter { step: query.step, item: query.item, node, statuses, after };
     let portion = Portion::new(page.limit as usize + 1, limits::RESULTS_PAGE_BYTES);
-    let found = service.store().instances(&run.id, &filter, portion).await?;
+    let found = service.views().instances(&run.id, &filter, portion).await?;
     let names = service.names(&run, &found).await?;
     let labels = Labels::of(&run.definition);
     let mut rows = Vec::new();

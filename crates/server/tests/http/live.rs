@@ -288,8 +288,8 @@ async fn a_client_whose_next_events_are_gone_reads_the_run_again() {
     let work = agents[0].take().await;
     agents[0].finish(&work, 0).await;
     setup.ended(id.as_str()).await;
-    setup.server.service().store().prune(Timestamp::MAX, 0).await.unwrap();
-    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().store().last_seq().await.unwrap());
+    setup.server.service().views().prune(Timestamp::MAX, 0).await.unwrap();
+    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().views().last_seq().await.unwrap());
     while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {}
     assert_eq!(live.whole().run.counts, client.ask(request::run(&id)).await.unwrap().counts);
     assert_eq!(live.whole().run.counts.succeeded, 1);

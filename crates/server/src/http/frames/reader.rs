@@ -61,7 +61,7 @@ impl Reader {
 
     /// Reads one page from the store. Returns the number of the first event that can still be sent, if some are missing.
     async fn read_store(&mut self) -> Result<Option<u64>, store::Error> {
-        let store = self.service.store();
+        let store = self.service.views();
         let committed = store.last_seq().await?;
         if committed.saturating_sub(self.seen) > limits::LIVE_REPLAYED {
             return Ok(Some(committed + 1));
@@ -105,7 +105,7 @@ impl Reader {
     /// Checks whether the feed has missed something, and whether servers have come or gone.
     async fn look_again(&mut self) -> HttpResult<()> {
         self.next_look = Instant::now() + LOOK_AGAIN;
-        self.is_behind |= self.service.store().last_seq().await? > self.seen;
+        self.is_behind |= self.service.views().last_seq().await? > self.seen;
         if self.gather.topics().servers {
             let servers = servers_alive(&self.service, &self.caller).await?;
             if servers != self.servers {
@@ -186,7 +186,7 @@ mod tests {
     /// Returns a reader of nodes that starts after the last event.
     async fn reader(service: &Service) -> Reader {
         let topics = Topics { nodes: true, ..Topics::default() };
-        let (feed, since) = (service.parts.feed.subscribe(), service.store().last_seq().await.unwrap());
+        let (feed, since) = (service.parts.feed.subscribe(), service.views().last_seq().await.unwrap());
         Reader::new(service.clone(), Caller::named("ada"), feed, topics, since)
     }
 
@@ -241,7 +241,7 @@ mod tests {
         // The paused clock goes on only while the reader waits.
         while read(&mut reader).await == 0 {}
         assert!(first.elapsed() >= BETWEEN_FRAMES);
-        assert_eq!(reader.seen, service.store().last_seq().await.unwrap());
+        assert_eq!(reader.seen, service.views().last_seq().await.unwrap());
         assert!(reader.gather.is_empty(), "one frame had all changes");
     }
 }
