@@ -8,7 +8,7 @@ use downbeat_store::{ExecutionFilter, Page};
 use super::Service;
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Result};
-use crate::nodes::Force;
+use crate::force::Force;
 
 /// How many leases one commit ends.
 const LOSSES: u32 = limits::EXECUTIONS_PER_COMMIT as u32;
