@@ -39,15 +39,17 @@ const IS_REPLACED: &str = concat!(
 );
 
 lazy! {
-    /// Arguments: run, status, step and execution after which to start, last step, item, limit.
-    pub(crate) OF_RUN: String = format!("WHERE run = $1 AND status = $2 AND {}", within(3));
-    /// Arguments: node, run, then as above, with the wanted statuses as bits. A node has fewer executions than a large
-    /// run: the comparison of runs is written so that no index by run is used.
-    pub(crate) OF_NODE: String = format!(
-        "WHERE coalesce(pinned, lease_node) = $1 AND run || '' = $2 AND ((CAST($3 AS integer) >> status) & 1) = 1 \
-         AND {}",
-        within(4)
-    );
+    /// Selects ids. Arguments: run, wanted statuses as bits, step and execution after which to start, last step, item,
+    /// rows, bytes. The index has the status before the step, so each status is read by itself. It is one statement,
+    /// because an instance that moves on between two reads could be missed by both.
+    pub(crate) OF_RUN: String = fitting(&Status::ALL.map(of_status).join(" UNION ALL "));
+    /// Arguments: as above, then the node. A node has fewer executions than a large run: the comparison of runs is
+    /// written so that no index by run is used.
+    pub(crate) OF_NODE: String = fitting(&format!(
+        "{SIZES} WHERE coalesce(pinned, lease_node) = $9 AND run || '' = $1 \
+         AND ((CAST($2 AS integer) >> status) & 1) = 1 AND {WITHIN} {}",
+        *IS_RESULT
+    ));
     /// Counts the instances of the run `$1`.
     pub(crate) COUNTS: String = counts_of("run = $1", "a.run = $1");
 }
@@ -68,12 +70,33 @@ pub(crate) fn counts_of(which: &str, again: &str) -> String {
 
 const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
 
-/// Returns the conditions of a page, with arguments from this number on.
-fn within(first: u32) -> String {
-    let [step, id, last, item, limit] = [0, 1, 2, 3, 4].map(|more| first + more);
+/// The size is that of the outputs: all else that is read is small. Neither database reads the data for it.
+const SIZES: &str = "SELECT id, step, coalesce(octet_length(outputs), 0) AS own FROM executions";
+
+/// The conditions of a page.
+const WITHIN: &str = "(step, id) > ($3, $4) AND step <= $5 AND item IS NOT DISTINCT FROM coalesce($6, item)";
+
+lazy! {
+    IS_RESULT: String = format!("AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED})");
+}
+
+/// Selects the instances with this status, if it is wanted.
+fn of_status(status: Status) -> String {
+    let code = status.code();
+    // An open or succeeded attempt is never withdrawn or replaced.
+    let is_certain = status.is_open() || status == Status::Succeeded;
+    let is_result = if is_certain { "" } else { IS_RESULT.as_str() };
     format!(
-        "(step, id) > (${step}, ${id}) AND step <= ${last} AND item IS NOT DISTINCT FROM coalesce(${item}, item) \
-         AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED}) ORDER BY step, id LIMIT ${limit}"
+        "SELECT * FROM ({SIZES} WHERE run = $1 AND status = {code} AND ((CAST($2 AS integer) >> {code}) & 1) = 1 \
+         AND {WITHIN} {is_result} ORDER BY step, id LIMIT $7) of_{status}"
+    )
+}
+
+/// Selects the ids of the first instances: those that fit, and the one that exceeds the bytes.
+fn fitting(sizes: &str) -> String {
+    format!(
+        "SELECT id FROM (SELECT id, own, sum(own) OVER (ORDER BY step, id) AS upto FROM ({sizes}) found \
+         ORDER BY step, id LIMIT $7) first WHERE upto - own <= $8"
     )
 }
 

@@ -36,7 +36,7 @@ pub(super) struct MatrixQuery {
     offset: u64,
     /// `1` adds the start and the end of each cell.
     #[serde(default)]
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     times: Flag,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use downbeat_api::{Absent, InstanceState, Outline, Rollout, Run, RunSummary, StepProgress, StepTotals};
+use downbeat_core::Portion;
 use downbeat_core::ids::NodeId;
 use downbeat_core::run::RunRecord;
 use downbeat_store::{InstanceCount, InstanceFacts, InstanceFilter};
@@ -83,7 +84,7 @@ async fn mark_wholes(
         let statuses = counts.iter().filter(|count| count.step == step).map(|count| count.status).collect();
         let filter = InstanceFilter { step: Some(step), statuses, ..InstanceFilter::default() };
         let as_a_whole = !is_read || {
-            let only = service.views().instances(&run.id, &filter, 1).await?;
+            let only = service.views().instances(&run.id, &filter, Portion::of_rows(1)).await?;
             only.first().is_some_and(|only| only.item().is_none())
         };
         totals[step as usize].as_a_whole = as_a_whole;

@@ -2,8 +2,8 @@
 
 use downbeat_api::{InstanceResult, Run, StepWaiting};
 use downbeat_core::execution::{Execution as Record, Status};
-use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
+use downbeat_core::{Portion, limits};
 use downbeat_store::InstanceFilter;
 
 use super::output::last_stderr_line;
@@ -24,7 +24,8 @@ pub(super) async fn explain(service: &Service, run: &RunRecord, shown: &mut Run)
     for (step, task, count) in pending {
         let statuses = vec![Status::Pending];
         let filter = InstanceFilter { step: Some(step), statuses, ..InstanceFilter::default() };
-        let found = service.views().instances(&run.id, &filter, limits::WAITS_EXPLAINED).await?;
+        let found =
+            service.views().instances(&run.id, &filter, Portion::of_rows(limits::WAITS_EXPLAINED)).await?;
         let waiting = match found.first() {
             Some(first) if first.pinned.is_some() => bound(service, task, &found, count).await?,
             Some(first) => Some(StepWaiting {

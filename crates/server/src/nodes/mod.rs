@@ -7,7 +7,6 @@ mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use delete::Force;
 pub(crate) use delete::delete;
 pub(crate) use forget::forget;
 pub(crate) use heartbeat::Heartbeats;

@@ -126,7 +126,7 @@ impl Actor {
         }
     }
 
-    /// Replaces the progress by the stored one. Returns false if the server stops first.
+    /// Replaces the progress by the stored one. Returns false if another server owns the run, or if the server stops first.
     async fn reload(&mut self, restore: Restore, stop: &CancellationToken) -> bool {
         let (run, plan, epoch) =
             (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
@@ -136,6 +136,10 @@ impl Actor {
                 return false;
             }
             match Stored::read(&*self.parts.store, &run, &mut self.dice).await {
+                Ok(Some(Stored { record, .. })) if record.live.epoch != epoch => {
+                    info!("another server owns the run now");
+                    return false;
+                }
                 Ok(Some(Stored { record, executions, left })) => {
                     let (course, now) = (&mut self.course, self.parts.clock.now());
                     self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {

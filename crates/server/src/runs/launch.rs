@@ -11,6 +11,7 @@ use tracing::info;
 
 use super::actor::{ActorParts, refused_for_nodes};
 use super::cache::Cache;
+use super::registry::Delivery;
 use crate::error::Error;
 use crate::parts::Parts;
 use crate::works::RunWork;
@@ -47,7 +48,7 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
     let mut dice = parts.chance.dice();
     // Opened before the first decision, so that the run learns of every node that goes offline from here on.
-    let mailbox = parts.runs.open(&id);
+    let mailbox = parts.runs.open(&id, Delivery::On);
     let admission = AdmissionFacts {
         is_known: parts.level.reaches(level::FLEET),
         limit: parts.settings.max_concurrent_runs,

@@ -13,7 +13,7 @@ use tracing::{Instrument, error, info};
 
 use super::actor::ActorParts;
 use super::carry;
-use super::registry::Mailbox;
+use super::registry::{Delivery, Mailbox};
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
 use crate::parts::Parts;
@@ -59,7 +59,7 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
 struct Taking {
     run: RunRecord,
     work: Arc<RunWork>,
-    /// Opened before the commit, so that nothing is missed.
+    /// Opened before the commit: this server owns the run from then on. Inputs are delivered from its read on.
     mailbox: Mailbox,
 }
 
@@ -83,7 +83,7 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::E
         let (work, run) = if is_large { heavy(parts, compile).await? } else { compile() };
         match work {
             Ok(work) => {
-                let mailbox = parts.runs.open(&run.id);
+                let mailbox = parts.runs.open(&run.id, Delivery::Off);
                 takings.push(Taking { run, work, mailbox });
             }
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
@@ -103,7 +103,7 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::E
 }
 
 /// Continues runs one after the other, small ones first. A run that cannot be read is tried again without taking it
-/// again: its mailbox collects what happens meanwhile.
+/// again.
 async fn continue_later(parts: Parts, mut takings: Vec<Taking>) {
     let mut pause = RETRY;
     takings.sort_by_key(|taking| taking.work.plan.instances());
@@ -121,7 +121,8 @@ async fn continue_later(parts: Parts, mut takings: Vec<Taking>) {
 }
 
 /// Rebuilds the progress of a taken run from the store, and starts its actor. Returns the run if it cannot be read.
-async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
+async fn continue_run(parts: &Parts, mut taking: Taking) -> Option<Taking> {
+    taking.mailbox.set_delivery(Delivery::On);
     let (id, epoch) = (&taking.run.id, taking.epoch());
     parts.dispatcher.works().insert(Arc::clone(&taking.work));
     let mut dice = parts.chance.dice();
@@ -130,6 +131,7 @@ async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
         Ok(None) => return None,
         Err(error) => {
             error!(run = %id, %error, "cannot read a run that was taken over; trying again");
+            taking.mailbox.set_delivery(Delivery::Off);
             return Some(taking);
         }
     };

@@ -112,6 +112,28 @@ async fn a_run_whose_next_step_can_never_be_stored_fails_and_others_go_on() {
     server.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_run_that_waits_for_the_store_is_left_when_another_server_takes_it() {
+    let store = store(false);
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
+    let (service, many) = (server.service(), limits::EXECUTIONS_PER_COMMIT + 500);
+    let run = service.submit(&Caller::API, job(many)).await.unwrap().run.id.clone();
+    let parts = &service.parts;
+    assert!(parts.runs.owns(&run));
+    let (owner, epoch, at) = (ServerId(uuid::Uuid::from_u128(7)), 2, service.now());
+    let taken = Change::RunTaken { run: run.clone(), owner, epoch, at };
+    assert_eq!(parts.journal.commit_one(taken).await.unwrap(), Ok(()));
+    let is_left = async {
+        while parts.runs.owns(&run) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_left).await.expect("the actor ends");
+    assert_eq!(store.run(&run).await.unwrap().unwrap().live.epoch, 2);
+    server.stop().await;
+}
+
 /// A store that cannot read the executions of runs with this job at first.
 #[derive(Debug)]
 struct Unreadable {

@@ -163,5 +163,11 @@ async fn a_limit_names_who_uses_it_and_who_waits() {
         assert_eq!(limit["waiters"].as_array().unwrap().len(), 2);
     }
     assert_eq!(setup.ok("/limits?limit=1&offset=1").await["data"][0]["key"], "db");
+    assert_eq!(limits["pagination"]["total"], 2);
+    let first = setup.ok("/limits?limit=1").await;
+    assert_eq!((&first["data"][0]["key"], first["data"].as_array().unwrap().len()), (&json!("api"), 1));
+    let next = first["pagination"]["next"].as_str().unwrap();
+    let second = setup.ok(&format!("/limits?limit=1&cursor={next}")).await;
+    assert_eq!((&second["data"][0]["key"], &second["pagination"]["next"]), (&json!("db"), &json!(null)));
     setup.server.stop().await;
 }

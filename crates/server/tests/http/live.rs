@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_api::{EndRules, Plan, Run, StepProgress, Steps, WholeRun, request};
+use downbeat_api::{
+    EndRules, Event, EventBody, InstanceResult, Plan, Run, StepProgress, Steps, WholeRun, request,
+};
 use downbeat_client::{Client, Projection, Update};
 use downbeat_core::Timestamp;
 use downbeat_core::ids::RunId;
@@ -197,6 +199,28 @@ async fn a_failed_instance_stays_failed_when_its_retry_is_withdrawn() {
         );
         assert!(result.error.is_some() && result.failed_for_good.is_some(), "{result:?}");
     }
+
+    // The retries were withdrawn while the pages of the first view were read: it had none of these instances.
+    let events = run.client.all_events(request::run_events(&run.id), 0).await.unwrap();
+    let is_final = |event: &&Event| matches!(event.body, EventBody::InstanceFailed { .. });
+    let first = events.iter().find(is_final).unwrap().seq;
+    let empty = WholeRun { run: shown.run.clone(), results: BTreeMap::new() };
+    run.projections = vec![Projection::new(empty, &run.plan, first - 1)];
+    run.catch_up().await;
+    let (folded, shown) = (run.projections[0].whole().clone(), without_asking(shown));
+    let folded = without_asking(folded);
+    for step in 0..=3 {
+        assert_eq!(folded.results.get(&step), shown.results.get(&step), "step {step}");
+    }
+    // An attempt on another node that was added while the pages were read replaces the one before it.
+    let mut twice = shown.clone();
+    let step = twice.results.get_mut(&2).unwrap();
+    let (_, first) = step.first_key_value().unwrap();
+    let second = InstanceResult { node: Some("other".to_owned()), attempts: 2, ..first.clone() };
+    step.insert(second.key(), second.clone());
+    let mut projection = Projection::new(twice, &run.plan, 0);
+    let results = projection.whole().results[&2].values().cloned().collect::<Vec<_>>();
+    assert_eq!(results, [second]);
 }
 
 #[tokio::test]

@@ -224,6 +224,22 @@ fn is_listed(filter: &RunFilter, run: &RunRecord) -> bool {
         && filter.to.is_none_or(|to| run.created_at < to)
 }
 
+/// Returns an execution without its params and outputs.
+fn bare(mut execution: Execution) -> Execution {
+    execution.params = None;
+    let outcome = match &mut execution.state {
+        ExecutionState::Succeeded { outcome, .. } => Some(outcome),
+        ExecutionState::Failed { outcome, .. } | ExecutionState::Cancelled { outcome, .. } => {
+            outcome.as_mut()
+        }
+        _ => None,
+    };
+    if let Some(outcome) = outcome {
+        outcome.outputs.clear();
+    }
+    execution
+}
+
 /// Cuts a page out of a sorted list. `is_after` returns whether a key comes after another one.
 fn window<T, K>(
     mut rows: Vec<T>,
@@ -384,11 +400,29 @@ impl Executions for MemoryStore {
         Ok(window(rows, page, |execution| execution.id, |key, after| key > after))
     }
 
+    async fn bare_executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+        Ok(self.executions_by_id(ids).await?.into_iter().map(bare).collect())
+    }
+
+    async fn bare_executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
+        let Listed { rows, total, next } = self.executions(filter, page).await?;
+        Ok(Listed { rows: rows.into_iter().map(bare).collect(), total, next })
+    }
+
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.run() == run))
     }
 
-    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+    async fn instances(
+        &self,
+        run: &RunId,
+        filter: &InstanceFilter,
+        portion: Portion,
+    ) -> Result<Vec<Execution>> {
         let state = self.lock();
         let (start, last) = filter.span();
         let is_wanted = |execution: &&&Execution| {
@@ -398,8 +432,16 @@ impl Executions for MemoryStore {
                 && filter.node.is_none_or(|node| execution.node() == Some(node))
                 && filter.wanted().any(|status| status == execution.state.status())
         };
+        let mut bytes = 0;
+        let fits = |execution: &&&Execution| {
+            let before = bytes;
+            let outputs = execution.state.outcome().map(|outcome| &outcome.outputs);
+            bytes += outputs.filter(|outputs| !outputs.is_empty()).map_or(0, json_bytes);
+            before <= portion.bytes
+        };
         let results = state.results(run);
-        Ok(results.iter().filter(is_wanted).take(limit as usize).copied().cloned().collect())
+        let found = results.iter().filter(is_wanted).take(portion.rows).take_while(fits);
+        Ok(found.map(|execution| Execution { params: None, ..(*execution).clone() }).collect())
     }
 
     async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {

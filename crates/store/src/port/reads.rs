@@ -136,8 +136,16 @@ calls! {
             async fn execution(&self, id: ExecutionId) -> Option<Execution>;
             /// Returns those of these executions that exist, by id, each once.
             async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
+            /// The same, without their params and outputs, which may be large.
+            async fn bare_executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
             /// Returns executions by id, which is the order of creation.
             async fn executions(
+                &self,
+                filter: &ExecutionFilter,
+                page: &Page<ExecutionId>
+            ) -> Listed<Execution, ExecutionId>;
+            /// The same, without their params and outputs, which may be large.
+            async fn bare_executions(
                 &self,
                 filter: &ExecutionFilter,
                 page: &Page<ExecutionId>
@@ -145,8 +153,14 @@ calls! {
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
             /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
-            /// They are ordered by step, then by execution; at most `limit`.
-            async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;
+            /// They are ordered by step, then by execution, and have no params. If their outputs exceed the bytes of the
+            /// portion, the one that exceeds them is the last.
+            async fn instances(
+                &self,
+                run: &RunId,
+                filter: &InstanceFilter,
+                portion: Portion
+            ) -> Vec<Execution>;
             /// Counts the instances of a run by step and status, in this order.
             async fn instance_counts(&self, run: &RunId) -> Vec<InstanceCount>;
             /// Counts the instances of these runs by status. The cost does not depend on how many instances there are:

@@ -112,6 +112,11 @@ impl Database for PostgresStore {
         records(&self.feed, rest, &args).await
     }
 
+    /// An array: PostgreSQL does not know how few ids there are, and could read the whole table to join them.
+    fn is_among(ids: &str) -> String {
+        format!("id = ANY(ARRAY({ids}))")
+    }
+
     /// The counts at the last pruning, plus those since.
     fn ended(kind: i16) -> String {
         format!(
@@ -134,7 +139,7 @@ impl Database for PostgresStore {
         self.records(" WHERE r.id = ANY($1) ORDER BY r.id", &[&ids]).await
     }
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+    async fn fetch_by_id<T: Record>(&self, ids: &[ExecutionId]) -> Result<Vec<T>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
     }

@@ -119,6 +119,30 @@ impl Record for Execution {
     }
 }
 
+/// An execution without its params, which may be large.
+#[derive(Debug)]
+pub(crate) struct WithoutParams(pub(crate) Execution);
+
+impl Record for WithoutParams {
+    select!(format!("SELECT {} FROM executions", ExecutionRow::names_without(&["params"])));
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Execution::from_row(row).map(Self)
+    }
+}
+
+/// An execution without its params and outputs, which may be large.
+#[derive(Debug)]
+pub(crate) struct Bare(pub(crate) Execution);
+
+impl Record for Bare {
+    select!(format!("SELECT {} FROM executions", ExecutionRow::names_without(&["params", "outputs"])));
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Execution::from_row(row).map(Self)
+    }
+}
+
 /// An attempt with the facts that overviews of many instances need.
 #[derive(Debug)]
 pub(crate) struct Attempt {

@@ -27,7 +27,7 @@ writes!();
 lazy! {
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
     RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
-    pub(super) EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
+    EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
     EXECUTIONS_AT: String = format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select());
     HOLD_OF_NODE: String = format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select());
     HOLDS_OF_RUN: String = format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select());

@@ -14,7 +14,6 @@ use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params, params_from_iter};
 use tokio::sync::{broadcast, mpsc};
 
-use super::commit::EXECUTION;
 use super::failure::Failure;
 use super::file::Files;
 use super::readers::Readers;
@@ -116,11 +115,11 @@ impl Database for SqliteStore {
         self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+    async fn fetch_by_id<T: Record>(&self, ids: &[ExecutionId]) -> Result<Vec<T>> {
+        let sql = format!("{} WHERE id = ?1", T::select());
         let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
-        self.readers
-            .run(|connection| fetch_each(connection, &EXECUTION, ids.into_iter().map(|id| [id.0])))
-            .await
+        let args = move || ids.into_iter().map(|id| [id.0]);
+        self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
     async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {

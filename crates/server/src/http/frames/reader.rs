@@ -186,7 +186,7 @@ mod tests {
     /// Returns a reader of nodes that starts after the last event.
     async fn reader(service: &Service) -> Reader {
         let topics = Topics { nodes: true, ..Topics::default() };
-        let (feed, since) = (service.parts.feed.subscribe(), service.store().last_seq().await.unwrap());
+        let (feed, since) = (service.parts.feed.subscribe(), service.views().last_seq().await.unwrap());
         Reader::new(service.clone(), Caller::named("ada"), feed, topics, since)
     }
 
@@ -241,7 +241,7 @@ mod tests {
         // The paused clock goes on only while the reader waits.
         while read(&mut reader).await == 0 {}
         assert!(first.elapsed() >= BETWEEN_FRAMES);
-        assert_eq!(reader.seen, service.store().last_seq().await.unwrap());
+        assert_eq!(reader.seen, service.views().last_seq().await.unwrap());
         assert!(reader.gather.is_empty(), "one frame had all changes");
     }
 }
