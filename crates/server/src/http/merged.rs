@@ -194,7 +194,7 @@ impl Merged {
     async fn list(&mut self, after: Option<ExecutionId>) -> HttpResult<()> {
         let filter = ExecutionFilter { run: Some(self.run.id.clone()), ..ExecutionFilter::default() };
         let start = Position { after, skip: 0 };
-        let page = self.service.store().executions(&filter, &Page { limit: PAGE, start }).await?;
+        let page = self.service.views().executions(&filter, &Page { limit: PAGE, start }).await?;
         self.listing = page.next.map(|next| next.after);
         self.note(page.rows).await
     }
@@ -230,7 +230,7 @@ impl Merged {
             cursor.has_more = true;
             return Ok(None);
         }
-        let found = self.service.store().output(id, cursor.next, READ_AT_ONCE).await?;
+        let found = self.service.views().output(id, cursor.next, READ_AT_ONCE).await?;
         cursor.has_more = found.len() == READ_AT_ONCE as usize;
         let mut bytes = 0;
         for chunk in found {
@@ -308,12 +308,12 @@ impl Merged {
 
     /// Reads executions again, and whether the run has ended.
     async fn look_at(&mut self, executions: Vec<ExecutionId>, moved: bool) -> HttpResult<()> {
-        if moved && let Some(run) = self.service.store().run(&self.run.id).await? {
+        if moved && let Some(run) = self.service.views().run(&self.run.id).await? {
             self.status = run.state().status();
             self.is_over = run.state().is_terminal();
         }
         for part in executions.chunks(PAGE as usize) {
-            let read = self.service.store().executions_by_id(part).await?;
+            let read = self.service.views().executions_by_id(part).await?;
             self.note(read).await?;
         }
         Ok(())

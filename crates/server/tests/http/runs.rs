@@ -123,13 +123,13 @@ async fn a_key_that_an_older_server_recorded_returns_its_run_for_any_request() {
     };
     let first = submit(noop()).await.body["id"].as_str().unwrap().to_owned();
     // As an older server would have written it: without a hash.
-    let run = setup.server.service().store().run(&first.as_str().into()).await.unwrap().unwrap();
+    let run = setup.server.service().views().run(&first.as_str().into()).await.unwrap().unwrap();
     let id = format!("{first}-older").as_str().into();
     let made =
         RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
     let older =
         Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
-    let committed = setup.server.service().store().commit(run.live.owner, &[older]).await.unwrap();
+    let committed = setup.server.service().views().commit(run.live.owner, &[older]).await.unwrap();
     assert_eq!(committed.outcomes, [Ok(())]);
     let request = setup.request(Method::POST, "/runs").header("Idempotency-Key", "k2").json(&noop());
     let found = send(request).await;

@@ -86,7 +86,7 @@ impl Progress {
         let pause = retry::pause(&rule, walk.retries, turn.dice);
         let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::ZERO);
         let again =
-            Again { former: Some(ended.execution), not_before: Some(turn.now + pause), patience: None };
+            Again { former: Some(ended), not_before: Some(turn.now + pause), patience: None };
         self.attempt(at, again, turn)
     }
 
@@ -104,7 +104,7 @@ impl Progress {
         }
         self.passes.walk_mut(at.pass, at.walk).losses += 1;
         let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));
-        self.attempt(at, Again { former: Some(ended.execution), not_before: None, patience }, turn)
+        self.attempt(at, Again { former: Some(ended), not_before: None, patience }, turn)
     }
 
     /// Returns how long a pinned attempt waits for its node after a loss: as long as it would be allowed to run.
