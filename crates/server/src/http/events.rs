@@ -301,7 +301,10 @@ impl Source for Follower {
             None => {
                 if let Some(run) = self.ended_run().await? {
                     let status = run.state().status().to_string();
-                    ready.push_back(sse("end", &End { run: run.id.clone(), execution: None, status }));
+                    ready.push_back(sse(
+                        "end",
+                        &End { run: run.id.clone(), execution: None, status, matches: None },
+                    ));
                 }
                 return Ok(ControlFlow::Break(()));
             }

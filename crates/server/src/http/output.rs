@@ -143,26 +143,55 @@ fn select(output: Output, query: &OutputQuery) -> Output {
     }
 }
 
-/// Divides chunks into lines with their ends. A line consists of chunks of one stream that follow each other.
-fn lines(chunks: Vec<Chunk>) -> Vec<Chunk> {
-    let mut lines: Vec<Chunk> = Vec::new();
-    for chunk in chunks {
+/// A longer line is divided: lines of many executions are held at once.
+const LONGEST_LINE_BYTES: usize = 4 * limits::OUTPUT_CHUNK_BYTES;
+
+/// Divides chunks of one execution into lines with their ends. A line consists of chunks of one stream that follow each
+/// other.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    /// The last line, which has no end yet.
+    open: Option<Chunk>,
+}
+
+impl Lines {
+    /// Adds a chunk. Returns the lines that are complete.
+    pub(super) fn push(&mut self, chunk: &Chunk) -> Vec<Chunk> {
+        let mut complete = Vec::new();
         let mut offset = chunk.offset;
         for part in chunk.text.split_inclusive('\n') {
-            let continues = |line: &&mut Chunk| {
-                line.stream == chunk.stream
-                    && !line.text.ends_with('\n')
-                    && line.offset + line.text.len() as u64 == offset
-            };
-            match lines.last_mut().filter(continues) {
-                Some(line) => line.text.push_str(part),
-                None => {
-                    lines.push(Chunk { offset, stream: chunk.stream, text: part.to_owned(), at: chunk.at });
+            let continues =
+                |line: &Chunk| line.stream == chunk.stream && line.offset + line.text.len() as u64 == offset;
+            let line = match self.open.take() {
+                Some(mut line) if continues(&line) => {
+                    line.text.push_str(part);
+                    line
                 }
-            }
+                other => {
+                    complete.extend(other);
+                    Chunk { offset, stream: chunk.stream, text: part.to_owned(), at: chunk.at }
+                }
+            };
             offset += part.len() as u64;
+            if line.text.ends_with('\n') || line.text.len() >= LONGEST_LINE_BYTES {
+                complete.push(line);
+            } else {
+                self.open = Some(line);
+            }
         }
+        complete
     }
+
+    /// Returns the last line if it has no end.
+    pub(super) fn finish(&mut self) -> Option<Chunk> {
+        self.open.take()
+    }
+}
+
+fn lines(chunks: Vec<Chunk>) -> Vec<Chunk> {
+    let mut open = Lines::default();
+    let mut lines: Vec<Chunk> = chunks.into_iter().flat_map(|chunk| open.push(&chunk)).collect();
+    lines.extend(open.finish());
     lines
 }
 
@@ -221,7 +250,7 @@ impl Source for Tail {
         let status = record.state.status();
         if drained && !status.is_open() {
             let (run, status) = (record.run().clone(), status.to_string());
-            ready.push_back(sse("end", &End { run, execution: Some(record.id), status }));
+            ready.push_back(sse("end", &End { run, execution: Some(record.id), status, matches: None }));
             return Ok(ControlFlow::Break(()));
         }
         if ready.is_empty() {
