@@ -194,7 +194,7 @@ impl Merged {
     async fn list(&mut self, after: Option<ExecutionId>) -> HttpResult<()> {
         let filter = ExecutionFilter { run: Some(self.run.id.clone()), ..ExecutionFilter::default() };
         let start = Position { after, skip: 0 };
-        let page = self.service.views().executions(&filter, &Page { limit: PAGE, start }).await?;
+        let page = self.service.views().bare_executions(&filter, &Page { limit: PAGE, start }).await?;
         self.listing = page.next.map(|next| next.after);
         self.note(page.rows).await
     }
@@ -313,7 +313,7 @@ impl Merged {
             self.is_over = run.state().is_terminal();
         }
         for part in executions.chunks(PAGE as usize) {
-            let read = self.service.views().executions_by_id(part).await?;
+            let read = self.service.views().bare_executions_by_id(part).await?;
             self.note(read).await?;
         }
         Ok(())
