@@ -14,7 +14,6 @@ use downbeat_core::work::Origin;
 use downbeat_core::{Change, Span, Timestamp, limits, spec};
 use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Runs as _, Store, Wrapped, Wrapper};
 use serde_json::json;
-
 use uuid::Uuid;
 
 use crate::{Caller, Force, Redo, Retry, Settings, Submit, Surroundings, start_within};
@@ -215,22 +214,6 @@ struct Halting {
 impl Wrapper for Halting {
     fn store(&self) -> &dyn Store {
         &*self.inner
-    }
-
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
