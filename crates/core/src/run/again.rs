@@ -17,7 +17,8 @@ use crate::work::Origin;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryScope {
     AllNodes,
-    /// Only nodes on which something failed.
+    /// Only nodes on which something failed. An entry whose nodes all succeeded keeps them, and is repeated on them if
+    /// it depends on a repeated one.
     FailedNodes,
     /// Also this entry and all that follow it, however they ended.
     From(EntryIx),
@@ -348,8 +349,8 @@ impl RetryStart<'_> {
     }
 }
 
-/// Returns whether an instance failed, judged by its last attempt that counts, in a run that ended as `run`. For instances without
-/// [`Execution::failed_for_good`]: older releases did not record it.
+/// Returns whether an instance failed, judged by its last attempt that counts, in a run that ended as `run`. For
+/// instances without [`Execution::failed_for_good`]: older releases did not record it.
 pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
     match last {
         Status::Failed | Status::Lost => true,
@@ -413,8 +414,8 @@ fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
     follow
 }
 
-/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if nothing
-/// is left to do on them, or if it only runs after failures.
+/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if everything
+/// succeeded on them, or if it only runs after failures: it may depend on an entry that is repeated.
 fn failed_nodes_only(
     plan: &Plan,
     failed: &HashSet<NodeId>,
