@@ -5,3 +5,7 @@ ALTER TABLE runs ADD COLUMN nodes integer;
 
 -- Identifies the request that used the idempotency key. NULL in rows of older programs: their keys match any request.
 ALTER TABLE runs ADD COLUMN request_hash text;
+
+-- Why and when the rest of a run was ended, other than by a person's request. NULL in rows of older programs.
+ALTER TABLE runs ADD COLUMN stop_cause smallint;
+ALTER TABLE runs ADD COLUMN stopped_at bigint;

@@ -18,3 +18,7 @@ CREATE INDEX executions_reused ON executions (run, status, step, cache_key) WHER
 
 -- Identifies the request that used the idempotency key. NULL in rows of older programs: their keys match any request.
 ALTER TABLE runs ADD COLUMN request_hash TEXT;
+
+-- Why and when the rest of a run was ended, other than by a person's request. NULL in rows of older programs.
+ALTER TABLE runs ADD COLUMN stop_cause INTEGER;
+ALTER TABLE runs ADD COLUMN stopped_at INTEGER;

@@ -13,7 +13,7 @@ use crate::change::Change;
 use crate::execution::Execution;
 use crate::limits;
 use crate::portion::Portion;
-use crate::run::{RunEnd, RunState};
+use crate::run::{RunEnd, RunState, Stopped};
 
 /// The bounds of one submission: executions that are added or changed, and the values of added ones.
 pub const COMMIT: Portion = Portion::new(limits::EXECUTIONS_PER_COMMIT, limits::PARAMS_PER_COMMIT_BYTES);
@@ -34,6 +34,8 @@ pub(super) struct Outbox {
     changes: VecDeque<Change>,
     /// The states that the run has reached: they are committed with the next portion.
     path: Vec<RunState>,
+    /// Why the rest of the run is ended: it is committed with `path`.
+    stop: Option<Stopped>,
     /// The last states and the run's end: they are committed with the last portion.
     end: Option<(Vec<RunState>, RunEnd)>,
     portion: Portion,
@@ -47,6 +49,7 @@ impl Default for Outbox {
             in_group: false,
             changes: VecDeque::new(),
             path: Vec::new(),
+            stop: None,
             end: None,
             portion: COMMIT,
         }
@@ -120,7 +123,7 @@ impl Progress {
             end
         });
         if !path.is_empty() {
-            let moved = Change::RunMoved { run, epoch, path, end, at: now };
+            let moved = Change::RunMoved { run, epoch, path, stop: outbox.stop.take(), end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
         all
@@ -150,6 +153,13 @@ impl Progress {
         debug_assert!(super::super::check_path(self.state, path).is_ok(), "{} to {path:?}", self.state);
         self.outbox.path.extend_from_slice(path);
         self.state = *path.last().expect("a path has an end");
+    }
+
+    /// Records why the rest of the run is ended, before anything that follows from it: another server has to decide
+    /// the rest in the same way.
+    pub(super) fn record_stop(&mut self, stopped: Stopped) {
+        self.outbox.stop = Some(stopped);
+        self.move_to(&[RunState::Terminating]);
     }
 
     pub(super) fn end_run(&mut self, path: Vec<RunState>, end: RunEnd) {

@@ -52,7 +52,7 @@ pub(super) struct OpenPass {
     /// The number of walks that have begun and not ended.
     begun: u32,
     failed: bool,
-    /// A leaf had an attempt and did not fail.
+    /// A leaf had an attempt.
     ran: bool,
     /// A leaf was carried over.
     reused: bool,
