@@ -15,7 +15,9 @@ mod text;
 pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
 pub(crate) use event::{ChangeColumns, EventData, EventRow, NumberColumns};
-pub(crate) use execution::{Attempt, ExecutionRow, FailedRow, execution_row};
+pub(crate) use execution::{
+    Attempt, Bare, ExecutionDocuments, ExecutionRow, FailedRow, WithoutParams, execution_row,
+};
 pub(crate) use node::{BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, TombstoneRow, description_row};
 pub(crate) use record::{CachedRow, HoldRow, LimitUseRow, OutputRow, Record, ServerRow};
 pub(crate) use run::{DefinedRow, RunLiveRow, RunRow, definition_row, run_row};

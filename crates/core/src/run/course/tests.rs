@@ -82,6 +82,7 @@ fn succeeded(number: u128) -> Execution {
         reused: None,
         limits: None,
         cache_key: None,
+        former: None,
         failed_for_good: None,
         created_at: NOW,
         state: State::Succeeded { lease, outcome },
@@ -315,9 +316,9 @@ fn a_run_cleans_up_after_its_timeout_only_if_every_server_would() {
 fn a_created_run_starts_unless_something_comes_before() {
     let created = |stage, limit, taken: &[Execution]| {
         let run = run_at(&stage, false);
-        let gate = Gate { is_known: true, limit, max_pending: &|| 7, max_open: None };
-        let new = New { run: &run, plan: &plan_of(&run), taken, gate };
-        let (course, changes) = turn(NOW, |turn| Course::create(&new, turn));
+        let admission = AdmissionFacts { is_known: true, limit, max_pending: &|| 7, max_open: None };
+        let new = New { run: &run, plan: &plan_of(&run), taken: taken.to_vec(), admission };
+        let (course, changes) = turn(NOW, |turn| Course::create(new, turn));
         let Change::RunCreated { max_pending, .. } = &changes[0] else { panic!("{changes:?}") };
         (course, *max_pending, text(&changes[1..]))
     };
