@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::execution::{Execution, Lease, Outcome, Status};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
-use crate::run::{RunEnd, RunRecord, RunState};
+use crate::run::{RunEnd, RunRecord, RunState, Stopped};
 use crate::work::Parent;
 
 /// One alteration of state. The variants are in the order in which a batch applies its kinds: an earlier kind creates
@@ -60,7 +60,8 @@ pub enum Change {
     /// Pauses or resumes a run. Guard: the run has not ended, and is not in that condition already.
     RunPauseSet { run: RunId, paused: bool, by: String, at: Timestamp },
     /// Admits a waiting run; an exclusive run then holds its nodes. Guard: the run's epoch, the run waits and is neither
-    /// paused nor cancelled, fewer than `limit` runs of its cluster are active, and no other run holds one of `nodes` or uses it.
+    /// paused nor cancelled, fewer than `limit` runs of its cluster are active, and no other run holds or uses one of
+    /// `nodes`.
     RunAdmitted {
         run: RunId,
         epoch: u64,
@@ -132,8 +133,17 @@ pub enum Change {
         reason: String,
         at: Timestamp,
     },
-    /// Guard: the run's epoch, and `path` is allowed from the run's state. `end` is set with a terminal state.
-    RunMoved { run: RunId, epoch: u64, path: Vec<RunState>, end: Option<RunEnd>, at: Timestamp },
+    /// Guard: the run's epoch, and `path` is allowed from the run's state. `stop` is set when the rest of the run is
+    /// ended, and `end` with a terminal state.
+    RunMoved {
+        run: RunId,
+        epoch: u64,
+        path: Vec<RunState>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stop: Option<Stopped>,
+        end: Option<RunEnd>,
+        at: Timestamp,
+    },
     /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
     /// is never written: stores refuse it, and so does serde.
     #[serde(skip)]

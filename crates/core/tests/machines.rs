@@ -109,7 +109,7 @@ fn run_events() -> Vec<(String, RunEvent<'static>)> {
     for (whose, epoch) in [("", 1), (", other epoch", 7)] {
         events.push((format!("taken{whose}"), RunEvent::Taken { owner, epoch: epoch + 1 }));
         events.push((format!("admitted{whose}"), RunEvent::Admitted { epoch, at }));
-        let nowhere = RunEvent::Moved { epoch, path: &[], end: None, at };
+        let nowhere = RunEvent::Moved { epoch, path: &[], stop: None, end: None, at };
         events.push((format!("moved nowhere{whose}"), nowhere));
     }
     events.push(("cancel requested".to_owned(), RunEvent::CancelRequested { at }));
@@ -162,7 +162,8 @@ fn a_run_moves_as_the_transitions_say() {
     for stage in run_stages() {
         for to in RunState::ALL {
             let live = run_at(&stage, false, false);
-            let moved = run::step(&live, &RunEvent::Moved { epoch: 1, path: &[to], end: None, at });
+            let moved =
+                run::step(&live, &RunEvent::Moved { epoch: 1, path: &[to], stop: None, end: None, at });
             let allowed = successors(stage.state()).contains(&to);
             assert_eq!(moved.as_ref().ok().map(RunLive::state), allowed.then_some(to), "{stage:?} → {to}");
             let started = moved.is_ok_and(|moved| moved.started_at.is_some());
@@ -177,7 +178,7 @@ fn a_run_that_is_pending_again_waits_for_admission_again() {
     for from in RunState::ALL.into_iter().filter(|from| successors(*from).contains(&RunState::Pending)) {
         let stage = RunStage::of(from, true, None).unwrap();
         let before = RunLive { admitted_at: Some(at), started_at: Some(at), ..run_at(&stage, false, false) };
-        let to_pending = RunEvent::Moved { epoch: 1, path: &[RunState::Pending], end: None, at };
+        let to_pending = RunEvent::Moved { epoch: 1, path: &[RunState::Pending], stop: None, end: None, at };
         let pending = run::step(&before, &to_pending).unwrap();
         assert!(pending.is_waiting() && !pending.is_active(), "{from}");
         assert_eq!((pending.admitted_at, pending.started_at), (None, Some(at)), "{from}");

@@ -47,7 +47,14 @@ fn admitted(name: &str, limit: Option<u32>, nodes: &[u128]) -> Change {
 }
 
 fn moved(name: &str, path: &[RunState]) -> Change {
-    Change::RunMoved { run: RunId::from(name), epoch: 1, path: path.to_vec(), end: None, at: at(3) }
+    Change::RunMoved {
+        run: RunId::from(name),
+        epoch: 1,
+        path: path.to_vec(),
+        stop: None,
+        end: None,
+        at: at(3),
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::network::NetworkFaults;
+use crate::seed::Broken;
 use crate::world::{HostId, World};
 use crate::{client, stranger};
 
@@ -100,6 +101,15 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
             _ => {}
         }
     }
+}
+
+/// Crashes all servers for longer than any attempt and its report may take, while agents have work.
+pub(crate) async fn outage(cluster: &Cluster, within: Duration) {
+    let world = &cluster.world;
+    tokio::time::sleep(within / 2 + world.up_to(within / 2)).await;
+    let duration = Duration::from_secs(2 * 3600);
+    (0..cluster.shape.servers).for_each(|number| cluster.crash(HostId::Server(number), duration));
+    tokio::time::sleep(duration).await;
 }
 
 /// Draws a jump: by seconds, or by hours.
@@ -198,26 +208,45 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
 async fn prune(cluster: &Cluster) {
     let world = &cluster.world;
     let before = world.now() - SignedDuration::from_secs(60);
-    let runs = cluster.memory.prune(before, 100).await.expect("the memory store does not fail");
+    let too_much =
+        SignedDuration::from_secs(if cluster.broken == Some(Broken::GreedyPrune) { 50 } else { 0 });
+    let runs = cluster.memory.prune(before + too_much, 100).await.expect("the memory store does not fail");
     world.log(format_args!("{runs} runs before {before} are removed"));
-    world.truth(|truth| truth.is_pruned = true);
+    world.truth(|truth| truth.pruned_before = truth.pruned_before.max(Some(before)));
 }
 
-/// Lets the store refuse the work of some runs for good.
+/// Lets the store refuse the work of some runs for good. Some of the servers that asked crash before they have ended
+/// the run.
 fn reject(cluster: &Arc<Cluster>, duration: Duration) {
     cluster.world.log(format_args!("the store rejects work of some runs for {duration:?}"));
     cluster.health.set(|troubles| troubles.rejects = true);
     let cluster = cluster.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(duration).await;
+        let world = &cluster.world;
+        let until = Instant::now() + duration;
+        let mut known = world.truth(|truth| truth.rejected.len());
+        while Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let Some(host) = world.truth(|truth| truth.rejected.get(known).copied()) else { continue };
+            known += 1;
+            if world.below(2) == 0 {
+                tokio::time::sleep(world.up_to(Duration::from_secs(2))).await;
+                cluster.crash(host, world.up_to(Duration::from_secs(10)));
+            }
+        }
         cluster.health.set(|troubles| troubles.rejects = false);
     });
 }
 
-/// Signs as a server of the release before, which owns nothing.
+/// Registers as a server of an older release, which owns nothing.
 async fn join_as_older_server(cluster: Arc<Cluster>, duration: Duration) {
+    if !cluster.shape.is_shared {
+        return;
+    }
     let world = &cluster.world;
-    world.log(format_args!("a server of the release before is there for {duration:?}"));
+    let level =
+        level::FIRST + u32::try_from(world.below(u64::from(level::LEVEL - level::FIRST))).unwrap_or(0);
+    world.log(format_args!("a server of level {level} is there for {duration:?}"));
     world.truth(|truth| truth.counts.older_servers += 1);
     let until = Instant::now() + duration;
     let mut record = ServerRecord {
@@ -228,9 +257,9 @@ async fn join_as_older_server(cluster: Arc<Cluster>, duration: Duration) {
         version: "0.0.1".to_owned(),
         started_at: world.now(),
         seen_at: world.now(),
-        level: level::LEVEL - 1,
+        level,
     };
-    while Instant::now() < until && cluster.shape.is_shared {
+    while Instant::now() < until {
         record.seen_at = world.now();
         cluster.memory.put_server(&record).await.expect("the memory store does not fail");
         tokio::time::sleep(Duration::from_secs(1)).await;

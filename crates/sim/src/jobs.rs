@@ -167,5 +167,6 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     sometimes(dice, 6, &mut job, "limits", limits);
     sometimes(dice, 4, &mut job, "placement_timeout", |dice| json!(format!("{}s", 10 + dice.below(60))));
     sometimes(dice, 5, &mut job, "timeout", |dice| json!(format!("{}s", 10 + dice.below(80))));
+    sometimes(dice, 4, &mut job, "cleanup_timeout", |dice| json!(format!("{}s", 1 + dice.below(60))));
     job
 }

@@ -57,6 +57,8 @@ pub enum Broken {
     DeafWork,
     /// A replica gets other results than its primary has.
     ForgedCopy,
+    /// Pruning removes runs and events that are not old enough.
+    GreedyPrune,
     /// A call of the store panics.
     Panic,
 }
@@ -78,6 +80,7 @@ impl Broken {
         Self::TooManySlots,
         Self::DeafWork,
         Self::ForgedCopy,
+        Self::GreedyPrune,
         Self::Panic,
     ];
 }
@@ -89,13 +92,15 @@ pub struct Setup {
     pub broken: Option<Broken>,
     /// Without faults, all runs must succeed quickly.
     pub faults: bool,
+    /// All servers are down for hours while agents work.
+    pub outage: bool,
     /// Includes the product's own log in the trace.
     pub log: bool,
 }
 
 impl Setup {
     pub fn new(seed: u64) -> Self {
-        Self { seed, broken: None, faults: true, log: false }
+        Self { seed, broken: None, faults: true, outage: false, log: false }
     }
 }
 
@@ -197,6 +202,9 @@ async fn simulate(setup: Setup) -> Outcome {
         .collect();
     if setup.faults {
         faults::inject(&cluster, kinds, faulty).await;
+    }
+    if setup.outage {
+        faults::outage(&cluster, faulty / 2).await;
     }
     faults::heal(&cluster);
     let healed = Instant::now();

@@ -118,7 +118,10 @@ impl ServerStore {
 
     async fn apply(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         if self.health.get().rejects && changes.iter().any(is_too_large) {
-            self.world.truth(|truth| truth.counts.rejected += 1);
+            self.world.truth(|truth| {
+                truth.counts.rejected += 1;
+                truth.rejected.push(self.host);
+            });
             self.world.log(format_args!("{}: the store rejects {} changes", self.host, changes.len()));
             return Err(Error::Corrupt("a row is too large".to_owned()));
         }

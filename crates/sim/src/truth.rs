@@ -6,6 +6,8 @@ use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::{Event, Timestamp};
 use downbeat_proto::message::LeaseRef;
 
+use crate::world::HostId;
+
 /// All facts, in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
@@ -20,8 +22,10 @@ pub(crate) struct Truth {
     pub(crate) accepted: Vec<RunId>,
     /// Every event as it was committed, whatever the store keeps of it, with the true time of its commit.
     pub(crate) commits: Vec<(Event, Timestamp)>,
-    /// True once a server removed old runs and events.
-    pub(crate) is_pruned: bool,
+    /// Set once a server removed old runs and events: those that were older than this.
+    pub(crate) pruned_before: Option<Timestamp>,
+    /// The servers that asked for what the store never accepts.
+    pub(crate) rejected: Vec<HostId>,
     pub(crate) counts: Counts,
 }
 
@@ -74,9 +78,10 @@ pub struct Counts {
     pub lost: u64,
     pub takeovers: u64,
     pub deletions: u64,
-    /// Runs that were retried, removed by pruning, or failed because the store would never accept their next step.
+    /// Runs that were retried, and runs that were removed by pruning.
     pub retries: u64,
     pub pruned: u64,
+    /// Submissions that the store will never accept.
     pub rejected: u64,
     /// Times at which a server of an earlier release was in the cluster.
     pub older_servers: u64,

@@ -243,7 +243,8 @@ const BEFORE_THE_RULE: &str =
 /// Reverts to schema 7: drops what later migrations added.
 const SCHEMA_7: &str = "DROP INDEX runs_by_cluster; DROP INDEX runs_by_job; DROP INDEX runs_by_end; \
      DROP INDEX executions_unsuccessful; DROP INDEX executions_by_status; DROP INDEX executions_again; \
-     DROP INDEX executions_reused; DROP INDEX limit_uses_at_once; ALTER TABLE runs DROP COLUMN request_hash; ALTER TABLE runs DROP COLUMN steps; \
+     DROP INDEX executions_reused; DROP INDEX limit_uses_at_once; ALTER TABLE runs DROP COLUMN request_hash; \
+     ALTER TABLE runs DROP COLUMN stop_cause; ALTER TABLE runs DROP COLUMN stopped_at; ALTER TABLE runs DROP COLUMN steps; \
      ALTER TABLE runs DROP COLUMN nodes; DELETE FROM migrations WHERE number > 7;";
 /// Reverts from schema 7 to schema 6.
 const SCHEMA_6: &str =

@@ -106,6 +106,7 @@ fn with_turn(now: Timestamp, act: impl FnOnce(&mut Turn<'_>)) {
         facts: &|_| None,
         fits: &|_| Ok(()),
         level: LEVEL,
+        serving_since: Timestamp::UNIX_EPOCH,
     });
 }
 

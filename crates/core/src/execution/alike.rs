@@ -1,7 +1,7 @@
 //! Decides which errors are alike: those that differ only in numbers, ids and the like.
 
 /// Stands for a part that differs between like errors.
-pub const GAP: char = '…';
+const GAP: char = '…';
 
 /// Returns the error without the parts that usually differ between nodes and attempts. Words that contain a digit become
 /// a gap; gaps that only marks separate become one.

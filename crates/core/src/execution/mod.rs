@@ -6,7 +6,7 @@ mod outputs;
 mod record;
 mod times;
 
-pub use alike::{GAP, common_part};
+pub use alike::common_part;
 pub use machine::{Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, OutputChunk, State, Status, Stream, Verdict};

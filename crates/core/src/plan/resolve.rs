@@ -75,7 +75,7 @@ pub fn resolve_again(
     }
     let member = |node: &NodeIx| today[&former.nodes[*node].id];
     let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
-    let sets = Sets { members, ..Sets::default() };
+    let sets = Sets { order: by_hostname(nodes), members, ..Sets::default() };
     let resolved = fitting(definition, params, nodes, sets, former.entries.clone())?;
     Ok(Resolved {
         waves: former.waves.clone(),
@@ -344,7 +344,7 @@ impl<'a> Sets<'a> {
         for index in self.members.iter().flatten() {
             is_used[*index] = true;
         }
-        let used: Vec<usize> = by_hostname(nodes).into_iter().filter(|index| is_used[*index]).collect();
+        let used: Vec<usize> = self.order.iter().copied().filter(|index| is_used[*index]).collect();
         let place: HashMap<usize, NodeIx> =
             used.iter().enumerate().map(|(at, &index)| (index, NodeIx::new(at))).collect();
         let reference = |index: usize| NodeRef {

@@ -19,7 +19,8 @@ pub struct NodeRef {
 #[serde(rename_all = "snake_case")]
 pub enum RetryScope {
     AllNodes,
-    /// Only nodes on which something failed.
+    /// Only nodes on which something failed. An entry whose nodes all succeeded keeps them, and is repeated on them if
+    /// it depends on a repeated one.
     FailedNodes,
     /// Also this entry and all that follow it, however they ended.
     From(EntryIx),

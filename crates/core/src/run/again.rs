@@ -355,8 +355,8 @@ impl RetryStart<'_> {
     }
 }
 
-/// Returns whether an instance failed, judged by its last attempt that counts, in a run that ended as `run`. For instances without
-/// [`Execution::failed_for_good`]: older releases did not record it.
+/// Returns whether an instance failed, judged by its last attempt that counts, in a run that ended as `run`. For
+/// instances without [`Execution::failed_for_good`]: older releases did not record it.
 pub fn has_failed(last: Status, attempt: u32, run: RunState) -> bool {
     match last {
         Status::Failed | Status::Lost => true,
@@ -420,8 +420,8 @@ fn entries_from(plan: &Plan, entry: EntryIx) -> HashSet<EntryIx> {
     follow
 }
 
-/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if nothing
-/// is left to do on them, or if it only runs after failures.
+/// Returns the run's nodes without those that did not fail. An entry without failed nodes keeps its nodes if everything
+/// succeeded on them, or if it only runs after failures: it may depend on an entry that is repeated.
 fn failed_nodes_only(
     plan: &Plan,
     failed: &HashSet<NodeId>,

@@ -12,7 +12,7 @@ use super::live::{RunLive, RunStage};
 use super::record::RunRecord;
 use super::words::RunState;
 use crate::change::Change;
-use crate::execution::{Execution, State};
+use crate::execution::Execution;
 use crate::ids::{NodeId, RunId};
 use crate::level;
 use crate::plan::Plan;
@@ -140,7 +140,7 @@ impl Course {
         let stop = match before {
             // The timeout applies to the plan.
             Some(_) => run.live.cancel_requested_at.map(|_| Stop::Cancelled),
-            None => requested_stop(run, &plan, executions, turn.now),
+            None => requested_stop(run, &plan, turn),
         };
         let progress = Progress::restore(plan, run, epoch, executions, stop);
         let mut course = Self { progress, before, deadline: None };
@@ -159,11 +159,7 @@ impl Course {
         executions: &[Execution],
         turn: &mut Turn<'_>,
     ) -> Self {
-        let stop = match requested_stop(run, &plan, executions, turn.now) {
-            Some(Stop::CleaningUp { .. }) => Stop::TimedOut,
-            Some(stop) => stop,
-            None => Stop::Rejected,
-        };
+        let stop = run.live.cancel_requested_at.map_or(Stop::Rejected, |_| Stop::Cancelled);
         let mut progress = Progress::restore(plan, run, epoch, executions, Some(stop));
         progress.go_on(turn);
         Self { progress, before: None, deadline: None }
@@ -290,29 +286,14 @@ impl Course {
     }
 }
 
-/// Returns why the run had to stop under its former owner, if it had to: then its attempts were cancelled on purpose.
-fn requested_stop(run: &RunRecord, plan: &Plan, executions: &[Execution], now: Timestamp) -> Option<Stop> {
+/// Returns why a run whose plan has started has to stop, if it has to: then its attempts were cancelled on purpose.
+pub fn requested_stop(run: &RunRecord, plan: &Plan, turn: &Turn<'_>) -> Option<Stop> {
     if run.live.cancel_requested_at.is_some() {
         return Some(Stop::Cancelled);
     }
+    if let Some(stopped) = run.live.stopped {
+        return Some(stopped.into());
+    }
     let deadline = run.live.started_at? + SignedDuration::try_from(run.definition.timeout?.0).ok()?;
-    // The former owner noticed the timeout, by a clock that may have been ahead of this one.
-    let was_noticed = run.state() == RunState::Terminating;
-    if deadline > now && !was_noticed {
-        return None;
-    }
-    if plan.cleanup_timeout().is_none() {
-        return Some(Stop::TimedOut);
-    }
-    let noticed_at = executions.iter().filter_map(|execution| decided_after(execution, deadline)).min();
-    Some(Stop::CleaningUp { since: noticed_at.filter(|_| was_noticed).unwrap_or(now) })
-}
-
-/// Returns when an execution was created or withdrawn, if that was after the deadline.
-fn decided_after(execution: &Execution, deadline: Timestamp) -> Option<Timestamp> {
-    let withdrawn_at = match execution.state {
-        State::Skipped { at, .. } | State::Cancelled { lease: None, at, .. } => Some(at),
-        _ => None,
-    };
-    [Some(execution.created_at), withdrawn_at].into_iter().flatten().find(|at| *at >= deadline)
+    (deadline <= turn.now).then(|| Stop::after_timeout(plan, turn))
 }

@@ -63,6 +63,25 @@ pub struct RunEnd {
     pub error: Option<String>,
 }
 
+/// Why and since when the rest of a run has been ended. It is recorded because that may take several commits, and
+/// another server may have to make the last ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    pub cause: StopCause,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCause {
+    /// The run timed out, and its `on_failure` steps run.
+    CleaningUp,
+    /// The run timed out.
+    TimedOut,
+    /// The store will never accept what was decided.
+    Rejected,
+}
+
 /// The changing part of a run. [`step`](super::step) decides its changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLive {
@@ -75,6 +94,8 @@ pub struct RunLive {
     pub cancel_requested_at: Option<Timestamp>,
     /// Since when the run has been paused by a person.
     pub paused_at: Option<Timestamp>,
+    /// Set if the rest of the run was ended for another reason than a person's request.
+    pub stopped: Option<Stopped>,
     pub owner: ServerId,
     /// Raised by every take-over. Every change by the owner contains it.
     pub epoch: u64,
@@ -136,6 +157,7 @@ impl RunLive {
             started_at: None,
             cancel_requested_at: None,
             paused_at: None,
+            stopped: None,
             owner,
             epoch: 1,
         }

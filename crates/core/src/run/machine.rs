@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::live::{RunEnd, RunLive, RunStage};
+use super::live::{RunEnd, RunLive, RunStage, Stopped};
 use super::words::RunState;
 use crate::change::Change;
 use crate::ids::{RunId, ServerId};
@@ -18,8 +18,8 @@ pub enum RunEvent<'a> {
     PauseSet { paused: bool, at: Timestamp },
     /// The run may begin: admission found room for it.
     Admitted { epoch: u64, at: Timestamp },
-    /// The run went through these states. `end` is set if the run ended.
-    Moved { epoch: u64, path: &'a [RunState], end: Option<&'a RunEnd>, at: Timestamp },
+    /// The run went through these states. `end` is set if the run ended, `stop` if its rest is ended.
+    Moved { epoch: u64, path: &'a [RunState], stop: Option<Stopped>, end: Option<&'a RunEnd>, at: Timestamp },
 }
 
 impl<'a> RunEvent<'a> {
@@ -38,8 +38,9 @@ impl<'a> RunEvent<'a> {
             Change::RunAdmitted { run, epoch, limit: _, nodes: _, at } => {
                 Some((run, RunEvent::Admitted { epoch: *epoch, at: *at }))
             }
-            Change::RunMoved { run, epoch, path, end, at } => {
-                Some((run, RunEvent::Moved { epoch: *epoch, path, end: end.as_ref(), at: *at }))
+            Change::RunMoved { run, epoch, path, stop, end, at } => {
+                let (epoch, stop, end, at) = (*epoch, *stop, end.as_ref(), *at);
+                Some((run, RunEvent::Moved { epoch, path, stop, end, at }))
             }
             _ => None,
         }
@@ -74,7 +75,10 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     check_epoch(live, event)?;
     // Only admission depends on the stage of an open run. The path of a move depends on the state.
     match *event {
-        RunEvent::Moved { epoch: _, path, end, at } => walk(live, path, end, at),
+        RunEvent::Moved { epoch: _, path, stop, end, at } => {
+            let moved = walk(live, path, end, at)?;
+            Ok(RunLive { stopped: stop.or(moved.stopped), ..moved })
+        }
         _ if live.is_ended() => wrong(),
         RunEvent::Taken { owner, epoch } => Ok(RunLive { owner, epoch, ..live.clone() }),
         RunEvent::CancelRequested { .. } if live.cancel_requested_at.is_some() => wrong(),
@@ -111,7 +115,7 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
         }
         // A run that is pending again waits for admission again.
         if to == RunState::Pending {
-            next.admitted_at = None;
+            (next.admitted_at, next.stopped) = (None, None);
         }
         let end = to.is_terminal().then(|| (at, end.cloned().unwrap_or_default()));
         let stage = RunStage::of(to, next.admitted_at.is_some(), end);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::live::{RunEnd, RunLive, RunStage};
+use super::live::{RunEnd, RunLive, RunStage, Stopped};
 use super::words::RunState;
 use crate::backend::Params;
 use crate::execution::Execution;
@@ -190,6 +190,8 @@ struct Flat<'a> {
     paused_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     admitted_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stopped: Option<Stopped>,
     owner: ServerId,
     epoch: u64,
 }
@@ -217,6 +219,7 @@ impl<'a> Flat<'a> {
             cancel_requested_at: live.cancel_requested_at,
             paused_at: live.paused_at,
             admitted_at: live.admitted_at,
+            stopped: live.stopped,
             owner: live.owner,
             epoch: live.epoch,
         }
@@ -235,6 +238,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             started_at: flat.started_at,
             cancel_requested_at: flat.cancel_requested_at,
             paused_at: flat.paused_at,
+            stopped: flat.stopped,
             owner: flat.owner,
             epoch: flat.epoch,
         };

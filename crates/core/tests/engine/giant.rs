@@ -36,6 +36,7 @@ fn params_are_evaluated_for_one_submission_at_a_time() {
         facts: &facts,
         fits: &|_| Ok(()),
         level: level::LEVEL,
+        serving_since: world.serving_since,
     };
     world.progress.begin(&mut turn);
     let mut committed = 0;

@@ -15,13 +15,19 @@ fn grace() -> SignedDuration {
     SignedDuration::from_secs(limits::REPORT_GRACE_S.try_into().unwrap())
 }
 
-/// A run with one started attempt.
-fn hung(task: &Value) -> World {
+/// A run with one leased attempt.
+fn leased(task: &Value) -> World {
     let mut world = World::new(json!({"target": "all", "tasks": [task]}), 1, 1);
     world.begin();
     let execution = world.open(Status::Pending).remove(0);
     world.lease(&execution);
-    let started = world.started(execution.id);
+    world
+}
+
+/// A run with one started attempt.
+fn hung(task: &Value) -> World {
+    let mut world = leased(task);
+    let started = world.started(world.open(Status::Leased).remove(0).id);
     world.happens(&started);
     world
 }
@@ -39,8 +45,9 @@ fn reason(world: &World) -> Option<String> {
 
 #[test]
 fn an_attempt_whose_end_is_not_reported_is_lost_after_timeout_and_grace() {
-    for restarts in [false, true] {
-        let mut world = hung(&task("at_most_once"));
+    // An attempt whose start was not reported either is no exception.
+    for (restarts, starts) in [(false, true), (true, true), (false, false), (true, false)] {
+        let mut world = if starts { hung } else { leased }(&task("at_most_once"));
         if restarts {
             world.restart();
         }
@@ -56,6 +63,38 @@ fn an_attempt_whose_end_is_not_reported_is_lost_after_timeout_and_grace() {
         assert_eq!(reason, "its agent did not report the end within 34m8s after the timeout of 1m");
         world.check();
     }
+}
+
+#[test]
+fn time_in_which_no_server_takes_a_report_does_not_count() {
+    let hour = SignedDuration::from_hours(1);
+    for restarts in [false, true] {
+        let mut world = hung(&task("at_most_once"));
+        let due = world.now + SignedDuration::from_secs(TIMEOUT_S) + grace();
+        (world.now, world.serving_since) = (due + hour, due + hour);
+        if restarts {
+            world.restart();
+        }
+        world.turn(Progress::tick);
+        assert_eq!((world.record.state(), reason(&world)), (RunState::Running, None), "{restarts}");
+        assert_eq!(world.progress.next_deadline(), Some(due + hour + grace()), "{restarts}");
+        world.now = due + hour + grace();
+        world.turn(Progress::tick);
+        assert_eq!(world.record.state(), RunState::Failed, "{restarts}");
+    }
+}
+
+#[test]
+fn a_lease_that_a_server_finds_and_then_observes_has_one_deadline() {
+    let mut world = hung(&task("at_most_once"));
+    let execution = world.open(Status::Running).remove(0);
+    let due = world.now + SignedDuration::from_secs(TIMEOUT_S) + grace();
+    world.now += SignedDuration::from_secs(9);
+    world.restart();
+    world.observe_all(&[world.started(execution.id)]);
+    assert_eq!(world.progress.next_deadline(), Some(due));
+    world.end(&execution, Verdict::Succeeded);
+    assert_eq!(world.progress.next_deadline(), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::run::RunState;
-use downbeat_core::run::engine::{self, Progress};
+use downbeat_core::run::engine::{self, Progress, Stop};
 use downbeat_core::{Change, Portion, level, limits};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -447,6 +447,45 @@ fn on_failure_steps_that_run_too_long_after_the_timeout_are_ended() {
     let error = "the run timed out after 1m, and its on_failure steps did not end within 30s";
     assert_eq!(world.record.live.end().unwrap().error.as_deref(), Some(error));
     assert_eq!(world.results(), ["0@n0 cancelled", "1@n0 cancelled", "2@n0 skipped"]);
+}
+
+#[test]
+fn a_paused_run_says_why_its_on_failure_steps_did_not_end() {
+    let cleanup = with(task("cleanup"), "condition", json!("on_failure"));
+    let mut definition = fleet("fail-fast", &[task("a"), cleanup]);
+    definition["timeout"] = json!("1m");
+    let mut world = World::new(definition, 1, 1);
+    world.begin();
+    let (run, at) = (world.record.id.clone(), world.now);
+    world.happens(&Change::RunPauseSet { run, paused: true, by: "ada".to_owned(), at });
+    world.time_out();
+    world.now += SignedDuration::from_mins(10);
+    world.turn(Progress::tick);
+    let error =
+        "the run timed out after 1m, and its on_failure steps did not end within 10m: the run was paused";
+    assert_eq!(world.record.live.end().unwrap().error.as_deref(), Some(error));
+}
+
+#[test]
+fn a_rejected_run_fails_whichever_server_ends_it() {
+    // Each node goes through the pipeline by itself. The store rejects the second leaf of one node.
+    let pipeline = json!({"tasks": [task("first"), task("second")]});
+    for restarts in [false, true] {
+        let mut world = World::new(fleet("fail-fast", &[pipeline.clone(), task("last")]), 2, 1);
+        world.begin();
+        let leased = world.open(Status::Pending);
+        leased.iter().for_each(|execution| assert!(world.lease(execution)));
+        world.end(&leased[1], Verdict::Succeeded);
+        world.turn(|progress, turn| progress.stop(Stop::Rejected, turn));
+        if restarts {
+            world.restart();
+        }
+        world.end(&leased[0], Verdict::Cancelled);
+        let (state, end) = world.play_on(|_, _, _| Verdict::Succeeded);
+        assert_eq!(state, RunState::Failed, "{restarts}");
+        assert_eq!(end.error.as_deref(), Some("the store cannot hold the next step of the run"));
+        assert_eq!(world.results()[2..], ["1@n0 skipped", "1@n1 cancelled", "2@n0 skipped", "2@n1 skipped"]);
+    }
 }
 
 #[test]

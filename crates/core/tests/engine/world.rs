@@ -9,7 +9,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, Serv
 use downbeat_core::node::{Description, NodeRecord, NodeStatus, Reach};
 use downbeat_core::plan::{Plan, Resolved, StepIx, resolve};
 use downbeat_core::run::engine::{self, Progress, Stop, Turn};
-use downbeat_core::run::{self, Instance, RunEnd, RunEvent, RunMade, RunRecord, RunState};
+use downbeat_core::run::{self, Instance, RunEnd, RunEvent, RunMade, RunRecord, RunState, requested_stop};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Portion, Timestamp, level};
@@ -26,8 +26,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) offline: HashSet<NodeId>,
     pub(crate) deleted: HashSet<NodeId>,
-    /// When the run's timeout was noticed.
-    pub(crate) timed_out: Option<Timestamp>,
+    /// The run's timeout is over: the next server notices it even if nothing was recorded.
+    has_timed_out: bool,
     /// The number of executions in the largest single change.
     pub(crate) largest_addition: usize,
     /// The executions created to run, in order: step@node.
@@ -49,6 +49,8 @@ pub(crate) struct World {
     pub(crate) race: Option<ExecutionId>,
     /// The common level of all servers.
     pub(crate) level: u32,
+    /// Since when agents have been able to report.
+    pub(crate) serving_since: Timestamp,
     /// The instances that the engine recorded as failed for good, in order: step@node: reason.
     pub(crate) failed_for_good: Vec<String>,
     /// New executions and final failures in the order of commits: `added step@node` and `failed step@node`.
@@ -122,7 +124,7 @@ impl World {
             now,
             offline: HashSet::new(),
             deleted: HashSet::new(),
-            timed_out: None,
+            has_timed_out: false,
             largest_addition: 0,
             sent: Vec::new(),
             dies_after: None,
@@ -133,6 +135,7 @@ impl World {
             broken: None,
             race: None,
             level: level::LEVEL,
+            serving_since: Timestamp::UNIX_EPOCH,
             portion: engine::COMMIT,
             failed_for_good: Vec::new(),
             feed: Vec::new(),
@@ -172,6 +175,7 @@ impl World {
             facts: &|_| None,
             fits: &fits,
             level: self.level,
+            serving_since: self.serving_since,
         };
         act(&mut self.progress, &mut turn);
     }
@@ -190,19 +194,20 @@ impl World {
 
     /// The run's timeout is over.
     pub(crate) fn time_out(&mut self) {
-        self.timed_out = Some(self.now);
+        self.has_timed_out = true;
         self.turn(|progress, turn| progress.time_out(turn));
     }
 
-    fn restored(&self) -> Progress {
+    fn restored(&mut self) -> Progress {
         let executions: Vec<Execution> = self.executions.values().cloned().collect();
-        let cleanup = self.plan.cleanup_timeout();
-        let timed_out =
-            self.timed_out.map(|since| cleanup.map_or(Stop::TimedOut, |_| Stop::CleaningUp { since }));
-        let stop = self.record.live.cancel_requested_at.map(|_| Stop::Cancelled).or(timed_out);
-        let plan = Arc::clone(&self.plan);
-        let epoch = self.record.live.epoch;
-        Progress::restore(plan, &self.record, epoch, &executions, stop).with_portion(self.portion)
+        let (plan, record, has_timed_out) = (Arc::clone(&self.plan), self.record.clone(), self.has_timed_out);
+        let mut stop = None;
+        self.decide(|_, turn| {
+            let timed_out = has_timed_out.then(|| Stop::after_timeout(&plan, turn));
+            stop = requested_stop(&record, &plan, turn).or(timed_out);
+        });
+        let epoch = record.live.epoch;
+        Progress::restore(plan, &record, epoch, &executions, stop).with_portion(self.portion)
     }
 
     /// Commits until there are no more changes.

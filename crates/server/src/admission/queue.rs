@@ -305,7 +305,7 @@ mod tests {
 
     fn moved(name: &str, path: &[RunState]) -> Change {
         let (run, path) = (RunId::from(name), path.to_vec());
-        Change::RunMoved { run, epoch: 1, path, end: None, at: Timestamp::UNIX_EPOCH }
+        Change::RunMoved { run, epoch: 1, path, stop: None, end: None, at: Timestamp::UNIX_EPOCH }
     }
 
     fn created(name: &str) -> Change {

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 use crate::cluster::CommonLevel;
 use crate::journal::{Journal, Perform};
 use crate::metrics::Metrics;
+use crate::nodes::Serving;
 use crate::works::Works;
 
 /// The pause after a failed commit, so that the store can recover.
@@ -32,10 +33,17 @@ pub(crate) struct Dispatcher {
     /// Only this server's claims count in its metrics.
     server: ServerId,
     level: CommonLevel,
+    serving: Serving,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration, level: CommonLevel) -> Self {
+    pub(crate) fn new(
+        metrics: Metrics,
+        server: ServerId,
+        lease_ttl: Duration,
+        level: CommonLevel,
+        serving: Serving,
+    ) -> Self {
         Self {
             board: Arc::new(Mutex::new(empty_board(lease_ttl))),
             works: Works::default(),
@@ -43,6 +51,7 @@ impl Dispatcher {
             metrics,
             server,
             level,
+            serving,
         }
     }
 
@@ -66,7 +75,8 @@ impl Dispatcher {
             let work = work.as_ref().and_then(|work| work.step(step.0));
             work.map_or(Ok(()), |work| self.board().fits_any(work))
         };
-        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits, level: self.level.get() })
+        let (level, serving_since) = (self.level.get(), self.serving.since(now));
+        act(&mut Turn { now, dice, reach: &reach, facts: &facts, fits: &fits, level, serving_since })
     }
 
     pub(crate) fn works(&self) -> &Works {

@@ -45,7 +45,7 @@ async fn look(parts: &Parts, after: Duration) -> Result<(), store::Error> {
         return Ok(());
     };
     // While no server received heartbeats, no node could show that it is alive.
-    let served_for = Duration::try_from(now.duration_since(parts.serving.since())).unwrap_or_default();
+    let served_for = Duration::try_from(now.duration_since(parts.serving.since(now))).unwrap_or_default();
     if served_for < after.min(GRACE) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Owns the sweep: silent nodes become stale, then offline; leases that were not renewed end.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use downbeat_core::collections::HashMap;
@@ -15,34 +15,71 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::parts::Parts;
+use crate::settings::Settings;
 
 /// Silent nodes whose leases are read in one query.
 const NODES_AT_ONCE: usize = 500;
 
-/// Since when this server has received heartbeats without a break: earlier silence does not count. Cheap to clone.
+/// Since when this server has received heartbeats and reports without a break: earlier silence does not count. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Serving(Arc<Mutex<Timestamp>>);
+pub(crate) struct Serving {
+    looks: Arc<Mutex<Looks>>,
+    /// A look for breaks that comes this long after the one before is late: the process was frozen.
+    late: Duration,
+}
+
+#[derive(Debug)]
+struct Looks {
+    since: Timestamp,
+    last: Timestamp,
+}
 
 impl Serving {
-    pub(crate) fn new(since: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(since)))
+    pub(crate) fn new(now: Timestamp, settings: &Settings) -> Self {
+        let looks = Arc::new(Mutex::new(Looks { since: now, last: now }));
+        Self { looks, late: tick(settings) * 4 + Duration::from_secs(1) }
     }
 
-    pub(crate) fn since(&self) -> Timestamp {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process that was frozen may ask before it looked for breaks again.
+    pub(crate) fn since(&self, now: Timestamp) -> Timestamp {
+        let looks = self.looks();
+        if self.is_late(&looks, now) { now } else { looks.since }
     }
 
     pub(crate) fn begin(&self, since: Timestamp) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        self.looks().since = since;
     }
+
+    /// Records a look for breaks. Returns whether it is late.
+    fn look(&self, now: Timestamp) -> bool {
+        let mut looks = self.looks();
+        let is_late = self.is_late(&looks, now);
+        looks.last = now;
+        is_late
+    }
+
+    fn is_late(&self, looks: &Looks, now: Timestamp) -> bool {
+        now.duration_since(looks.last) > signed(self.late)
+    }
+}
+
+/// Returns the pause between two looks at the nodes.
+fn tick(settings: &Settings) -> Duration {
+    (settings.heartbeat_interval.0 / 4).clamp(Duration::from_millis(50), Duration::from_millis(2_500))
 }
 
 /// Sweeps until `stop` is cancelled. Several servers may sweep at once: every change is guarded.
 pub(crate) async fn sweep(parts: Parts, stop: CancellationToken) {
-    let tick = parts.settings.heartbeat_interval.0 / 4;
-    let tick = tick.clamp(Duration::from_millis(50), Duration::from_millis(2_500));
-    let mut breaks = Breaks { parts: &parts, tick, looked_at: parts.clock.now() };
-    parts.serving.begin(breaks.looked_at);
+    let tick = tick(&parts.settings);
+    let breaks = Breaks { parts: &parts, tick };
+    let now = parts.clock.now();
+    parts.serving.look(now);
+    parts.serving.begin(now);
     while stop.run_until_cancelled(tokio::time::sleep(tick)).await.is_some() {
         let is_broken = breaks.happened()
             || tokio::select! {
@@ -63,25 +100,21 @@ pub(crate) async fn sweep(parts: Parts, stop: CancellationToken) {
 struct Breaks<'a> {
     parts: &'a Parts,
     tick: Duration,
-    looked_at: Timestamp,
 }
 
 impl Breaks<'_> {
     /// Returns whether there is a break now, or was one since the last look.
-    fn happened(&mut self) -> bool {
+    fn happened(&self) -> bool {
         let parts = self.parts;
-        let late = self.tick * 4 + Duration::from_secs(1);
-        let now = parts.clock.now();
-        let is_frozen = now.duration_since(self.looked_at) > signed(late);
-        self.looked_at = now;
-        let is_stalled = parts.heartbeats.stalled_for() > late;
+        let is_frozen = parts.serving.look(parts.clock.now());
+        let is_stalled = parts.heartbeats.stalled_for() > parts.serving.late;
         // A server that cannot write its own heartbeat cannot renew leases either: the store may be
         // readable but not writable.
         let signs = parts.last_sign.is_fresh(parts.settings.server_stale_after.0);
         is_frozen || is_stalled || !signs || !parts.journal.is_available()
     }
 
-    async fn next(&mut self) {
+    async fn next(&self) {
         loop {
             tokio::time::sleep(self.tick).await;
             if self.happened() {
@@ -130,7 +163,7 @@ struct Silent<'a> {
 
 impl<'a> Silent<'a> {
     fn of(id: NodeId, node: &'a NodeLive, parts: &Parts, now: Timestamp) -> Self {
-        let heard = node.seen_at.max(parts.serving.since());
+        let heard = node.seen_at.max(parts.serving.since(now));
         let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
         let to = parts.settings.health().status(silent_for);
         let has_expired = silent_for >= parts.settings.lease_ttl.0 || to == NodeStatus::Offline;

@@ -86,10 +86,11 @@ impl Host {
     }
 
     pub(super) fn rule(&self) -> Rule {
+        let now = self.parts.clock.now();
         Rule {
             stale_after: self.parts.settings.node_stale_after.0,
-            serving_since: self.parts.serving.since(),
-            now: self.parts.clock.now(),
+            serving_since: self.parts.serving.since(now),
+            now,
         }
     }
 

@@ -51,7 +51,7 @@ enum Uncommitted {
     Disowned,
     /// The store will never accept it.
     Rejected,
-    /// The run was cancelled, paused or resumed meanwhile, or timed out: it is decided again.
+    /// The run was cancelled, paused or resumed meanwhile, or timed out, or attempts were overdue: it is decided again.
     Outdated,
 }
 
@@ -216,6 +216,10 @@ impl Actor {
                     warn!(%error, "cannot commit; trying again");
                     self.parts.dispatcher.release(&mut changes);
                     self.pause(stop).await?;
+                    // Agents could not report meanwhile: what was overdue may be so no longer.
+                    if changes.iter().any(|change| matches!(change, Change::ExecutionLost { .. })) {
+                        return Err(Uncommitted::Outdated);
+                    }
                 }
             }
         }

@@ -294,7 +294,7 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
     let changes = [
         Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
         Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, at },
-        Change::RunMoved { run: id.clone(), epoch: 1, path, end: Some(RunEnd::default()), at },
+        Change::RunMoved { run: id.clone(), epoch: 1, path, stop: None, end: Some(RunEnd::default()), at },
     ];
     let committed = store.commit(server, &changes).await.unwrap();
     assert!(committed.outcomes.iter().all(Result::is_ok), "{:?}", committed.outcomes);

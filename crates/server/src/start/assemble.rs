@@ -123,7 +123,9 @@ async fn base(
     let last_seq = store.last_seq().await?;
     let feed = Feed::new(last_seq);
     let level = CommonLevel::default();
-    let dispatcher = Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone());
+    let serving = Serving::new(clock.now(), &settings);
+    let dispatcher =
+        Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone(), serving.clone());
     let stats = Stats::default();
     let admission =
         Admission::new(dispatcher.clone(), metrics.clone(), stats.clone(), settings.max_concurrent_runs);
@@ -169,7 +171,7 @@ async fn base(
     });
     let parts = Parts {
         heartbeats,
-        serving: Serving::new(clock.now()),
+        serving,
         outputs,
         journal,
         feed,

@@ -115,9 +115,10 @@ pub(super) fn at_least(duration: Duration) -> SignedDuration {
 }
 
 impl Tables {
-    /// Adds ended runs that are only in `replayed`, with their executions. Returns their number.
-    fn restore(&mut self, replayed: &Self) -> u64 {
-        let is_removed = |run: &RunRecord| run.live.is_ended() && !self.runs.contains_key(&run.id);
+    /// Adds runs that ended before `before` and are only in `replayed`, with their executions. Returns their number.
+    fn restore(&mut self, replayed: &Self, before: Timestamp) -> u64 {
+        let is_old = |run: &RunRecord| run.live.finished_at().is_some_and(|at| at < before);
+        let is_removed = |run: &RunRecord| is_old(run) && !self.runs.contains_key(&run.id);
         let removed: BTreeMap<RunId, RunRecord> = replayed
             .runs
             .values()
@@ -152,15 +153,15 @@ impl Evidence {
         if broken == Some(Broken::FeedGap) {
             kept.retain(|event| event.seq % 17 != 0);
         }
-        let (events, is_pruned) = cluster.world.truth(|truth| {
+        let (events, pruned_before) = cluster.world.truth(|truth| {
             let events: Vec<Event> = truth.commits.iter().map(|(event, _)| event.clone()).collect();
-            (events, truth.is_pruned)
+            (events, truth.pruned_before)
         });
         let replayed = feed::replay(&events).await;
         let mut tables = Tables::of(store).await;
         let mut pruned = 0;
-        if let (Ok(replayed), true) = (&replayed, is_pruned) {
-            pruned = tables.restore(replayed);
+        if let (Ok(replayed), Some(before)) = (&replayed, pruned_before) {
+            pruned = tables.restore(replayed, before);
         }
         let plans = tables.runs.values().map(|run| {
             let plan = Plan::compile(run.definition.clone(), run.resolved.clone());

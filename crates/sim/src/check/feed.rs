@@ -20,9 +20,13 @@ pub(super) async fn replay(events: &[Event]) -> Result<Tables, String> {
 
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Feed);
-    // Pruning removes the oldest events.
+    // Pruning removes the oldest events: it ends with one that is old enough.
     let oldest = evidence.kept.first().map_or(evidence.last_seq + 1, |event| event.seq);
-    let first = if evidence.truth.is_pruned { oldest } else { 1 };
+    let last_removed =
+        usize::try_from(oldest).ok().and_then(|oldest| evidence.events.get(oldest.checked_sub(2)?));
+    let is_old =
+        |event: &Event| evidence.truth.pruned_before.is_some_and(|before| event.change.at() < before);
+    let first = if last_removed.is_some_and(is_old) { oldest } else { 1 };
     for (expected, event) in (first..).zip(&evidence.kept) {
         if event.seq != expected {
             findings.add(format!("event {expected} is missing; {} follows", event.seq));

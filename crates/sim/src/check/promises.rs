@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use downbeat_core::Change;
 use downbeat_core::execution::{Execution, Outcome, State, Verdict};
 use downbeat_core::ids::ExecutionId;
+use downbeat_core::run::RunState;
 
 use super::evidence::Evidence;
 use super::{Checker, Findings};
@@ -27,6 +28,17 @@ pub(super) fn ends(evidence: &Evidence) -> Findings {
             .collect();
         let (id, state, owner) = (&run.id, run.state(), run.live.owner);
         findings.add(format!("run {id} of {owner} is {state}; open: {}", open.join(", ")));
+    }
+    // A step was skipped because the store rejected the run's work: whichever server ends the run has to know it.
+    let is_rejected = |execution: &&Execution| match &execution.state {
+        State::Skipped { reason, .. } => reason.starts_with("the store cannot hold"),
+        _ => false,
+    };
+    for execution in tables.executions.values().filter(is_rejected) {
+        let (id, run) = (execution.id, execution.run());
+        if tables.runs.get(run).is_some_and(|run| run.state() == RunState::Completed) {
+            findings.add(format!("run {run} has completed, but the store rejected {id}"));
+        }
     }
     findings
 }

@@ -231,6 +231,7 @@ impl Owner {
                 facts: &|_| None,
                 fits: &|_| Ok(()),
                 level: LEVEL,
+                serving_since: now,
             },
         );
         let changes = self.progress.take_changes(now);

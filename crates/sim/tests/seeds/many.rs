@@ -96,3 +96,12 @@ fn without_faults_it_goes_well() {
         assert_eq!(outcome.counts.lost, 0, "seed {seed}");
     }
 }
+
+#[test]
+fn no_result_is_lost_while_no_server_runs() {
+    for seed in 0..20 {
+        let outcome = run(Setup { faults: false, outage: true, ..Setup::new(seed) });
+        assert!(outcome.violations.is_empty(), "{}", report(&outcome));
+        assert_eq!(outcome.counts.lost, 0, "seed {seed}");
+    }
+}

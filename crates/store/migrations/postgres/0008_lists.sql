@@ -6,6 +6,10 @@ ALTER TABLE runs ADD COLUMN nodes integer;
 -- Identifies the request that used the idempotency key. NULL in rows of older programs: their keys match any request.
 ALTER TABLE runs ADD COLUMN request_hash text;
 
+-- Why and when the rest of a run was ended, other than by a person's request. NULL in rows of older programs.
+ALTER TABLE runs ADD COLUMN stop_cause smallint;
+ALTER TABLE runs ADD COLUMN stopped_at bigint;
+
 -- Which counts of a run's instances are kept: 0 none, 1 those of the run, 2 also those of its steps. NULL in rows of
 -- older programs, and where one of them made a change that the counts lack.
 ALTER TABLE runs ADD COLUMN keeps smallint;

@@ -19,6 +19,10 @@ CREATE INDEX executions_reused ON executions (run, status, step, cache_key) WHER
 -- Identifies the request that used the idempotency key. NULL in rows of older programs: their keys match any request.
 ALTER TABLE runs ADD COLUMN request_hash TEXT;
 
+-- Why and when the rest of a run was ended, other than by a person's request. NULL in rows of older programs.
+ALTER TABLE runs ADD COLUMN stop_cause INTEGER;
+ALTER TABLE runs ADD COLUMN stopped_at INTEGER;
+
 -- Which counts of a run's instances are kept: 0 none, 1 those of the run, 2 also those of its steps. NULL in rows of
 -- older programs, and where one of them made a change that the counts lack.
 ALTER TABLE runs ADD COLUMN keeps INTEGER;

@@ -169,7 +169,14 @@ pub fn created_with_key(number: u32, key: &str) -> Change {
 }
 
 pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
-    Change::RunMoved { run: run_id(number), epoch: 1, path: path.to_vec(), end: None, at: at(second) }
+    Change::RunMoved {
+        run: run_id(number),
+        epoch: 1,
+        path: path.to_vec(),
+        stop: None,
+        end: None,
+        at: at(second),
+    }
 }
 
 /// Admits a run that holds these nodes.

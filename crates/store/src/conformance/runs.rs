@@ -6,7 +6,8 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{
-    Ended, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, RunVerdict, check_path,
+    Ended, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, RunVerdict, StopCause, Stopped,
+    check_path,
 };
 use serde_json::json;
 
@@ -22,6 +23,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         cancel_requested_at: Some(at(2)),
         paused_at: Some(at(5)),
         admitted_at: Some(at(6)),
+        stopped: Some(Stopped { cause: StopCause::CleaningUp, at: at(8) }),
         owner: server(7),
         epoch: 12,
     };
@@ -87,8 +89,14 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
     refuse(&store, taken(2), Refusal::StaleEpoch).await;
     // In one batch the first of two gets it.
     assert_eq!(commit(&store, &[taken(3), taken(3)]).await.outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
-    let ended =
-        Change::RunMoved { run: run_id(1), epoch: 3, path: vec![RunState::Cancelled], end: None, at: at(9) };
+    let ended = Change::RunMoved {
+        run: run_id(1),
+        epoch: 3,
+        path: vec![RunState::Cancelled],
+        stop: None,
+        end: None,
+        at: at(9),
+    };
     apply(&store, &[ended]).await;
     refuse(&store, taken(4), Refusal::WrongState).await;
 }
@@ -128,21 +136,35 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     refuse(&store, moved(1, &[Starting], 9), Refusal::NotFound).await;
     apply(&store, &[created(1)]).await;
     for epoch in [0, 2] {
-        let stale = Change::RunMoved { run: run_id(1), epoch, path: vec![Starting], end: None, at: at(9) };
+        let stale = Change::RunMoved {
+            run: run_id(1),
+            epoch,
+            path: vec![Starting],
+            stop: None,
+            end: None,
+            at: at(9),
+        };
         refuse(&store, stale, Refusal::StaleEpoch).await;
     }
     apply(&store, &[moved(1, &[Starting], 10)]).await;
     assert_eq!(read_run(&store, 1).await.live.started_at, None);
     apply(&store, &[moved(1, &[Running], 11)]).await;
     assert_eq!(read_run(&store, 1).await.live.started_at, Some(at(11)));
-    // A retry of the whole run keeps its first start time.
-    apply(&store, &[moved(1, &[Terminating, Retrying, Pending, Starting, Running], 12)]).await;
     let running = RunLive { stage: RunStage::Running, started_at: Some(at(11)), ..RunLive::new(SERVER) };
+    let stop = Some(Stopped { cause: StopCause::Rejected, at: at(10) });
+    let stopped =
+        Change::RunMoved { run: run_id(1), epoch: 1, path: vec![Terminating], stop, end: None, at: at(12) };
+    apply(&store, &[stopped]).await;
+    let terminating = RunLive { stage: RunStage::Terminating, stopped: stop, ..running.clone() };
+    assert_eq!(read_run(&store, 1).await, living(1, terminating));
+    // A retry of the whole run keeps its first start time.
+    apply(&store, &[moved(1, &[Retrying, Pending, Starting, Running], 12)]).await;
     assert_eq!(read_run(&store, 1).await, living(1, running.clone()));
     let ended = Change::RunMoved {
         run: run_id(1),
         epoch: 1,
         path: vec![Terminating, Completed],
+        stop: None,
         end: Some(end.clone()),
         at: at(13),
     };

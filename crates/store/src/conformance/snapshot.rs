@@ -158,6 +158,7 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
                 run: run_id(1),
                 epoch: 1,
                 path: vec![RunState::Terminating, RunState::Failed],
+                stop: None,
                 end: Some(RunEnd { partial: true, error: Some(text("2 failed")) }),
                 at: at(46),
             },

@@ -2,7 +2,7 @@
 
 use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::{Keeps, RunState};
+use downbeat_core::run::{Keeps, RunState, StopCause};
 
 use crate::port::{Error, Result};
 
@@ -42,6 +42,7 @@ codes!("run state" RunState {
     Starting = 6, Running = 7, Terminating = 8, Retrying = 9, Completed = 10, Failed = 11, Cancelled = 12,
     Orphaned = 13,
 });
+codes!("cause of a stop" StopCause { CleaningUp = 0, TimedOut = 1, Rejected = 2 });
 codes!("node status" NodeStatus { Online = 0, Stale = 1, Offline = 2 });
 codes!("verdict" Verdict { Succeeded = 0, Failed = 1, Cancelled = 2 });
 codes!("stream" Stream { Stdout = 0, Stderr = 1 });

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::plan::Resolved;
-use downbeat_core::run::{RunBrief, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
+use downbeat_core::run::{
+    RunBrief, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, StopCause, Stopped,
+};
 use downbeat_core::spec::Definition;
 use uuid::Uuid;
 
@@ -29,6 +31,9 @@ columns! {
         cancel_requested_at: Option<i64>,
         paused_at: Option<i64>,
         admitted_at: Option<i64>,
+        /// Why and when the rest of the run was ended; none if an older program did it.
+        stop_cause: Option<i16>,
+        stopped_at: Option<i64>,
         owner: Uuid,
         epoch: i64,
     }
@@ -87,6 +92,8 @@ impl<'a> RunLiveRow<'a> {
             cancel_requested_at: micros(live.cancel_requested_at),
             paused_at: micros(live.paused_at),
             admitted_at: micros(live.admitted_at),
+            stop_cause: live.stopped.map(|stopped| stopped.cause.code()),
+            stopped_at: micros(live.stopped.map(|stopped| stopped.at)),
             owner: live.owner.0,
             epoch: int(live.epoch),
         }
@@ -97,12 +104,15 @@ impl<'a> RunLiveRow<'a> {
         let end = RunEnd { partial: self.partial.unwrap_or_default(), error: self.error.map(String::from) };
         let end = time_opt(self.finished_at)?.map(|at| (at, end));
         let stage = RunStage::of(state, self.admitted_at.is_some(), end);
+        let cause = self.stop_cause.map(StopCause::decode).transpose()?;
+        let stopped = cause.zip(time_opt(self.stopped_at)?).map(|(cause, at)| Stopped { cause, at });
         let live = RunLive {
             stage: stage.ok_or_else(|| Error::Corrupt(format!("a run in state {state} has no end")))?,
             admitted_at: time_opt(self.admitted_at)?,
             started_at: time_opt(self.started_at)?,
             cancel_requested_at: time_opt(self.cancel_requested_at)?,
             paused_at: time_opt(self.paused_at)?,
+            stopped,
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };

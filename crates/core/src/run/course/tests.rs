@@ -10,7 +10,7 @@ use crate::level;
 use crate::node::Reach;
 use crate::plan::{NodeIx, SetIx};
 use crate::plan::{NodeRef, Resolved};
-use crate::run::{Ended, Hook, RunEnd, RunMade, RunVerdict};
+use crate::run::{Ended, Hook, RunEnd, RunMade, RunVerdict, StopCause, Stopped};
 use crate::work::Origin;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -97,6 +97,7 @@ fn turn<T>(now: Timestamp, act: impl FnOnce(&mut Turn<'_>) -> T) -> T {
         facts: &|_| None,
         fits: &|_| Ok(()),
         level: level::LEVEL,
+        serving_since: Timestamp::UNIX_EPOCH,
     })
 }
 
@@ -111,6 +112,14 @@ fn text(changes: &[Change]) -> String {
     };
     let words: Vec<String> = changes.iter().flat_map(word).collect();
     if words.is_empty() { "nothing".to_owned() } else { words.join(" ") }
+}
+
+/// Returns the error with which the run ends.
+fn error_in(changes: &[Change]) -> Option<&str> {
+    changes.iter().find_map(|change| match change {
+        Change::RunMoved { end, .. } => end.as_ref()?.error.as_deref(),
+        _ => None,
+    })
 }
 
 /// Commits what the course decides, and returns it.
@@ -170,7 +179,6 @@ fn only_a_run_whose_plan_is_next_starts_its_steps() {
         (RunStage::Admitted, format!("{STARTED} starting running")),
         (RunStage::Starting, format!("{STARTED} running")),
         (RunStage::Running, STARTED.to_owned()),
-        (RunStage::Terminating, format!("{SKIPPED} failed")),
         (RunStage::Orphaned, format!("{STARTED} running")),
         (RunStage::Ended(ended), "nothing".to_owned()),
     ];
@@ -222,17 +230,86 @@ fn the_cleanup_of_a_run_that_timed_out_counts_from_the_moment_when_a_server_noti
     let mut course = restored(&run(RunStage::Running), &done, after(60));
     assert_eq!(commit(&mut course), "+pending +pending terminating");
     assert_eq!(course.next_tick(), Some(after(70)));
-    // Another server noticed it after five minutes, and sent the first step of the cleanup.
+    let terminating = |minutes| {
+        let stopped = Stopped { cause: StopCause::CleaningUp, at: after(minutes) };
+        let mut run = run(RunStage::Terminating);
+        run.live.stopped = Some(stopped);
+        run
+    };
+    // Another server noticed it after five minutes, and decided nothing more.
+    let mut course = restored(&terminating(5), &done, after(8));
+    assert_eq!((commit(&mut course).as_str(), course.next_tick()), ("+pending +pending", Some(after(15))));
+    // It sent the first step of the cleanup.
     let mut sent = [succeeded(1), succeeded(2), succeeded(3)];
     sent[2].of = Origin::Step { run: RunId::from("run"), step: 1, item: None };
     (sent[2].pinned, sent[2].created_at) = (Some(node(1)), after(5));
-    let mut course = restored(&run(RunStage::Terminating), &sent, after(8));
+    let mut course = restored(&terminating(5), &sent, after(8));
     assert_eq!((commit(&mut course).as_str(), course.next_tick()), ("+pending", Some(after(15))));
     turn(after(15), |turn| course.time_passed(turn));
     assert_eq!(commit(&mut course), "execution_cancel_requested");
     // The cleanup has taken too long when the next server takes over.
-    let mut course = restored(&run(RunStage::Terminating), &sent, after(15));
+    let mut course = restored(&terminating(5), &sent, after(15));
     assert_eq!(commit(&mut course), "+skipped failed");
+}
+
+#[test]
+fn a_server_that_takes_over_knows_why_the_rest_of_a_run_was_ended() {
+    let skipped = "+skipped +skipped failed";
+    let cases = [
+        (StopCause::Rejected, "the store cannot hold the next step of the run"),
+        (StopCause::TimedOut, "the run timed out after 1m"),
+    ];
+    for (cause, error) in cases {
+        let mut run = run_at(&RunStage::Terminating, true);
+        run.live.stopped = Some(Stopped { cause, at: NOW });
+        // However late it is.
+        for minutes in [0, 60] {
+            let mut course = restored(&run, &[], NOW + SignedDuration::from_mins(minutes));
+            let changes = course.take_changes(NOW);
+            assert_eq!((text(&changes).as_str(), error_in(&changes)), (skipped, Some(error)));
+        }
+    }
+}
+
+#[test]
+fn a_rejection_is_the_reason_also_after_the_timeout() {
+    let error = "the store cannot hold the next step of the run";
+    let task = serde_json::json!({"backend": "test", "action": "noop"});
+    let undo = serde_json::json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+    let late = NOW + SignedDuration::from_mins(2);
+    let stopped = Stopped { cause: StopCause::CleaningUp, at: late };
+    for (stopped, path) in [(None, "terminating failed"), (Some(stopped), "failed")] {
+        let stage = if stopped.is_none() { RunStage::Running } else { RunStage::Terminating };
+        let mut run = run_of(&[task.clone(), undo.clone()], &stage, true);
+        run.live.stopped = stopped;
+        let done = [succeeded(1), succeeded(2)];
+        let mut course = turn(late, |turn| Course::reject(plan_of(&run), &run, 2, &done, turn));
+        let changes = course.take_changes(late);
+        let expected = format!("+skipped +skipped {path}");
+        assert_eq!((text(&changes), error_in(&changes)), (expected, Some(error)));
+    }
+}
+
+#[test]
+fn a_run_cleans_up_after_its_timeout_only_if_every_server_would() {
+    let task = serde_json::json!({"backend": "test", "action": "noop"});
+    let undo = serde_json::json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+    let run = run_of(&[task, undo], &RunStage::Running, true);
+    let late = NOW + SignedDuration::from_mins(2);
+    for (level, expected) in [
+        (level::CLEANUP, "+pending +pending terminating"),
+        (level::CLEANUP - 1, "+skipped +skipped terminating failed"),
+    ] {
+        let mut course = turn(late, |turn| {
+            turn.level = level;
+            Course::restore(plan_of(&run), &run, 2, &[succeeded(1), succeeded(2)], turn)
+        });
+        let changes = course.take_changes(late);
+        assert_eq!(text(&changes), expected);
+        if level < level::CLEANUP {
+            assert_eq!(error_in(&changes), Some("the run timed out after 1m"));
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::outbox::Decided;
 use super::passes::At;
 use super::progress::{Progress, Turn};
-use crate::execution::Status;
+use crate::execution::{Lease, Status};
 use crate::ids::{ExecutionId, LeaseToken, NodeId};
 use crate::limits;
 use crate::span::Span;
@@ -57,7 +57,7 @@ pub(super) struct Active {
     pub node: Option<NodeId>,
     /// Set if the attempt is leased.
     pub lease: Option<LeaseToken>,
-    /// Set if the attempt has started: when its end has to be reported at the latest.
+    /// Set if the attempt is leased: when it has to have ended. Its report may take longer.
     pub due: Option<Timestamp>,
     /// Set if the attempt was sent again after a loss: it waits until then for its node, offline or not, unless the
     /// node is deleted.
@@ -92,8 +92,10 @@ pub(super) struct Attempts {
     active: HashMap<ExecutionId, Active>,
     /// Whether any attempt was ever sent again and waits for its node. If not, there is no deadline to search for.
     is_patient: bool,
-    /// The started attempts, by the time when their end has to be reported.
+    /// The leased attempts, by the time when they have to have ended.
     due: BTreeSet<(Timestamp, ExecutionId)>,
+    /// Since when agents have been able to report.
+    serving_since: Timestamp,
     /// Attempts whose end is known and whose consequences are not decided yet.
     ended: Vec<Ended>,
 }
@@ -131,23 +133,19 @@ impl Attempts {
         executions
     }
 
-    pub(super) fn note_lease(&mut self, execution: ExecutionId, token: LeaseToken) {
-        if let Some(active) = self.active.get_mut(&execution) {
-            active.lease = Some(token);
-        }
+    /// Returns when an attempt is overdue that has to have ended at `due`. Reports take a while, and they cannot arrive
+    /// while no server takes them.
+    fn overdue_at(&self, due: Timestamp) -> Timestamp {
+        let grace = SignedDuration::from_secs(i64::try_from(limits::REPORT_GRACE_S).unwrap_or(i64::MAX));
+        due.max(self.serving_since).saturating_add(grace).unwrap_or(Timestamp::MAX)
     }
 
-    fn note_due(&mut self, execution: ExecutionId, due: Timestamp) {
-        if let Some(active) = self.active.get_mut(&execution) {
-            active.due = Some(due);
-            self.due.insert((due, execution));
-        }
-    }
-
-    /// Removes and returns the started attempts whose end should have been reported by now.
+    /// Removes and returns the leased attempts whose end should have been reported by now.
     fn take_overdue(&mut self, now: Timestamp) -> Vec<ExecutionId> {
         let mut overdue = Vec::new();
-        while let Some((_, execution)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+        while let Some((_, execution)) =
+            self.due.first().copied().filter(|(due, _)| self.overdue_at(*due) <= now)
+        {
             self.due.pop_first();
             overdue.push(execution);
         }
@@ -181,27 +179,31 @@ impl Attempts {
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         let pending = self.is_patient.then(|| self.pending());
         let patience = pending.into_iter().flatten().filter_map(|(_, active)| active.patience);
-        patience.chain(self.due.first().map(|(due, _)| *due)).min()
+        patience.chain(self.due.first().map(|(due, _)| self.overdue_at(*due))).min()
     }
 }
 
 impl Progress {
-    /// Records that an attempt has started on its node.
-    pub(super) fn note_start(&mut self, execution: ExecutionId, started_at: Timestamp) {
-        let Some(at) = self.attempts.get(execution).map(|active| active.at) else { return };
-        let due = started_at.saturating_add(self.report_within(at)).unwrap_or(Timestamp::MAX);
-        self.attempts.note_due(execution, due);
+    /// Records that an attempt is leased. Agents lease only what they start, so its timeout counts from then.
+    pub(super) fn note_lease(&mut self, execution: ExecutionId, lease: &Lease) {
+        let Some(step) = self.attempts.get(execution).map(|active| active.at.step) else { return };
+        let due = lease.granted_at.saturating_add(self.patience(step)).unwrap_or(Timestamp::MAX);
+        let attempts = &mut self.attempts;
+        if let Some(active) = attempts.active.get_mut(&execution) {
+            (active.lease, active.due) = (Some(lease.token), Some(due));
+            attempts.due.insert((due, execution));
+        }
     }
 
-    /// Returns how long after its start the end of an attempt has to be reported.
-    fn report_within(&self, at: At) -> SignedDuration {
-        let grace = SignedDuration::from_secs(i64::try_from(limits::REPORT_GRACE_S).unwrap_or(i64::MAX));
-        self.patience(at.step).saturating_add(grace)
+    /// Records since when agents have been able to report.
+    pub(super) fn note_serving(&mut self, turn: &Turn<'_>) {
+        self.attempts.serving_since = turn.serving_since;
     }
 
-    /// Ends the leases of attempts that run for longer than they may: the agent is alive, but the work or its report
-    /// hangs. A later report is refused.
+    /// Ends the leases of attempts that take longer than they may: the agent is alive, but the start, the work or its
+    /// report hangs. A later report is refused.
     pub(super) fn end_overdue(&mut self, turn: &Turn<'_>) {
+        self.note_serving(turn);
         let overdue = self.attempts.take_overdue(turn.now).into_iter();
         let overdue = overdue.filter_map(|execution| Some((self.attempts.get(execution)?.at, execution)));
         let mut overdue: Vec<(At, ExecutionId)> = overdue.collect();

@@ -17,7 +17,7 @@ use crate::execution::Execution;
 use crate::ids::{ExecutionId, LeaseToken, RunId};
 use crate::limits;
 use crate::portion::Portion;
-use crate::run::{Instance, RunEnd, RunState};
+use crate::run::{Instance, RunEnd, RunState, Stopped};
 use crate::work::Parent;
 
 /// The bounds of one submission: executions that are added or changed, and the values of added ones.
@@ -83,6 +83,8 @@ pub(super) struct Outbox {
     changes: VecDeque<(Decided, Timestamp)>,
     /// The states that the run has reached: they are committed with the next portion.
     path: Vec<RunState>,
+    /// Why the rest of the run is ended: it is committed with `path`.
+    stop: Option<Stopped>,
     /// The last states and the run's end: they are committed with the last portion.
     end: Option<(Vec<RunState>, RunEnd)>,
     portion: Portion,
@@ -97,6 +99,7 @@ impl Default for Outbox {
             bytes: 0,
             changes: VecDeque::new(),
             path: Vec::new(),
+            stop: None,
             end: None,
             portion: COMMIT,
         }
@@ -184,7 +187,7 @@ impl Progress {
             end
         });
         if !path.is_empty() {
-            let moved = Change::RunMoved { run, epoch, path, end, at: now };
+            let moved = Change::RunMoved { run, epoch, path, stop: outbox.stop.take(), end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
         all
@@ -236,6 +239,13 @@ impl Progress {
         debug_assert!(super::super::check_path(self.state, path).is_ok(), "{} to {path:?}", self.state);
         self.outbox.path.extend_from_slice(path);
         self.state = *path.last().expect("a path has an end");
+    }
+
+    /// Records why the rest of the run is ended, before anything that follows from it: another server has to decide
+    /// the rest in the same way.
+    pub(super) fn record_stop(&mut self, stopped: Stopped) {
+        self.outbox.stop = Some(stopped);
+        self.move_to(&[RunState::Terminating]);
     }
 
     pub(super) fn end_run(&mut self, path: Vec<RunState>, end: RunEnd) {

@@ -55,7 +55,7 @@ pub(super) struct OpenPass {
     /// A walk has begun.
     tried: bool,
     failed: bool,
-    /// A leaf had an attempt and did not fail.
+    /// A leaf had an attempt.
     ran: bool,
     /// A leaf was carried over.
     reused: bool,

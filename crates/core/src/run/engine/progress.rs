@@ -20,9 +20,10 @@ use crate::change::Change;
 use crate::dice::Dice;
 use crate::execution::{Execution, State, Verdict};
 use crate::ids::{NodeId, RunId};
+use crate::level;
 use crate::node::Reach;
 use crate::plan::{Plan, StepIx};
-use crate::run::{Instance, RunEnd, RunState, successors};
+use crate::run::{Instance, RunEnd, RunState, StopCause, Stopped, successors};
 
 /// The facts that decisions use beyond the run: the time, dice, and the state of nodes.
 #[allow(missing_debug_implementations)]
@@ -36,6 +37,8 @@ pub struct Turn<'a> {
     pub fits: &'a dyn Fn(StepIx) -> Result<(), String>,
     /// The level that all live servers have in common; see [`level`](crate::level).
     pub level: u32,
+    /// Since when agents have been able to report without a break. Nothing is overdue because of earlier silence.
+    pub serving_since: Timestamp,
 }
 
 /// The reason why the rest of a run is ended.
@@ -46,16 +49,46 @@ pub enum Stop {
     CleaningUp {
         since: Timestamp,
     },
-    /// The run's timeout is over, and nothing is left to clean up or no time for it.
+    /// The run's timeout is over, and nothing is cleaned up.
     TimedOut,
+    /// The run's timeout is over, and so is `cleanup_timeout`.
+    CleanupTimedOut,
     /// The store will never accept what was decided.
     Rejected,
 }
 
 impl Stop {
+    /// Returns how a run stops whose timeout is over. It cleans up only if every server would.
+    pub fn after_timeout(plan: &Plan, turn: &Turn<'_>) -> Self {
+        match plan.cleanup_timeout().filter(|_| turn.level >= level::CLEANUP) {
+            Some(_) => Stop::CleaningUp { since: turn.now },
+            None => Stop::TimedOut,
+        }
+    }
+
     /// Returns whether a run's timeout is the reason.
     pub(super) fn is_timeout(self) -> bool {
-        matches!(self, Stop::CleaningUp { .. } | Stop::TimedOut)
+        matches!(self, Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut)
+    }
+
+    /// Returns what is recorded when a run begins to stop. A person's request is recorded already.
+    fn cause(self) -> Option<StopCause> {
+        match self {
+            Stop::CleaningUp { .. } => Some(StopCause::CleaningUp),
+            Stop::TimedOut => Some(StopCause::TimedOut),
+            Stop::Rejected => Some(StopCause::Rejected),
+            Stop::Cancelled | Stop::CleanupTimedOut => None,
+        }
+    }
+}
+
+impl From<Stopped> for Stop {
+    fn from(Stopped { cause, at }: Stopped) -> Self {
+        match cause {
+            StopCause::CleaningUp => Stop::CleaningUp { since: at },
+            StopCause::TimedOut => Stop::TimedOut,
+            StopCause::Rejected => Stop::Rejected,
+        }
     }
 }
 
@@ -208,7 +241,7 @@ impl Progress {
             Change::ExecutionsAdded { executions, .. } => {
                 for Execution { id, state, .. } in executions {
                     match state {
-                        State::Leased { lease, .. } => self.attempts.note_lease(*id, lease.token),
+                        State::Leased { lease, .. } => self.note_lease(*id, lease),
                         State::Succeeded { outcome, .. } => {
                             // A cached result: the attempt succeeded without being sent.
                             self.note_outputs(*id, &outcome.outputs);
@@ -218,12 +251,7 @@ impl Progress {
                     }
                 }
             }
-            Change::ExecutionLeased { execution, lease, .. } => {
-                self.attempts.note_lease(*execution, lease.token);
-            }
-            Change::ExecutionStarted { execution, at, received_at, .. } => {
-                self.note_start(*execution, received_at.unwrap_or(*at));
-            }
+            Change::ExecutionLeased { execution, lease, .. } => self.note_lease(*execution, lease),
             Change::ExecutionFinished { execution, outcome, .. } => {
                 let end = match outcome.verdict {
                     Verdict::Succeeded => {
@@ -246,7 +274,8 @@ impl Progress {
             Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Withdrawn, turn),
             Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
             Change::RunPauseSet { paused, .. } => self.paused = *paused,
-            Change::InstanceFailed { .. }
+            Change::ExecutionStarted { .. }
+            | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
@@ -279,9 +308,7 @@ impl Progress {
 
     /// Ends the rest of the run because its timeout is over, except for its `on_failure` steps.
     pub fn time_out(&mut self, turn: &mut Turn<'_>) {
-        let stop =
-            self.plan.cleanup_timeout().map_or(Stop::TimedOut, |_| Stop::CleaningUp { since: turn.now });
-        self.stop(stop, turn);
+        self.stop(Stop::after_timeout(&self.plan, turn), turn);
     }
 
     pub(super) fn begin_stop(&mut self, stop: Stop, turn: &Turn<'_>) {
@@ -297,9 +324,10 @@ impl Progress {
                 self.emit(Decided::Cancelled { execution, reason: Arc::clone(&reason) }, turn);
             }
         }
-        // The state shows another server that the timeout was noticed.
-        if is_cleaning_up(stop) && self.state == RunState::Running {
-            self.move_to(&[RunState::Terminating]);
+        if let Some(cause) = stop.cause()
+            && successors(self.state).contains(&RunState::Terminating)
+        {
+            self.record_stop(Stopped { cause, at: turn.now });
         }
         if self.state == RunState::Pending {
             // The run never began: everything is skipped.
@@ -312,7 +340,7 @@ impl Progress {
         match self.stopping {
             None => false,
             Some(Stop::CleaningUp { .. }) => !self.plan.runs_on_failure(step),
-            Some(Stop::Cancelled | Stop::TimedOut | Stop::Rejected) => true,
+            Some(Stop::Cancelled | Stop::TimedOut | Stop::CleanupTimedOut | Stop::Rejected) => true,
         }
     }
 
@@ -336,7 +364,7 @@ impl Progress {
     /// Ends the rest of the run if `cleanup_timeout` is over.
     pub(super) fn end_cleanup(&mut self, turn: &Turn<'_>) {
         if self.cleanup_ends().is_some_and(|end| end <= turn.now) {
-            self.begin_stop(Stop::TimedOut, turn);
+            self.begin_stop(Stop::CleanupTimedOut, turn);
         }
     }
 
@@ -386,8 +414,9 @@ impl Progress {
         let (failed, fail_fast) = (self.failures.any(), self.failures.fail_fast().is_some());
         let (last, error) = match self.stopping {
             Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
-            Some(Stop::TimedOut) => (RunState::Failed, Some(self.timeout_text())),
-            Some(Stop::CleaningUp { .. } | Stop::Rejected) => (RunState::Failed, Some(self.stop_reason())),
+            Some(Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut | Stop::Rejected) => {
+                (RunState::Failed, Some(self.stop_text()))
+            }
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
@@ -398,17 +427,19 @@ impl Progress {
         self.end_run(path.collect(), RunEnd { partial, error });
     }
 
-    fn timeout_text(&self) -> String {
-        let timed_out = self.stop_reason();
-        match self.plan.cleanup_timeout() {
-            Some(most) => format!("{timed_out}, and its on_failure steps did not end within {most}"),
-            None => timed_out,
+    fn stop_text(&self) -> String {
+        let reason = self.stop_reason();
+        if self.stopping != Some(Stop::CleanupTimedOut) {
+            return reason;
         }
+        let most = self.plan.definition.cleanup_timeout();
+        let paused = if self.paused { ": the run was paused" } else { "" };
+        format!("{reason}, and its on_failure steps did not end within {most}{paused}")
     }
 
     pub(super) fn stop_reason(&self) -> String {
         match self.stopping {
-            Some(Stop::CleaningUp { .. } | Stop::TimedOut) => {
+            Some(Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut) => {
                 let timeout = self.plan.definition.timeout.unwrap_or_default();
                 format!("the run timed out after {timeout}")
             }

@@ -150,6 +150,7 @@ impl Progress {
             self.look_soon(turn.now);
         }
         self.waves.forget_future(turn.now);
+        self.note_serving(turn);
         let resume = std::mem::take(&mut self.resume);
         if let Some(stop) = resume.stop {
             self.begin_stop(stop, turn);
@@ -332,7 +333,6 @@ impl Progress {
             State::Pending { not_before } => not_before,
             _ => None,
         };
-        let lease = execution.state.lease().map(|lease| lease.token);
         let node = self.pinned(at);
         let resent = former.is_some_and(|former| is_loss(&former.state)) && node.is_some();
         let patience = resent.then(|| execution.created_at + self.patience(at.step));
@@ -341,10 +341,10 @@ impl Progress {
         let former = former.map(|former| former.id);
         self.attempts.add(
             execution.id,
-            Active { at, node, lease, due: None, patience, not_before, unfit_since, former },
+            Active { at, node, lease: None, due: None, patience, not_before, unfit_since, former },
         );
-        if let State::Running { started_at, .. } = execution.state {
-            self.note_start(execution.id, started_at);
+        if let Some(lease) = execution.state.lease() {
+            self.note_lease(execution.id, lease);
         }
     }
 

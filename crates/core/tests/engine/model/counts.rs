@@ -8,7 +8,7 @@ use super::story::Story;
 use super::tables::{Given, Stop, Why};
 
 /// The situations that must occur in some of the stories.
-pub(crate) const KINDS: [&str; 45] = [
+pub(crate) const KINDS: [&str; 46] = [
     "all items carried over",
     "budget spent",
     "cancelled after the timeout",
@@ -32,6 +32,7 @@ pub(crate) const KINDS: [&str; 45] = [
     "node offline",
     "output missing",
     "output used",
+    "overdue",
     "paused",
     "race",
     "restart",

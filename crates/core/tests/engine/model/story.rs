@@ -502,10 +502,7 @@ impl<'a> Story<'a> {
                 self.tables.leased(instance);
                 self.world.leased(&execution)
             }
-            Fact::Started(instance) => {
-                self.tables.started(instance);
-                self.world.started(id(instance))
-            }
+            Fact::Started(instance) => self.world.started(id(instance)),
             Fact::Succeeded(instance, output) => {
                 self.tables.finished(instance, Verdict::Succeeded, Some(output.clone()));
                 self.world.finished_with(id(instance), Verdict::Succeeded, [("v".to_owned(), output)].into())

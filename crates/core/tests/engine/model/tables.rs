@@ -60,7 +60,7 @@ pub(crate) struct Attempt {
     pub(super) sent: bool,
     /// For a pinned retry after a loss: the time until which it waits for its node.
     waits_until: Option<i64>,
-    /// After its start: the time by which its end has to be reported.
+    /// Once it is leased: the time by which its end has to be reported.
     due: Option<i64>,
     /// The latest time until which a retry may be delayed.
     pub(crate) held_until: Option<i64>,
@@ -322,14 +322,11 @@ impl<'a> Tables<'a> {
     // Events.
 
     pub(crate) fn leased(&mut self, instance: usize) {
+        let due = self.now + (self.timeout_s(instance) + 2048) * 1000;
         let attempt = self.last(instance);
         attempt.status = Status::Leased;
         attempt.sent = true;
-    }
-
-    pub(crate) fn started(&mut self, instance: usize) {
-        let timeout_s = self.timeout_s(instance);
-        self.last(instance).due = Some(self.now + (timeout_s + 2048) * 1000);
+        attempt.due = Some(due);
     }
 
     /// The timeout of a task is 30 minutes if it has none.

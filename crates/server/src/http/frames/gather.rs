@@ -262,7 +262,7 @@ mod tests {
 
     fn moved(run: &str, to: RunState) -> Change {
         let (run, path) = (RunId::from(run), vec![to]);
-        Change::RunMoved { run, epoch: 1, path, end: None, at: Timestamp::UNIX_EPOCH }
+        Change::RunMoved { run, epoch: 1, path, stop: None, end: None, at: Timestamp::UNIX_EPOCH }
     }
 
     fn drained(number: u128, draining: bool) -> Change {
