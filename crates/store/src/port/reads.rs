@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::Execution;
+use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord};
@@ -122,6 +122,8 @@ calls! {
             async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns those of these runs that exist, by id, each once.
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
+            /// Returns the runs that were created with this idempotency key: at most one of each cluster, by id.
+            async fn runs_of_key(&self, key: &str) -> Vec<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
@@ -147,6 +149,9 @@ calls! {
             async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;
             /// Counts the instances of a run by step and status, in this order.
             async fn instance_counts(&self, run: &RunId) -> Vec<InstanceCount>;
+            /// Counts the instances of these runs by status. The cost does not depend on how many instances there are:
+            /// a run that would have to be counted is missing.
+            async fn run_counts(&self, runs: &[RunId]) -> BTreeMap<RunId, BTreeMap<Status, u64>>;
             /// Returns the facts about all instances of a run, by execution.
             async fn instance_facts(&self, run: &RunId) -> Vec<InstanceFacts>;
             /// Returns all pending, leased and running executions, by id.
@@ -216,6 +221,9 @@ calls! {
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
             /// `most` runs per call. Returns how many runs were removed.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
+            /// Adds up the kept counts, and counts runs that ended before `before` and whose counts are not kept; at most
+            /// `most` runs per call. Returns how many runs were counted.
+            async fn keep_counts(&self, before: Timestamp, most: u32) -> u64;
         }
     }
 }

@@ -43,6 +43,9 @@ const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 
+/// For the trigger that notes the changes of programs that keep no counts of instances.
+const KEEPS_COUNTS: &str = "-c downbeat.counts=kept";
+
 /// What a connection is for. Each purpose has its own connections, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -124,8 +127,11 @@ impl Target {
     /// Returns the configuration of a connection for this purpose.
     pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
         let mut config = self.config.clone();
-        let options =
-            format!("{} {} {TIMEOUTS}", config.get_options().unwrap_or_default(), purpose.settings());
+        let options = format!(
+            "{} {} {TIMEOUTS} {KEEPS_COUNTS}",
+            config.get_options().unwrap_or_default(),
+            purpose.settings()
+        );
         config.options(options.trim());
         config
     }

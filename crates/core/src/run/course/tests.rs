@@ -82,6 +82,7 @@ fn succeeded(number: u128) -> Execution {
         reused: None,
         limits: None,
         cache_key: None,
+        former: None,
         failed_for_good: None,
         created_at: NOW,
         state: State::Succeeded { lease, outcome },
