@@ -154,8 +154,6 @@ async fn a_client_that_reads_slowly_gets_the_net_change_and_is_told_when_it_is_t
     stream.begun().await;
     // The first frame fills the connection while all this happens.
     let last = drain(&setup, 11).await;
-    let first = stream.next().await.unwrap();
-    assert_eq!(first.data["nodes"].as_array().unwrap().len() as u128, NODES + 1);
     let net = gather(&mut stream, |all| all.seq == last).await;
     let drained: BTreeMap<_, _> =
         net.nodes.iter().map(|node| (node["node"].to_string(), node["draining"] == true)).collect();
@@ -174,7 +172,7 @@ async fn a_client_that_reads_slowly_gets_the_net_change_and_is_told_when_it_is_t
         }
     };
     assert_eq!((gap.name.as_str(), &gap.data), ("gap", &json!({"first": last + 1})));
-    assert!(frames <= 2, "{frames} frames");
+    assert!(frames <= 3, "{frames} frames");
     setup.post("/nodes/own/undrain", &json!({})).await;
     let next = stream.next().await.unwrap();
     assert_eq!((&next.data["seq"], &next.data["nodes"][0]["draining"]), (&json!(last + 1), &json!(false)));

@@ -225,7 +225,7 @@ impl DirectWrites for PostgresStore {
             let transaction = client.transaction().await?;
             let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
             transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
-            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows.iter())).await?;
+            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
             Ok(transaction.commit().await?)
         });
         Ok(put.await?)

@@ -77,8 +77,8 @@ impl Write {
         &self.sql
     }
 
-    pub(super) fn args<'a, R: Columns + 'a>(&self, rows: &(impl Iterator<Item = &'a R> + Clone)) -> Args<'a> {
-        arrays(rows, self.columns.iter().copied())
+    pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
+        arrays(&rows.iter(), self.columns.iter().copied())
     }
 
     /// Sets columns of the rows with the same value in the first column.
@@ -121,7 +121,7 @@ impl<'a> Flight<'a> {
     ) {
         let rows = rows.into_iter();
         if rows.clone().next().is_some() {
-            self.push(&write.sql, write.args(&rows));
+            self.push(&write.sql, arrays(&rows, write.columns.iter().copied()));
         }
     }
 
