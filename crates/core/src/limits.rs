@@ -43,6 +43,8 @@ pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+/// Pieces of output that pruning removes in one transaction, 8 MiB at most: commits wait for it on SQLite.
+pub const OUTPUT_PRUNED_CHUNKS: u32 = 512;
 /// The smallest setting for the kept output of one execution: less could not hold one line of an error.
 pub const OUTPUT_LEAST_BYTES: u64 = 1024;
 /// The minimum interval of heartbeats: with a shorter one a server would do nothing else.
@@ -216,6 +218,10 @@ pub const REPLICA_LINE_BYTES: usize = 64 * 1024 * 1024;
 /// The slowest a replica may read a snapshot, on average, after its first minute: each snapshot uses a connection of
 /// the store.
 pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
+/// Runs of an older release whose rows are completed in one transaction, and the bytes that are read for it, unless one
+/// run has more: commits wait for it on SQLite.
+pub const RUNS_COMPLETED: usize = 100;
+pub const RUNS_COMPLETED_BYTES: usize = 1024 * 1024;
 /// Failed instances of a run whose last line of standard error is shown, how many of their last output chunks are
 /// searched for it, and how much of it is shown.
 pub const LAST_LINES_SHOWN: usize = 10;

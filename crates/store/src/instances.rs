@@ -41,11 +41,14 @@ const IS_REPLACED: &str = concat!(
 lazy! {
     /// Arguments: run, status, step and execution after which to start, last step, item, limit.
     pub(crate) OF_RUN: String = format!("WHERE run = $1 AND status = $2 AND {}", within(3));
-    /// Arguments: node, run, then as above, with the wanted statuses as bits. A node has fewer executions than a large
+    /// Arguments: node, run, then as above, with the wanted statuses as bits. Reads only those executions of the node that
+    /// were created while the run's were: the ids are in the order of creation. A node has fewer executions than a large
     /// run: the comparison of runs is written so that no index by run is used.
     pub(crate) OF_NODE: String = format!(
-        "WHERE coalesce(pinned, lease_node) = $1 AND run || '' = $2 AND ((CAST($3 AS integer) >> status) & 1) = 1 \
-         AND {}",
+        "WHERE coalesce(pinned, lease_node) = $1 AND id BETWEEN {} AND {} AND run || '' = $2 \
+         AND ((CAST($3 AS integer) >> status) & 1) = 1 AND {}",
+        end_of_run(""),
+        end_of_run(" DESC"),
         within(4)
     );
     /// Counts attempts by step and status; then those that are not results, to be subtracted; then the reused results.
@@ -61,6 +64,11 @@ lazy! {
 }
 
 const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
+
+/// Returns the SELECT of the first id of the run `$2` in this order.
+fn end_of_run(order: &str) -> String {
+    format!("(SELECT e.id FROM executions e WHERE e.run = $2 ORDER BY e.id{order} LIMIT 1)")
+}
 
 /// Returns the conditions of a page, with arguments from this number on.
 fn within(first: u32) -> String {
@@ -143,4 +151,30 @@ pub(crate) fn results_of<'a>(executions: impl Iterator<Item = &'a Execution>) ->
 /// Returns where an instance stands in a list.
 pub(crate) fn position(execution: &Execution) -> (u32, ExecutionId) {
     (execution.step(), execution.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::types::Null;
+    use rusqlite::{Connection, params_from_iter};
+
+    use super::*;
+    use crate::migrate::SQLITE;
+
+    #[test]
+    fn instances_of_a_node_are_searched_among_those_as_old_as_the_run() {
+        let connection = Connection::open_in_memory().unwrap();
+        for migration in SQLITE {
+            connection.execute_batch(migration.sql).unwrap();
+        }
+        let sql = format!("EXPLAIN QUERY PLAN {} {}", Execution::select(), OF_NODE.replace('$', "?"));
+        let mut query = connection.prepare(&sql).unwrap();
+        let nulls = vec![Null; query.parameter_count()];
+        let plan = query.query_map(params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();
+        let plan: Vec<String> = plan.map(Result::unwrap).collect();
+        let by_node =
+            "SEARCH executions USING INDEX executions_by_node (<expr>=? AND id>? AND id<?)".to_owned();
+        assert!(plan.contains(&by_node), "{plan:#?}");
+        assert!(plan.iter().all(|step| !step.starts_with("SCAN")), "{plan:#?}");
+    }
 }

@@ -32,6 +32,7 @@ impl Committed {
 /// A part of a list whose rows are ordered by `K`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<K> {
+    /// How many rows it has at most: at least 1. Without a row, the next page would have no start.
     pub limit: u32,
     pub start: Position<K>,
 }

@@ -42,6 +42,8 @@ const BY_VALUES: &str = "-c plan_cache_mode=force_custom_plan";
 const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
+/// For work that may take hours. The role or the database may have a timeout of its own.
+const UNLIMITED: &str = "-c statement_timeout=0";
 
 /// What a connection is for. Each purpose has its own connections, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub(crate) enum Purpose {
     Views,
     /// Migrations, pruning, snapshots: a connection for each, which may take long and is closed at the end.
     Upkeep,
+    /// Building indexes, which waits for all transactions that are open.
+    Indexes,
     /// Notifications between servers. Losing one does no harm, so sending one need not wait for the disk.
     Hints,
 }
@@ -65,7 +69,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     fn connections(self) -> usize {
         match self {
-            Purpose::Commits | Purpose::Feed | Purpose::Upkeep | Purpose::Hints => 1,
+            Purpose::Commits | Purpose::Feed | Purpose::Upkeep | Purpose::Indexes | Purpose::Hints => 1,
             Purpose::Vital => 2,
             Purpose::Work => 4,
             Purpose::Views => limits::VIEWS_AT_ONCE,
@@ -80,7 +84,7 @@ impl Purpose {
         }
     }
 
-    /// Returns the settings of its sessions.
+    /// Returns the settings of its sessions. They override [`TIMEOUTS`].
     fn settings(self) -> String {
         let within = |timeout: Duration| format!("{NO_JIT} -c statement_timeout={}", timeout.as_millis());
         match self {
@@ -88,7 +92,8 @@ impl Purpose {
             Purpose::Vital | Purpose::Feed => within(STATEMENT_TIMEOUT),
             Purpose::Work => format!("{BY_VALUES} {}", within(STATEMENT_TIMEOUT)),
             Purpose::Views => format!("{BY_VALUES} {}", within(Duration::from_secs(limits::VIEW_S))),
-            Purpose::Upkeep => NO_JIT.to_owned(),
+            Purpose::Upkeep => format!("{NO_JIT} {UNLIMITED}"),
+            Purpose::Indexes => format!("{UNLIMITED} -c lock_timeout=0"),
             Purpose::Hints => "-c synchronous_commit=off".to_owned(),
         }
     }
@@ -123,7 +128,7 @@ impl Target {
     pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
         let mut config = self.config.clone();
         let options =
-            format!("{} {} {TIMEOUTS}", config.get_options().unwrap_or_default(), purpose.settings());
+            format!("{} {TIMEOUTS} {}", config.get_options().unwrap_or_default(), purpose.settings());
         config.options(options.trim());
         config
     }

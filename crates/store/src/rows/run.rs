@@ -45,7 +45,7 @@ columns! {
         created_at: i64,
         retry_of: Option<Text<'a>>,
         no_cache: bool,
-        /// The number of steps and of nodes; none if an older program wrote the row.
+        /// The number of steps and of nodes; none if an older program wrote the row and it is not completed yet.
         steps: Option<i32>,
         nodes: Option<i32>,
     }
