@@ -555,6 +555,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            former: None,
             failed_for_good: None,
         }
     }

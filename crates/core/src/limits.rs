@@ -91,7 +91,8 @@ pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
-/// The executions on one page, as JSON, unless one has more: each may have large params and outputs.
+/// The executions on one page, as JSON, unless one has more: each may have large params and outputs. For runs of an older
+/// release, the definitions that are read for one page.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
 pub const OFFSET_MOST: u64 = 10_000;
@@ -250,6 +251,11 @@ pub const NODES_NAMED: usize = 20;
 pub const NODES_PER_REASON: usize = 3;
 /// Pending instances of a step whose wait is explained in one response: each one needs a look at the board.
 pub const WAITS_EXPLAINED: u32 = 200;
+/// A run of up to this many instances is counted whenever a list shows it, and nothing is kept for it: counting a page of
+/// 1,000 such runs takes milliseconds, and most runs are small.
+pub const COUNTED_IN_LISTS: u64 = 32;
+/// Ended runs of older programs that are counted in one go, so that their counts are kept.
+pub const RUNS_COUNTED_AT_ONCE: u32 = 100;
 /// A page of results ends before it exceeds this: outputs and errors are part of it.
 pub const RESULTS_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// How many large runs a server remembers the counts of.

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 
 use crate::filter::lazy;
 use crate::port::{InstanceCount, InstanceFacts, Result};
-use crate::rows::{Attempt, Cells, Code, Record, condition, count, small_count};
+use crate::rows::{Attempt, Cells, Code, Record, Text, condition, count, small_count};
 
 /// Selects the later attempts of the same instance.
 macro_rules! later {
@@ -51,16 +51,22 @@ lazy! {
         end_of_run(" DESC"),
         within(4)
     );
-    /// Counts attempts by step and status; then those that are not results, to be subtracted; then the reused results.
-    pub(crate) COUNTS: String = format!(
-        "SELECT 0, step, status, count(*), 0 FROM executions WHERE run = $1 GROUP BY status, step \
-         UNION ALL SELECT 1, step, status, count(*), 0 FROM executions WHERE run = $1 AND {IS_REPLACED} \
-         AND EXISTS (SELECT 1 FROM executions a WHERE a.run = $1 AND a.attempt > 1) GROUP BY status, step \
-         UNION ALL SELECT 1, step, status, count(*), 0 FROM executions WHERE run = $1 AND {IS_WITHDRAWN} \
-         GROUP BY status, step \
-         UNION ALL SELECT 2, step, status, count(*), count(cache_key) FROM executions \
-         WHERE run = $1 AND reused IS NOT NULL GROUP BY status, step"
-    );
+    /// Counts the instances of the run `$1`.
+    pub(crate) COUNTS: String = counts_of("run = $1", "a.run = $1");
+}
+
+/// Returns the SELECT that counts attempts by step and status; then those that are not results, to be subtracted; then
+/// the reused results. `which` selects the runs, and `again` the attempts of the same run.
+pub(crate) fn counts_of(which: &str, again: &str) -> String {
+    format!(
+        "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE {which} GROUP BY run, status, step \
+         UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_REPLACED} \
+         AND EXISTS (SELECT 1 FROM executions a WHERE {again} AND a.attempt > 1) GROUP BY run, status, step \
+         UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_WITHDRAWN} \
+         AND EXISTS (SELECT 1 FROM executions a WHERE {again} AND a.attempt > 1) GROUP BY run, status, step \
+         UNION ALL SELECT 2, run, step, status, count(*), count(cache_key) FROM executions \
+         WHERE {which} AND reused IS NOT NULL GROUP BY run, status, step"
+    )
 }
 
 const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
@@ -79,10 +85,11 @@ fn within(first: u32) -> String {
     )
 }
 
-/// A row of [`COUNTS`].
+/// A row of [`counts_of`].
 #[derive(Debug)]
 pub(crate) struct CountedRow {
     part: i32,
+    run: RunId,
     step: u32,
     status: Status,
     total: u64,
@@ -91,20 +98,31 @@ pub(crate) struct CountedRow {
 
 impl Record for CountedRow {
     fn from_row(row: &impl Cells) -> Result<Self> {
+        let run: Text<'_> = row.cell(1)?;
         Ok(Self {
             part: row.cell(0)?,
-            step: small_count(row.cell(1)?)?,
-            status: Status::decode(row.cell(2)?)?,
-            total: count(row.cell(3)?)?,
-            cached: count(row.cell(4)?)?,
+            run: String::from(run).into(),
+            step: small_count(row.cell(2)?)?,
+            status: Status::decode(row.cell(3)?)?,
+            total: count(row.cell(4)?)?,
+            cached: count(row.cell(5)?)?,
         })
     }
 }
 
-/// Adds up the rows of [`COUNTS`].
+/// Adds up the rows of [`counts_of`] for each run.
+pub(crate) fn counts_by_run(rows: Vec<CountedRow>) -> BTreeMap<RunId, Vec<InstanceCount>> {
+    let mut of_runs: BTreeMap<RunId, Vec<CountedRow>> = BTreeMap::new();
+    for row in rows {
+        of_runs.entry(row.run.clone()).or_default().push(row);
+    }
+    of_runs.into_iter().map(|(run, rows)| (run, counts(rows))).collect()
+}
+
+/// Adds up the rows of [`counts_of`] for one run.
 pub(crate) fn counts(rows: Vec<CountedRow>) -> Vec<InstanceCount> {
     let mut counts: BTreeMap<(u32, Status), InstanceCount> = BTreeMap::new();
-    for CountedRow { part, step, status, total, cached } in rows {
+    for CountedRow { part, step, status, total, cached, .. } in rows {
         let none = InstanceCount { step, status, total: 0, carried: 0, cached: 0 };
         let count = counts.entry((step, status)).or_insert(none);
         match part {

@@ -4,13 +4,13 @@
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
-use downbeat_core::run::{RunBrief, RunState};
+use downbeat_core::run::RunState;
 use uuid::Uuid;
 
 use crate::filter::{Arg, arg};
 use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey};
 use crate::read::{Database, number, one};
-use crate::rows::{Code, Record, Text, condition, int, small};
+use crate::rows::{BriefRow, Code, Record, Text, condition, int, small};
 
 /// A list of rows: which ones, and in which order.
 pub(crate) trait List: Sync {
@@ -154,7 +154,7 @@ fn pattern(text: &str) -> String {
 }
 
 impl List for RunFilter {
-    type Row = RunBrief;
+    type Row = BriefRow;
     type Key = RunKey;
 
     const KEYS: &'static str = "SELECT r.created_at, r.id FROM runs r";
@@ -171,8 +171,8 @@ impl List for RunFilter {
          WHERE coalesce(e.pinned, e.lease_node) = :node ORDER BY e.id DESC LIMIT :rows_read) OR :node IS NULL)"
     );
 
-    fn key(row: &RunBrief) -> RunKey {
-        RunKey { created_at: row.created_at, id: row.id.clone() }
+    fn key(row: &BriefRow) -> RunKey {
+        BriefRow::key_of(&row.run)
     }
 
     fn index(&self) -> (&'static str, Others) {

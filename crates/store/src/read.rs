@@ -11,7 +11,7 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{RunBrief, RunRecord, RunState};
+use downbeat_core::run::{Keeps, RunBrief, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
@@ -20,20 +20,27 @@ use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
+use crate::counts::{self, CountRow, ListedRun};
 use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
 use crate::instances;
 use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
-    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, RunKey, Runs,
-    ServerRecord, Servers, Source, Tally, Totals,
+    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter,
+    RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
-use crate::rows::{Attempt, Code, Record, condition, count, int, small};
+use crate::rows::{Attempt, BriefRow, Code, Extent, Record, condition, count, int, json, small};
 
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
     /// The statement that reads the highest sequence number.
     const LAST_SEQ: &'static str;
+
+    /// The tables whose sums are the kept counts.
+    const COUNTS: &'static [&'static str];
+
+    /// Selects the texts of the JSON array `$1`.
+    const LISTED: &'static str;
 
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>>;
@@ -153,8 +160,33 @@ impl<D: Database> Runs for D {
         self.fetch_runs(ids).await
     }
 
+    async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
+        // The index begins with the cluster.
+        let rest = " WHERE r.cluster IN (SELECT id FROM clusters) AND r.idempotency_key = $1 ORDER BY r.id";
+        self.fetch(rest, vec![text(key)]).await
+    }
+
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
-        list(self, filter, page).await
+        let Listed { rows, total, mut next } = list(self, filter, page).await?;
+        let (mut runs, mut bytes): (Vec<RunBrief>, usize) = (Vec::new(), 0);
+        for BriefRow { mut run, is_complete } in rows {
+            // Until the rows of older programs are completed, a page that reads many definitions has fewer rows.
+            if bytes >= limits::PAGE_BYTES {
+                next = runs.last().map(|last| Position::after(BriefRow::key_of(last)));
+                break;
+            }
+            if !is_complete {
+                let Some(extent) =
+                    one::<Extent>(self, " WHERE d.run = $1", vec![text(run.id.as_str())]).await?
+                else {
+                    // The run has been removed meanwhile.
+                    continue;
+                };
+                (run.steps, run.nodes, bytes) = (extent.steps, extent.nodes, bytes + extent.bytes);
+            }
+            runs.push(run);
+        }
+        Ok(Listed { rows: runs, total, next })
     }
 
     async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {
@@ -223,7 +255,29 @@ impl<D: Database> Executions for D {
     }
 
     async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
-        Ok(instances::counts(self.fetch(&instances::COUNTS, vec![text(run.as_str())]).await?))
+        let kept: Vec<CountRow<'_>> =
+            self.fetch(&counts::of_run(D::COUNTS), vec![text(run.as_str())]).await?;
+        match counts::by_step(&kept)? {
+            Some(counts) => Ok(counts),
+            None => Ok(instances::counts(self.fetch(&instances::COUNTS, vec![text(run.as_str())]).await?)),
+        }
+    }
+
+    async fn run_counts(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, BTreeMap<Status, u64>>> {
+        let listed = |runs: &[&RunId]| -> Result<Vec<Arg>> { Ok(vec![text(&json(&runs)?)]) };
+        let all: Vec<&RunId> = runs.iter().collect();
+        let known: Vec<ListedRun> = self.fetch(&ListedRun::select_of(D::LISTED), listed(&all)?).await?;
+        let kept = self.fetch(&counts::of_runs(D::COUNTS, D::LISTED), listed(&all)?).await?;
+        let mut totals = counts::Totals::of(&known, kept)?;
+        let small = known.iter().filter(|known| known.keeps == Keeps::Nothing).map(|known| &known.run);
+        let small: Vec<&RunId> = small.collect();
+        if !small.is_empty() {
+            let sql = instances::counts_of(&format!("run IN ({})", D::LISTED), "a.run = executions.run");
+            for (run, counts) in instances::counts_by_run(self.fetch(&sql, listed(&small)?).await?) {
+                totals.add(&run, &counts);
+            }
+        }
+        Ok(totals.0)
     }
 
     async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {

@@ -337,6 +337,32 @@ async fn pruning_completes_the_rows_of_an_older_program() {
 }
 
 #[tokio::test]
+async fn a_page_reads_so_much_of_the_definitions_of_an_older_program_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    apply(&store, &(1..=5).map(created).collect::<Vec<_>>()).await;
+    let all = store.runs(&RunFilter::default(), &Page::first(10)).await.unwrap();
+    // Spaces do not change what the text means.
+    let half = i64::try_from(limits::PAGE_BYTES / 2).unwrap();
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(INCOMPLETE).unwrap();
+    file.execute("UPDATE definitions SET definition = definition || printf('%*s', ?1, '')", [half]).unwrap();
+    let (mut page, mut pages) = (Page::first(10), Vec::new());
+    loop {
+        let listed = store.runs(&RunFilter::default(), &page).await.unwrap();
+        pages.push(listed.rows);
+        match listed.next {
+            Some(next) => page.start = next,
+            None => break,
+        }
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(pages.concat(), all.rows);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();

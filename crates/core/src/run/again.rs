@@ -335,6 +335,7 @@ impl RetryStart<'_> {
             id: ExecutionId(dice.uuid_at(now)),
             of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
             attempt: 1,
+            former: None,
             // The execution that really ran: it has the output.
             reused: Some(former.reused.unwrap_or(former.id)),
             // This copy does not run, so it uses no limits.
@@ -520,6 +521,7 @@ mod tests {
             of: Origin::Step { run: RunId::from("first"), step, item: None },
             pinned: (on > 0).then(|| node(on)),
             attempt,
+            former: None,
             params: None,
             reused: None,
             limits: None,

@@ -52,8 +52,13 @@ pub(super) async fn submit(
 ) -> HttpResult<Response> {
     let sent = [query.target(), query.cluster(), Some(body.as_bytes())];
     let idempotency_key = idempotency_key(&headers, Scope::Submit, &sent)?;
-    let (submit, _) = body.read(&service, &query).await?;
-    let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
+    let submitted = match service.repeated(idempotency_key.as_ref()).await? {
+        Some(repeated) => repeated,
+        None => {
+            let (submit, _) = body.read(&service, &query).await?;
+            service.submit(&caller, Submit { idempotency_key, ..submit }).await?
+        }
+    };
     let shown = if submitted.created {
         run_view::new_run(&service, &submitted.run)
     } else {

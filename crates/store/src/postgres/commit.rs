@@ -7,7 +7,7 @@ use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::RunLive;
+use downbeat_core::run::{Keeps, RunLive};
 use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
@@ -17,11 +17,12 @@ use uuid::Uuid;
 
 use super::connect::{Connections, within, within_for};
 use super::failure::{Failure, Result};
-use super::save;
+use super::save::{self, Besides};
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
+use crate::counts::{Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{ChangeColumns, Record, Text, condition, count, json};
+use crate::rows::{ChangeColumns, Code, Record, Text, condition, count, json};
 
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
@@ -115,16 +116,24 @@ async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) 
     };
     let held = std::mem::take(&mut tables.holds);
     tables.holds.clone_from(&held);
+    let standing = Standing::of(&tables);
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
         roll_back(client).await;
         return Ok(Committed::after(0, verdicts));
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    let holds = Holds::of(&held, &tables.holds);
-    let limits = LimitChanges::of(&tables, &dirty, &verdicts);
-    let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
-    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &holds, &limits);
+    let besides = Besides {
+        holds: Holds::of(&held, &tables.holds),
+        limits: LimitChanges::of(&tables, &dirty, &verdicts),
+        counts: differences(&standing, &tables, &dirty),
+    };
+    let rows = tables.executions.len()
+        + changes.len()
+        + besides.holds.added.len()
+        + besides.limits.added.len()
+        + besides.counts.len();
+    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &besides);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
@@ -265,7 +274,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         )
         .await?;
     let runs_sql = client.prepare_cached(&RUNS).await?;
-    let homes_sql = client.prepare_cached("SELECT id, cluster, job FROM runs WHERE id = ANY($1)").await?;
+    let homes_sql =
+        client.prepare_cached("SELECT id, cluster, job, keeps FROM runs WHERE id = ANY($1)").await?;
     let node_homes_sql = client.prepare_cached("SELECT id, cluster FROM nodes WHERE id = ANY($1)").await?;
     let keys_sql = client
         .prepare_cached(
@@ -325,7 +335,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let executions: Vec<Execution> = records(&execution_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     for row in home_rows? {
-        let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)? };
+        let keeps: Option<i16> = row.try_get(3)?;
+        let keeps = keeps.and_then(Keeps::find).unwrap_or(Keeps::Nothing);
+        let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)?, keeps };
         tables.homes.insert(row.try_get::<_, String>(0)?.into(), home);
     }
     for row in node_home_rows? {

@@ -44,6 +44,8 @@ const NO_JIT: &str = "-c jit=off";
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
 /// For work that may take hours. The role or the database may have a timeout of its own.
 const UNLIMITED: &str = "-c statement_timeout=0";
+/// For the trigger that notes the changes of programs that keep no counts of instances.
+const KEEPS_COUNTS: &str = "-c downbeat.counts=kept";
 
 /// What a connection is for. Each purpose has its own connections, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,8 +129,11 @@ impl Target {
     /// Returns the configuration of a connection for this purpose.
     pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
         let mut config = self.config.clone();
-        let options =
-            format!("{} {TIMEOUTS} {}", config.get_options().unwrap_or_default(), purpose.settings());
+        let options = format!(
+            "{} {TIMEOUTS} {KEEPS_COUNTS} {}",
+            config.get_options().unwrap_or_default(),
+            purpose.settings()
+        );
         config.options(options.trim());
         config
     }

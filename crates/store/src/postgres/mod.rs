@@ -22,6 +22,7 @@
 
 mod commit;
 mod connect;
+mod counts;
 mod failure;
 mod hints;
 mod indexes;

@@ -3,7 +3,6 @@
 //! completes rows of runs that a server of an older release wrote.
 
 use downbeat_core::limits;
-use downbeat_core::run::RunBrief;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -11,7 +10,7 @@ use uuid::Uuid;
 use super::failure::Result;
 use crate::copy::deleted_before;
 use crate::filter::{COMPLETED, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES};
-use crate::rows::{Record, condition, count, int, small};
+use crate::rows::{Extent, Record, condition, count, int, small};
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
@@ -111,15 +110,14 @@ async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
         sizes.push(usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
     }
     ids.truncate(COMPLETED.fitting(sizes));
-    let (mut steps, mut nodes): (Vec<i32>, Vec<i32>) = (Vec::new(), Vec::new());
-    let select = format!("{} WHERE r.id = ANY($1) ORDER BY r.id", RunBrief::select());
-    let mut found: Vec<String> = Vec::new();
+    let select = format!("{} WHERE d.run = ANY($1) ORDER BY d.run", Extent::select());
+    let (mut runs, mut steps, mut nodes): (Vec<String>, Vec<i32>, Vec<i32>) = Default::default();
     for row in client.query(&select, &[&ids]).await? {
-        let run = RunBrief::from_row(&row)?;
-        steps.push(small(run.steps));
-        nodes.push(small(run.nodes));
-        found.push(run.id.0.to_string());
+        let extent = Extent::from_row(&row)?;
+        runs.push(extent.run);
+        steps.push(small(extent.steps));
+        nodes.push(small(extent.nodes));
     }
-    client.execute(COMPLETE_RUNS, &[&found, &steps, &nodes]).await?;
+    client.execute(COMPLETE_RUNS, &[&runs, &steps, &nodes]).await?;
     Ok(ids.pop())
 }

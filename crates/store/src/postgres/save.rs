@@ -14,6 +14,7 @@ use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
+use crate::counts::CountRow;
 use crate::filter::{lazy, writes};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NodeLiveRow, ProblemsRow,
@@ -33,6 +34,7 @@ lazy! {
         unnest::<BuriedRow<'_>>()
     ));
     COUNT: Write = Write::insert::<Ended>("ended_lately");
+    APPEND_COUNTS: Write = Write::insert::<CountRow<'_>>("instance_counts_lately");
     /// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if
     /// the events themselves were pruned.
     INSERT_EVENTS: String = {
@@ -65,6 +67,13 @@ const DELETE_USES: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND 
 const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
 
+/// What a batch changes besides nodes, runs and executions.
+pub(super) struct Besides<'a> {
+    pub(super) holds: Holds<'a>,
+    pub(super) limits: LimitChanges,
+    pub(super) counts: Vec<CountRow<'a>>,
+}
+
 /// Writes and commits. Returns the number before the first event.
 pub(super) async fn save(
     client: &Object,
@@ -72,8 +81,7 @@ pub(super) async fn save(
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
-    holds: &Holds<'_>,
-    limits: &LimitChanges,
+    Besides { holds, limits, counts }: &Besides<'_>,
 ) -> Result<i64> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
@@ -133,6 +141,7 @@ pub(super) async fn save(
         flight.push(REMOVE_EXPIRED_USES, vec![Box::new(at.as_microsecond()), Box::new(limits.max_expired())]);
     }
     flight.rows(&COUNT, &ended);
+    flight.rows(&APPEND_COUNTS, counts);
     let flight = flight.prepare(client).await?;
     let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
     let record = client.prepare_cached(&INSERT_EVENTS).await?;

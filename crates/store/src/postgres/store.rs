@@ -20,7 +20,7 @@ use super::connect::{self, Connections, Purpose, Target};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
-use super::{commit, indexes, output, prune, snapshot};
+use super::{commit, counts, indexes, output, prune, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
@@ -102,6 +102,10 @@ impl Database for PostgresStore {
     /// From the events, or from `feed` if no event is left.
     const LAST_SEQ: &'static str =
         "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
+
+    const COUNTS: &'static [&'static str] = &["instance_counts", "instance_counts_lately"];
+
+    const LISTED: &'static str = "SELECT jsonb_array_elements_text(CAST($1 AS text)::jsonb)";
 
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         let args: Vec<_> = args.iter().map(|arg| write::Arg(&**arg)).collect();
@@ -238,6 +242,11 @@ impl DirectWrites for PostgresStore {
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         let client = self.target.connect(Purpose::Upkeep).await?;
         Ok(prune::prune(&client, before, most).await?)
+    }
+
+    async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
+        let mut client = self.target.connect(Purpose::Upkeep).await?;
+        Ok(counts::keep_counts(&mut client, before, most).await?)
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) use event::{ChangeColumns, EventData, EventRow, NumberColumns};
 pub(crate) use execution::{Attempt, ExecutionRow, FailedRow, execution_row};
 pub(crate) use node::{BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, TombstoneRow, description_row};
 pub(crate) use record::{CachedRow, HoldRow, LimitUseRow, OutputRow, Record, ServerRow};
-pub(crate) use run::{DefinedRow, RunLiveRow, RunRow, definition_row, run_row};
+pub(crate) use run::{BriefRow, DefinedRow, Extent, RunLiveRow, RunRow, definition_row, run_row};
 pub(crate) use scalar::{count, int, json, small, small_count, time};
 pub(crate) use state::{LEASE_COLUMNS, StateColumns};
 pub(crate) use text::Text;

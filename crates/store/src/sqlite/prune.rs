@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::Status;
 use downbeat_core::limits;
-use downbeat_core::run::RunBrief;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -19,7 +18,7 @@ use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
 use crate::filter::{COMPLETED, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, lazy};
 use crate::port::Error;
-use crate::rows::{Code, Record, condition, int};
+use crate::rows::{Code, Extent, Record, condition, int};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
@@ -32,7 +31,7 @@ const SPARE_PAGES: i64 = 1_024;
 lazy! {
     OLD_EVENT: String = LAST_OLD_EVENT.replace('$', "?");
     INCOMPLETE: String = INCOMPLETE_RUNS.replace('$', "?");
-    BRIEF: String = format!("{} WHERE r.id = ?1", RunBrief::select());
+    EXTENT: String = format!("{} WHERE d.run = ?1", Extent::select());
 }
 
 pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
@@ -188,10 +187,10 @@ fn complete_runs(connection: &mut Connection, after: &str) -> Result<Option<Stri
         .collect::<Result<_, _>>()?;
     let fitting = COMPLETED.fitting(found.iter().map(|(_, size)| usize::try_from(*size).unwrap_or(0)));
     let mut ids: Vec<String> = found.into_iter().take(fitting).map(|(id, _)| id).collect();
-    let runs: Vec<RunBrief> = fetch_each(&transaction, &BRIEF, ids.iter().map(|id| [id]))?;
+    let extents: Vec<Extent> = fetch_each(&transaction, &EXTENT, ids.iter().map(|id| [id]))?;
     let mut complete = transaction.prepare_cached("UPDATE runs SET steps = ?2, nodes = ?3 WHERE id = ?1")?;
-    for run in runs {
-        complete.execute(params![run.id.as_str(), run.steps, run.nodes])?;
+    for Extent { run, steps, nodes, .. } in extents {
+        complete.execute(params![run, steps, nodes])?;
     }
     drop(complete);
     transaction.commit()?;

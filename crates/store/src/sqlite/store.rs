@@ -21,7 +21,7 @@ use super::readers::Readers;
 use super::replicate::Owner;
 use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
-use super::{commit, connect, output, prune, replicate, snapshot};
+use super::{commit, connect, counts, output, prune, replicate, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
@@ -94,6 +94,10 @@ impl SqliteStore {
 #[async_trait]
 impl Database for SqliteStore {
     const LAST_SEQ: &'static str = "SELECT last_seq FROM feed";
+
+    const COUNTS: &'static [&'static str] = &["instance_counts"];
+
+    const LISTED: &'static str = "SELECT value FROM json_each($1)";
 
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         // SQLite takes `$1` for a name.
@@ -236,6 +240,10 @@ impl DirectWrites for SqliteStore {
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         prune::prune(&self.writer, before, most).await
+    }
+
+    async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
+        counts::keep_counts(&self.writer, before, most).await
     }
 }
 

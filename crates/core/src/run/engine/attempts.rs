@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::passes::At;
 use super::progress::{Progress, Turn};
 use crate::change::Change;
+use crate::execution::Status;
 use crate::ids::{ExecutionId, LeaseToken, NodeId};
 use crate::limits;
 use crate::span::Span;
@@ -17,13 +18,28 @@ use crate::work::Parent;
 pub(super) enum End {
     Succeeded,
     Failed,
-    /// Failed without having been sent.
+    /// Created as failed: it cannot be sent.
+    Unsent,
+    /// Failed after it had waited to be sent.
     GivenUp,
     /// Cancelled by its agent.
     Cancelled,
     Lost,
     /// Skipped or cancelled before it was sent.
     Withdrawn,
+}
+
+impl End {
+    /// Returns the status of an attempt that ended like this.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Self::Succeeded => Status::Succeeded,
+            Self::Failed | Self::GivenUp => Status::Failed,
+            Self::Cancelled => Status::Cancelled,
+            Self::Lost => Status::Lost,
+            Self::Withdrawn => Status::Skipped,
+        }
+    }
 }
 
 /// An attempt that ended.
@@ -58,8 +74,8 @@ pub(super) struct Active {
 /// What a retry has in addition to a first attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Again {
-    /// The attempt that it retries.
-    pub former: Option<ExecutionId>,
+    /// The attempt that it retries, which has ended.
+    pub former: Option<Ended>,
     pub not_before: Option<Timestamp>,
     pub patience: Option<Timestamp>,
 }

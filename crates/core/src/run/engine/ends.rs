@@ -42,7 +42,7 @@ impl Progress {
         match end {
             End::Failed => self.has_retries(at),
             End::Lost | End::Cancelled => !self.is_stopped(at.step) && self.has_resends(at),
-            End::Succeeded | End::GivenUp | End::Withdrawn => false,
+            End::Succeeded | End::Unsent | End::GivenUp | End::Withdrawn => false,
         }
     }
 
@@ -51,7 +51,7 @@ impl Progress {
         let Ended { at, end, .. } = ended;
         let failed = match end {
             End::Succeeded => false,
-            End::Failed | End::GivenUp => true,
+            End::Failed | End::Unsent | End::GivenUp => true,
             // An attempt that was cancelled without a request (its agent was drained) counts as lost. One that the run's
             // timeout ended has failed.
             End::Lost | End::Cancelled => self.stopping.is_none_or(Stop::is_timeout),
@@ -86,7 +86,7 @@ impl Progress {
         let pause = retry::pause(&rule, walk.retries, turn.dice);
         let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::ZERO);
         let again =
-            Again { former: Some(ended.execution), not_before: Some(turn.now + pause), patience: None };
+            Again { former: Some(ended), not_before: Some(turn.now + pause), patience: None };
         self.attempt(at, again, turn)
     }
 
@@ -104,7 +104,7 @@ impl Progress {
         }
         self.passes.walk_mut(at.pass, at.walk).losses += 1;
         let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));
-        self.attempt(at, Again { former: Some(ended.execution), not_before: None, patience }, turn)
+        self.attempt(at, Again { former: Some(ended), not_before: None, patience }, turn)
     }
 
     /// Returns how long a pinned attempt waits for its node after a loss: as long as it would be allowed to run.

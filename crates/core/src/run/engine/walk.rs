@@ -86,7 +86,7 @@ impl Progress {
         let at = At { pass, walk: WalkIx(0), step: self.plan.entry_of(pass).first };
         let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
         let execution = self.record(at, Prepared::first(), state, turn);
-        self.instance_failed(Ended { execution, at, end: End::GivenUp }, turn);
+        self.instance_failed(Ended { execution, at, end: End::Unsent }, turn);
         self.passes.next_leaf(pass, at.walk);
         self.advance(pass, at.walk, turn);
     }
@@ -195,16 +195,18 @@ impl Progress {
             Some(why) => Err(format!("node {} {why}", self.hostname(at).unwrap_or_default())),
             None => self.prepare(at, number, turn),
         };
+        let ended = former.map(|former| former.end.status());
         let attempt = match attempt {
-            Ok(attempt) => attempt,
+            Ok(attempt) => Prepared { former: ended, ..attempt },
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-                let execution = self.record(at, Prepared { number, ..Prepared::first() }, state, turn);
+                let execution = self.record(at, Prepared { number, former: ended, ..Prepared::first() }, state, turn);
                 self.waves.note_end(turn.now);
-                return Err(Ended { execution, at, end: End::GivenUp });
+                return Err(Ended { execution, at, end: End::Unsent });
             }
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
+        let former = former.map(|former| former.execution);
         let unfit_since = node.is_none().then(|| not_before.unwrap_or(turn.now));
         self.attempts
             .add(id, Active { at, node, lease: None, due: None, patience, not_before, unfit_since, former });
@@ -222,7 +224,7 @@ impl Progress {
     }
 
     fn execution(&self, at: At, attempt: Prepared, state: State, turn: &mut Turn<'_>) -> Execution {
-        let Prepared { number, params, limits, cache_key } = attempt;
+        let Prepared { number, former, params, limits, cache_key } = attempt;
         Execution {
             id: ExecutionId(turn.dice.uuid_at(turn.now)),
             of: Origin::Step {
@@ -232,6 +234,7 @@ impl Progress {
             },
             pinned: self.pinned(at),
             attempt: number,
+            former,
             params,
             reused: None,
             limits,

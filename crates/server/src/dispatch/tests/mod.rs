@@ -106,6 +106,7 @@ impl World {
                 reused: None,
                 limits: None,
                 cache_key: None,
+                former: None,
                 failed_for_good: None,
             })
             .collect()
