@@ -34,7 +34,7 @@ impl End {
     pub(super) fn status(self) -> Status {
         match self {
             Self::Succeeded => Status::Succeeded,
-            Self::Failed | Self::GivenUp => Status::Failed,
+            Self::Failed | Self::Unsent | Self::GivenUp => Status::Failed,
             Self::Cancelled => Status::Cancelled,
             Self::Lost => Status::Lost,
             Self::Withdrawn => Status::Skipped,
