@@ -46,6 +46,8 @@ pub const CHUNKS_PER_MESSAGE: usize = 65_536;
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
+/// Pieces of output that pruning removes in one transaction, 8 MiB at most: commits wait for it on SQLite.
+pub const OUTPUT_PRUNED_CHUNKS: u32 = 512;
 /// The smallest setting for the kept output of one execution: less could not hold one line of an error.
 pub const OUTPUT_LEAST_BYTES: u64 = 1024;
 /// The minimum interval of heartbeats: with a shorter one a server would do nothing else.
@@ -95,7 +97,8 @@ pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.
 pub const PAGE_DEFAULT: u32 = 100;
 pub const PAGE_MOST: u32 = 1_000;
-/// The executions on one page, as JSON, unless one has more: each may have large params and outputs.
+/// The executions on one page, as JSON, unless one has more: each may have large params and outputs. For runs of an older
+/// release, the definitions that are read for one page.
 pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Rows that a page may skip: skipped rows are read, too. A cursor skips none.
 pub const OFFSET_MOST: u64 = 10_000;
@@ -222,6 +225,10 @@ pub const REPLICA_LINE_BYTES: usize = 64 * 1024 * 1024;
 /// The slowest a replica may read a snapshot, on average, after its first minute: each snapshot uses a connection of
 /// the store.
 pub const SNAPSHOT_BYTES_PER_S: u64 = 128 * 1024;
+/// Runs of an older release whose rows are completed in one transaction, and the bytes that are read for it, unless one
+/// run has more: commits wait for it on SQLite.
+pub const RUNS_COMPLETED: usize = 100;
+pub const RUNS_COMPLETED_BYTES: usize = 1024 * 1024;
 /// Failed instances of a run whose last line of standard error is shown, how many of their last output chunks are
 /// searched for it, and how much of it is shown.
 pub const LAST_LINES_SHOWN: usize = 10;

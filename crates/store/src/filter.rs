@@ -1,5 +1,7 @@
 //! Owns the SQL text that both dialects share: counts, conditions, and the writes that follow from the columns of a row.
 
+use downbeat_core::{Portion, limits};
+
 use crate::rows::{Text, Value, condition};
 
 /// Open rows are counted by their index; ended rows were counted when they ended.
@@ -90,6 +92,12 @@ pub(crate) const REMOVE_STALE_USES: &str = concat!(
     condition!(leased executions),
     ")"
 );
+
+/// Selects runs after `$1` whose row an older program wrote, each with the size of the texts that complete the row.
+pub(crate) const INCOMPLETE_RUNS: &str = "SELECT r.id, octet_length(d.definition) + octet_length(d.resolved) \
+     FROM runs r JOIN definitions d ON d.run = r.id WHERE r.steps IS NULL AND r.id > $1 ORDER BY r.id LIMIT $2";
+/// How many rows are completed in one transaction.
+pub(crate) const COMPLETED: Portion = Portion::new(limits::RUNS_COMPLETED, limits::RUNS_COMPLETED_BYTES);
 
 lazy! {
     /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,

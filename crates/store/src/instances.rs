@@ -43,11 +43,14 @@ lazy! {
     /// rows, bytes. The index has the status before the step, so each status is read by itself. It is one statement,
     /// because an instance that moves on between two reads could be missed by both.
     pub(crate) OF_RUN: String = fitting(&Status::ALL.map(of_status).join(" UNION ALL "));
-    /// Arguments: as above, then the node. A node has fewer executions than a large run: the comparison of runs is
+    /// Arguments: as above, then the node. Reads only those executions of the node that were created while the run's were:
+    /// the ids are in the order of creation. A node has fewer executions than a large run: the comparison of runs is
     /// written so that no index by run is used.
     pub(crate) OF_NODE: String = fitting(&format!(
-        "{SIZES} WHERE coalesce(pinned, lease_node) = $9 AND run || '' = $1 \
+        "{SIZES} WHERE coalesce(pinned, lease_node) = $9 AND id BETWEEN {} AND {} AND run || '' = $1 \
          AND ((CAST($2 AS integer) >> status) & 1) = 1 AND {WITHIN} {}",
+        end_of_run(""),
+        end_of_run(" DESC"),
         *IS_RESULT
     ));
     /// Counts the instances of the run `$1`.
@@ -62,13 +65,18 @@ pub(crate) fn counts_of(which: &str, again: &str) -> String {
          UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_REPLACED} \
          AND EXISTS (SELECT 1 FROM executions a WHERE {again} AND a.attempt > 1) GROUP BY run, status, step \
          UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_WITHDRAWN} \
-         GROUP BY run, status, step \
+         AND EXISTS (SELECT 1 FROM executions a WHERE {again} AND a.attempt > 1) GROUP BY run, status, step \
          UNION ALL SELECT 2, run, step, status, count(*), count(cache_key) FROM executions \
          WHERE {which} AND reused IS NOT NULL GROUP BY run, status, step"
     )
 }
 
 const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
+
+/// Returns the SELECT of the first id of the run `$1` in this order.
+fn end_of_run(order: &str) -> String {
+    format!("(SELECT e.id FROM executions e WHERE e.run = $1 ORDER BY e.id{order} LIMIT 1)")
+}
 
 /// The size is that of the outputs: all else that is read is small. Neither database reads the data for it.
 const SIZES: &str = "SELECT id, step, coalesce(octet_length(outputs), 0) AS own FROM executions";
@@ -184,4 +192,30 @@ pub(crate) fn results_of<'a>(executions: impl Iterator<Item = &'a Execution>) ->
 /// Returns where an instance stands in a list.
 pub(crate) fn position(execution: &Execution) -> (u32, ExecutionId) {
     (execution.step(), execution.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::types::Null;
+    use rusqlite::{Connection, params_from_iter};
+
+    use super::*;
+    use crate::migrate::SQLITE;
+
+    #[test]
+    fn instances_of_a_node_are_searched_among_those_as_old_as_the_run() {
+        let connection = Connection::open_in_memory().unwrap();
+        for migration in SQLITE {
+            connection.execute_batch(migration.sql).unwrap();
+        }
+        let sql = format!("EXPLAIN QUERY PLAN {} {}", Execution::select(), OF_NODE.replace('$', "?"));
+        let mut query = connection.prepare(&sql).unwrap();
+        let nulls = vec![Null; query.parameter_count()];
+        let plan = query.query_map(params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();
+        let plan: Vec<String> = plan.map(Result::unwrap).collect();
+        let by_node =
+            "SEARCH executions USING INDEX executions_by_node (<expr>=? AND id>? AND id<?)".to_owned();
+        assert!(plan.contains(&by_node), "{plan:#?}");
+        assert!(plan.iter().all(|step| !step.starts_with("SCAN")), "{plan:#?}");
+    }
 }

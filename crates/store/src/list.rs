@@ -4,13 +4,13 @@
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
-use downbeat_core::run::{RunBrief, RunState};
+use downbeat_core::run::RunState;
 use uuid::Uuid;
 
 use crate::filter::{Arg, arg};
 use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey};
 use crate::read::{Database, number, one};
-use crate::rows::{Bare, Code, Record, Text, condition, int, small};
+use crate::rows::{Bare, BriefRow, Code, Record, Text, condition, int, small};
 
 /// A list of rows: which ones, and in which order.
 pub(crate) trait List: Sync {
@@ -92,6 +92,7 @@ pub(crate) async fn list<L: List, R: Row<Key = L::Key>>(
     list: &L,
     page: &Page<L::Key>,
 ) -> Result<Listed<R, L::Key>> {
+    debug_assert!(page.limit > 0, "a page has room for a row");
     let (index, others) = list.index();
     let Position { after, skip } = &page.start;
     let mut range = Range { after: after.clone(), last: None };
@@ -156,11 +157,11 @@ fn pattern(text: &str) -> String {
     pattern
 }
 
-impl Row for RunBrief {
+impl Row for BriefRow {
     type Key = RunKey;
 
     fn key(&self) -> RunKey {
-        RunKey { created_at: self.created_at, id: self.id.clone() }
+        BriefRow::key_of(&self.run)
     }
 }
 
@@ -199,7 +200,8 @@ impl List for RunFilter {
 
     fn index(&self) -> (&'static str, Others) {
         let open = !self.states.is_empty() && !self.states.iter().any(|state| state.is_terminal());
-        let index = if open || self.paused == Some(true) {
+        let paused = self.paused == Some(true);
+        let index = if open || paused {
             concat!("r.state ", condition!(open runs), " AND ")
         } else if self.job.is_some() {
             "r.job = :job AND "
@@ -220,7 +222,8 @@ impl List for RunFilter {
             self.node.is_some(),
         ];
         let set = set.into_iter().filter(|is_set| *is_set).count();
-        let served = usize::from(!index.is_empty() && !open);
+        // Most open runs are neither paused nor in the wanted states.
+        let served = usize::from(!index.is_empty() && !open && !paused);
         (index, if set > served { Others::Exclude } else { Others::None })
     }
 
@@ -322,6 +325,18 @@ mod tests {
         let (text, names) = numbered("a = :one AND (b = :two OR :one IS NULL) LIMIT :the_limit");
         assert_eq!(text, "a = $1 AND (b = $2 OR $1 IS NULL) LIMIT $3");
         assert_eq!(names, ["one", "two", "the_limit"]);
+    }
+
+    #[test]
+    fn only_a_filter_that_an_index_serves_alone_has_no_end_of_what_is_read() {
+        let all = RunFilter::default;
+        let job = Some("job".to_owned());
+        assert_eq!(all().index().1, Others::None);
+        assert_eq!(RunFilter { job: job.clone(), ..all() }.index().1, Others::None);
+        assert_eq!(RunFilter { states: vec![RunState::Failed], ..all() }.index().1, Others::None);
+        assert_eq!(RunFilter { states: vec![RunState::Running], ..all() }.index().1, Others::Exclude);
+        assert_eq!(RunFilter { paused: Some(true), ..all() }.index().1, Others::Exclude);
+        assert_eq!(RunFilter { paused: Some(true), job, ..all() }.index().1, Others::Exclude);
     }
 
     #[test]

@@ -26,10 +26,12 @@ use crate::instances;
 use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
-    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Result, RunFilter, RunKey, Runs,
-    ServerRecord, Servers, Source, Tally, Totals,
+    InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter,
+    RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
-use crate::rows::{Attempt, Bare, Code, Record, WithoutParams, condition, count, int, json, small};
+use crate::rows::{
+    Attempt, Bare, BriefRow, Code, Extent, Record, WithoutParams, condition, count, int, json, small,
+};
 
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
@@ -172,7 +174,26 @@ impl<D: Database> Runs for D {
     }
 
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
-        list(self, filter, page).await
+        let Listed { rows, total, mut next } = list(self, filter, page).await?;
+        let (mut runs, mut bytes): (Vec<RunBrief>, usize) = (Vec::new(), 0);
+        for BriefRow { mut run, is_complete } in rows {
+            // Until the rows of older programs are completed, a page that reads many definitions has fewer rows.
+            if bytes >= limits::PAGE_BYTES {
+                next = runs.last().map(|last| Position::after(BriefRow::key_of(last)));
+                break;
+            }
+            if !is_complete {
+                let Some(extent) =
+                    one::<Extent>(self, " WHERE d.run = $1", vec![text(run.id.as_str())]).await?
+                else {
+                    // The run has been removed meanwhile.
+                    continue;
+                };
+                (run.steps, run.nodes, bytes) = (extent.steps, extent.nodes, bytes + extent.bytes);
+            }
+            runs.push(run);
+        }
+        Ok(Listed { rows: runs, total, next })
     }
 
     async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {

@@ -2,17 +2,29 @@
 
 use std::sync::Arc;
 
-use downbeat_store::Store;
 use downbeat_store::conformance::make::{SERVER, created, server};
+use downbeat_store::{PostgresStore, Store};
 use downbeat_testbed::Database;
 
 /// Whether all indexes are there and complete.
-const ALL_VALID: &str = "SELECT count(*) = 5 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
-     WHERE i.indisvalid AND c.relname IN \
-     ('runs_by_cluster', 'runs_by_job', 'runs_by_end', 'executions_unsuccessful', 'limit_uses_at_once')";
+fn all_valid() -> String {
+    let names = PostgresStore::index_names();
+    format!(
+        "SELECT count(*) = {} FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+         WHERE i.indisvalid AND c.relname IN ('{}')",
+        names.len(),
+        names.join("', '")
+    )
+}
 /// Whether somebody has begun to build the index that a writer holds up.
 const BEGUN: &str = "SELECT count(*) = 1 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
      WHERE NOT i.indisvalid AND c.relname = 'runs_by_job'";
+/// Whether a build has taken longer than the timeout of the next constant.
+const TAKES_LONG: &str = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
+     AND query LIKE 'CREATE INDEX CONCURRENTLY%' AND state = 'active' \
+     AND clock_timestamp() - query_start > interval '400 ms'";
+const SHORT_TIMEOUT: &str = "DO $$ BEGIN EXECUTE format( \
+     'ALTER DATABASE %I SET statement_timeout = 200', current_database()); END $$";
 const NOBODY_BUILDS: &str = "SELECT count(*) = 0 FROM pg_stat_activity \
      WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%' AND state = 'active'";
 
@@ -28,7 +40,7 @@ impl HeldUp {
         let database = Database::create().await;
         let older = downbeat_store::open(&database.url).await.unwrap();
         older.commit(SERVER, &[created(1)]).await.unwrap();
-        database.wait_until(ALL_VALID).await;
+        database.wait_until(&all_valid()).await;
         database.run("DROP INDEX runs_by_job").await;
         let writer = database.client().await;
         writer.batch_execute("BEGIN; UPDATE runs SET error = error").await.unwrap();
@@ -44,7 +56,7 @@ impl HeldUp {
 
     async fn release(&self) {
         self.writer.batch_execute("ROLLBACK").await.unwrap();
-        self.database.wait_until(ALL_VALID).await;
+        self.database.wait_until(&all_valid()).await;
     }
 
     async fn done(self, stores: impl IntoIterator<Item = Arc<dyn Store>>) {
@@ -101,6 +113,16 @@ async fn a_builder_that_loses_its_connection_tries_again() {
     let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                 WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%'";
     held_up.database.run(kill).await;
+    held_up.release().await;
+    held_up.done([store]).await;
+}
+
+#[tokio::test]
+async fn a_timeout_of_the_database_does_not_end_a_build() {
+    let held_up = HeldUp::new().await;
+    held_up.database.run(SHORT_TIMEOUT).await;
+    let store = held_up.open().await;
+    held_up.database.wait_until(TAKES_LONG).await;
     held_up.release().await;
     held_up.done([store]).await;
 }

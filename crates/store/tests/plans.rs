@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::run::RunState;
-use downbeat_core::{Timestamp, limits};
-use downbeat_store::{ExecutionFilter, Page, RunFilter, Store};
+use downbeat_core::{Portion, Timestamp, limits};
+use downbeat_store::{ExecutionFilter, InstanceFilter, Page, RunFilter, Store};
 use downbeat_testbed::Database;
 use filled::ROWS;
 use rusqlite::Connection;
@@ -353,4 +353,36 @@ async fn a_search_for_what_is_rare_ends_each_page_after_so_many_rows() {
     assert_eq!((executions.rows.len(), executions.total), (10, None));
     store.close().await;
     database.drop().await;
+}
+
+/// How many entries of the indexes of executions were read.
+const EXECUTIONS_READ: &str =
+    "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname = 'executions'";
+
+#[tokio::test]
+async fn instances_of_a_node_are_searched_among_those_as_old_as_the_run() {
+    let database = filled::postgres().await;
+    // A run with two executions on a node that had as many as all nodes together.
+    let node = "a3c5f1f0-0000-4000-8000-000000000000";
+    let all_on_one = format!(
+        "UPDATE executions SET lease_node = '{node}'; \
+         UPDATE executions SET run = 'run-0050000', step = 1 WHERE run = 'run-0050001'; VACUUM ANALYZE executions"
+    );
+    for sql in all_on_one.split("; ") {
+        database.run(sql).await;
+    }
+    database.wait_until(NOBODY_ELSE).await;
+    database.run("SELECT pg_stat_reset()").await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    let node = Some(NodeId(Uuid::parse_str(node).unwrap()));
+    let filter = InstanceFilter { node, ..InstanceFilter::default() };
+    let found = store.instances(&RunId::from("run-0050000"), &filter, Portion::of_rows(100)).await.unwrap();
+    store.close().await;
+    drop(store);
+    database.wait_until(NOBODY_ELSE).await;
+    let read: i64 = database.client().await.query_one(EXECUTIONS_READ, &[]).await.unwrap().get(0);
+    database.drop().await;
+    assert_eq!(found.iter().map(|execution| execution.step()).collect::<Vec<_>>(), [0, 1]);
+    // Each end of the run, and its executions.
+    assert!((3..20).contains(&read), "{read} entries were read");
 }

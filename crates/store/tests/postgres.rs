@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::change::{Change, Refusal};
-use downbeat_core::execution::{Execution, Lease, Verdict};
+use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::limits::VIEWS_AT_ONCE;
+use downbeat_core::limits::{OUTPUT_PRUNED_CHUNKS, VIEWS_AT_ONCE};
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
@@ -202,6 +202,39 @@ async fn one_server_prunes_at_a_time_and_many_runs_at_once() {
     // The lock ends with each call.
     assert_eq!(store.prune(at(1_000), 1_000).await.unwrap(), 0);
     other.query_one("SELECT pg_advisory_lock($1)", &[&lock]).await.unwrap();
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn pruning_removes_output_in_small_transactions_and_ignores_timeouts_of_the_database() {
+    const WAITS: &str = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
+         AND query LIKE 'DELETE FROM output%' AND wait_event_type = 'Lock' \
+         AND clock_timestamp() - query_start > interval '400 ms'";
+    let Fresh { store, database } = fresh().await;
+    let skipped = State::Skipped { reason: "no".to_owned(), at: at(20) };
+    apply(&store, &[created(1), added(1, vec![execution(1, 1, skipped)])]).await;
+    apply(&store, &[moved(1, &[RunState::Cancelled], 100)]).await;
+    let most = u64::from(OUTPUT_PRUNED_CHUNKS);
+    let chunks: Vec<_> = (0..=most).map(|start| chunk(1, start, "x")).collect();
+    store.append_output(&chunks, 1_000_000).await.unwrap();
+    // The second transaction has to wait for this one.
+    let other = database.client().await;
+    let lock = format!("BEGIN; SELECT 1 FROM output WHERE start_byte = {most} FOR UPDATE");
+    other.batch_execute(&lock).await.unwrap();
+    let timeout = "DO $$ BEGIN EXECUTE format( \
+         'ALTER DATABASE %I SET statement_timeout = 200', current_database()); END $$";
+    database.run(timeout).await;
+    let pruning = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.prune(at(1_000), 1_000).await }
+    });
+    database.wait_until(WAITS).await;
+    assert_eq!(store.output(execution_id(1), 0, 10).await.unwrap(), chunks[chunks.len() - 1..]);
+    apply(&store, &[created(2)]).await;
+    other.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(pruning.await.unwrap().unwrap(), 1);
+    assert!(store.execution(execution_id(1)).await.unwrap().is_none());
     store.close().await;
     database.drop().await;
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Execution;
+use downbeat_core::limits;
 use downbeat_core::node::Former;
+use downbeat_core::run::RunBrief;
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::work::Parent;
 use downbeat_store::conformance::make::{
@@ -16,7 +18,7 @@ use downbeat_store::conformance::make::{
 use downbeat_store::conformance::{
     Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph, fill_nodes,
 };
-use downbeat_store::{Error, EventFilter, Hint, ServerRecord, SqliteStore, Store};
+use downbeat_store::{Error, EventFilter, Hint, Page, RunFilter, ServerRecord, SqliteStore, Store};
 use downbeat_testbed::Database;
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -242,7 +244,7 @@ const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
 /// Reverts to schema 7: drops what later migrations added.
 const SCHEMA_7: &str = "DROP INDEX runs_by_cluster; DROP INDEX runs_by_job; DROP INDEX runs_by_end; \
-     DROP INDEX executions_unsuccessful; DROP INDEX executions_by_status; DROP INDEX executions_again; \
+     DROP INDEX runs_incomplete; DROP INDEX executions_unsuccessful; DROP INDEX executions_by_status; DROP INDEX executions_again; \
      DROP INDEX executions_reused; DROP INDEX limit_uses_at_once; ALTER TABLE runs DROP COLUMN request_hash; \
      ALTER TABLE runs DROP COLUMN stop_cause; ALTER TABLE runs DROP COLUMN stopped_at; ALTER TABLE runs DROP COLUMN steps; \
      ALTER TABLE runs DROP COLUMN nodes; DELETE FROM migrations WHERE number > 7;";
@@ -293,6 +295,71 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     Connection::open(&path).unwrap().execute_batch(&undo).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+}
+
+/// Creates more runs than one transaction completes, as an older program would have left them.
+async fn fill_incomplete(store: &Arc<dyn Store>) -> (RunFilter, Vec<RunBrief>) {
+    let count = u32::try_from(limits::RUNS_COMPLETED).unwrap() + 2;
+    apply(store, &(1..=count).map(created).collect::<Vec<_>>()).await;
+    let filter = RunFilter::default();
+    let before = store.runs(&filter, &Page::first(1_000)).await.unwrap().rows;
+    assert!(before.len() > limits::RUNS_COMPLETED && before.iter().all(|run| run.steps > 0));
+    (filter, before)
+}
+
+const INCOMPLETE: &str = "UPDATE runs SET steps = NULL, nodes = NULL";
+const LEFT: &str = "SELECT count(*) FROM runs WHERE steps IS NULL OR nodes IS NULL";
+
+#[tokio::test]
+async fn pruning_completes_the_rows_of_an_older_program() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    let (filter, before) = fill_incomplete(&store).await;
+    database.run(INCOMPLETE).await;
+    assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
+    assert_eq!(store.prune(at(0), 10).await.unwrap(), 0);
+    assert_eq!(database.client().await.query_one(LEFT, &[]).await.unwrap().get::<_, i64>(0), 0);
+    assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    let (filter, before) = fill_incomplete(&store).await;
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(INCOMPLETE).unwrap();
+    assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
+    assert_eq!(store.prune(at(0), 10).await.unwrap(), 0);
+    assert_eq!(file.query_row(LEFT, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
+    assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_page_reads_so_much_of_the_definitions_of_an_older_program_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    apply(&store, &(1..=5).map(created).collect::<Vec<_>>()).await;
+    let all = store.runs(&RunFilter::default(), &Page::first(10)).await.unwrap();
+    // Spaces do not change what the text means.
+    let half = i64::try_from(limits::PAGE_BYTES / 2).unwrap();
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(INCOMPLETE).unwrap();
+    file.execute("UPDATE definitions SET definition = definition || printf('%*s', ?1, '')", [half]).unwrap();
+    let (mut page, mut pages) = (Page::first(10), Vec::new());
+    loop {
+        let listed = store.runs(&RunFilter::default(), &page).await.unwrap();
+        pages.push(listed.rows);
+        match listed.next {
+            Some(next) => page.start = next,
+            None => break,
+        }
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(pages.concat(), all.rows);
     store.close().await;
 }
 

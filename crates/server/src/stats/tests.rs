@@ -86,6 +86,7 @@ async fn a_run_that_ends_while_ended_runs_are_read_counts_once() {
             run: open.id.clone(),
             epoch: 1,
             path: vec![RunState::Terminating, RunState::Completed],
+            stop: None,
             end: Some(End::default()),
             at: at(2),
         },

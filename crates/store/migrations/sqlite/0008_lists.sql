@@ -1,4 +1,5 @@
--- How many steps and nodes a run has, so that lists need not read its definition. NULL in rows of older programs.
+-- How many steps and nodes a run has, so that lists need not read its definition. NULL in rows of older
+-- programs, until pruning fills them in.
 ALTER TABLE runs ADD COLUMN steps INTEGER;
 ALTER TABLE runs ADD COLUMN nodes INTEGER;
 
@@ -6,6 +7,7 @@ ALTER TABLE runs ADD COLUMN nodes INTEGER;
 CREATE INDEX runs_by_cluster ON runs (cluster, created_at, id);
 CREATE INDEX runs_by_job ON runs (job, created_at, id) WHERE job IS NOT NULL;
 CREATE INDEX runs_by_end ON runs (state, created_at, id) WHERE state IN (10, 11, 12);
+CREATE INDEX runs_incomplete ON runs (id) WHERE steps IS NULL;
 CREATE INDEX executions_unsuccessful ON executions (run, id) WHERE status > 3;
 CREATE INDEX limit_uses_at_once ON limit_uses (execution) WHERE until IS NULL;
 

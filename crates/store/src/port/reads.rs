@@ -233,7 +233,7 @@ calls! {
             async fn put_server(&self, server: &ServerRecord) -> ();
             async fn remove_server(&self, id: ServerId) -> ();
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
-            /// `most` runs per call. Returns how many runs were removed.
+            /// `most` runs per call. Returns how many runs were removed. Also completes rows that an older program wrote.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
             /// Adds up the kept counts, and counts runs that ended before `before` and whose counts are not kept; at most
             /// `most` runs per call. Returns how many runs were counted.

@@ -32,6 +32,7 @@ impl Committed {
 /// A part of a list whose rows are ordered by `K`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<K> {
+    /// How many rows it has at most: at least 1. Without a row, the next page would have no start.
     pub limit: u32,
     pub start: Position<K>,
 }
@@ -65,8 +66,8 @@ pub struct Listed<T, K> {
     /// The number of all rows of the list. None on a page after a key, and if counting would read more than
     /// `limits::ROWS_READ` rows.
     pub total: Option<u64>,
-    /// The start of the next page; none if there are no more rows. A page that has read `limits::ROWS_READ` rows ends
-    /// there, with the rows that it has found.
+    /// The start of the next page; none if there are no more rows. A page that has read `limits::ROWS_READ` rows, or
+    /// `limits::PAGE_BYTES` of definitions of runs, ends there, with the rows that it has found.
     pub next: Option<Position<K>>,
 }
 

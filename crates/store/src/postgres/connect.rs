@@ -42,7 +42,8 @@ const BY_VALUES: &str = "-c plan_cache_mode=force_custom_plan";
 const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
-
+/// For work that may take hours. The role or the database may have a timeout of its own.
+const UNLIMITED: &str = "-c statement_timeout=0";
 /// For the trigger that notes the changes of programs that keep no counts of instances.
 const KEEPS_COUNTS: &str = "-c downbeat.counts=kept";
 
@@ -63,6 +64,8 @@ pub(crate) enum Purpose {
     Upkeep,
     /// Pruning, in small batches: a connection that is closed at the end.
     Pruning,
+    /// Building indexes, which waits for all transactions that are open.
+    Indexes,
     /// Notifications between servers. Losing one does no harm, so sending one need not wait for the disk.
     Hints,
 }
@@ -70,7 +73,12 @@ pub(crate) enum Purpose {
 impl Purpose {
     fn connections(self) -> usize {
         match self {
-            Purpose::Commits | Purpose::Feed | Purpose::Upkeep | Purpose::Pruning | Purpose::Hints => 1,
+            Purpose::Commits
+            | Purpose::Feed
+            | Purpose::Upkeep
+            | Purpose::Pruning
+            | Purpose::Indexes
+            | Purpose::Hints => 1,
             Purpose::Vital => 2,
             Purpose::Work => 4,
             Purpose::Views => limits::VIEWS_AT_ONCE,
@@ -85,15 +93,17 @@ impl Purpose {
         }
     }
 
-    /// Returns the settings of its sessions.
+    /// Returns the settings of its sessions. They override [`TIMEOUTS`].
     fn settings(self) -> String {
         let within = |timeout: Duration| format!("{NO_JIT} -c statement_timeout={}", timeout.as_millis());
         match self {
-            Purpose::Commits | Purpose::Pruning => BY_INDEX.to_owned(),
+            Purpose::Commits => BY_INDEX.to_owned(),
+            Purpose::Pruning => format!("{BY_INDEX} {UNLIMITED}"),
             Purpose::Vital | Purpose::Feed => within(STATEMENT_TIMEOUT),
             Purpose::Work => format!("{BY_VALUES} {}", within(STATEMENT_TIMEOUT)),
             Purpose::Views => format!("{BY_VALUES} {}", within(Duration::from_secs(limits::VIEW_S))),
-            Purpose::Upkeep => NO_JIT.to_owned(),
+            Purpose::Upkeep => format!("{NO_JIT} {UNLIMITED}"),
+            Purpose::Indexes => format!("{UNLIMITED} -c lock_timeout=0"),
             Purpose::Hints => "-c synchronous_commit=off".to_owned(),
         }
     }
@@ -128,7 +138,7 @@ impl Target {
     pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
         let mut config = self.config.clone();
         let options = format!(
-            "{} {} {TIMEOUTS} {KEEPS_COUNTS}",
+            "{} {TIMEOUTS} {KEEPS_COUNTS} {}",
             config.get_options().unwrap_or_default(),
             purpose.settings()
         );

@@ -65,7 +65,7 @@ async fn keep(client: &mut Client, run: &RunId) -> Result<()> {
         transaction.execute(forget, &[&run.as_str()]).await?;
     }
     if transaction.execute(MARK, &[&run.as_str(), &keeps.code()]).await? == 1 && !rows.is_empty() {
-        transaction.execute_raw(INSERT.sql(), INSERT.args(&rows.iter())).await?;
+        transaction.execute_raw(INSERT.sql(), INSERT.args(&rows)).await?;
     }
     Ok(transaction.commit().await?)
 }

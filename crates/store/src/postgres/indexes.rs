@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio_postgres::Client;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connect::Target;
+use super::connect::{Purpose, Target};
 use super::failure::Result;
 use crate::port::Error;
 
@@ -30,6 +30,7 @@ const INDEXES: &[Index] = &[
         table: "runs",
         columns: "(state, created_at, id) WHERE state IN (10, 11, 12)",
     },
+    Index { name: "runs_incomplete", table: "runs", columns: "(id) WHERE steps IS NULL" },
     Index {
         name: "runs_uncounted",
         table: "runs",
@@ -57,8 +58,16 @@ const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '500ms'";
 /// The lock for building indexes: "downindx". It is never waited for inside of PostgreSQL: a waiting session has a
 /// snapshot, which `CREATE INDEX CONCURRENTLY` would wait for in turn.
 const LOCK: i64 = 0x646f_776e_696e_6478;
-/// The pause between two attempts to get the lock, or to build an index.
+/// The pause between two attempts to get the lock.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts to build the indexes: each may have read a whole table.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Returns the names of all indexes that this program builds; for tests.
+#[cfg(feature = "conformance")]
+pub(super) fn names() -> Vec<&'static str> {
+    INDEXES.iter().map(|index| index.name).collect()
+}
 
 /// What PostgreSQL has of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,11 +127,13 @@ pub(super) fn build_in_background(target: Target) -> DropGuard {
     let stopped = stop.clone();
     tokio::spawn(async move {
         tracing::info!("indexes are being built in the background; lists that need them are slow until then");
+        let mut failures = 0;
         while let Err(error) = build_all(&target, &stopped).await {
-            let error = Error::from(error);
-            tracing::warn!(%error, "an index could not be built; it is tried again");
+            let (error, pause) = (Error::from(error), pause_after(failures));
+            failures += 1;
+            tracing::warn!(%error, "an index could not be built; it is tried again in {} s", pause.as_secs());
             tokio::select! {
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = stopped.cancelled() => return,
             }
         }
@@ -130,10 +141,13 @@ pub(super) fn build_in_background(target: Target) -> DropGuard {
     stop.drop_guard()
 }
 
+/// Returns the pause after this many failures and one more: each is twice as long as the one before.
+fn pause_after(failures: u32) -> Duration {
+    PAUSE.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST_PAUSE)
+}
+
 async fn build_all(target: &Target, stopped: &CancellationToken) -> Result<()> {
-    let (client, connection) = target.config.connect(target.tls.clone()).await?;
-    // It ends with the client.
-    tokio::spawn(connection);
+    let client = target.connect(Purpose::Indexes).await?;
     let building = async {
         for index in INDEXES {
             build_beside_writers(&client, index).await?;
@@ -173,4 +187,15 @@ async fn build_beside_writers(client: &Client, index: &Index) -> Result<()> {
         client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_some_minutes() {
+        let pauses: Vec<u64> = [0, 1, 2, 8, 9, 40].map(|failures| pause_after(failures).as_secs()).into();
+        assert_eq!(pauses, [1, 2, 4, 256, 300, 300]);
+    }
 }

@@ -1,16 +1,20 @@
 //! Owns pruning on PostgreSQL: on one server at a time, many runs at once, in small transactions, so that no lock is
-//! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash.
+//! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash. It also
+//! completes rows of runs that a server of an older release wrote.
 
+use downbeat_core::limits;
 use jiff::Timestamp;
 use tokio_postgres::Client;
+use uuid::Uuid;
 
 use super::failure::Result;
 use crate::copy::deleted_before;
-use crate::filter::{LAST_OLD_EVENT, REMOVE_STALE_USES};
-use crate::rows::{condition, count};
+use crate::filter::{COMPLETED, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES};
+use crate::rows::{Extent, Record, condition, count, int, small};
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
+const CHUNKS: i64 = limits::OUTPUT_PRUNED_CHUNKS as i64;
 /// The lock of the one server that prunes: "downprun". It ends with the connection.
 const PRUNE_LOCK: i64 = 0x646f_776e_7072_756e;
 
@@ -20,14 +24,20 @@ const ENDED: &str = concat!(
     condition!(ended runs),
     " ORDER BY finished_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"
 );
-/// Also removes their output and cached results, and subtracts them from the counts of ended rows.
-const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id IN (SELECT id FROM executions \
-     WHERE run = ANY($1) LIMIT $2 FOR UPDATE) RETURNING id, status), \
+/// The next executions to remove, run by run. Each run is a lookup in the index: one condition for all runs might read the
+/// whole table.
+const SOME: &str = "SELECT e.id FROM unnest($1::text[]) AS r (run) CROSS JOIN LATERAL \
+     (SELECT id FROM executions WHERE run = r.run ORDER BY id LIMIT $2) e LIMIT $2";
+/// Output has its own bound, because its rows are large.
+const REMOVE_OUTPUT: &str = "DELETE FROM output WHERE ctid = ANY (ARRAY (SELECT o.ctid \
+     FROM unnest($1::uuid[]) AS e (id) CROSS JOIN LATERAL \
+     (SELECT ctid FROM output WHERE execution = e.id ORDER BY start_byte LIMIT $2) o LIMIT $2))";
+/// Also removes their cached results and output that has been added meanwhile, and subtracts them from the counts of
+/// ended rows.
+const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id = ANY($1) RETURNING id, status), \
      texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), \
-     results AS (DELETE FROM cached c USING gone WHERE c.execution = gone.id), \
-     fewer AS (INSERT INTO ended_lately (kind, code, total) \
-     SELECT 1, status, -count(*) FROM gone GROUP BY status) \
-     SELECT count(*) FROM gone";
+     results AS (DELETE FROM cached c USING gone WHERE c.execution = gone.id) \
+     INSERT INTO ended_lately (kind, code, total) SELECT 1, status, -count(*) FROM gone GROUP BY status";
 const REMOVE_RUNS: &str = "WITH gone AS (DELETE FROM runs WHERE id = ANY($1) RETURNING state), \
      fewer AS (INSERT INTO ended_lately (kind, code, total) SELECT 2, state, -count(*) FROM gone GROUP BY state) \
      SELECT count(*) FROM gone";
@@ -44,7 +54,22 @@ const REMOVE_EVENTS: &str =
 const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses \
      WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)";
 
+const COMPLETE_RUNS: &str = "UPDATE runs r SET steps = c.steps, nodes = c.nodes \
+     FROM unnest($1::text[], $2::integer[], $3::integer[]) AS c (id, steps, nodes) WHERE r.id = c.id";
+
 const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
+
+/// Removes the next executions of these runs; returns false if there are none. A server of an older release may be removing
+/// some of them at the same time.
+async fn remove_some(client: &Client, runs: &[String]) -> Result<bool> {
+    let mut executions: Vec<Uuid> = Vec::new();
+    for row in client.query(SOME, &[&runs, &ROWS]).await? {
+        executions.push(row.try_get(0)?);
+    }
+    while client.execute(REMOVE_OUTPUT, &[&executions, &CHUNKS]).await? > 0 {}
+    client.execute(REMOVE_SOME, &[&executions]).await?;
+    Ok(!executions.is_empty())
+}
 
 /// Needs a connection of its own.
 pub(super) async fn prune(client: &Client, before: Timestamp, most: u32) -> Result<u64> {
@@ -58,8 +83,7 @@ pub(super) async fn prune(client: &Client, before: Timestamp, most: u32) -> Resu
     }
     let mut gone = 0;
     if !runs.is_empty() {
-        let statement = client.prepare(REMOVE_SOME).await?;
-        while client.query_one(&statement, &[&runs, &ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
+        while remove_some(client, &runs).await? {}
         gone = count(client.query_one(REMOVE_RUNS, &[&runs]).await?.try_get(0)?)?;
     }
     client.execute(REMEMBER_NUMBER, &[]).await?;
@@ -71,5 +95,29 @@ pub(super) async fn prune(client: &Client, before: Timestamp, most: u32) -> Resu
     while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(ADD_UP, &[]).await?;
     client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        last = complete_runs(client, &after).await?;
+    }
     Ok(gone)
+}
+
+/// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
+async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
+    let (mut ids, mut sizes): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
+    for row in client.query(INCOMPLETE_RUNS, &[&after, &int(COMPLETED.rows as u64)]).await? {
+        ids.push(row.try_get(0)?);
+        sizes.push(usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
+    }
+    ids.truncate(COMPLETED.fitting(sizes));
+    let select = format!("{} WHERE d.run = ANY($1) ORDER BY d.run", Extent::select());
+    let (mut runs, mut steps, mut nodes): (Vec<String>, Vec<i32>, Vec<i32>) = Default::default();
+    for row in client.query(&select, &[&ids]).await? {
+        let extent = Extent::from_row(&row)?;
+        runs.push(extent.run);
+        steps.push(small(extent.steps));
+        nodes.push(small(extent.nodes));
+    }
+    client.execute(COMPLETE_RUNS, &[&runs, &steps, &nodes]).await?;
+    Ok(ids.pop())
 }

@@ -79,6 +79,13 @@ impl PostgresStore {
         })
     }
 
+    /// Returns the names of the indexes that are built while servers write; for tests.
+    #[cfg(feature = "conformance")]
+    #[doc(hidden)]
+    pub fn index_names() -> Vec<&'static str> {
+        indexes::names()
+    }
+
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn records<T: Record>(&self, rest: &str, args: Args<'_>) -> Result<Vec<T>> {
         records(&self.reads, rest, args).await

@@ -20,7 +20,7 @@ pub(crate) use execution::{
 };
 pub(crate) use node::{BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, TombstoneRow, description_row};
 pub(crate) use record::{CachedRow, HoldRow, LimitUseRow, OutputRow, Record, ServerRow};
-pub(crate) use run::{DefinedRow, RunLiveRow, RunRow, definition_row, run_row};
+pub(crate) use run::{BriefRow, DefinedRow, Extent, RunLiveRow, RunRow, definition_row, run_row};
 pub(crate) use scalar::{count, int, json, small, small_count, time};
 pub(crate) use state::{LEASE_COLUMNS, StateColumns};
 pub(crate) use text::Text;

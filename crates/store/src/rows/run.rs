@@ -17,7 +17,7 @@ use super::scalar::{
     count, int, json, micros, params_column, parse, parse_opt, small, small_count, time, time_opt,
 };
 use super::text::Text;
-use crate::port::{Error, Result};
+use crate::port::{Error, Result, RunKey};
 
 columns! {
     /// The columns of `runs` that change.
@@ -50,7 +50,7 @@ columns! {
         created_at: i64,
         retry_of: Option<Text<'a>>,
         no_cache: bool,
-        /// The number of steps and of nodes; none if an older program wrote the row.
+        /// The number of steps and of nodes; none if an older program wrote the row and it is not completed yet.
         steps: Option<i32>,
         nodes: Option<i32>,
         /// Which counts are kept; none if an older program wrote the row, or changed an execution.
@@ -165,40 +165,64 @@ impl Record for (RunId, Arc<Definition>) {
     }
 }
 
-/// Reads the definition only of a run whose row does not say how many steps and nodes it has.
-impl Record for RunBrief {
-    select!({
-        let run = RunRow::names_in("r");
-        format!(
-            "SELECT {run}, d.definition, d.resolved FROM runs r \
-             LEFT JOIN definitions d ON d.run = CASE WHEN r.steps IS NULL THEN r.id END"
-        )
-    });
+/// A run in a list.
+#[derive(Debug)]
+pub(crate) struct BriefRow {
+    pub(crate) run: RunBrief,
+    /// Whether the row has the numbers of steps and nodes; otherwise they are 0 here, and in the [`Extent`].
+    pub(crate) is_complete: bool,
+}
+
+impl BriefRow {
+    pub(crate) fn key_of(run: &RunBrief) -> RunKey {
+        RunKey { created_at: run.created_at, id: run.id.clone() }
+    }
+}
+
+impl Record for BriefRow {
+    select!(RunRow<'_>, "r", "runs");
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let (live, made) = RunRow::read(row, 0)?;
-        let (steps, nodes) = match (made.steps, made.nodes) {
-            (Some(steps), Some(nodes)) => (small_count(steps)?, small_count(nodes)?),
-            _ => {
-                let [definition, resolved]: [Option<Text<'_>>; 2] =
-                    [row.cell(RunRow::COUNT)?, row.cell(RunRow::COUNT + 1)?];
-                let definition: Definition = parse("definition", &definition.unwrap_or_default().0)?;
-                let resolved: Resolved = parse("resolved targets", &resolved.unwrap_or_default().0)?;
-                (definition.step_count(), resolved.node_count())
-            }
-        };
         let (id, live) = live.live()?;
-        Ok(RunBrief {
+        let run = RunBrief {
             id,
             cluster: ClusterId(made.cluster),
             job: made.job.map(String::from),
-            steps,
-            nodes,
+            steps: small_count(made.steps.unwrap_or_default())?,
+            nodes: small_count(made.nodes.unwrap_or_default())?,
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
             by: made.submitted_by.into(),
             created_at: time(made.created_at)?,
             live,
+        };
+        Ok(Self { run, is_complete: made.steps.is_some() })
+    }
+}
+
+/// How many steps and nodes a run has, according to its definition; for rows of older programs.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    pub(crate) run: String,
+    pub(crate) steps: u32,
+    pub(crate) nodes: u32,
+    /// The size of the texts that were read for it.
+    pub(crate) bytes: usize,
+}
+
+impl Record for Extent {
+    fn select() -> &'static str {
+        "SELECT d.run, d.definition, d.resolved FROM definitions d"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let [run, definition, resolved]: [Text<'_>; 3] = [row.cell(0)?, row.cell(1)?, row.cell(2)?];
+        Ok(Self {
+            run: run.into(),
+            steps: parse::<Definition>("definition", &definition.0)?.step_count(),
+            nodes: parse::<Resolved>("resolved targets", &resolved.0)?.node_count(),
+            bytes: definition.0.len() + resolved.0.len(),
         })
     }
 }

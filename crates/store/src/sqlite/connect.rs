@@ -23,8 +23,8 @@ const READER_CACHE_KIB: i64 = 8 * 1024;
 const CHECKPOINT_PAGES: i64 = 4_000;
 /// The log file is truncated to this size after it has grown larger.
 const LOG_SIZE_BYTES: i64 = 64 * 1024 * 1024;
-/// Prepared statements per connection: more than there are.
-const STATEMENTS: usize = 64;
+/// Prepared statements per connection: more than there are, so that none is prepared twice.
+const STATEMENTS: usize = 256;
 
 /// Receives every statement of every connection: tests record them.
 #[cfg(feature = "conformance")]
@@ -158,4 +158,17 @@ fn migrate(connection: &mut Connection) -> Result<()> {
         transaction.commit()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_keeps_all_statements_prepared() {
+        let newest = migrate::SQLITE.last().unwrap().number;
+        let record = format!("{}/tests/golden/statements/sqlite/{newest:04}.sql", env!("CARGO_MANIFEST_DIR"));
+        let count = std::fs::read_to_string(record).unwrap().lines().count();
+        assert!((50..STATEMENTS).contains(&count), "{count} statements are on record");
+    }
 }

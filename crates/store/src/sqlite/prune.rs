@@ -1,21 +1,24 @@
-//! Owns pruning on SQLite: in small transactions, so that commits do not wait long. A run's row is removed last, so
-//! that the next call continues after a crash.
+//! Owns pruning on SQLite: in small transactions, so that commits do not wait long. The output of executions is removed
+//! before them, and a run's row last, so that the next call continues after a crash. It
+//! also completes rows of runs that an older release wrote.
 
 use std::collections::BTreeMap;
 
 use downbeat_core::execution::Status;
+use downbeat_core::limits;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::commit::{COUNT_ENDED, forget_uses};
 use super::connect;
 use super::failure::Result;
+use super::write::fetch_each;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::{LAST_OLD_EVENT, REMOVE_STALE_USES, lazy};
+use crate::filter::{COMPLETED, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, lazy};
 use crate::port::Error;
-use crate::rows::{Code, condition};
+use crate::rows::{Code, Extent, Record, condition, int};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
@@ -27,6 +30,8 @@ const SPARE_PAGES: i64 = 1_024;
 
 lazy! {
     OLD_EVENT: String = LAST_OLD_EVENT.replace('$', "?");
+    INCOMPLETE: String = INCOMPLETE_RUNS.replace('$', "?");
+    EXTENT: String = format!("{} WHERE d.run = ?1", Extent::select());
 }
 
 pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
@@ -40,6 +45,10 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     while writer.run(move |connection| remove_uses(connection, at)).await? {}
     let buried_before = deleted_before(at);
     writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        last = writer.run(move |connection| complete_runs(connection, &after)).await?;
+    }
     shrink_all(writer).await?;
     Ok(gone)
 }
@@ -81,18 +90,29 @@ fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>>
     Ok(runs)
 }
 
+/// What one transaction may still remove. Output has its own bound, because its rows are large.
+struct Room {
+    rows: i64,
+    chunks: i64,
+}
+
 /// Removes as many of these runs as fit into one transaction, the last ones first. Returns those that are left.
 fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec<String>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let (mut totals, mut room) = (BTreeMap::new(), ROWS);
+    let mut totals = BTreeMap::new();
+    let mut room = Room { rows: ROWS, chunks: i64::from(limits::OUTPUT_PRUNED_CHUNKS) };
     while let Some(run) = runs.last() {
-        let statuses = remove_executions(&transaction, run, room)?;
+        room.chunks -= remove_output(&transaction, run, &room)?;
+        if room.chunks <= 0 {
+            break;
+        }
+        let statuses = remove_executions(&transaction, run, room.rows)?;
         let removed = i64::try_from(statuses.len()).unwrap_or(i64::MAX);
         let is_ended = |status: &i16| Status::find(*status).is_some_and(|status| !status.is_open());
         for status in statuses.into_iter().filter(is_ended) {
             *totals.entry((ENDED_EXECUTIONS, status)).or_insert(0) -= 1;
         }
-        if removed == room {
+        if removed == room.rows {
             break;
         }
         let mut remove = transaction.prepare_cached("DELETE FROM runs WHERE id = ?1 RETURNING state")?;
@@ -100,8 +120,8 @@ fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec
             *totals.entry((ENDED_RUNS, state)).or_insert(0) -= 1;
         }
         runs.pop();
-        room -= removed + 1;
-        if room <= 0 {
+        room.rows -= removed + 1;
+        if room.rows <= 0 {
             break;
         }
     }
@@ -111,14 +131,23 @@ fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec
     Ok(runs)
 }
 
-/// Removes executions of a run, at most `most`, with their output and results. Returns their statuses.
+/// Removes output of the executions that are removed next. Returns how many chunks it removed; if there is room for
+/// more, none of these executions has output any more.
+fn remove_output(transaction: &Transaction<'_>, run: &str, room: &Room) -> Result<i64> {
+    let sql = "DELETE FROM output WHERE rowid IN (SELECT o.rowid FROM \
+               (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) chosen \
+               CROSS JOIN output o WHERE o.execution = chosen.id LIMIT ?3)";
+    let removed = transaction.prepare_cached(sql)?.execute(params![run, room.rows, room.chunks])?;
+    Ok(i64::try_from(removed).unwrap_or(i64::MAX))
+}
+
+/// Removes executions of a run, at most `most`, with their results. Returns their statuses.
 fn remove_executions(transaction: &Transaction<'_>, run: &str, most: i64) -> Result<Vec<i16>> {
-    for table in ["output", "cached"] {
-        let sql = format!(
-            "DELETE FROM {table} WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)"
-        );
-        transaction.prepare_cached(&sql)?.execute(params![run, most])?;
-    }
+    transaction
+        .prepare_cached(
+            "DELETE FROM cached WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)",
+        )?
+        .execute(params![run, most])?;
     let statuses = transaction
         .prepare_cached(
             "DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) \
@@ -149,6 +178,25 @@ fn shrink(connection: &Connection) -> Result<bool> {
     Ok(true)
 }
 
+/// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
+fn complete_runs(connection: &mut Connection, after: &str) -> Result<Option<String>> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found: Vec<(String, i64)> = transaction
+        .prepare_cached(&INCOMPLETE)?
+        .query_map(params![after, int(COMPLETED.rows as u64)], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    let fitting = COMPLETED.fitting(found.iter().map(|(_, size)| usize::try_from(*size).unwrap_or(0)));
+    let mut ids: Vec<String> = found.into_iter().take(fitting).map(|(id, _)| id).collect();
+    let extents: Vec<Extent> = fetch_each(&transaction, &EXTENT, ids.iter().map(|id| [id]))?;
+    let mut complete = transaction.prepare_cached("UPDATE runs SET steps = ?2, nodes = ?3 WHERE id = ?1")?;
+    for Extent { run, steps, nodes, .. } in extents {
+        complete.execute(params![run, steps, nodes])?;
+    }
+    drop(complete);
+    transaction.commit()?;
+    Ok(ids.pop())
+}
+
 /// Forgets nodes that were deleted before this time.
 pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Result<()> {
     connection.prepare_cached("DELETE FROM tombstones WHERE at < ?1")?.execute([before.as_microsecond()])?;
@@ -160,4 +208,59 @@ pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Resu
 fn remove_uses(connection: &mut Connection, before: Timestamp) -> Result<bool> {
     connection.prepare_cached(REMOVE_STALE_USES)?.execute([])?;
     Ok(forget_uses(connection, before, ROWS)? as i64 == ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::migrate::SQLITE;
+
+    /// A store with one run that ended, and executions with this many chunks of output each.
+    fn store(chunks: &[u32]) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        for migration in SQLITE {
+            connection.execute_batch(migration.sql).unwrap();
+        }
+        connection
+            .execute_batch(
+                "INSERT INTO runs (id, cluster, state, submitted_by, created_at, finished_at, owner, epoch) \
+                 SELECT 'run', id, 10, 'api', 1, 2, x'01', 1 FROM clusters",
+            )
+            .unwrap();
+        for (number, chunks) in chunks.iter().enumerate() {
+            let execution = "INSERT INTO executions (id, run, step, attempt, created_at, status, stop) \
+                             VALUES (?1, 'run', 0, 1, 1, 3, false)";
+            let id = u128::try_from(number).unwrap().to_be_bytes();
+            connection.execute(execution, [id]).unwrap();
+            for start in 0..*chunks {
+                let chunk =
+                    "INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, 0, 1, 'x')";
+                connection.execute(chunk, params![id, start]).unwrap();
+            }
+        }
+        connection
+    }
+
+    fn rows(connection: &Connection, table: &str) -> u32 {
+        connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn one_transaction_removes_so_much_output_at_most() {
+        let most = limits::OUTPUT_PRUNED_CHUNKS;
+        let mut connection = store(&[1, 2 * most, 0, most - 1, 1]);
+        let (mut runs, mut left) = (vec!["run".to_owned()], Vec::new());
+        while !runs.is_empty() {
+            runs = remove_some(&mut connection, runs).unwrap();
+            left.push((
+                rows(&connection, "output"),
+                rows(&connection, "executions"),
+                rows(&connection, "runs"),
+            ));
+        }
+        // The last transaction has room for the rest.
+        assert_eq!(left, [(2 * most + 1, 5, 1), (most + 1, 5, 1), (1, 5, 1), (0, 0, 0)]);
+    }
 }
