@@ -27,6 +27,9 @@ pub const FINAL: u32 = 5;
 /// The level that knows `cleanup_timeout`.
 pub const CLEANUP: u32 = 6;
 
+/// The level that reads contents which the store has once, by hash.
+pub const CONTENTS: u32 = 6;
+
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {
     live.into_iter().fold(LEVEL, u32::min)

@@ -29,6 +29,8 @@ pub(crate) use lazy;
 macro_rules! writes {
     () => {
         $crate::filter::lazy! {
+            ADD_CONTENTS: Write = Write::insert::<$crate::rows::ContentRow<'_>>("contents")
+                .then(" ON CONFLICT (hash) DO NOTHING");
             PUT_NODES: Write = Write::upsert::<$crate::rows::DescribedRow<'_>>("nodes");
             PUT_PRESENCE: Write = Write::upsert::<$crate::rows::NodeLiveRow>("presence");
             UPDATE_NODES: Write = Write::update::<$crate::rows::NodeLiveRow>("presence", |column| {
@@ -90,6 +92,13 @@ pub(crate) const REMOVE_STALE_USES: &str = concat!(
     condition!(leased executions),
     ")"
 );
+
+/// The condition that no row refers to a content.
+pub(crate) const UNUSED_CONTENT: &str = "NOT EXISTS (SELECT 1 FROM definitions d WHERE d.definition_hash = contents.hash) \
+     AND NOT EXISTS (SELECT 1 FROM definitions d WHERE d.resolved_hash = contents.hash) \
+     AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.common_hash = contents.hash)";
+/// Contents that are checked, and removed if they are unused, in one transaction: some may have megabytes.
+pub(crate) const CONTENTS_AT_ONCE: i64 = 100;
 
 lazy! {
     /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,

@@ -69,6 +69,8 @@ pub(super) struct Batch<'a> {
     pub(super) events: Vec<ChangeColumns<'a>>,
     /// Notifies the other servers.
     pub(super) hints: &'a str,
+    /// Whether equal contents are stored once.
+    pub(super) is_sharing: bool,
 }
 
 pub(crate) async fn commit(
@@ -76,6 +78,7 @@ pub(crate) async fn commit(
     server: ServerId,
     changes: &[Change],
     hints: &str,
+    is_sharing: bool,
 ) -> Result<Committed, Error> {
     // Before the transaction begins, so that nobody waits for its locks meanwhile.
     let event = |change| {
@@ -83,7 +86,7 @@ pub(crate) async fn commit(
         Ok(ChangeColumns::of(change, if is_refused { String::new() } else { json(change)? }))
     };
     let events = changes.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
-    let batch = Batch { server, changes, events, hints };
+    let batch = Batch { server, changes, events, hints, is_sharing };
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
         match attempt(connections, &batch, new_ids).await {

@@ -16,8 +16,8 @@ use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
 use crate::filter::{lazy, writes};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NodeLiveRow, ProblemsRow,
-    RunLiveRow, StateColumns, definition_row, description_row, execution_row, list, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NewContents, NodeLiveRow,
+    ProblemsRow, RunLiveRow, StateColumns, definition_row, description_row, execution_row, list, run_row,
 };
 
 writes!();
@@ -79,16 +79,18 @@ pub(super) async fn save(
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     let buried: Vec<_> = dirty.nodes_deleted.iter().map(BuriedRow::of).collect();
-    let described =
-        dirty.nodes_registered.values().map(|one| description_row(one)).collect::<Result<Vec<_>, _>>()?;
+    let mut contents = NewContents::new(batch.is_sharing);
+    let described = dirty.nodes_registered.values().map(|one| description_row(one, &mut contents));
+    let described = described.collect::<Result<Vec<_>, _>>()?;
     let appeared: Vec<_> = dirty.nodes_registered.keys().map(live).collect();
     let altered_nodes: Vec<_> = dirty.nodes_altered.iter().map(live).collect();
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
     let problems = problems.collect::<Result<Vec<_>, _>>()?;
     let created: Vec<_> =
         dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id])).collect();
-    let defined =
-        dirty.runs_created.values().map(|run| definition_row(run)).collect::<Result<Vec<_>, _>>()?;
+    let defined = dirty.runs_created.values().map(|run| definition_row(run, &mut contents));
+    let defined = defined.collect::<Result<Vec<_>, _>>()?;
+    let new_contents: Vec<_> = contents.rows().collect();
     let altered_runs: Vec<_> =
         dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])).collect();
     let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
@@ -103,6 +105,8 @@ pub(super) async fn save(
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 
     let mut flight = Flight::default();
+    // First: a server that waits for another one's content has written nothing that the other could wait for.
+    flight.rows(&ADD_CONTENTS, &new_contents);
     flight.rows(&INSERT_TOMBSTONES, &buried);
     if !buried.is_empty() {
         let nodes: Vec<Uuid> = buried.iter().map(|buried| buried.node).collect();

@@ -13,7 +13,7 @@ use super::failure::Result;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::{LAST_OLD_EVENT, REMOVE_STALE_USES, lazy};
+use crate::filter::{CONTENTS_AT_ONCE, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy};
 use crate::port::Error;
 use crate::rows::{Code, condition};
 
@@ -27,6 +27,9 @@ const SPARE_PAGES: i64 = 1_024;
 
 lazy! {
     OLD_EVENT: String = LAST_OLD_EVENT.replace('$', "?");
+    REMOVE_CONTENTS: String = format!(
+        "DELETE FROM contents WHERE hash IN (SELECT hash FROM contents_released WHERE id <= ?1) AND {UNUSED_CONTENT}"
+    );
 }
 
 pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
@@ -40,8 +43,26 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     while writer.run(move |connection| remove_uses(connection, at)).await? {}
     let buried_before = deleted_before(at);
     writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
+    remove_contents(writer).await?;
     shrink_all(writer).await?;
     Ok(gone)
+}
+
+/// Removes the released contents that nothing refers to.
+pub(super) async fn remove_contents(writer: &Writer) -> Result<(), Error> {
+    while writer.run(remove_some_contents).await? {}
+    Ok(())
+}
+
+fn remove_some_contents(connection: &mut Connection) -> Result<bool> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let last: Option<i64> = transaction
+        .prepare_cached("SELECT max(id) FROM (SELECT id FROM contents_released ORDER BY id LIMIT ?1)")?
+        .query_row([CONTENTS_AT_ONCE], |row| row.get(0))?;
+    transaction.prepare_cached(&REMOVE_CONTENTS)?.execute([last])?;
+    transaction.prepare_cached("DELETE FROM contents_released WHERE id <= ?1")?.execute([last])?;
+    transaction.commit()?;
+    Ok(last.is_some())
 }
 
 /// Returns free pages to the disk.
