@@ -96,10 +96,10 @@ pub async fn contents_remain_while_something_refers_to_them(store: Arc<dyn Store
     apply(&store, &[ended(2)]).await;
     apply(&store, &[registered_with(2, 6, 6)]).await;
     assert_eq!(store.prune(at(200), 10).await.unwrap(), 1);
-    apply(&store, &[large(3), registered_with(1, 7, 7)]).await;
+    apply(&store, &[large(3), registered_with(3, 7, 7)]).await;
     let run = store.run(&run_id(3)).await.unwrap().unwrap();
     assert_eq!(*run.made, large_made(3, 50));
-    for (number, backends) in [(1, 7), (2, 6)] {
+    for (number, backends) in [(3, 7), (2, 6)] {
         let found = store.node(node(number)).await.unwrap().unwrap();
         assert_eq!(found.description, equipped(number, 0, backends).description);
     }

@@ -1,4 +1,6 @@
 DELETE FROM cached WHERE execution IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2)
+DELETE FROM contents WHERE hash IN (SELECT hash FROM contents_released WHERE id <= ?1) AND (SELECT 1 FROM definitions d WHERE d.definition_hash = contents.hash LIMIT 1) IS NULL AND (SELECT 1 FROM definitions d WHERE d.resolved_hash = contents.hash LIMIT 1) IS NULL AND (SELECT 1 FROM nodes n WHERE n.common_hash = contents.hash LIMIT 1) IS NULL
+DELETE FROM contents_released WHERE id <= ?1
 DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq <= ?1 ORDER BY seq LIMIT ?2)
 DELETE FROM executions WHERE id IN (SELECT id FROM executions WHERE run = ?1 ORDER BY id LIMIT ?2) RETURNING status
 DELETE FROM holds WHERE node = ?1
@@ -13,13 +15,14 @@ DELETE FROM servers WHERE id = ?1
 DELETE FROM servers WHERE name = ?1 OR id = ?2
 DELETE FROM tombstones WHERE at < ?1
 INSERT INTO cached (execution, cluster, cache_key, finished_at) SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4
-INSERT INTO definitions (run, definition, resolved, params) VALUES (?1, ?2, ?3, ?4)
+INSERT INTO contents (hash, text) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING
+INSERT INTO definitions (run, definition, resolved, params, definition_hash, resolved_hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 INSERT INTO ended (kind, code, total) VALUES (?1, ?2, ?3) ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total
 INSERT INTO events (seq, server, at, kind, run, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 INSERT INTO executions (id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27)
 INSERT INTO holds (node, run) VALUES (?1, ?2) ON CONFLICT (node) DO UPDATE SET run = excluded.run
 INSERT INTO limit_uses (execution, key, cluster, granted_at, until) VALUES (?1, ?2, ?3, ?4, ?5)
-INSERT INTO nodes (id, hostname, cluster, description, registration, problems) VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, cluster = excluded.cluster, description = excluded.description, registration = excluded.registration, problems = excluded.problems
+INSERT INTO nodes (id, hostname, cluster, description, registration, problems, common_hash) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO UPDATE SET hostname = excluded.hostname, cluster = excluded.cluster, description = excluded.description, registration = excluded.registration, problems = excluded.problems, common_hash = excluded.common_hash
 INSERT INTO output (execution, start_byte, stream, at, text) VALUES (?1, ?2, ?3, ?4, ?5)
 INSERT INTO presence (node, session, status, draining, registered_at, seen_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (node) DO UPDATE SET session = excluded.session, status = excluded.status, draining = excluded.draining, registered_at = excluded.registered_at, seen_at = excluded.seen_at
 INSERT INTO runs (id, state, started_at, finished_at, partial, error, cancel_requested_at, paused_at, admitted_at, owner, epoch, cluster, job, submitted_by, idempotency_key, request_hash, created_at, retry_of, no_cache, steps, nodes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
@@ -47,6 +50,7 @@ SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id 
 SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12)) AND h.node = ?1
 SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12)) AND h.run = ?1
 SELECT h.node, h.run FROM holds h WHERE EXISTS (SELECT 1 FROM runs r WHERE r.id = h.run AND r.state NOT IN (10, 11, 12)) ORDER BY h.node
+SELECT hash, text FROM contents WHERE hash = ?1
 SELECT id FROM clusters
 SELECT id FROM clusters WHERE id = ?1 OR name = ?2 ORDER BY (id = ?1) IS TRUE DESC LIMIT 1
 SELECT id FROM executions WHERE coalesce(pinned, lease_node) = ?1 AND id > ?2 AND id <= ?3 ORDER BY id LIMIT 1 OFFSET ?4
@@ -72,6 +76,7 @@ SELECT id, status, not_before, token, lease_node, session, granted_at, stop, sta
 SELECT id, status, not_before, token, lease_node, session, granted_at, stop, started_at, verdict, exit_code, error, finished_at, reason, ended_at, outputs, run, step, pinned, attempt, created_at, params, reused, item, limits, cache_key, failed_for_good FROM executions WHERE status <= 2
 SELECT l.execution, l.key, l.cluster, l.granted_at, l.until FROM limit_uses l WHERE l.until IS NOT NULL OR EXISTS (SELECT 1 FROM executions e WHERE e.id = l.execution AND e.status IN (1, 2)) ORDER BY l.cluster, l.key, l.granted_at, l.execution
 SELECT last_seq FROM feed
+SELECT max(id) FROM (SELECT id FROM contents_released ORDER BY id LIMIT ?1)
 SELECT node, session, cluster, hostname, at FROM tombstones
 SELECT node, session, cluster, hostname, at FROM tombstones ORDER BY node, at, session
 SELECT node, session, cluster, hostname, at FROM tombstones WHERE node = ?1 ORDER BY node, at, session
@@ -83,10 +88,11 @@ SELECT number, checksum, works_since, program FROM migrations
 SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o ORDER BY execution, start_byte
 SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o WHERE execution = ?1 AND start_byte >= coalesce((SELECT max(start_byte) FROM output WHERE execution = ?1 AND start_byte <= ?2), 0) AND start_byte + octet_length(text) > ?2 ORDER BY start_byte LIMIT ?3
 SELECT o.execution, o.start_byte, o.stream, o.at, o.text FROM output o WHERE execution = ?1 ORDER BY start_byte DESC LIMIT ?2
-SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node
-SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node ORDER BY n.hostname, n.id
-SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node WHERE n.cluster = ?1 ORDER BY n.hostname, n.id
-SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems FROM presence p JOIN nodes n ON n.id = p.node WHERE n.id = ?1
+SELECT octet_length(text) FROM contents WHERE hash = ?1
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems, n.common_hash FROM presence p JOIN nodes n ON n.id = p.node
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems, n.common_hash FROM presence p JOIN nodes n ON n.id = p.node ORDER BY n.hostname, n.id
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems, n.common_hash FROM presence p JOIN nodes n ON n.id = p.node WHERE n.cluster = ?1 ORDER BY n.hostname, n.id
+SELECT p.node, p.session, p.status, p.draining, p.registered_at, p.seen_at, n.cluster, n.description, n.registration, n.problems, n.common_hash FROM presence p JOIN nodes n ON n.id = p.node WHERE n.id = ?1
 SELECT r.created_at, r.id FROM runs r WHERE (r.created_at, r.id) < (?1, ?2) AND (r.created_at, r.id) >= (?3, ?4) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET ?5
 SELECT r.created_at, r.id FROM runs r WHERE r.cluster = ?1 AND (r.created_at, r.id) < (?2, ?3) AND (r.created_at, r.id) >= (?4, ?5) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET ?6
 SELECT r.created_at, r.id FROM runs r WHERE r.job = ?1 AND (r.created_at, r.id) < (?2, ?3) AND (r.created_at, r.id) >= (?4, ?5) ORDER BY r.created_at DESC, r.id DESC LIMIT 1 OFFSET ?6
@@ -97,10 +103,10 @@ SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved FROM runs r LEFT JOIN definitions d ON d.run = CASE WHEN r.steps IS NULL THEN r.id END WHERE r.job = ?1 AND (r.created_at, r.id) < (?2, ?3) AND (r.created_at, r.id) >= (?4, ?5) AND (r.cluster = ?6 OR ?6 IS NULL) AND (r.job = ?1 OR ?1 IS NULL) AND (r.state = ?7 OR ?7 IS NULL) AND ((1 << r.state) & ?8 <> 0 OR ?8 IS NULL) AND (r.submitted_by = ?9 OR ?9 IS NULL) AND ((r.paused_at IS NOT NULL AND r.state NOT IN (10, 11, 12)) = ?10 OR ?10 IS NULL) AND (lower(r.id) LIKE ?11 ESCAPE '\' OR lower(r.job) LIKE ?11 ESCAPE '\' OR ?11 IS NULL) AND (r.id IN (SELECT e.run FROM executions e WHERE coalesce(e.pinned, e.lease_node) = ?12 ORDER BY e.id DESC LIMIT ?13) OR ?12 IS NULL) ORDER BY r.created_at DESC, r.id DESC LIMIT ?14 OFFSET ?15
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved FROM runs r LEFT JOIN definitions d ON d.run = CASE WHEN r.steps IS NULL THEN r.id END WHERE r.state IN (10, 11, 12) AND r.state = ?1 AND (r.created_at, r.id) < (?2, ?3) AND (r.created_at, r.id) >= (?4, ?5) AND (r.cluster = ?6 OR ?6 IS NULL) AND (r.job = ?7 OR ?7 IS NULL) AND (r.state = ?1 OR ?1 IS NULL) AND ((1 << r.state) & ?8 <> 0 OR ?8 IS NULL) AND (r.submitted_by = ?9 OR ?9 IS NULL) AND ((r.paused_at IS NOT NULL AND r.state NOT IN (10, 11, 12)) = ?10 OR ?10 IS NULL) AND (lower(r.id) LIKE ?11 ESCAPE '\' OR lower(r.job) LIKE ?11 ESCAPE '\' OR ?11 IS NULL) AND (r.id IN (SELECT e.run FROM executions e WHERE coalesce(e.pinned, e.lease_node) = ?12 ORDER BY e.id DESC LIMIT ?13) OR ?12 IS NULL) ORDER BY r.created_at DESC, r.id DESC LIMIT ?14 OFFSET ?15
 SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved FROM runs r LEFT JOIN definitions d ON d.run = CASE WHEN r.steps IS NULL THEN r.id END WHERE r.state NOT IN (10, 11, 12) AND (r.created_at, r.id) < (?1, ?2) AND (r.created_at, r.id) >= (?3, ?4) AND (r.cluster = ?5 OR ?5 IS NULL) AND (r.job = ?6 OR ?6 IS NULL) AND (r.state = ?7 OR ?7 IS NULL) AND ((1 << r.state) & ?8 <> 0 OR ?8 IS NULL) AND (r.submitted_by = ?9 OR ?9 IS NULL) AND ((r.paused_at IS NOT NULL AND r.state NOT IN (10, 11, 12)) = ?10 OR ?10 IS NULL) AND (lower(r.id) LIKE ?11 ESCAPE '\' OR lower(r.job) LIKE ?11 ESCAPE '\' OR ?11 IS NULL) AND (r.id IN (SELECT e.run FROM executions e WHERE coalesce(e.pinned, e.lease_node) = ?12 ORDER BY e.id DESC LIMIT ?13) OR ?12 IS NULL) ORDER BY r.created_at DESC, r.id DESC LIMIT ?14 OFFSET ?15
-SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id
-SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.id = ?1
-SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
-SELECT run, definition FROM definitions WHERE run = ?1
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params, d.definition_hash, d.resolved_hash FROM runs r JOIN definitions d ON d.run = r.id
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params, d.definition_hash, d.resolved_hash FROM runs r JOIN definitions d ON d.run = r.id WHERE r.id = ?1
+SELECT r.id, r.state, r.started_at, r.finished_at, r.partial, r.error, r.cancel_requested_at, r.paused_at, r.admitted_at, r.owner, r.epoch, r.cluster, r.job, r.submitted_by, r.idempotency_key, r.request_hash, r.created_at, r.retry_of, r.no_cache, r.steps, r.nodes, d.definition, d.resolved, d.params, d.definition_hash, d.resolved_hash FROM runs r JOIN definitions d ON d.run = r.id WHERE r.state NOT IN (10, 11, 12) ORDER BY r.created_at, r.id
+SELECT run, definition, definition_hash FROM definitions WHERE run = ?1
 SELECT s.name, s.id, s.http, s.grpc, s.version, s.started_at, s.seen_at, s.level FROM servers s ORDER BY name
 SELECT seq, server, at, kind, run, data FROM events ORDER BY seq
 SELECT seq, server, at, kind, run, data FROM events WHERE run = ?4 AND seq > ?1 AND seq <= (SELECT max(seq) FROM (SELECT seq, octet_length(data) AS own, sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE run = ?4 AND seq > ?1 ORDER BY seq LIMIT ?2) AS sized WHERE upto <= ?3 OR upto = own) ORDER BY seq LIMIT ?2
@@ -115,6 +121,7 @@ UPDATE executions SET failed_for_good = ?2 WHERE id = ?1
 UPDATE executions SET status = ?2, not_before = ?3, stop = ?4, started_at = ?5, verdict = ?6, exit_code = ?7, error = ?8, finished_at = ?9, reason = ?10, ended_at = ?11, outputs = ?12 WHERE id = ?1
 UPDATE executions SET status = ?2, not_before = ?3, token = ?4, lease_node = ?5, session = ?6, granted_at = ?7, stop = ?8, started_at = ?9, verdict = ?10, exit_code = ?11, error = ?12, finished_at = ?13, reason = ?14, ended_at = ?15, outputs = ?16 WHERE id = ?1
 UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq
+UPDATE migrations SET works_since = number WHERE number = ?1 AND works_since < number
 UPDATE nodes SET problems = ?2 WHERE id = ?1
 UPDATE presence SET seen_at = max(seen_at, ?3) WHERE node = ?1 AND session = ?2
 UPDATE presence SET status = ?2, draining = ?3 WHERE node = ?1
