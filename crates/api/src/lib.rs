@@ -43,7 +43,7 @@ pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};
 pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
 pub use progress::{EndRules, InstanceState, StepProgress};
-pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveStatus};
+pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveNodes, WaveStatus};
 pub use run::{
     Absent, Counts, FewNodes, InstanceResult, Results, Run, RunSummary, StepTotals, StepWaiting, Steps,
     UNBOUND, WholeRun,

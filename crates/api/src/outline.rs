@@ -91,7 +91,7 @@ impl Outline {
             }
         };
         let rollout = plan.rollout.as_ref().map(|rollout| RolloutOutline {
-            waves: rollout.waves.iter().map(|wave| wave.nodes.clone()).collect(),
+            waves: plan.waves().iter().map(|wave| wave.iter().map(ToString::to_string).collect()).collect(),
             budget: rollout.budget,
         });
         Self { steps: plan.steps.iter().map(outline).collect(), rollout }

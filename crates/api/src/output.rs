@@ -67,4 +67,7 @@ pub struct End {
     pub execution: Option<ExecutionId>,
     /// The status of the execution, or of the run.
     pub status: String,
+    /// How many lines of the run contain the text of `grep`, also those that `tail` leaves out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<u64>,
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::NodeReason;
-use crate::rollout::PlannedRollout;
+use crate::rollout::{PlannedRollout, WaveNodes};
 use crate::schema;
 
 /// The steps of a job, with their nodes and their order.
@@ -184,6 +184,23 @@ impl Plan {
             Where::Nodes(nodes) => Some(nodes.len() as u64),
             Where::Set(set) => Some(self.sets.get(*set as usize).map_or(0, |set| set.len() as u64)),
         }
+    }
+
+    /// Returns the hostnames of each wave of a roll-out.
+    pub fn waves(&self) -> Vec<Vec<&str>> {
+        let waves = self.rollout.iter().flat_map(|rollout| &rollout.waves);
+        let mut rest = self.sets.first().map(Vec::as_slice).unwrap_or_default();
+        waves
+            .map(|wave| match &wave.nodes {
+                WaveNodes::Names(names) => names.iter().map(String::as_str).collect(),
+                WaveNodes::Count(count) => {
+                    let (part, others) = rest.split_at(rest.len().min(*count as usize));
+                    rest = others;
+                    let nodes = part.iter().filter_map(|node| self.nodes.get(*node as usize));
+                    nodes.map(|node| node.hostname.as_str()).collect()
+                }
+            })
+            .collect()
     }
 
     pub fn of(plan: &Compiled) -> Self {

@@ -62,17 +62,29 @@ pub struct PlannedRollout {
     pub budget: u32,
 }
 
-/// The nodes of a wave.
+/// A wave of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlannedWave {
     /// From 1.
     pub wave: u32,
-    pub nodes: Vec<String>,
+    pub nodes: WaveNodes,
+}
+
+/// The number of a wave's nodes: they are the next ones of the first set in the plan's `sets`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum WaveNodes {
+    Count(u32),
+    /// Hostnames: the form of older servers.
+    Names(Vec<String>),
 }
 
 impl PlannedRollout {
     pub(crate) fn of(rollout: &spec::Rollout, resolved: &Resolved) -> Self {
-        let waves = (1..).zip(waves(resolved)).map(|(wave, nodes)| PlannedWave { wave, nodes }).collect();
+        let mut start = 0;
+        let count = |&end: &u32| WaveNodes::Count(end - std::mem::replace(&mut start, end));
+        let waves = (1..).zip(resolved.waves.iter().map(count));
+        let waves = waves.map(|(wave, nodes)| PlannedWave { wave, nodes }).collect();
         Self { waves, pause: rollout.pause, budget: resolved.budget(rollout) }
     }
 }
@@ -185,13 +197,14 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
-    use downbeat_core::plan::{NodeIx, NodeRef, SetIx};
+    use downbeat_core::plan::{NodeIx, NodeRef, Plan as Compiled, SetIx};
     use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunStage};
     use jiff::Timestamp;
     use serde_json::json;
     use uuid::Uuid;
 
     use super::*;
+    use crate::plan::Plan;
 
     /// Four nodes in three waves: one, one and two. Two steps, and an `on_failure` step. One node may fail.
     fn run(state: RunState) -> RunRecord {
@@ -217,6 +230,7 @@ mod tests {
                 idempotent: Vec::new(),
                 waves: vec![1, 2, 4],
                 left_out: Vec::new(),
+                retry: None,
             }),
             params: Default::default(),
             retry_of: None,
@@ -332,12 +346,20 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_names_the_nodes_of_each_wave() {
+    fn a_plan_names_the_nodes_of_each_wave_once() {
         let run = run(RunState::Pending);
-        let planned = PlannedRollout::of(run.definition.rollout.as_ref().unwrap(), &run.resolved);
-        let nodes: Vec<Vec<String>> = planned.waves.into_iter().map(|wave| wave.nodes).collect();
-        assert_eq!(nodes, [vec!["web-01"], vec!["web-02"], vec!["web-03", "web-04"]]);
+        let compiled = Compiled::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).unwrap();
+        let mut plan = Plan::of(&compiled);
+        let named = [vec!["web-01"], vec!["web-02"], vec!["web-03", "web-04"]];
+        assert_eq!(plan.waves(), named);
+        let planned = plan.rollout.as_ref().unwrap();
         assert_eq!((planned.pause, planned.budget), (Span::default(), 1));
+        assert_eq!(json!(plan).to_string().matches("web-03").count(), 1);
+
+        let older = named.clone().map(|nodes| json!({"wave": 1, "nodes": nodes}));
+        let older = json!({"waves": older, "pause": "0s", "budget": 1});
+        plan.rollout = Some(serde_json::from_value(older).unwrap());
+        assert_eq!(plan.waves(), named);
     }
 
     #[test]

@@ -500,6 +500,7 @@ mod tests {
                 idempotent: Vec::new(),
                 waves: Vec::new(),
                 left_out: Vec::new(),
+                retry: None,
             }),
             by: "test".to_owned(),
             idempotency_key: None,
@@ -555,6 +556,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            former: None,
             failed_for_good: None,
         }
     }

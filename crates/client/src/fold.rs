@@ -12,6 +12,7 @@ use downbeat_api::{
     AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, StepWaiting,
     UNBOUND, Where, WholeRun,
 };
+use downbeat_core::backend::Params;
 use downbeat_core::execution::{Outcome, Status, Verdict, fit_into_lease};
 use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::run::RunState;
@@ -81,6 +82,7 @@ impl Projection {
     }
 
     fn index(&mut self) {
+        self.keep_last_attempts();
         let leased_at = |execution| self.positions.get(execution).and_then(|position| position.leased_at);
         let results = self.whole.results.iter().flat_map(|(step, results)| {
             results.iter().map(|(key, result)| {
@@ -90,6 +92,19 @@ impl Projection {
             })
         });
         self.positions = results.collect();
+    }
+
+    /// Keeps the last attempt of each placed step without items. The attempts have different nodes, and may be on different
+    /// pages of the view if one was added while they were read.
+    fn keep_last_attempts(&mut self) {
+        for (step, results) in &mut self.whole.results {
+            if self.placed.get(*step as usize) == Some(&true)
+                && let Some(last) =
+                    results.values().filter(|one| one.item.is_none()).map(|one| one.attempts).max()
+            {
+                results.retain(|_, one| one.item.is_some() || one.attempts == last);
+            }
+        }
     }
 
     pub fn whole(&mut self) -> &WholeRun {
@@ -350,7 +365,7 @@ impl Projection {
     }
 
     /// Shows a failed execution instead of its retry that was withdrawn. The first view had only the retry, so the
-    /// failed execution has to be read.
+    /// failed execution has to be read. If the retry was withdrawn while the pages of the view were read, it had neither.
     fn reveal(&mut self, execution: ExecutionId, step: u32, item: Option<u32>, node: Option<NodeId>) {
         let key = match (item, node) {
             (Some(item), _) => format!("[{item}]"),
@@ -358,18 +373,43 @@ impl Projection {
             (None, None) => UNBOUND.to_owned(),
         };
         let hostname = node.map(|node| self.hostname(node));
-        let Some(results) = self.whole.results.get_mut(&step) else { return };
+        let is_single = item.is_none() && self.placed.get(step as usize).copied().unwrap_or(false);
+        let task = self.tasks.get(step as usize).cloned().unwrap_or_default();
+        let results = self.whole.results.entry(step).or_default();
         // A placed retry that was not sent has no node.
         let unsent = if results.contains_key(&key) { key.as_str() } else { UNBOUND };
         let is_unsent = |result: &InstanceResult| {
             matches!(result.status, Status::Skipped | Status::Cancelled) && result.attempts > 1
         };
-        if !results.get(unsent).is_some_and(is_unsent) {
-            return;
-        }
-        let Some(retry) = results.remove(unsent) else { return };
-        let failed =
-            InstanceResult { execution, status: Status::Failed, reason: None, node: hostname, ..retry };
+        let failed = match results.get(unsent) {
+            Some(retry) if is_unsent(retry) => {
+                let mut failed = retry.clone();
+                results.remove(unsent);
+                (failed.execution, failed.status, failed.node) = (execution, Status::Failed, hostname);
+                failed.reason = None;
+                failed
+            }
+            None if !is_single || results.is_empty() => InstanceResult {
+                step,
+                task,
+                node: hostname,
+                item,
+                status: Status::Failed,
+                attempts: 1,
+                duration: None,
+                exit_code: None,
+                error: None,
+                reason: None,
+                failed_for_good: None,
+                stderr: None,
+                waits: None,
+                reused: None,
+                cached: false,
+                outputs: Params::new(),
+                execution,
+            },
+            Some(_) | None => return,
+        };
         results.insert(key.clone(), failed);
         self.positions.insert(execution, ResultPosition { step, key, leased_at: None });
         self.incomplete.insert(execution);

@@ -30,6 +30,9 @@ pub const CLEANUP: u32 = 6;
 /// The level that reads contents which the store has once, by hash.
 pub const CONTENTS: u32 = 6;
 
+/// The level that completes a retry whose results were carried over only in part.
+pub const CARRY: u32 = 6;
+
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {
     live.into_iter().fold(LEVEL, u32::min)

@@ -19,6 +19,9 @@ pub const EXECUTIONS_PER_COMMIT: usize = 2_000;
 pub const PARAMS_PER_COMMIT_BYTES: usize = 1024 * 1024;
 /// The evaluated params of all executions of one run: they are stored, sent to replicas, and kept by the run's owner.
 pub const PARAMS_OF_RUN_BYTES: usize = 256 * 1024 * 1024;
+/// The outputs of one run that its expressions refer to: the run's owner keeps them until the run ends. Beyond it, steps
+/// with such expressions fail. Other outputs are only stored.
+pub const OUTPUTS_OF_RUN_BYTES: usize = 64 * 1024 * 1024;
 /// The default for the nodes of one cluster that are not offline: a server keeps about 30 KiB of each in memory.
 pub const NODES_DEFAULT: usize = 10_000;
 /// The description of one node, as JSON: a server keeps thousands of them.
@@ -65,6 +68,9 @@ pub const MESSAGE_BYTES: usize = 10 * 1024 * 1024;
 /// This machine may have all: `dev` and benches run thousands of agents.
 pub const CONNECTIONS_PER_NODE: usize = 2;
 pub const AGENT_CONNECTIONS_RESERVE: usize = 1_000;
+/// Connections to the agents' port from one address, however few nodes there may be: some that were not closed properly
+/// must not lock an agent out.
+pub const AGENT_CONNECTIONS_PER_ADDRESS: usize = 64;
 /// Bounds for one of these connections: the time until its first bytes and the time without a call, in seconds;
 /// concurrent calls (an agent has up to eight); one frame and the headers of one call, which are kept in memory
 /// completely before they are checked.
@@ -235,8 +241,8 @@ pub const STATS_JOBS: usize = 1_000;
 pub const STATS_STEPS: usize = 100;
 pub const STATS_DURATIONS: usize = 31;
 pub const STATS_RUNS_READ: u32 = 2_000;
-/// Failed executions of a run that are grouped by like errors: each needs a read of its output.
-pub const FAILURES_EXAMINED: u32 = 1_000;
+/// Failed instances of a run that are grouped by like errors: each needs a read of its output.
+pub const FAILURES_EXAMINED: usize = 500;
 /// Queries of users that a server runs at once, and how long one may take or wait for its turn, in seconds. They use
 /// their own connections to the store: what keeps the server alive does not wait for them.
 pub const VIEWS_AT_ONCE: usize = 4;
@@ -246,7 +252,12 @@ pub const NODES_NAMED: usize = 20;
 /// How many nodes are named that do not run a pending execution for the same reason.
 pub const NODES_PER_REASON: usize = 3;
 /// Pending instances of a step whose wait is explained in one response: each one needs a look at the board.
-pub const WAITS_EXPLAINED: u32 = 200;
+pub const WAITS_EXPLAINED: usize = 200;
+/// A run of up to this many instances is counted whenever a list shows it, and nothing is kept for it: counting a page of
+/// 1,000 such runs takes milliseconds, and most runs are small.
+pub const COUNTED_IN_LISTS: u64 = 32;
+/// Ended runs of older programs that are counted in one go, so that their counts are kept.
+pub const RUNS_COUNTED_AT_ONCE: u32 = 100;
 /// A page of results ends before it exceeds this: outputs and errors are part of it.
 pub const RESULTS_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// How many large runs a server remembers the counts of.

@@ -41,13 +41,16 @@ impl HeavyWork {
         let thread =
             timeout(PATIENCE, Arc::clone(&self.threads).acquire_owned()).await.map_err(|_| busy())?;
         let thread = thread.expect("it is never closed");
-        let done = tokio::task::spawn_blocking(move || {
-            let _kept = (room, thread);
-            work()
-        });
-        done.await.map_err(|error| {
-            Error::Bug(format!("compiling a plan, a definition or a view panicked: {error}"))
-        })
+        on_thread((room, thread), work).await
+    }
+
+    /// Like `run`, for work of the server itself: it is never refused, and waits for a thread as long as necessary.
+    pub(crate) async fn run_own<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let thread = Arc::clone(&self.threads).acquire_owned().await.expect("it is never closed");
+        on_thread(thread, work).await
     }
 
     /// Returns how much more work is accepted, to run or to wait.
@@ -55,6 +58,19 @@ impl HeavyWork {
     pub(crate) fn left(&self) -> usize {
         self.room.available_permits()
     }
+}
+
+async fn on_thread<P: Send + 'static, T: Send + 'static>(
+    permits: P,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(move || {
+        let _kept = permits;
+        work()
+    });
+    done.await.map_err(|error| {
+        Error::Bug(format!("compiling a plan, a definition or a view, or restoring a run panicked: {error}"))
+    })
 }
 
 #[cfg(test)]
@@ -96,10 +112,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_forever() {
-        let heavy = HeavyWork::new(1, 1);
-        let _taken = Arc::clone(&heavy.threads).acquire_owned().await.unwrap();
+    async fn no_caller_waits_forever_but_the_server_itself_does() {
+        let heavy = HeavyWork::new(1, 0);
+        let taken = Arc::clone(&heavy.threads).acquire_owned().await.unwrap();
+        let own = tokio::spawn({
+            let heavy = heavy.clone();
+            async move { heavy.run_own(|| 1).await }
+        });
         assert!(matches!(heavy.run(|| ()).await, Err(Error::Busy(_))));
+        assert!(!own.is_finished());
+        drop(taken);
+        assert_eq!(own.await.unwrap(), Ok(1));
     }
 
     #[tokio::test]

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 
 use crate::filter::lazy;
 use crate::port::{InstanceCount, InstanceFacts, Result};
-use crate::rows::{Attempt, Cells, Code, Record, condition, count, small_count};
+use crate::rows::{Attempt, Cells, Code, Record, Text, condition, count, small_count};
 
 /// Selects the later attempts of the same instance.
 macro_rules! later {
@@ -39,42 +39,72 @@ const IS_REPLACED: &str = concat!(
 );
 
 lazy! {
-    /// Arguments: run, status, step and execution after which to start, last step, item, limit.
-    pub(crate) OF_RUN: String = format!("WHERE run = $1 AND status = $2 AND {}", within(3));
-    /// Arguments: node, run, then as above, with the wanted statuses as bits. A node has fewer executions than a large
-    /// run: the comparison of runs is written so that no index by run is used.
-    pub(crate) OF_NODE: String = format!(
-        "WHERE coalesce(pinned, lease_node) = $1 AND run || '' = $2 AND ((CAST($3 AS integer) >> status) & 1) = 1 \
-         AND {}",
-        within(4)
-    );
-    /// Counts attempts by step and status; then those that are not results, to be subtracted; then the reused results.
-    pub(crate) COUNTS: String = format!(
-        "SELECT 0, step, status, count(*), 0 FROM executions WHERE run = $1 GROUP BY status, step \
-         UNION ALL SELECT 1, step, status, count(*), 0 FROM executions WHERE run = $1 AND {IS_REPLACED} \
-         AND EXISTS (SELECT 1 FROM executions a WHERE a.run = $1 AND a.attempt > 1) GROUP BY status, step \
-         UNION ALL SELECT 1, step, status, count(*), 0 FROM executions WHERE run = $1 AND {IS_WITHDRAWN} \
-         GROUP BY status, step \
-         UNION ALL SELECT 2, step, status, count(*), count(cache_key) FROM executions \
-         WHERE run = $1 AND reused IS NOT NULL GROUP BY status, step"
-    );
+    /// Selects ids. Arguments: run, wanted statuses as bits, step and execution after which to start, last step, item,
+    /// rows, bytes. The index has the status before the step, so each status is read by itself. It is one statement,
+    /// because an instance that moves on between two reads could be missed by both.
+    pub(crate) OF_RUN: String = fitting(&Status::ALL.map(of_status).join(" UNION ALL "));
+    /// Arguments: as above, then the node. A node has fewer executions than a large run: the comparison of runs is
+    /// written so that no index by run is used.
+    pub(crate) OF_NODE: String = fitting(&format!(
+        "{SIZES} WHERE coalesce(pinned, lease_node) = $9 AND run || '' = $1 \
+         AND ((CAST($2 AS integer) >> status) & 1) = 1 AND {WITHIN} {}",
+        *IS_RESULT
+    ));
+    /// Counts the instances of the run `$1`.
+    pub(crate) COUNTS: String = counts_of("run = $1", "a.run = $1");
+}
+
+/// Returns the SELECT that counts attempts by step and status; then those that are not results, to be subtracted; then
+/// the reused results. `which` selects the runs, and `again` the attempts of the same run.
+pub(crate) fn counts_of(which: &str, again: &str) -> String {
+    format!(
+        "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE {which} GROUP BY run, status, step \
+         UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_REPLACED} \
+         AND EXISTS (SELECT 1 FROM executions a WHERE {again} AND a.attempt > 1) GROUP BY run, status, step \
+         UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_WITHDRAWN} \
+         GROUP BY run, status, step \
+         UNION ALL SELECT 2, run, step, status, count(*), count(cache_key) FROM executions \
+         WHERE {which} AND reused IS NOT NULL GROUP BY run, status, step"
+    )
 }
 
 const IS_WITHDRAWN: &str = concat!("executions.attempt > 1 AND (", condition!(unsent executions), ")");
 
-/// Returns the conditions of a page, with arguments from this number on.
-fn within(first: u32) -> String {
-    let [step, id, last, item, limit] = [0, 1, 2, 3, 4].map(|more| first + more);
+/// The size is that of the outputs: all else that is read is small. Neither database reads the data for it.
+const SIZES: &str = "SELECT id, step, coalesce(octet_length(outputs), 0) AS own FROM executions";
+
+/// The conditions of a page.
+const WITHIN: &str = "(step, id) > ($3, $4) AND step <= $5 AND item IS NOT DISTINCT FROM coalesce($6, item)";
+
+lazy! {
+    IS_RESULT: String = format!("AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED})");
+}
+
+/// Selects the instances with this status, if it is wanted.
+fn of_status(status: Status) -> String {
+    let code = status.code();
+    // An open or succeeded attempt is never withdrawn or replaced.
+    let is_certain = status.is_open() || status == Status::Succeeded;
+    let is_result = if is_certain { "" } else { IS_RESULT.as_str() };
     format!(
-        "(step, id) > (${step}, ${id}) AND step <= ${last} AND item IS NOT DISTINCT FROM coalesce(${item}, item) \
-         AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED}) ORDER BY step, id LIMIT ${limit}"
+        "SELECT * FROM ({SIZES} WHERE run = $1 AND status = {code} AND ((CAST($2 AS integer) >> {code}) & 1) = 1 \
+         AND {WITHIN} {is_result} ORDER BY step, id LIMIT $7) of_{status}"
     )
 }
 
-/// A row of [`COUNTS`].
+/// Selects the ids of the first instances: those that fit, and the one that exceeds the bytes.
+fn fitting(sizes: &str) -> String {
+    format!(
+        "SELECT id FROM (SELECT id, own, sum(own) OVER (ORDER BY step, id) AS upto FROM ({sizes}) found \
+         ORDER BY step, id LIMIT $7) first WHERE upto - own <= $8"
+    )
+}
+
+/// A row of [`counts_of`].
 #[derive(Debug)]
 pub(crate) struct CountedRow {
     part: i32,
+    run: RunId,
     step: u32,
     status: Status,
     total: u64,
@@ -83,20 +113,31 @@ pub(crate) struct CountedRow {
 
 impl Record for CountedRow {
     fn from_row(row: &impl Cells) -> Result<Self> {
+        let run: Text<'_> = row.cell(1)?;
         Ok(Self {
             part: row.cell(0)?,
-            step: small_count(row.cell(1)?)?,
-            status: Status::decode(row.cell(2)?)?,
-            total: count(row.cell(3)?)?,
-            cached: count(row.cell(4)?)?,
+            run: String::from(run).into(),
+            step: small_count(row.cell(2)?)?,
+            status: Status::decode(row.cell(3)?)?,
+            total: count(row.cell(4)?)?,
+            cached: count(row.cell(5)?)?,
         })
     }
 }
 
-/// Adds up the rows of [`COUNTS`].
+/// Adds up the rows of [`counts_of`] for each run.
+pub(crate) fn counts_by_run(rows: Vec<CountedRow>) -> BTreeMap<RunId, Vec<InstanceCount>> {
+    let mut of_runs: BTreeMap<RunId, Vec<CountedRow>> = BTreeMap::new();
+    for row in rows {
+        of_runs.entry(row.run.clone()).or_default().push(row);
+    }
+    of_runs.into_iter().map(|(run, rows)| (run, counts(rows))).collect()
+}
+
+/// Adds up the rows of [`counts_of`] for one run.
 pub(crate) fn counts(rows: Vec<CountedRow>) -> Vec<InstanceCount> {
     let mut counts: BTreeMap<(u32, Status), InstanceCount> = BTreeMap::new();
-    for CountedRow { part, step, status, total, cached } in rows {
+    for CountedRow { part, step, status, total, cached, .. } in rows {
         let none = InstanceCount { step, status, total: 0, carried: 0, cached: 0 };
         let count = counts.entry((step, status)).or_insert(none);
         match part {

@@ -7,6 +7,7 @@ mod batch;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod copy;
+mod counts;
 mod filter;
 mod instances;
 mod list;

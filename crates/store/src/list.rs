@@ -10,11 +10,10 @@ use uuid::Uuid;
 use crate::filter::{Arg, arg};
 use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey};
 use crate::read::{Database, number, one};
-use crate::rows::{Code, Record, Text, condition, int, small};
+use crate::rows::{Bare, Code, Record, Text, condition, int, small};
 
 /// A list of rows: which ones, and in which order.
 pub(crate) trait List: Sync {
-    type Row: Record;
     type Key: Record + Clone + Sync;
 
     /// The SELECT of the keys.
@@ -25,13 +24,18 @@ pub(crate) trait List: Sync {
     /// The conditions of all filters. Each holds if its filter is empty.
     const FILTERS: &'static str;
 
-    fn key(row: &Self::Row) -> Self::Key;
-
     /// Returns the condition that an index serves, and whether other filters exclude further rows.
     fn index(&self) -> (&'static str, Others);
 
     /// Returns the value of a filter, or of a part of a key.
     fn value(&self, name: &str, range: &Range<Self::Key>) -> Arg;
+}
+
+/// A row of a list.
+pub(crate) trait Row: Record {
+    type Key;
+
+    fn key(&self) -> Self::Key;
 }
 
 /// Whether filters besides the one that an index serves exclude rows.
@@ -83,11 +87,11 @@ fn bound<L: List>(
 }
 
 /// Reads one page of a list.
-pub(crate) async fn list<L: List>(
+pub(crate) async fn list<L: List, R: Row<Key = L::Key>>(
     database: &impl Database,
     list: &L,
     page: &Page<L::Key>,
-) -> Result<Listed<L::Row, L::Key>> {
+) -> Result<Listed<R, L::Key>> {
     let (index, others) = list.index();
     let Position { after, skip } = &page.start;
     let mut range = Range { after: after.clone(), last: None };
@@ -102,7 +106,7 @@ pub(crate) async fn list<L: List>(
     let limit = page.limit as usize;
     let rest = format!("{wanted} ORDER BY {} LIMIT :limit OFFSET :skip", L::ORDER);
     let (rest, args) = bound(list, &rest, &range, &[("limit", u64::from(page.limit) + 1), ("skip", *skip)]);
-    let mut rows: Vec<L::Row> = database.fetch(&rest, args).await?;
+    let mut rows: Vec<R> = database.fetch(&rest, args).await?;
     let more = rows.len() > limit;
     rows.truncate(limit);
     let count = async |most: u64| {
@@ -113,7 +117,7 @@ pub(crate) async fn list<L: List>(
         number(database, &sql, args).await
     };
     let next = match (rows.last(), range.last.clone()) {
-        (Some(row), _) if more => Some(Position::after(L::key(row))),
+        (Some(row), _) if more => Some(Position::after(row.key())),
         (_, Some(last)) => {
             let found = if rows.is_empty() && *skip > 0 { count(*skip).await? } else { *skip };
             Some(Position { after: Some(last), skip: skip - found })
@@ -152,8 +156,31 @@ fn pattern(text: &str) -> String {
     pattern
 }
 
+impl Row for RunBrief {
+    type Key = RunKey;
+
+    fn key(&self) -> RunKey {
+        RunKey { created_at: self.created_at, id: self.id.clone() }
+    }
+}
+
+impl Row for Execution {
+    type Key = ExecutionId;
+
+    fn key(&self) -> ExecutionId {
+        self.id
+    }
+}
+
+impl Row for Bare {
+    type Key = ExecutionId;
+
+    fn key(&self) -> ExecutionId {
+        self.0.id
+    }
+}
+
 impl List for RunFilter {
-    type Row = RunBrief;
     type Key = RunKey;
 
     const KEYS: &'static str = "SELECT r.created_at, r.id FROM runs r";
@@ -169,10 +196,6 @@ impl List for RunFilter {
          OR lower(r.job) LIKE :text ESCAPE '\\' OR :text IS NULL) AND (r.id IN (SELECT e.run FROM executions e \
          WHERE coalesce(e.pinned, e.lease_node) = :node ORDER BY e.id DESC LIMIT :rows_read) OR :node IS NULL)"
     );
-
-    fn key(row: &RunBrief) -> RunKey {
-        RunKey { created_at: row.created_at, id: row.id.clone() }
-    }
 
     fn index(&self) -> (&'static str, Others) {
         let open = !self.states.is_empty() && !self.states.iter().any(|state| state.is_terminal());
@@ -244,7 +267,6 @@ impl RunFilter {
 }
 
 impl List for ExecutionFilter {
-    type Row = Execution;
     type Key = ExecutionId;
 
     const KEYS: &'static str = "SELECT id FROM executions";
@@ -253,10 +275,6 @@ impl List for ExecutionFilter {
     const FILTERS: &'static str = " AND (run = :run OR :run IS NULL) \
          AND (coalesce(pinned, lease_node) = :node OR :node IS NULL) AND (step = :step OR :step IS NULL) \
          AND (item = :item OR :item IS NULL) AND ((1 << status) & :statuses <> 0 OR :statuses IS NULL)";
-
-    fn key(row: &Execution) -> ExecutionId {
-        row.id
-    }
 
     fn index(&self) -> (&'static str, Others) {
         let unsuccessful = !self.statuses.is_empty()

@@ -11,7 +11,7 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{RunBrief, RunRecord, RunState};
+use downbeat_core::run::{Keeps, RunBrief, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
+use crate::counts::{self, CountRow, ListedRun};
 use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
 use crate::instances;
 use crate::list::list;
@@ -29,8 +30,8 @@ use crate::port::{
     ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{
-    Attempt, Code, ContentRow, Contents, Record, Stored, StoredDefinition, StoredNode, StoredRun, condition,
-    count, int, small,
+    Attempt, Bare, Code, ContentRow, Contents, Record, Stored, StoredDefinition, StoredNode, StoredRun,
+    WithoutParams, condition, count, int, json, small,
 };
 
 /// How often rows are read at most until their contents are found.
@@ -40,6 +41,12 @@ const READS: u32 = 5;
 pub(crate) trait Database: Send + Sync {
     /// The statement that reads the highest sequence number.
     const LAST_SEQ: &'static str;
+
+    /// The tables whose sums are the kept counts.
+    const COUNTS: &'static [&'static str];
+
+    /// Selects the texts of the JSON array `$1`.
+    const LISTED: &'static str;
 
     /// Reads the rows of a record's SELECT, followed by `rest`.
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>>;
@@ -54,6 +61,11 @@ pub(crate) trait Database: Send + Sync {
         self.fetch(rest, args).await
     }
 
+    /// Returns the condition that the id is one of a few, which a SELECT returns.
+    fn is_among(ids: &str) -> String {
+        format!("id IN ({ids})")
+    }
+
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
@@ -61,7 +73,7 @@ pub(crate) trait Database: Send + Sync {
 
     async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<StoredRun>>;
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>>;
+    async fn fetch_by_id<T: Record>(&self, ids: &[ExecutionId]) -> Result<Vec<T>>;
 
     async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<StoredDefinition>>;
 
@@ -186,6 +198,12 @@ impl<D: Database> Runs for D {
         whole(self, || self.fetch_runs(ids)).await
     }
 
+    async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
+        // The index begins with the cluster.
+        let rest = " WHERE r.cluster IN (SELECT id FROM clusters) AND r.idempotency_key = $1 ORDER BY r.id";
+        whole::<StoredRun, _>(self, || self.fetch(rest, vec![text(key)])).await
+    }
+
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         list(self, filter, page).await
     }
@@ -212,7 +230,11 @@ impl<D: Database> Executions for D {
     }
 
     async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
-        self.fetch_executions(ids).await
+        self.fetch_by_id(ids).await
+    }
+
+    async fn bare_executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+        Ok(self.fetch_by_id(ids).await?.into_iter().map(|Bare(execution)| execution).collect())
     }
 
     async fn executions(
@@ -223,40 +245,66 @@ impl<D: Database> Executions for D {
         list(self, filter, page).await
     }
 
+    async fn bare_executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
+        let Listed { rows, total, next } = list(self, filter, page).await?;
+        Ok(Listed { rows: rows.into_iter().map(|Bare(execution)| execution).collect(), total, next })
+    }
+
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         self.fetch_many(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
     }
 
-    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+    async fn instances(
+        &self,
+        run: &RunId,
+        filter: &InstanceFilter,
+        portion: Portion,
+    ) -> Result<Vec<Execution>> {
         let ((step, id), last) = filter.span();
-        let page = || {
-            [
-                arg(small(step)),
-                arg(id.0),
-                arg(small(last)),
-                arg(filter.item.map(small)),
-                arg(i64::from(limit)),
-            ]
-        };
-        if let Some(node) = filter.node {
-            let statuses = filter.wanted().fold(0, |bits, status| bits | 1_i32 << status.code());
-            let args = [arg(node.0), text(run.as_str()), arg(statuses)].into_iter().chain(page());
-            return self.fetch(&format!(" {}", *instances::OF_NODE), args.collect()).await;
-        }
-        // The index has the status before the step. An instance that moves on between two reads may be found in both,
-        // but is not missed: the reads follow the order of statuses. The later read counts.
-        let mut found: BTreeMap<(u32, ExecutionId), Execution> = BTreeMap::new();
-        for status in filter.wanted() {
-            let args = [text(run.as_str()), arg(status.code())].into_iter().chain(page());
-            let rows: Vec<Execution> =
-                self.fetch(&format!(" {}", *instances::OF_RUN), args.collect()).await?;
-            found.extend(rows.into_iter().map(|execution| (instances::position(&execution), execution)));
-        }
-        Ok(found.into_values().take(limit as usize).collect())
+        let mut args = vec![
+            text(run.as_str()),
+            arg(filter.wanted().fold(0, |bits, status| bits | 1_i32 << status.code())),
+            arg(small(step)),
+            arg(id.0),
+            arg(small(last)),
+            arg(filter.item.map(small)),
+            arg(limit(portion.rows)),
+            arg(limit(portion.bytes)),
+        ];
+        args.extend(filter.node.map(|node| arg(node.0)));
+        let ids = if filter.node.is_some() { &instances::OF_NODE } else { &instances::OF_RUN };
+        let rest = format!(" WHERE {} ORDER BY step, id", D::is_among(ids));
+        Ok(self.fetch(&rest, args).await?.into_iter().map(|WithoutParams(execution)| execution).collect())
     }
 
     async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
-        Ok(instances::counts(self.fetch(&instances::COUNTS, vec![text(run.as_str())]).await?))
+        let kept: Vec<CountRow<'_>> =
+            self.fetch(&counts::of_run(D::COUNTS), vec![text(run.as_str())]).await?;
+        match counts::by_step(&kept)? {
+            Some(counts) => Ok(counts),
+            None => Ok(instances::counts(self.fetch(&instances::COUNTS, vec![text(run.as_str())]).await?)),
+        }
+    }
+
+    async fn run_counts(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, BTreeMap<Status, u64>>> {
+        let listed = |runs: &[&RunId]| -> Result<Vec<Arg>> { Ok(vec![text(&json(&runs)?)]) };
+        let all: Vec<&RunId> = runs.iter().collect();
+        let known: Vec<ListedRun> = self.fetch(&ListedRun::select_of(D::LISTED), listed(&all)?).await?;
+        let kept = self.fetch(&counts::of_runs(D::COUNTS, D::LISTED), listed(&all)?).await?;
+        let mut totals = counts::Totals::of(&known, kept)?;
+        let small = known.iter().filter(|known| known.keeps == Keeps::Nothing).map(|known| &known.run);
+        let small: Vec<&RunId> = small.collect();
+        if !small.is_empty() {
+            let sql = instances::counts_of(&format!("run IN ({})", D::LISTED), "a.run = executions.run");
+            for (run, counts) in instances::counts_by_run(self.fetch(&sql, listed(&small)?).await?) {
+                totals.add(&run, &counts);
+            }
+        }
+        Ok(totals.0)
     }
 
     async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {

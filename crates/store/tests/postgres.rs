@@ -21,7 +21,7 @@ use downbeat_store::conformance::make::{
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Hint, Store};
-use downbeat_testbed::Database;
+use downbeat_testbed::{Database, Postgres, eventually};
 use proxy::{Cut, Proxy};
 
 struct Fresh {
@@ -206,29 +206,53 @@ async fn one_server_prunes_at_a_time_and_many_runs_at_once() {
     database.drop().await;
 }
 
+/// The lock of the whole database that PostgreSQL takes when a transaction with a notification commits, and holds until
+/// that commit is done.
+const NOTIFYING: &str =
+    "FROM pg_locks WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND objid = 0";
+
 #[tokio::test]
-async fn output_is_announced_outside_of_its_transaction() {
-    let Fresh { store, database } = fresh().await;
-    let other = downbeat_store::open(&database.url).await.unwrap();
+async fn output_is_stored_while_the_commit_of_another_server_holds_the_lock_of_notifications() {
+    let directory = tempfile::tempdir().unwrap();
+    let postgres = Postgres::start_in(directory.path().join("postgres"));
+    let admin = postgres.client().await.unwrap();
+    let is = async |condition: &str| admin.query_one(condition, &[]).await.unwrap().get::<_, bool>(0);
+    let becomes =
+        async |condition: &str| eventually(condition, async || is(condition).await.then_some(())).await;
+    // There is no such standby: a commit that waits for one never ends. Only the slow one does.
+    for setting in ["synchronous_commit = local", "synchronous_standby_names = nobody"] {
+        admin.batch_execute(&format!("ALTER SYSTEM SET {setting}")).await.unwrap();
+    }
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    becomes("SELECT current_setting('synchronous_standby_names') = 'nobody'").await;
+    let store = downbeat_store::open(&postgres.url).await.unwrap();
+    let other = downbeat_store::open(&postgres.url).await.unwrap();
     fill(&store).await;
     let mut hints = other.hints();
-    // Another server's commit that takes long holds the lock of all notifications.
-    let mut slow = database.client().await;
-    let open = slow.transaction().await.unwrap();
-    open.batch_execute("SELECT pg_notify('downbeat', 'x anything')").await.unwrap();
-    let mut announced = async |number| loop {
-        if let Hint::Output(executions) = hints.recv().await.unwrap()
-            && executions.contains(&execution_id(number))
-        {
-            return;
-        }
-    };
+    let slow = postgres.client().await.unwrap();
+    slow.batch_execute("SET synchronous_commit = on").await.unwrap();
+    let pid: i32 = slow.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let committing = "BEGIN; CREATE TABLE written (); SELECT pg_notify('downbeat', 'x anything'); COMMIT";
+    let slow = tokio::spawn(async move { slow.batch_execute(committing).await });
+    becomes(&format!("SELECT count(*) = 1 {NOTIFYING} AND granted AND pid = {pid}")).await;
+
     store.append_output(&[chunk(1, 1_000, "text")], 100).await.unwrap();
-    open.rollback().await.unwrap();
-    announced(1).await;
+    let stored = other.output(execution_id(1), 1_000, 10).await.unwrap();
+    assert_eq!(stored.iter().map(|chunk| chunk.text.as_str()).collect::<Vec<_>>(), ["text"]);
+    assert!(!slow.is_finished(), "the lock is still held");
+    // The announcement and a commit need the lock.
+    let commit = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.commit(SERVER, &[created(50)]).await }
+    });
+    becomes(&format!("SELECT count(*) = 2 {NOTIFYING} AND NOT granted")).await;
+    assert!(!commit.is_finished());
+    assert!(is(&format!("SELECT pg_cancel_backend({pid})")).await);
+    slow.await.unwrap().unwrap();
+    assert_eq!(commit.await.unwrap().unwrap().outcomes, [Ok(())]);
+    while !matches!(hints.recv().await, Ok(Hint::Output(executions)) if *executions == [execution_id(1)]) {}
     other.close().await;
     store.close().await;
-    database.drop().await;
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod dev;
 mod disk;
 #[cfg(feature = "in-process")]
 pub mod in_process;
+mod listener;
 mod port;
 mod postgres;
 mod process;
@@ -32,6 +33,7 @@ pub use daemon::Daemon;
 pub use database::{Database, postgres_url};
 pub use dev::Dev;
 pub use disk::SmallDisk;
+pub use listener::shut_listener;
 pub use postgres::Postgres;
 pub use process::{Done, Lines, Process};
 pub use program::{command, example, program, repository};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -145,6 +145,16 @@ impl Lines {
             }
         });
         Self(lines)
+    }
+
+    /// Waits for the next line; nothing after the last one.
+    #[track_caller]
+    pub fn next(&self) -> Option<String> {
+        match self.0.recv_timeout(DEADLINE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("no further line came"),
+        }
     }
 
     /// Waits for the next line that contains these words.

@@ -515,26 +515,20 @@ fn rollout_plan(nodes: usize, waves: &[usize]) -> Plan {
     let hosts: Vec<String> = (1..=nodes).map(|number| format!("web-{number:02}")).collect();
     let step = |index: u32, name: &str, more: Value| {
         let mut step = json!({
-            "index": index, "name": name, "backend": "exec", "action": "run", "branch": null, "where": hosts,
+            "index": index, "name": name, "backend": "exec", "action": "run", "branch": null, "where": 0,
             "condition": null, "after": [], "params": {}, "timeout": "30m", "retries": 0, "delivery": "at_most_once",
             "idempotent": false,
         });
         changed(&mut step, more);
         step
     };
-    let mut rest = hosts.as_slice();
-    let waves: Vec<Value> = (1..)
-        .zip(waves)
-        .map(|(wave, size): (u32, _)| {
-            let (part, after) = rest.split_at(*size);
-            rest = after;
-            json!({"wave": wave, "nodes": part})
-        })
-        .collect();
+    let waves: Vec<Value> =
+        (1..).zip(waves).map(|(wave, size): (u32, _)| json!({"wave": wave, "nodes": size})).collect();
     view(json!({
         "job": "deploy-web", "strategy": "fail-fast", "exclusive": true, "priority": 5, "timeout": "1h",
         "rollout": {"waves": waves, "pause": "5m", "budget": 2},
         "nodes": hosts.iter().map(|host| json!({"id": id(1), "hostname": host})).collect::<Vec<_>>(),
+        "sets": [(0..nodes).collect::<Vec<_>>()],
         "steps": [
             step(0, "fetch", json!({"params": {"command": ["curl", "-o", "/tmp/x y", "http://example/a-rather-long-path/to/some/archive.tar.gz"]},
                                     "retries": 3, "timeout": "1m30s"})),

@@ -1,5 +1,6 @@
 //! Owns how lists and counts are written: a few nodes one by one, many only counted.
 
+use std::borrow::Borrow;
 use std::fmt::Display;
 
 use downbeat_api::FewNodes;
@@ -38,7 +39,7 @@ pub(crate) fn counts(parts: &[(u64, &str)]) -> String {
 const MOST_NAMED: usize = 8;
 
 /// `web-01, web-02`, or `web-01, … and 7 more`.
-pub(crate) fn hosts(names: &[String], rows: Rows) -> String {
+pub(crate) fn hosts<S: Borrow<str>>(names: &[S], rows: Rows) -> String {
     if rows == Rows::All || names.len() <= MOST_NAMED {
         return names.join(", ");
     }

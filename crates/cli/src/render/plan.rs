@@ -56,8 +56,8 @@ pub(crate) fn plan_page(plan: &Plan, rows: Rows, width: Option<usize>) -> String
         head.push(("placement", rules_of(placement, rows).into()));
     }
     let mut text = facts(&head);
-    if let Some(rollout) = &plan.rollout {
-        text.push_str(&format!("\n{}", planned_waves(rollout, rows, width)));
+    if plan.rollout.is_some() {
+        text.push_str(&format!("\n{}", planned_waves(plan, rows, width)));
     }
     if plan.shape == Shape::Graph {
         text.push_str(&format!("\n{}", graph(plan, &names, common, rows, width)));
@@ -153,7 +153,7 @@ fn place(plan: &Plan, step: &Step, all: &[String], rows: Rows) -> String {
             [only] => (*only).to_owned(),
             nodes => format!("all {}", nodes.len()),
         },
-        Some(nodes) => hosts(&nodes.into_iter().map(str::to_owned).collect::<Vec<_>>(), rows),
+        Some(nodes) => hosts(&nodes, rows),
     }
 }
 

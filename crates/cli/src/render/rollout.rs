@@ -30,6 +30,7 @@ fn failures(rollout: &Rollout) -> String {
 
 /// Renders the waves; the plan has the names of their nodes.
 pub(super) fn waves(rollout: &Rollout, plan: &Plan, rows: Rows, width: Option<usize>) -> String {
+    let named = plan.waves();
     let mut table = Table::new(["WAVE", "STATUS", "NODES", "WHICH"]);
     for wave in &rollout.waves {
         let (text, tone) = match wave.status {
@@ -42,27 +43,23 @@ pub(super) fn waves(rollout: &Rollout, plan: &Plan, rows: Rows, width: Option<us
             wave.wave.to_string().into(),
             Cell::new(text, tone),
             wave.nodes.to_string().into(),
-            hosts(nodes_of(plan, wave.wave), rows).into(),
+            hosts(nodes_of(&named, wave.wave), rows).into(),
         ]);
     }
     table.draw(width)
 }
 
-/// Returns the hostnames of a wave.
-pub(super) fn nodes_of(plan: &Plan, wave: u32) -> &[String] {
-    let waves = plan.rollout.iter().flat_map(|rollout| &rollout.waves);
-    let mut named = waves.filter(|planned| planned.wave == wave);
-    named.next().map(|planned| planned.nodes.as_slice()).unwrap_or_default()
+/// Returns the hostnames of a wave, from 1.
+pub(super) fn nodes_of<'n, 'a>(named: &'n [Vec<&'a str>], wave: u32) -> &'n [&'a str] {
+    let index = (wave as usize).checked_sub(1);
+    index.and_then(|index| named.get(index)).map(Vec::as_slice).unwrap_or_default()
 }
 
-pub(super) fn planned_waves(rollout: &PlannedRollout, rows: Rows, width: Option<usize>) -> String {
+pub(super) fn planned_waves(plan: &Plan, rows: Rows, width: Option<usize>) -> String {
     let mut table = Table::new(["WAVE", "NODES", "WHICH"]);
-    for wave in &rollout.waves {
-        table.row([
-            wave.wave.to_string().into(),
-            wave.nodes.len().to_string().into(),
-            hosts(&wave.nodes, rows).into(),
-        ]);
+    for (wave, nodes) in (1..).zip(plan.waves()) {
+        let wave: u32 = wave;
+        table.row([wave.to_string().into(), nodes.len().to_string().into(), hosts(&nodes, rows).into()]);
     }
     table.draw(width)
 }
@@ -82,6 +79,6 @@ pub(super) fn planned(rollout: &PlannedRollout) -> String {
 }
 
 /// Renders `wave 2 of 4 starts: web-02, web-03`.
-pub(super) fn starts(wave: u32, waves: usize, nodes: &[String]) -> String {
+pub(super) fn starts(wave: u32, waves: usize, nodes: &[&str]) -> String {
     format!("wave {wave} of {waves} starts: {}", hosts(nodes, Rows::Few))
 }

@@ -160,7 +160,8 @@ fn untouched<'a>(run: &Run, plan: &'a Plan) -> BTreeSet<&'a str> {
     let rollout = run.rollout.iter().filter(|rollout| rollout.untouched.is_some());
     let skipped =
         rollout.flat_map(|rollout| &rollout.waves).filter(|wave| wave.status == WaveStatus::Skipped);
-    skipped.flat_map(|wave| nodes_of(plan, wave.wave)).map(String::as_str).collect()
+    let named = plan.waves();
+    skipped.flat_map(|wave| nodes_of(&named, wave.wave)).copied().collect()
 }
 
 /// A table of results, a row for each.

@@ -54,14 +54,16 @@ impl WatchLines {
     fn waves(&mut self, run: &Run) -> Vec<String> {
         let Some(rollout) = &run.rollout else { return Vec::new() };
         let mut lines = Vec::new();
+        let named = self.plan.waves();
         for wave in &rollout.waves {
             let started = matches!(wave.status, WaveStatus::Running | WaveStatus::Ended);
-            let nodes = nodes_of(&self.plan, wave.wave);
+            let nodes = nodes_of(&named, wave.wave);
             if started && self.waves.started.insert(wave.wave) {
                 lines.push(starts(wave.wave, rollout.waves.len(), nodes));
             }
             if wave.status == WaveStatus::Ended && !self.waves.ended.contains(&wave.wave) {
-                // Waves follow one another: a later one is not shown before the end of this one.
+                // Older servers do not record which failures are final. Waves follow one another: a later one is not shown
+                // before the end of this one.
                 let Some(failed) = wave.failed else { break };
                 let went = match failed {
                     0 => painted("ended without failures", Tone::Good),

@@ -22,6 +22,55 @@ fn logs_are_followed_to_the_end_with_whose_they_are() {
 }
 
 #[test]
+fn logs_of_a_server_that_is_killed_go_on_without_a_lost_or_repeated_line() {
+    let server = Dev::server(|server| server);
+    let agent = server.agent("web-01").with(&["--allow", "exec"]);
+    agent.start();
+    until("the node", || (server.json(&["node", "list"])["data"][0]["status"] == "online").then_some(()));
+    let (count, stop) = (server.dir.path().join("count"), server.dir.path().join("stop"));
+    let script = format!(
+        "i=0; while [ ! -e {stop} ]; do i=$((i+1)); echo line $i; echo $i > {count}.new; mv {count}.new {count}; \
+         sleep 0.01; done",
+        stop = stop.display(),
+        count = count.display()
+    );
+    // The first step has ended when the server is killed, and the second has not.
+    let file = server.write(
+        "lines.yaml",
+        &format!(
+            "target: all\ntasks:\n  - {{backend: exec, action: shell, params: {{command: echo first}}}}\n  \
+             - {{backend: exec, action: shell, params: {{command: '{script}'}}}}\n"
+        ),
+    );
+    let id = server.submit(&["-f", file.to_str().unwrap()]);
+    let mut following = server.spawn(&["run", "logs", &id, "-f"]);
+    let lines = following.stdout();
+    assert_eq!(lines.next().as_deref(), Some("first"));
+    let mut number = 0;
+    let mut read_to = |least: u64| {
+        while number < least {
+            number += 1;
+            assert_eq!(lines.next(), Some(format!("line {number}")));
+        }
+    };
+    for _ in 0..2 {
+        read_to(20);
+        server.kill();
+        let counted = || std::fs::read_to_string(&count).unwrap().trim().parse::<u64>().unwrap();
+        let before = counted();
+        let more = until("more lines", || Some(counted()).filter(|counted| *counted >= before + 20));
+        server.serve();
+        read_to(more + 20);
+    }
+    std::fs::write(&stop, "").unwrap();
+    let rest: Vec<String> = std::iter::from_fn(|| lines.next()).collect();
+    assert_eq!(following.wait().code, 0);
+    let last = std::fs::read_to_string(&count).unwrap().trim().parse::<u64>().unwrap();
+    let shown = last - rest.len() as u64;
+    assert_eq!(rest, (shown + 1..=last).map(|number| format!("line {number}")).collect::<Vec<_>>());
+}
+
+#[test]
 fn events_are_followed_from_a_number_on() {
     let dev = Dev::start();
     let id = dev.submit(&["--target", "all", "test", "noop"]);

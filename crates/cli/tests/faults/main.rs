@@ -11,3 +11,4 @@ mod random;
 mod scenarios;
 mod server_dies;
 mod site;
+mod vital;

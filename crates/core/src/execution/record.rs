@@ -164,6 +164,10 @@ pub struct Execution {
     pub pinned: Option<NodeId>,
     /// From 1. Lost attempts count too, so that the name `execution.attempt` is never used twice.
     pub attempt: u32,
+    /// The status of the attempt that this one replaces as the result of the instance; absent for a first attempt. It
+    /// lets a store count results without reading other attempts. Older programs do not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Status>,
     /// The evaluated params of this attempt, if the task's params contain expressions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Arc<Params>>,

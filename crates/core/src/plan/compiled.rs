@@ -1,5 +1,6 @@
 //! Owns the shape of a compiled plan and the functions that read it. `compile` creates it from a definition.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -210,6 +211,16 @@ impl Plan {
     /// Returns the nodes on which a placed step may run.
     pub fn placement(&self, step: StepIx) -> Option<&Placement> {
         self.task(step).placement.as_ref().or(self.definition.placement.as_ref())
+    }
+
+    /// Returns the steps whose outputs expressions refer to.
+    pub fn read_steps(&self) -> HashSet<StepIx> {
+        let of_steps = self.steps.iter().flat_map(|step| step.params.iter().chain(&step.keys));
+        let of_items = self.entries.iter().filter_map(|entry| match &entry.each.as_ref()?.items {
+            Items::Expected(template) => Some(template),
+            Items::Known(_) => None,
+        });
+        of_steps.chain(of_items).flat_map(|template| template.steps.iter().map(|(_, used)| *used)).collect()
     }
 
     pub fn instances(&self) -> usize {

@@ -12,4 +12,4 @@ pub use compiled::{Each, Edge, EdgeKind, Items, Pass, Plan, PlanEntry, ResolvedT
 pub(crate) use index::indexed_by;
 pub use index::{EntryIx, ItemIx, NodeIx, PassIx, SetIx, StepIx, WalkIx};
 pub use resolve::{Unfit, resolve, resolve_again};
-pub use resolved::{NodeRef, Resolved};
+pub use resolved::{NodeRef, Resolved, RetryScope};

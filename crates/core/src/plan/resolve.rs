@@ -77,7 +77,12 @@ pub fn resolve_again(
     let members = former.sets.iter().map(|set| set.iter().map(member).collect()).collect();
     let sets = Sets { members, ..Sets::default() };
     let resolved = fitting(definition, params, nodes, sets, former.entries.clone())?;
-    Ok(Resolved { waves: former.waves.clone(), left_out: former.left_out.clone(), ..resolved })
+    Ok(Resolved {
+        waves: former.waves.clone(),
+        left_out: former.left_out.clone(),
+        retry: former.retry,
+        ..resolved
+    })
 }
 
 /// Refuses steps that the nodes cannot run.
@@ -355,6 +360,7 @@ impl<'a> Sets<'a> {
             idempotent,
             waves: Vec::new(),
             left_out,
+            retry: None,
         }
     }
 }

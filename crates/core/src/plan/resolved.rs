@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::index::{NodeIx, SetIx, StepIx};
+use super::index::{EntryIx, NodeIx, SetIx, StepIx};
 use crate::ids::NodeId;
 use crate::node::NodeStatus;
 use crate::spec::Rollout;
@@ -12,6 +12,17 @@ use crate::spec::Rollout;
 pub struct NodeRef {
     pub id: NodeId,
     pub hostname: String,
+}
+
+/// Which part of the first run a retry repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryScope {
+    AllNodes,
+    /// Only nodes on which something failed.
+    FailedNodes,
+    /// Also this entry and all that follow it, however they ended.
+    From(EntryIx),
 }
 
 /// The nodes that a run's targets resolve to. They are resolved once, when the run is created.
@@ -32,6 +43,10 @@ pub struct Resolved {
     /// Nodes that the targets match and that were left out because they were drained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<NodeRef>,
+    /// With a retry: what it repeats. An owner that takes the run over derives from it which results are left to carry
+    /// over. Older programs committed all of them together with the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryScope>,
 }
 
 impl Resolved {

@@ -8,20 +8,10 @@ use jiff::Timestamp;
 use crate::dice::Dice;
 use crate::execution::{Execution, Status};
 use crate::ids::{ExecutionId, NodeId, RunId};
-use crate::plan::{Each, EntryIx, ItemIx, Items, NodeIx, Plan, Resolved, Shape, StepIx};
+use crate::plan::{Each, EntryIx, ItemIx, Items, NodeIx, Plan, Resolved, RetryScope, Shape, StepIx};
 use crate::run::{Instance, RunRecord, RunState};
 use crate::spec::{Condition, Definition, Entry, Task};
 use crate::work::Origin;
-
-/// Which part of the first run the retry repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryScope {
-    AllNodes,
-    /// Only nodes on which something failed.
-    FailedNodes,
-    /// Also this entry and all that follow it, however they ended.
-    From(EntryIx),
-}
 
 /// The start of the second run.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +69,23 @@ pub fn retry_of<'a>(
         let nodes = resolved.sets.first().map_or(0, Vec::len);
         resolved.waves = rollout.batch.waves(u32::try_from(nodes).expect("nodes are bounded"));
     }
+    resolved.retry = Some(scope);
     Ok(RetryStart { carried: carried_over(plan, &last, &resolved, scope), resolved })
+}
+
+/// Returns the executions that `second`, a retry whose results were carried over only in part, still has to carry over.
+/// `plan` is the plan of the first run, `executions` are those of the first run, and `own` are those of `second`.
+pub fn left_to_carry<'a>(
+    second: &RunRecord,
+    plan: &Plan,
+    executions: &'a [Execution],
+    own: &[Execution],
+) -> Option<RetryStart<'a>> {
+    let (scope, resolved) = (second.resolved.retry?, (*second.resolved).clone());
+    let mut carried = carried_over(plan, &last_attempts(executions), &resolved, scope);
+    let has: HashSet<Instance> = own.iter().map(Instance::of).collect();
+    carried.retain(|execution| !has.contains(&Instance::of(execution)));
+    Some(RetryStart { resolved, carried })
 }
 
 /// Returns the executions that the second run does not repeat.
@@ -335,6 +341,7 @@ impl RetryStart<'_> {
             id: ExecutionId(dice.uuid_at(now)),
             of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
             attempt: 1,
+            former: None,
             // The execution that really ran: it has the output.
             reused: Some(former.reused.unwrap_or(former.id)),
             // This copy does not run, so it uses no limits.
@@ -449,6 +456,7 @@ fn failed_nodes_only(
         idempotent: resolved.idempotent.clone(),
         waves: Vec::new(),
         left_out: resolved.left_out.clone(),
+        retry: None,
     })
 }
 
@@ -520,6 +528,7 @@ mod tests {
             of: Origin::Step { run: RunId::from("first"), step, item: None },
             pinned: (on > 0).then(|| node(on)),
             attempt,
+            former: None,
             params: None,
             reused: None,
             limits: None,
@@ -545,6 +554,7 @@ mod tests {
             idempotent: vec![StepIx(0)],
             waves,
             left_out: Vec::new(),
+            retry: None,
         };
         let made = RunMade {
             id: RunId::from("first"),

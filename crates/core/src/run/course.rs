@@ -14,13 +14,13 @@ use super::words::RunState;
 use crate::change::Change;
 use crate::execution::{Execution, State};
 use crate::ids::{NodeId, RunId};
-use crate::limits;
+use crate::level;
 use crate::plan::Plan;
 
 /// The facts that decide whether a new run has to wait for admission.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations)]
-pub struct Gate<'a> {
+pub struct AdmissionFacts<'a> {
     /// Whether every server that shares the store supports admission. If not, no run waits.
     pub is_known: bool,
     /// The maximum number of active runs.
@@ -32,14 +32,14 @@ pub struct Gate<'a> {
 }
 
 /// A run that is to be created.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 #[allow(missing_debug_implementations)]
 pub struct New<'a> {
     pub run: &'a RunRecord,
     pub plan: &'a Arc<Plan>,
     /// The executions that are carried over from an earlier run.
-    pub taken: &'a [Execution],
-    pub gate: Gate<'a>,
+    pub taken: Vec<Execution>,
+    pub admission: AdmissionFacts<'a>,
 }
 
 /// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission`; it
@@ -89,20 +89,16 @@ pub struct Course {
 
 impl Course {
     /// Creates a run, and starts it unless it has to wait. Returns the changes to commit, the creation first.
-    pub fn create(new: &New<'_>, turn: &mut Turn<'_>) -> (Self, Vec<Change>) {
-        let New { run, plan, taken, gate } = *new;
+    pub fn create(new: New<'_>, turn: &mut Turn<'_>) -> (Self, Vec<Change>) {
+        let New { run, plan, taken, admission } = new;
         let (id, epoch) = (run.id.clone(), run.live.epoch);
-        let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
+        let waits = admission.is_known && (run.definition.exclusive || admission.limit.is_some());
         let before = Before::of(&run.live).filter(|before| waits || *before != Before::Admission);
-        let max_pending = (before == Some(Before::Admission)).then(gate.max_pending);
-        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open: gate.max_open }];
-        let take_over = |executions: &[Execution]| {
-            let (run, executions, at) = (run.id.clone(), executions.to_vec(), run.created_at);
-            Change::ExecutionsAdded { run, epoch, executions, at }
-        };
-        changes.extend(taken.chunks(limits::EXECUTIONS_PER_COMMIT).map(take_over));
+        let max_pending = (before == Some(Before::Admission)).then(admission.max_pending);
+        let mut changes =
+            vec![Change::RunCreated { run: run.clone(), max_pending, max_open: admission.max_open }];
         let progress = if before.is_some() || !taken.is_empty() {
-            Progress::restore(Arc::clone(plan), run, epoch, taken, None)
+            Progress::restore(Arc::clone(plan), run, epoch, &taken, None)
         } else {
             let params = Arc::new(run.params.clone());
             Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params)
@@ -116,8 +112,20 @@ impl Course {
             }
             None => course.go_on(turn.now, turn),
         }
+        course.progress.carry(taken);
         changes.extend(course.take_changes(turn.now));
+        // Servers of older releases would do again what is not committed together with the run.
+        while turn.level < level::CARRY && course.progress.is_carrying() {
+            changes.extend(course.take_changes(turn.now));
+        }
         (course, changes)
+    }
+
+    /// Adds results that the run carries over and its former owner did not get to. The course was restored with them.
+    #[must_use]
+    pub fn carrying(mut self, executions: Vec<Execution>) -> Self {
+        self.progress.carry(executions);
+        self
     }
 
     /// Continues a stored run, which this server now owns with this epoch. What comes before its plan still does.
@@ -199,9 +207,16 @@ impl Course {
         self.progress.has_more()
     }
 
+    /// Returns whether decisions of the last turn are left to make. Until they are made, nothing is observed.
+    pub fn is_unfinished(&self) -> bool {
+        self.progress.is_unfinished()
+    }
+
     /// Makes the decisions that the last turn left for later.
     pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
-        self.progress.finish_turn(turn);
+        if self.before.is_none() {
+            self.progress.finish_turn(turn);
+        }
     }
 
     /// Returns true if the run waits for admission.

@@ -12,6 +12,7 @@ use super::words::RunState;
 use crate::backend::Params;
 use crate::execution::Execution;
 use crate::ids::{ClusterId, NodeId, RunId, ServerId};
+use crate::limits;
 use crate::plan::{ItemIx, Resolved, StepIx};
 use crate::spec::Definition;
 
@@ -50,6 +51,41 @@ pub struct RunMade {
     /// Identifies the request that used the idempotency key. Older programs do not record it.
     pub request_hash: Option<String>,
     pub created_at: Timestamp,
+}
+
+/// Which counts of a run's instances a store keeps up to date with every change. The others are counted when somebody
+/// looks at them, which is cheap for few instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    Nothing,
+    /// The counts of the whole run.
+    Totals,
+    /// The counts of each step, and of the whole run.
+    Steps,
+}
+
+impl Keeps {
+    /// Returns what to keep for a run of up to this many instances.
+    pub fn for_size(instances: u64) -> Self {
+        if instances <= limits::COUNTED_IN_LISTS {
+            Self::Nothing
+        } else if instances <= limits::PLAN_SMALL_INSTANCES as u64 {
+            Self::Totals
+        } else {
+            Self::Steps
+        }
+    }
+}
+
+impl RunMade {
+    /// Decides which counts to keep by the number of instances that the run may have.
+    pub fn keeps(&self) -> Keeps {
+        if self.definition.tasks.iter().any(|entry| entry.for_each().is_some()) {
+            return Keeps::Steps;
+        }
+        let (steps, nodes) = (self.definition.step_count(), self.resolved.node_count());
+        Keeps::for_size(u64::from(steps) * u64::from(nodes.max(1)))
+    }
 }
 
 /// A run as it is stored.

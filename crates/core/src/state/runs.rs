@@ -5,13 +5,20 @@ use std::collections::BTreeSet;
 use super::tables::Tables;
 use crate::change::{Applied, Refusal};
 use crate::ids::{ClusterId, NodeId, RunId};
-use crate::run::{self, Illegal, RunEvent, RunLive, RunRecord};
+use crate::run::{self, Illegal, Keeps, RunEvent, RunLive, RunMade, RunRecord};
 
-/// The cluster of a run, and the name of its job.
+/// The cluster of a run, the name of its job, and which counts of its instances the store keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     pub cluster: ClusterId,
     pub job: Option<String>,
+    pub keeps: Keeps,
+}
+
+impl Home {
+    pub fn of(run: &RunMade) -> Self {
+        Self { cluster: run.cluster, job: run.job.clone(), keeps: run.keeps() }
+    }
 }
 
 /// How many of a cluster's runs that were not loaded wait for admission, and how many are active.
@@ -52,7 +59,7 @@ impl Tables {
         }
         self.keys.extend(key.map(|key| (key, run.id.clone())));
         self.runs.insert(run.id.clone(), run.live.clone());
-        self.homes.insert(run.id.clone(), Home { cluster: run.cluster, job: run.job.clone() });
+        self.homes.insert(run.id.clone(), Home::of(&run.made));
         Ok(())
     }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State, Status, Verdict};
-use downbeat_core::plan::EntryIx;
+use downbeat_core::plan::{EntryIx, RetryScope};
 use downbeat_core::run::RunState;
-use downbeat_core::run::again::{CannotRetry, RetryScope, retry_of};
+use downbeat_core::run::again::{CannotRetry, retry_of};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 

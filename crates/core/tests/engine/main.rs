@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout)]
 
+mod giant;
 mod graph;
 mod model;
 mod overdue;

@@ -36,10 +36,8 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     pub(crate) fn new(metrics: Metrics, server: ServerId, lease_ttl: Duration, level: CommonLevel) -> Self {
-        let mut board = Board::default();
-        board.stray.lease_ttl = lease_ttl;
         Self {
-            board: Arc::new(Mutex::new(board)),
+            board: Arc::new(Mutex::new(empty_board(lease_ttl))),
             works: Works::default(),
             wake: Arc::new(Notify::new()),
             metrics,
@@ -93,6 +91,11 @@ impl Dispatcher {
         self.board.lock().expect("nothing panics while it holds the board")
     }
 
+    /// Returns an empty board with the settings of this one.
+    pub(crate) fn empty_board(&self) -> Board {
+        empty_board(self.board().stray.lease_ttl)
+    }
+
     /// Starts a round of claims: a change may allow pending work to be claimed.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
@@ -136,6 +139,12 @@ impl Dispatcher {
             }
         }
     }
+}
+
+fn empty_board(lease_ttl: Duration) -> Board {
+    let mut board = Board::default();
+    board.stray.lease_ttl = lease_ttl;
+    board
 }
 
 /// Returns the executions that changes add.

@@ -1,7 +1,6 @@
 //! Shows the limits that open executions share: who uses them, and who waits.
 
 use std::collections::BTreeMap;
-use std::ops;
 
 use downbeat_api::{LimitUsage, LimitUser};
 use downbeat_core::Timestamp;
@@ -27,6 +26,10 @@ impl LimitKey {
     fn of(bound: &Bound) -> Self {
         Self { key: bound.key.name.to_string(), is_rate: bound.key.kind == LimitKind::Rate }
     }
+
+    fn order(&self) -> (&str, bool) {
+        (&self.key, self.is_rate)
+    }
 }
 
 /// What the board knows about one limit.
@@ -38,24 +41,41 @@ struct Usage<'a> {
 }
 
 impl Board {
-    /// Returns a page of the cluster's limits.
+    /// Returns a page of the cluster's limits. It holds only the limits up to the end of the page: the dispatcher waits
+    /// meanwhile.
     pub(crate) fn limit_usage(
         &self,
         cluster: ClusterId,
         page: &Page<LimitKey>,
         now: Timestamp,
     ) -> Listed<LimitUsage, LimitKey> {
-        let mut found: BTreeMap<LimitKey, Usage<'_>> = BTreeMap::new();
+        let after = page.start.after.as_ref().map(LimitKey::order);
+        let (limit, skip) = (page.limit as usize, usize::try_from(page.start.skip).unwrap_or(usize::MAX));
+        let most = skip.saturating_add(limit);
+        let mut found: BTreeMap<(&str, bool), Usage<'_>> = BTreeMap::new();
+        let mut has_more = false;
         for pile in self.queue.piles() {
             for bound in pile.bounds.iter().filter(|bound| bound.key.cluster == cluster) {
+                let key = (&*bound.key.name, bound.key.kind == LimitKind::Rate);
+                if after.is_some_and(|after| key <= after) {
+                    continue;
+                }
+                if found.len() == most && found.last_key_value().is_none_or(|(last, _)| key > *last) {
+                    has_more = true;
+                    continue;
+                }
                 let new = || Usage { bound, waiting: 0, waiters: Vec::new() };
-                let usage = found.entry(LimitKey::of(bound)).or_insert_with(new);
+                let usage = found.entry(key).or_insert_with(new);
                 if bound.most() < usage.bound.most() {
                     usage.bound = bound;
                 }
                 usage.waiting += pile.len();
                 let room = NAMED - usage.waiters.len();
                 usage.waiters.extend(pile.executions().take(room));
+                if found.len() > most {
+                    found.pop_last();
+                    has_more = true;
+                }
             }
         }
         let row = |Usage { bound, waiting, waiters }: &Usage<'_>| LimitUsage {
@@ -67,16 +87,10 @@ impl Board {
             waiting: *waiting as u64,
             waiters: waiters.iter().filter_map(|id| self.limit_user(*id)).collect(),
         };
-        let total = page.start.after.is_none().then_some(found.len() as u64);
-        let after = page.start.after.as_ref().map_or(ops::Bound::Unbounded, ops::Bound::Excluded);
-        let skip = usize::try_from(page.start.skip).unwrap_or(usize::MAX);
-        let mut rest = found.range((after, ops::Bound::Unbounded)).skip(skip);
-        let (mut rows, mut last) = (Vec::new(), None);
-        for (key, usage) in rest.by_ref().take(page.limit as usize) {
-            rows.push(row(usage));
-            last = Some(key);
-        }
-        let next = rest.next().and(last).map(|key| Position::after(key.clone()));
+        let total = (after.is_none() && !has_more).then_some(found.len() as u64);
+        let last = found.values().last().filter(|_| has_more);
+        let next = last.map(|last| Position::after(LimitKey::of(last.bound)));
+        let rows = found.values().skip(skip).map(row).collect();
         Listed { rows, total, next }
     }
 

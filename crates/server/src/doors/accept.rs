@@ -1,11 +1,12 @@
 //! Accepts connections while there is room for them.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::{Bounds, Permit, Room};
 
@@ -26,25 +27,40 @@ pub(crate) struct Door {
     logged_at: Option<Instant>,
 }
 
+/// Why a door accepts no more connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shut {
+    /// The server closes.
+    Closing,
+    /// The socket no longer listens, and never will again.
+    Broken,
+}
+
 impl Door {
     pub(crate) fn new(listener: TcpListener, key: &'static str, bounds: Bounds) -> Self {
         Self { listener, room: Room::new(bounds), key, refused: 0, logged_at: None }
     }
 
-    /// Returns the next connection, or `None` when the server closes. A connection without room is closed at once.
-    pub(crate) async fn accept(&mut self, closing: &CancellationToken) -> Option<(TcpStream, Permit)> {
+    /// Returns the next connection. A connection without room is closed at once.
+    pub(crate) async fn accept(&mut self, closing: &CancellationToken) -> Result<(TcpStream, Permit), Shut> {
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = closing.cancelled() => return None,
+                () = closing.cancelled() => return Err(Shut::Closing),
                 accepted = self.listener.accept() => accepted,
             };
+            if let Err(error) = &accepted
+                && error.kind() == ErrorKind::InvalidInput
+            {
+                error!(port = self.key, %error, "the port no longer accepts connections");
+                return Err(Shut::Broken);
+            }
             // Messages are small and written one by one; waiting to fill a packet would delay each.
             let accepted =
                 accepted.and_then(|(stream, from)| stream.set_nodelay(true).map(|()| (stream, from)));
             match accepted {
                 Ok((stream, from)) => match self.room.enter(from.ip()) {
-                    Ok(permit) => return Some((stream, permit)),
+                    Ok(permit) => return Ok((stream, permit)),
                     Err(why) => self.log_refused(&why),
                 },
                 Err(error) => {

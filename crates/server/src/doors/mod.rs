@@ -6,7 +6,7 @@ mod opening;
 mod room;
 mod serve;
 
-use accept::Door;
+use accept::{Door, Shut};
 use opening::open;
 pub(crate) use opening::{Opened, Protocol, refuse};
 pub(crate) use room::Bounds;

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use super::{Bounds, Door, Opened, Protocol, open};
+use super::{Bounds, Door, Opened, Protocol, Shut, open};
 
 /// An HTTP/2 peer that is silent for this long is pinged, and disconnected if it does not respond for as long again.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -23,8 +23,8 @@ pub(crate) struct PortLimits {
     pub(crate) idle: Duration,
 }
 
-/// Serves until `closing`, and then until all current requests have a response. `connection` serves one
-/// connection; `key` is the setting that names the port.
+/// Serves until `closing`, and then until all current requests have a response. Returns at once if the port no longer
+/// accepts connections. `connection` serves one connection; `key` is the setting that names the port.
 pub(crate) async fn serve<F>(
     listener: TcpListener,
     key: &'static str,
@@ -36,7 +36,12 @@ pub(crate) async fn serve<F>(
 {
     let (spawn, connections) = (Spawn::current(), GracefulShutdown::new());
     let mut door = Door::new(listener, key, limits.connections);
-    while let Some((stream, permit)) = door.accept(&closing).await {
+    loop {
+        let (stream, permit) = match door.accept(&closing).await {
+            Ok(accepted) => accepted,
+            Err(Shut::Closing) => break,
+            Err(Shut::Broken) => return,
+        };
         let (connection, watcher, closing) = (connection.clone(), connections.watcher(), closing.clone());
         spawn.execute(async move {
             let _permit = permit;

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use downbeat_api::{Execution, List, Names};
+use downbeat_core::collections::HashMap;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::run::RunRecord;
@@ -24,7 +25,7 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, _: Query<Nothing>) -
     let execution = service.execution(&caller, &id).await?;
     let run = service.run(&caller, execution.run()).await?;
     let names = service.names(&run, [&execution]).await?;
-    let mut shown = Execution::of(&execution, label(&run.definition, execution.step()), &names);
+    let mut shown = Execution::of(&execution, Labels::of(&run.definition).get(execution.step()), &names);
     if execution.state.status() == Status::Pending {
         shown.waiting = service.obstacles(&execution).await?;
     }
@@ -67,9 +68,8 @@ pub(super) async fn of_run(api: Api, id: Id, query: Query<ExecutionsQuery>) -> R
     let filter = ExecutionFilter { run: Some(run.id.clone()), node, step, item, statuses };
     let found = service.executions(caller, &filter, &page).await?;
     let names = service.names(&run, &found.rows).await?;
-    let labels: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
-    let task = |step: u32| labels.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
-    Ok(Json(listed(&page, found, |record| Execution::of(&record, task(record.step()), &names))))
+    let labels = Labels::of(&run.definition);
+    Ok(Json(listed(&page, found, |record| Execution::of(&record, labels.get(record.step()), &names))))
 }
 
 /// Selects executions of a run; a missing field selects all.
@@ -143,18 +143,26 @@ pub(super) async fn of_node(
     let mut runs: Vec<RunId> = found.rows.iter().map(|record| record.run().clone()).collect();
     runs.sort_unstable();
     runs.dedup();
-    let definitions = service.store().definitions(&runs).await?;
+    let definitions = service.views().definitions(&runs).await?;
+    let labels = definitions.iter().map(|(run, definition)| (run, Labels::of(definition)));
+    let labels: HashMap<&RunId, Labels> = labels.collect();
+    let unknown = Labels::default();
     Ok(Json(listed(&page, found, |record| {
-        let task = match definitions.get(record.run()) {
-            Some(definition) => label(definition, record.step()),
-            None => format!("step {}", record.step()),
-        };
+        let task = labels.get(record.run()).unwrap_or(&unknown).get(record.step());
         Execution::of(&record, task, &names)
     })))
 }
 
-/// Returns the display name of a step.
-pub(super) fn label(definition: &Definition, step: u32) -> String {
-    let mut leaves = definition.steps();
-    leaves.nth(step as usize).map_or_else(|| format!("step {step}"), |task| task.label())
+/// The display names of a run's steps.
+#[derive(Debug, Default)]
+pub(super) struct Labels(Vec<String>);
+
+impl Labels {
+    pub(super) fn of(definition: &Definition) -> Self {
+        Self(definition.steps().map(|task| task.label()).collect())
+    }
+
+    pub(super) fn get(&self, step: u32) -> String {
+        self.0.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"))
+    }
 }

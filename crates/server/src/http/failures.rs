@@ -5,26 +5,22 @@ use std::cmp::Reverse;
 use axum::Json;
 use downbeat_api::{Execution as View, FailureGroup, Failures};
 use downbeat_core::collections::HashMap;
-use downbeat_core::execution::{Execution, Status, Stream, common_part};
+use downbeat_core::execution::{Status, common_part};
 use downbeat_core::ids::ExecutionId;
-use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
-use downbeat_store::{ExecutionFilter, Listed, Page};
+use downbeat_core::{Portion, limits};
+use downbeat_store::InstanceFilter;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::executions::label;
+use super::executions::Labels;
 use super::extract::{Api, Id, Nothing, Query};
+use super::output::last_stderr_line;
 use super::problem::{HttpResult, Reply};
 use crate::service::Service;
 
-/// How many executions are read at once: their params may be large.
-const PER_READ: u32 = 100;
-
 /// How many outputs are read at the same time, so that other requests get connections to the store, too.
-const OUTPUTS_AT_ONCE: usize = 4;
-
-/// How many nodes of a group are named.
-const NODES_NAMED: usize = 100;
+const OUTPUTS_AT_ONCE: usize = 2;
+const _: () = assert!(OUTPUTS_AT_ONCE * 2 <= limits::VIEWS_AT_ONCE);
 
 /// Shows the failures of a run, grouped by step and like error
 ///
@@ -55,7 +51,7 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, _: Query<Nothing>) -
                 stderr,
             });
         group.count += 1;
-        if group.nodes.len() < NODES_NAMED {
+        if group.nodes.len() < limits::NODES_NAMED {
             group.nodes.extend(view.node.clone());
         }
     }
@@ -64,37 +60,28 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, _: Query<Nothing>) -
     Ok(Json(Failures { failed: failed.len() as u64, has_more, groups }))
 }
 
-/// Returns the instances that failed for good, up to a bound, and whether there may be more.
+/// Returns the failed instances, up to a bound, and whether there are more.
 async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bool)> {
     let statuses = vec![Status::Failed, Status::Lost];
-    let filter = ExecutionFilter { run: Some(run.id.clone()), statuses, ..ExecutionFilter::default() };
+    let mut filter = InstanceFilter { statuses, ..InstanceFilter::default() };
+    let labels = Labels::of(&run.definition);
     let mut failed: Vec<View> = Vec::new();
-    let mut page = Page::first(PER_READ);
-    for _ in 0..limits::FAILURES_EXAMINED / PER_READ {
-        let Listed { rows, next, .. } = service.store().executions(&filter, &page).await?;
-        let finally: Vec<&Execution> = rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
-        let names = service.names(run, finally.iter().copied()).await?;
-        let view = |one: &&Execution| View::of(one, label(&run.definition, one.step()), &names);
-        failed.extend(finally.iter().map(view).map(|view| View { params: None, ..view }));
-        match next {
-            Some(next) => page.start = next,
-            None => return Ok((failed, false)),
-        }
+    while failed.len() <= limits::FAILURES_EXAMINED {
+        let room = limits::FAILURES_EXAMINED + 1 - failed.len();
+        let portion = Portion::new(room, limits::RESULTS_PAGE_BYTES);
+        let found = service.views().instances(&run.id, &filter, portion).await?;
+        let Some(last) = found.last() else { return Ok((failed, false)) };
+        filter.after = Some((last.step(), last.id));
+        let names = service.names(run, &found).await?;
+        failed.extend(found.iter().map(|one| View::of(one, labels.get(one.step()), &names)));
     }
+    failed.truncate(limits::FAILURES_EXAMINED);
     Ok((failed, true))
 }
 
 /// Returns the last line of each execution on standard error.
 async fn last_lines(service: &Service, failed: &[View]) -> HttpResult<Vec<Option<String>>> {
     let ids: Vec<ExecutionId> = failed.iter().map(|view| view.id).collect();
-    let lines = stream::iter(ids).map(|id| last_line(service, id)).buffered(OUTPUTS_AT_ONCE);
+    let lines = stream::iter(ids).map(|id| last_stderr_line(service, id)).buffered(OUTPUTS_AT_ONCE);
     lines.try_collect().await
-}
-
-async fn last_line(service: &Service, execution: ExecutionId) -> HttpResult<Option<String>> {
-    let tail = service.store().output_tail(execution, limits::LAST_LINE_CHUNKS).await?;
-    let errors = tail.iter().filter(|chunk| chunk.stream == Stream::Stderr);
-    let text: String = errors.map(|chunk| chunk.text.as_str()).collect();
-    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
-    Ok(line.map(|line| line.chars().take(limits::LAST_LINE_CHARS).collect()))
 }

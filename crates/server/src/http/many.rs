@@ -74,7 +74,10 @@ pub(super) struct DrainNodes {
 /// Cancels all open runs that match
 #[utoipa::path(
     post, operation_id = "cancelRuns", path = "/runs/cancel", tag = "runs", request_body = CancelRuns,
-    responses((status = 202, description = "How many runs are being cancelled", body = Many))
+    responses(
+        (status = 202, description = "How many runs are being cancelled", body = Many),
+        (status = 200, description = "How many runs would be cancelled, with `dry_run`", body = Many),
+    )
 )]
 pub(super) async fn cancel(
     Api(service, caller): Api,
@@ -84,7 +87,7 @@ pub(super) async fn cancel(
     let CancelRuns { ids, status, job, cluster, dry_run } = object(&body)?;
     let which = which_runs(&service, &caller, (ids, status, job, cluster), limits::PAGE_MOST).await?;
     let many = service.cancel_many(&caller, &which, effect(dry_run)).await?;
-    Ok((StatusCode::ACCEPTED, Json(many)))
+    Ok((if dry_run { StatusCode::OK } else { StatusCode::ACCEPTED }, Json(many)))
 }
 
 /// Retries all runs that match and failed or were cancelled, at most 100

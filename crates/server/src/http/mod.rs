@@ -20,6 +20,7 @@ mod live;
 mod many;
 mod matrix;
 mod media;
+mod merged;
 mod nodes;
 mod observe;
 mod output;

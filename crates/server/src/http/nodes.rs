@@ -19,7 +19,7 @@ use super::paging::{Key, PageQuery, cut, page};
 use super::problem::{Failure, HttpResult, Reply};
 use super::system::zeros;
 use crate::error::{Error, Noun};
-use crate::nodes::Force;
+use crate::force::Force;
 use crate::service::{Drain, Service};
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -35,7 +35,7 @@ pub(super) struct NodesQuery {
     /// Only nodes whose hostname contains this text, in upper or lower case.
     q: Option<String>,
     /// `1` lists only nodes that are drained, `0` only others.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<Flag>, inline)]
     draining: Option<Flag>,
     #[serde(default)]
     #[param(inline)]
@@ -47,7 +47,8 @@ pub(super) struct NodesQuery {
     limit: Option<u32>,
     /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
-    /// `next` of the previous page. It continues a list with the same `sort` and `order`.
+    /// `next` of the previous page. It continues a list with the same `sort` and `order`. A node whose status or
+    /// heartbeat changes between two pages may be on both or on neither, if the list is sorted by it.
     cursor: Option<String>,
 }
 
@@ -99,10 +100,10 @@ impl NodeKey {
 
 impl Ord for NodeKey {
     fn cmp(&self, other: &Self) -> Ordering {
-        let key = |key: &Self| (key.value, key.hostname.clone(), key.id);
+        let (own, others) = ((self.value, &self.hostname, self.id), (other.value, &other.hostname, other.id));
         match self.order {
-            Order::Asc => key(self).cmp(&key(other)),
-            Order::Desc => key(other).cmp(&key(self)),
+            Order::Asc => own.cmp(&others),
+            Order::Desc => others.cmp(&own),
         }
     }
 }
@@ -206,7 +207,7 @@ async fn seen(
     nodes: impl Iterator<Item = NodeId>,
 ) -> HttpResult<HashMap<NodeId, Timestamp>> {
     let nodes: Vec<NodeId> = nodes.collect();
-    let seen = service.store().seen(&nodes).await?;
+    let seen = service.views().seen(&nodes).await?;
     Ok(seen.into_iter().map(|(node, _, at)| (node, at)).collect())
 }
 

@@ -1,5 +1,5 @@
-//! Gives every request an id, counts it, and logs it, and says in every response which program sent it and up to which
-//! event it is current. Bodies and headers are never logged.
+//! Gives every request an id, counts it and logs it. Sets in every response the program that sent it, and the event up to
+//! which it is current. Bodies and headers are never logged.
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! Owns the pages of lists: what a request asks for, and the cursor of the next page.
 //!
 //! A cursor is the position after the last row of a page, so that rows which come in meanwhile neither repeat nor hide
-//! others. Clients do not look into it.
+//! others. A row whose own position changes between two pages may be on both or on neither: a node in a list by heartbeat,
+//! a result that gets another attempt. Clients do not look into a cursor.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -4,11 +4,12 @@ use axum::Json;
 use downbeat_api::{InstanceResult, List};
 use downbeat_core::execution::Status;
 use downbeat_core::ids::ExecutionId;
-use downbeat_core::limits;
+use downbeat_core::{Portion, limits};
 use downbeat_store::{InstanceFilter, Listed, Page, Position};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
+use super::executions::Labels;
 use super::extract::{Api, Id, Query, words};
 use super::paging::{Key, listed, page};
 use super::problem::Reply;
@@ -42,8 +43,8 @@ impl Key for ResultKey {
 
 /// Lists the results of a run: one for each step on each node and for each item
 ///
-/// The result of an instance is its last attempt that counts. They are ordered by step; those of a step by the start of
-/// their last attempt.
+/// The result of an instance is its last attempt that counts. They are ordered by step; those of a step by the creation
+/// of their last attempt. An instance that gets another attempt while pages are read moves to the end of its step.
 #[utoipa::path(
     get, operation_id = "listRunResults", path = "/runs/{id}/results", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), ResultsQuery),
@@ -64,21 +65,22 @@ pub(super) async fn list(
     let statuses = words("status", query.status.as_deref(), &known, Status::parse)?;
     let after = page.start.after.map(|ResultKey(step, execution)| (step, execution));
     let filter = InstanceFilter { step: query.step, item: query.item, node, statuses, after };
-    let found = service.store().instances(&run.id, &filter, page.limit + 1).await?;
+    let portion = Portion::new(page.limit as usize + 1, limits::RESULTS_PAGE_BYTES);
+    let found = service.views().instances(&run.id, &filter, portion).await?;
     let names = service.names(&run, &found).await?;
-    let tasks: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
-    let task = |step: u32| tasks.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));
+    let labels = Labels::of(&run.definition);
     let mut rows = Vec::new();
     let mut bytes = 0;
     for execution in found.iter().take(page.limit as usize) {
-        let row = InstanceResult::of(execution, task(execution.step()), &names);
+        let row = InstanceResult::of(execution, labels.get(execution.step()), &names);
         bytes += serde_json::to_vec(&row).map_or(0, |text| text.len());
-        if bytes > limits::RESULTS_PAGE_BYTES && !rows.is_empty() {
+        if bytes > portion.bytes && !rows.is_empty() {
             break;
         }
         rows.push(row);
     }
-    let next = rows.last().filter(|_| rows.len() < found.len());
+    // If the bytes were exceeded, the store has not read on.
+    let next = rows.last().filter(|_| rows.len() < found.len() || bytes > portion.bytes);
     let next = next.map(|last| Position::after(ResultKey(last.step, last.execution)));
     waits::add_waits(&service, &found[..rows.len()], &mut rows).await?;
     waits::add_last_stderr(&service, &mut rows).await?;

@@ -1,18 +1,16 @@
-//! Owns the output of a whole run: the output of its executions in one stream, each chunk with its execution.
+//! Owns the output of a whole run: a stream, or a text to download.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 
 use axum::body::Body;
-use axum::http::header;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{End, Names, RunChunk};
-use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_api::{End, RunChunk, code};
+use downbeat_core::execution::Stream as Standard;
+use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
-use downbeat_core::run::{RunRecord, RunStatus};
-use downbeat_store::{ExecutionFilter, Page, Position};
 use futures_util::{TryStreamExt, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -21,13 +19,10 @@ use super::docs::StreamedRunChunk;
 use super::executions::Part;
 use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, live, sse};
-use super::output::{Format, READ_AT_ONCE, TEXT, chunk_view};
+use super::merged::{Merged, Pieces};
+use super::output::{Format, TEXT};
 use super::problem::{Failure, HttpResult};
-use super::wake::{Look, Wake};
-use crate::service::Service;
-
-/// How many executions are read at once.
-const PAGE: u32 = limits::PAGE_MOST;
+use super::wake::Wake;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -43,16 +38,57 @@ pub(super) struct RunOutputQuery {
     #[serde(default)]
     #[param(value_type = Option<Flag>, inline)]
     follow: Flag,
-    /// `text` returns the output as a text to download, with a line before the output of each execution.
+    /// `text` returns the output as a text to download: a line for each line, with its time, task and node.
     #[serde(default)]
     #[param(inline)]
     format: Format,
+    /// Only lines that contain this text; `matches` in `end` counts them.
+    grep: Option<String>,
+    /// Only the last lines, this many, at most 1,000 and about 1 MiB.
+    #[param(minimum = 1, maximum = 1000)]
+    tail: Option<u32>,
+    /// The `id` of the last event that the client received, as `Last-Event-ID`.
+    #[param(value_type = Option<uuid::Uuid>)]
+    cursor: Option<String>,
+}
+
+impl RunOutputQuery {
+    fn check(&self) -> HttpResult<()> {
+        if self.follow.is_on() {
+            let others = [
+                ("format=text", self.format == Format::Text),
+                ("grep", self.grep.is_some()),
+                ("tail", self.tail.is_some()),
+            ];
+            if let Some((other, _)) = others.into_iter().find(|(_, is_used)| *is_used) {
+                let detail = format!("the query is wrong: follow: it cannot be used with `{other}`");
+                return Err(Failure::bad_query(detail));
+            }
+        }
+        match self.tail {
+            Some(tail) if !(1..=limits::PAGE_MOST).contains(&tail) => {
+                let most = limits::PAGE_MOST;
+                let detail = format!("the query is wrong: tail: `{tail}` is not a number from 1 to {most}");
+                Err(Failure::bad_query(detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pieces(&self) -> Pieces {
+        if self.format == Format::Text || self.grep.is_some() || self.tail.is_some() {
+            Pieces::Lines
+        } else {
+            Pieces::Chunks
+        }
+    }
 }
 
 /// Streams the output of a run's executions (SSE)
 ///
-/// Starts with the existing output, in the order of the executions. With `follow=1` it continues until the
-/// run has ended. The last event is `end`, with the run's status.
+/// Starts with the existing output in the order of time; that of a run with more than 1,000 executions comes in groups of
+/// 1,000. With `follow=1` it continues until the run has ended. The last event is `end`, with the run's status. After
+/// `Last-Event-ID` the stream repeats output of executions that had not ended: `execution` and `offset` identify a chunk.
 #[utoipa::path(
     get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
@@ -60,55 +96,101 @@ pub(super) struct RunOutputQuery {
         (StreamedRunChunk = "text/event-stream"), (String = "text/plain"),
     )))
 )]
-pub(super) async fn show(api: Api, id: Id, query: Query<RunOutputQuery>) -> HttpResult<Response> {
+pub(super) async fn show(
+    api: Api,
+    id: Id,
+    query: Query<RunOutputQuery>,
+    headers: HeaderMap,
+) -> HttpResult<Response> {
+    query.check()?;
     let Api(service, caller) = &api;
-    if query.format == Format::Text && query.follow.is_on() {
-        return Err(Failure::bad_query("the query is wrong: follow: it cannot be used with `format=text`"));
-    }
     // Before the first read, so that no signal is missed.
     let wake = Wake::new(service);
     let run = service.run(caller, &id.run()).await?;
     let part = Part::of(&api, &run, query.node.as_deref(), query.step, query.item).await?;
-    let names = service.names(&run, []).await?;
-    let merged = Merged {
-        service: service.clone(),
-        id: run.id.clone(),
-        status: run.state().status(),
-        over: run.state().is_terminal(),
-        tasks: run.definition.steps().map(|task| task.label()).collect(),
-        run,
-        names,
-        part,
-        listing: Some(None),
-        cursors: BTreeMap::new(),
-        drained: HashSet::new(),
-        todo: VecDeque::new(),
-    };
+    let after = position(&headers, query.cursor.as_deref())?;
+    let merged = Merged::new(service, run, part, query.pieces(), after).await?;
+    let selection = Selection::new(query.grep.clone(), query.tail);
     if query.format == Format::Text {
-        return Ok(([(header::CONTENT_TYPE, TEXT)], Body::from_stream(text(merged))).into_response());
+        return Ok(
+            ([(header::CONTENT_TYPE, TEXT)], Body::from_stream(text(merged, selection))).into_response()
+        );
     }
-    Ok(live(service, Stream { merged, wake, follow: query.follow }))
+    Ok(live(service, Stream { merged, selection, wake, follow: query.follow }))
 }
 
-/// Returns the existing output as parts of a text. Each execution has a line of its own before its output.
-fn text(merged: Merged) -> impl futures_util::Stream<Item = io::Result<String>> {
-    let parts = stream::try_unfold((merged, None), |(mut merged, mut last)| async move {
+/// Returns the position after which the stream continues.
+fn position(headers: &HeaderMap, cursor: Option<&str>) -> HttpResult<Option<ExecutionId>> {
+    let parse = |text: &str| text.trim().parse::<ExecutionId>().ok();
+    if let Some(last) = headers.get("last-event-id") {
+        let position = last.to_str().ok().and_then(parse);
+        return position.map(Some).ok_or_else(|| {
+            let detail = "the header Last-Event-ID is not the id of an event of this stream";
+            Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
+        });
+    }
+    let Some(cursor) = cursor else { return Ok(None) };
+    let wrong =
+        || Failure::bad_query("the query is wrong: cursor: it is not the id of an event of this stream");
+    parse(cursor).map(Some).ok_or_else(wrong)
+}
+
+/// Selects lines.
+struct Selection {
+    grep: Option<String>,
+    tail: Option<usize>,
+    matches: u64,
+    /// The last lines, if only they are wanted.
+    last: VecDeque<RunChunk>,
+    last_bytes: usize,
+}
+
+impl Selection {
+    fn new(grep: Option<String>, tail: Option<u32>) -> Self {
+        let tail = tail.map(|tail| tail as usize);
+        Self { grep, tail, matches: 0, last: VecDeque::new(), last_bytes: 0 }
+    }
+
+    /// Returns the selected lines. The last ones are returned at the end.
+    fn select(&mut self, mut pieces: Vec<RunChunk>) -> Vec<RunChunk> {
+        if let Some(text) = &self.grep {
+            pieces.retain(|line| line.chunk.text.contains(text.as_str()));
+            self.matches += pieces.len() as u64;
+        }
+        let Some(tail) = self.tail else { return pieces };
+        for line in pieces {
+            self.last_bytes += line.chunk.text.len();
+            self.last.push_back(line);
+            while self.last.len() > tail || (self.last_bytes > limits::OUTPUT_BYTES && self.last.len() > 1) {
+                self.last_bytes -= self.last.pop_front().map_or(0, |line| line.chunk.text.len());
+            }
+        }
+        Vec::new()
+    }
+
+    fn end(&mut self, unfinished: Vec<RunChunk>) -> Vec<RunChunk> {
+        let mut lines = self.select(unfinished);
+        lines.extend(self.last.drain(..));
+        lines
+    }
+}
+
+/// Returns the existing output as parts of a text.
+fn text(merged: Merged, selection: Selection) -> impl futures_util::Stream<Item = io::Result<String>> {
+    let parts = stream::try_unfold(Some((merged, selection)), |state| async move {
+        let Some((mut merged, mut selection)) = state else { return HttpResult::Ok(None) };
         loop {
-            if let Some(id) = merged.todo.pop_front() {
-                let mut text = String::new();
-                for chunk in merged.read(id).await? {
-                    if last.replace(id) != Some(id) {
-                        text.push_str(&title(&chunk));
-                    }
-                    text.push_str(&chunk.chunk.text);
-                }
-                if !text.is_empty() {
-                    return Ok(Some((text, (merged, last))));
-                }
-            } else if let Some(after) = merged.listing {
-                merged.list(after).await?;
-            } else {
-                return HttpResult::Ok(None);
+            let pieces = merged.next().await?;
+            let is_end = pieces.is_empty();
+            let lines = match is_end {
+                true => selection.end(merged.unfinished_lines()),
+                false => selection.select(pieces),
+            };
+            let text: String = lines.iter().map(line).collect();
+            match (is_end, text.is_empty()) {
+                (true, _) => return Ok(Some((text, None))),
+                (false, false) => return Ok(Some((text, Some((merged, selection))))),
+                (false, true) => {}
             }
         }
     });
@@ -116,129 +198,23 @@ fn text(merged: Merged) -> impl futures_util::Stream<Item = io::Result<String>> 
     parts.map_err(|failure| io::Error::other(format!("{failure:?}")))
 }
 
-/// `--- step 0 (fetch) on web-01, attempt 1 ---`.
-fn title(chunk: &RunChunk) -> String {
-    let RunChunk { step, task, item, node, attempt, .. } = chunk;
+/// `2026-11-16T08:30:54.250Z fetch[3] web-01 | text`; `err|` marks standard error.
+fn line(piece: &RunChunk) -> String {
+    let RunChunk { task, item, node, attempt, chunk, .. } = piece;
     let item = item.map(|item| format!("[{item}]")).unwrap_or_default();
-    format!("--- step {step} ({task}{item}) on {node}, attempt {attempt} ---\n")
-}
-
-/// The output of a run's executions. Executions are listed once, page by page; after that only those are read that
-/// have changed or grown.
-struct Merged {
-    service: Service,
-    id: RunId,
-    /// The run as it was at first: only its fixed part is used.
-    run: RunRecord,
-    tasks: Vec<String>,
-    names: Names,
-    part: Part,
-    status: RunStatus,
-    /// The run has ended, and its executions were read after that.
-    over: bool,
-    /// The last listed execution, while executions are being listed.
-    listing: Option<Option<ExecutionId>>,
-    /// Executions whose output was not read to its end.
-    cursors: BTreeMap<ExecutionId, Cursor>,
-    /// Executions whose output was read to its end.
-    drained: HashSet<ExecutionId>,
-    /// Executions that may have new output.
-    todo: VecDeque<ExecutionId>,
-}
-
-struct Cursor {
-    step: u32,
-    item: Option<u32>,
-    node: String,
-    attempt: u32,
-    next: u64,
-    /// It had ended before its output was read: no output follows after the current end.
-    closed: bool,
-}
-
-impl Merged {
-    /// Lists the next page of executions.
-    async fn list(&mut self, after: Option<ExecutionId>) -> HttpResult<()> {
-        let filter = ExecutionFilter { run: Some(self.id.clone()), ..ExecutionFilter::default() };
-        let start = Position { after, skip: 0 };
-        let page = self.service.store().executions(&filter, &Page { limit: PAGE, start }).await?;
-        self.listing = page.next.map(|next| next.after);
-        self.note(page.rows).await
-    }
-
-    /// Notes the state of executions, and queues them to be read.
-    async fn note(&mut self, mut executions: Vec<Execution>) -> HttpResult<()> {
-        // Only executions that were leased can have output.
-        executions.retain(|execution| {
-            execution.state.lease().is_some()
-                && self.part.selects(execution)
-                && !self.drained.contains(&execution.id)
-        });
-        if executions.iter().filter_map(Execution::node).any(|node| !self.names.has(node)) {
-            self.names = self.service.names(&self.run, &executions).await?;
-        }
-        for execution in executions {
-            let closed = !execution.state.status().is_open();
-            let names = &self.names;
-            let cursor = self.cursors.entry(execution.id).or_insert_with(|| Cursor {
-                step: execution.step(),
-                item: execution.item(),
-                node: execution.node().map(|node| names.get(node)).unwrap_or_default(),
-                attempt: execution.attempt,
-                next: 0,
-                closed,
-            });
-            cursor.closed = closed;
-            self.todo.push_back(execution.id);
-        }
-        Ok(())
-    }
-
-    /// Reads more output of one execution, and queues it again if there is more.
-    async fn read(&mut self, id: ExecutionId) -> HttpResult<Vec<RunChunk>> {
-        let Some(cursor) = self.cursors.get_mut(&id) else { return Ok(Vec::new()) };
-        let read = self.service.store().output(id, cursor.next, READ_AT_ONCE).await?;
-        let more = read.len() == READ_AT_ONCE as usize;
-        let task = self.tasks.get(cursor.step as usize).cloned().unwrap_or_default();
-        let mut chunks = Vec::with_capacity(read.len());
-        for chunk in read {
-            cursor.next = chunk.offset + chunk.text.len() as u64;
-            chunks.push(RunChunk {
-                execution: id,
-                step: cursor.step,
-                task: task.clone(),
-                item: cursor.item,
-                node: cursor.node.clone(),
-                attempt: cursor.attempt,
-                chunk: chunk_view(chunk),
-            });
-        }
-        if more {
-            self.todo.push_front(id);
-        } else if cursor.closed {
-            self.cursors.remove(&id);
-            self.drained.insert(id);
-        }
-        Ok(chunks)
-    }
-
-    /// Reads executions again that were changed, and whether the run has ended.
-    async fn look(&mut self, executions: Vec<ExecutionId>, moved: bool) -> HttpResult<()> {
-        if moved && let Some(run) = self.service.store().run(&self.id).await? {
-            self.status = run.state().status();
-            self.over = run.state().is_terminal();
-        }
-        for part in executions.chunks(PAGE as usize) {
-            let read = self.service.store().executions_by_id(part).await?;
-            self.note(read).await?;
-        }
-        Ok(())
-    }
+    let attempt = if *attempt > 1 { format!(" attempt {attempt}") } else { String::new() };
+    let bar = match chunk.stream {
+        Standard::Stdout => "|",
+        Standard::Stderr => "err|",
+    };
+    let text = chunk.text.strip_suffix('\n').unwrap_or(&chunk.text);
+    format!("{:.3} {task}{item} {node}{attempt} {bar} {text}\n", chunk.at)
 }
 
 /// The stream: reads existing output, then waits for more.
 struct Stream {
     merged: Merged,
+    selection: Selection,
     wake: Wake,
     follow: Flag,
 }
@@ -246,42 +222,28 @@ struct Stream {
 impl Source for Stream {
     async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
         let merged = &mut self.merged;
-        if let Some(id) = merged.todo.pop_front() {
-            ready.extend(merged.read(id).await?.iter().map(|chunk| sse("output", chunk)));
-        } else if let Some(after) = merged.listing {
-            merged.list(after).await?;
-        } else if merged.over || !self.follow.is_on() {
-            let status = merged.status.to_string();
-            let end = End { run: merged.id.clone(), execution: None, status };
-            ready.push_back(sse("end", &end));
+        let before = merged.position();
+        let pieces = merged.next().await?;
+        if !pieces.is_empty() {
+            let pieces = self.selection.select(pieces);
+            // Only after the last one is everything sent that was returned.
+            let ids = (1..).map(|number| if number == pieces.len() { merged.position() } else { before });
+            let events = pieces.iter().zip(ids).map(|(piece, id)| match id {
+                Some(id) => sse("output", piece).id(id.to_string()),
+                None => sse("output", piece),
+            });
+            ready.extend(events);
+        } else if merged.is_over() || !self.follow.is_on() {
+            let rest = self.selection.end(merged.unfinished_lines());
+            ready.extend(rest.iter().map(|piece| sse("output", piece)));
+            let matches = self.selection.grep.as_ref().map(|_| self.selection.matches);
+            let (run, status) = (merged.run().id.clone(), merged.status.to_string());
+            ready.push_back(sse("end", &End { run, execution: None, status, matches }));
             return Ok(ControlFlow::Break(()));
         } else {
-            self.wait().await?;
+            let look = self.wake.run(&merged.run().id).await;
+            merged.look(look).await?;
         }
         Ok(ControlFlow::Continue(()))
-    }
-}
-
-impl Stream {
-    async fn wait(&mut self) -> HttpResult<()> {
-        let merged = &mut self.merged;
-        match self.wake.run(&merged.id).await {
-            Look::At(executions) => {
-                let known = executions.into_iter().filter(|id| merged.cursors.contains_key(id));
-                merged.todo.extend(known);
-            }
-            Look::Changed { executions, moved } => {
-                // The end of the run may be known before the ends of its last executions were noted.
-                let open = merged.cursors.keys().filter(|_| moved).copied();
-                let executions: BTreeSet<ExecutionId> = executions.into_iter().chain(open).collect();
-                merged.look(executions.into_iter().collect(), moved).await?;
-            }
-            Look::AtOpen => merged.look(merged.cursors.keys().copied().collect(), false).await?,
-            Look::AtAll => {
-                merged.look(Vec::new(), true).await?;
-                merged.listing = Some(None);
-            }
-        }
-        Ok(())
     }
 }

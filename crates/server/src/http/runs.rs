@@ -19,7 +19,7 @@ use super::payload::{Payload, object};
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, run_view};
 use crate::error::Error;
-use crate::nodes::Force;
+use crate::force::Force;
 use crate::service::{Redo, Retry, Submit};
 
 /// Submits a run
@@ -40,7 +40,7 @@ use crate::service::{Redo, Retry, Submit};
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
-        (status = 429, description = "Too many runs are pending; `Retry-After` says when to try again"),
+        (status = 429, description = "Too many runs are pending or open; `Retry-After` says when to try again"),
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]
@@ -52,8 +52,13 @@ pub(super) async fn submit(
 ) -> HttpResult<Response> {
     let sent = [query.target(), query.cluster(), Some(body.as_bytes())];
     let idempotency_key = idempotency_key(&headers, Scope::Submit, &sent)?;
-    let (submit, _) = body.read(&service, &query).await?;
-    let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
+    let submitted = match service.repeated(idempotency_key.as_ref()).await? {
+        Some(repeated) => repeated,
+        None => {
+            let (submit, _) = body.read(&service, &query).await?;
+            service.submit(&caller, Submit { idempotency_key, ..submit }).await?
+        }
+    };
     let shown = if submitted.created {
         run_view::new_run(&service, &submitted.run)
     } else {
@@ -245,7 +250,7 @@ pub(super) struct RetryRequest {
     responses(
         (status = 201, description = "The run that was created", body = Run),
         (status = 200, description = "The first run of this idempotency key", body = Run),
-        (status = 429, description = "Too many runs are pending; `Retry-After` says when to try again"),
+        (status = 429, description = "Too many runs are pending or open; `Retry-After` says when to try again"),
         (status = 503, description = "The server is creating too many large plans; `Retry-After` says when to try again"),
     )
 )]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use downbeat_core::change::Change;
+use downbeat_core::execution::Status;
 use downbeat_core::ids::{ExecutionId, RunId};
 use tokio::sync::broadcast::Receiver;
 
@@ -25,8 +26,9 @@ pub(super) struct Wake {
 pub(super) enum Look {
     /// Output of these executions has grown.
     At(BTreeSet<ExecutionId>),
-    /// These executions of the run have changed; `moved` if the run itself has too.
-    Changed { executions: BTreeSet<ExecutionId>, moved: bool },
+    /// These executions of the run have changed, and `waiting` are new and have no lease yet; `moved` if the run itself
+    /// has changed too.
+    Changed { executions: BTreeSet<ExecutionId>, waiting: BTreeSet<ExecutionId>, moved: bool },
     /// No signal came for a while.
     AtOpen,
     /// Signals were missed.
@@ -90,19 +92,24 @@ impl Wake {
 
 /// Returns where changes of a run require a look, if anywhere.
 fn changed<'a>(changes: impl Iterator<Item = &'a Change>) -> Option<Look> {
-    let (mut executions, mut moved, mut any) = (BTreeSet::new(), false, false);
+    let (mut executions, mut waiting, mut moved) = (BTreeSet::new(), BTreeSet::new(), false);
     for change in changes {
-        any = true;
         match change {
             Change::RunMoved { .. } => moved = true,
             Change::ExecutionsAdded { executions: added, .. } => {
-                let sent = added.iter().filter(|execution| execution.state.lease().is_some());
-                executions.extend(sent.map(|execution| execution.id));
+                for execution in added {
+                    if execution.state.status() == Status::Pending {
+                        waiting.insert(execution.id);
+                    } else if execution.state.lease().is_some() {
+                        executions.insert(execution.id);
+                    }
+                }
             }
             change => executions.extend(change.execution()),
         }
     }
-    (any && (moved || !executions.is_empty())).then_some(Look::Changed { executions, moved })
+    let any = moved || !executions.is_empty() || !waiting.is_empty();
+    any.then_some(Look::Changed { executions, waiting, moved })
 }
 
 /// Returns whether the execution may have ended with this change.

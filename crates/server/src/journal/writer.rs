@@ -82,13 +82,19 @@ pub(crate) enum CommitError {
 
 impl From<CommitError> for store::Error {
     fn from(error: CommitError) -> Self {
-        store::Error::Unavailable(error.to_string())
+        match error {
+            CommitError::Unavailable(_) => store::Error::Unavailable(error.to_string()),
+            CommitError::Rejected(why) => store::Error::Corrupt(why),
+        }
     }
 }
 
 impl From<CommitError> for Fault {
     fn from(error: CommitError) -> Self {
-        Fault::Unavailable(error.to_string())
+        match error {
+            CommitError::Unavailable(_) => Fault::Unavailable(error.to_string()),
+            CommitError::Rejected(_) => Fault::Rejected(error.to_string()),
+        }
     }
 }
 
@@ -130,6 +136,26 @@ impl Journal {
     pub(crate) async fn commit_one(&self, change: Change) -> Result<Applied, CommitError> {
         let mut outcomes = self.commit(vec![change]).await?;
         outcomes.pop().ok_or_else(|| CommitError::Unavailable("the journal returned no outcome".to_owned()))
+    }
+
+    /// Commits changes that do not depend on each other. If the store will never accept one of them, the others are
+    /// committed without it. Returns an outcome for each, in order; `None` for those that were rejected.
+    pub(crate) async fn commit_apart(&self, changes: &[Change]) -> Result<Vec<Option<Applied>>, CommitError> {
+        let mut outcomes = Vec::with_capacity(changes.len());
+        // The next part is the last one.
+        let mut parts = vec![changes];
+        while let Some(part) = parts.pop() {
+            match self.commit(part.to_vec()).await {
+                Ok(applied) => outcomes.extend(applied.into_iter().map(Some)),
+                Err(CommitError::Rejected(_)) if part.len() > 1 => {
+                    let (first, rest) = part.split_at(part.len() / 2);
+                    parts.extend([rest, first]);
+                }
+                Err(CommitError::Rejected(_)) => outcomes.push(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(outcomes)
     }
 
     pub(crate) fn is_available(&self) -> bool {
@@ -387,20 +413,6 @@ mod tests {
     impl store::Wrapper for Held {
         fn store(&self) -> &dyn Store {
             &self.store
-        }
-
-        async fn read<T: Send, R>(&self, read: R) -> Result<T, store::Error>
-        where
-            R: Future<Output = Result<T, store::Error>> + Send,
-        {
-            read.await
-        }
-
-        async fn write<T: Send, R>(&self, write: R) -> Result<T, store::Error>
-        where
-            R: Future<Output = Result<T, store::Error>> + Send,
-        {
-            write.await
         }
 
         async fn commit(

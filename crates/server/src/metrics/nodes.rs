@@ -183,6 +183,7 @@ mod tests {
             reused: None,
             limits: None,
             cache_key: None,
+            former: None,
             failed_for_good: None,
         };
         let executions = states.into_iter().map(execution).collect();

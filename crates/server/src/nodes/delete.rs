@@ -8,18 +8,11 @@ use tracing::info;
 
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Noun, Result};
+use crate::force::Force;
 use crate::parts::Parts;
 
 /// How often the decision is made again because the node changed in between.
 const TRIES: u32 = 5;
-
-/// Whether an operation is carried out although an agent is alive and has not agreed: a node that is online is deleted, the
-/// executions of a cancelled run end before their agents confirm it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Force {
-    On,
-    Off,
-}
 
 /// Deletes a node; its agent stops when it notices. Returns the earlier tombstone of a node that was deleted before.
 pub(crate) async fn delete(parts: &Parts, id: NodeId, force: Force, caller: &Caller) -> Result<Tombstone> {

@@ -16,6 +16,8 @@ use crate::parts::Parts;
 /// How often a server looks for such nodes: a tenth of the time until they are forgotten, within these bounds.
 const LOOK_LEAST: Duration = Duration::from_millis(100);
 const LOOK_MOST: Duration = Duration::from_secs(60);
+/// How long nodes have to return after an outage, at most: servers may be restarted more often than nodes are forgotten.
+const GRACE: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many nodes one commit deletes.
 const AT_ONCE: usize = 200;
 /// The name under which deletions are recorded.
@@ -42,14 +44,19 @@ async fn look(parts: &Parts, after: Duration) -> Result<(), store::Error> {
     else {
         return Ok(());
     };
+    // While no server received heartbeats, no node could show that it is alive.
+    let served_for = Duration::try_from(now.duration_since(parts.serving.since())).unwrap_or_default();
+    if served_for < after.min(GRACE) {
+        return Ok(());
+    }
     let changes = gone(parts, before, now).await?;
     if changes.is_empty() || !is_first(parts, now).await? {
         return Ok(());
     }
     for changes in changes.chunks(AT_ONCE) {
-        let outcomes = parts.journal.commit(changes.to_vec()).await?;
+        let outcomes = parts.journal.commit_apart(changes).await?;
         // A refused one has sent a heartbeat, or somebody has deleted it.
-        let nodes = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        let nodes = outcomes.iter().filter(|outcome| **outcome == Some(Ok(()))).count();
         info!(nodes, after = %parts.settings.forget_nodes_after, "forgot nodes that have been offline for long");
     }
     parts.dispatcher.wake();

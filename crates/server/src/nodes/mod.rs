@@ -5,9 +5,8 @@ mod forget;
 mod heartbeat;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use delete::Force;
 pub(crate) use delete::delete;
 pub(crate) use forget::forget;
 pub(crate) use heartbeat::Heartbeats;

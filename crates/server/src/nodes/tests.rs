@@ -1,4 +1,4 @@
-//! The sweep of a large cluster on a slow store, and a server whose users block their connections.
+//! The sweep of a large cluster on a slow store, nodes that are gone during an outage, and a server whose users block their connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
-use downbeat_core::node::{Former, NodeStatus, Registration};
+use downbeat_core::node::{Former, NodeRecord, NodeStatus, Registration};
 use downbeat_core::{Change, Span, Timestamp, limits};
-use downbeat_store::{Error, Executions as _, MemoryStore, Store, Wrapped, Wrapper};
+use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Store, Wrapped, Wrapper};
 use downbeat_testbed::Database;
 use serde_json::json;
 use tokio::time::Instant;
@@ -34,22 +34,6 @@ impl Wrapper for Slow {
         &self.inner
     }
 
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
-    }
-
     async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>, Error> {
         self.queries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(SLOW).await;
@@ -57,7 +41,7 @@ impl Wrapper for Slow {
     }
 }
 
-fn registered(number: u32, at: Timestamp) -> Change {
+pub(crate) fn registered(number: u32, at: Timestamp) -> Change {
     let description = json!({"hostname": format!("web-{number:04}"), "slots": 1, "version": "1"});
     let id = Uuid::from_u128(number.into());
     Change::NodeRegistered {
@@ -100,6 +84,98 @@ async fn many_silent_nodes_go_offline_with_few_queries_however_slow_they_are() {
     server.stop().await;
 }
 
+/// A store that never accepts the moves of one node.
+#[derive(Debug)]
+struct Picky {
+    inner: MemoryStore,
+    node: NodeId,
+}
+
+#[async_trait]
+impl Wrapper for Picky {
+    fn store(&self) -> &dyn Store {
+        &self.inner
+    }
+
+    async fn read<T, R>(&self, read: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        read.await
+    }
+
+    async fn write<T, R>(&self, write: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        write.await
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let is_bad = |change: &Change| matches!(change, Change::NodeMoved { node, .. } if *node == self.node);
+        if changes.iter().any(is_bad) {
+            return Err(Error::Corrupt("string or blob too big".to_owned()));
+        }
+        self.inner.commit(server, changes).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_the_store_cannot_move_keeps_no_other_from_going_offline() {
+    let (began, wall_began) = (Instant::now(), Timestamp::from_second(1_800_000_000).unwrap());
+    let wall = Arc::new(move || wall_began + began.elapsed());
+    let inner = MemoryStore::new();
+    let registrations: Vec<_> = (1..=10).map(|number| registered(number, wall_began)).collect();
+    inner.commit(ServerId(Uuid::nil()), &registrations).await.unwrap();
+    let bad = NodeId(Uuid::from_u128(4));
+    let store: Arc<dyn Store> = Arc::new(Wrapped(Picky { inner, node: bad }));
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let offline_after = settings.node_offline_after.0;
+    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    let others_are_offline = async {
+        let is_due = |node: &NodeRecord| node.id != bad && node.status != NodeStatus::Offline;
+        while store.nodes(None).await.unwrap().iter().any(is_due) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(3 * offline_after, others_are_offline).await.expect("the others go offline");
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_silent_during_an_outage_has_time_to_return() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let (began, wall_began) = (Instant::now(), Timestamp::from_second(1_800_000_000).unwrap());
+    let wall = Arc::new(move || wall_began + began.elapsed());
+    let id = Uuid::from_u128(1);
+    let (node, session, at) = (NodeId(id), SessionId(id), wall_began - 10 * HOUR);
+    let offline = Change::NodeMoved {
+        node,
+        session,
+        from: NodeStatus::Online,
+        to: NodeStatus::Offline,
+        silent_since: Some(at),
+        at,
+    };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let committed = store.commit(ServerId(Uuid::nil()), &[registered(1, at), offline]).await.unwrap();
+    assert_eq!(committed.outcomes, [Ok(()), Ok(())]);
+    let forget_nodes_after = Span(HOUR);
+    let settings = Settings { name: "one".to_owned(), forget_nodes_after, ..Settings::default() };
+    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    tokio::time::sleep(HOUR / 2).await;
+    assert!(store.node(node).await.unwrap().is_some());
+    let is_forgotten = async {
+        while store.node(node).await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        }
+    };
+    tokio::time::timeout(HOUR, is_forgotten).await.expect("the node is forgotten");
+    server.stop().await;
+}
+
 /// Users' queries wait for a lock in PostgreSQL. The server still sends heartbeats, sweeps, and follows other servers.
 #[tokio::test]
 async fn slow_queries_of_users_do_not_stop_what_keeps_a_server_alive() {
@@ -124,7 +200,7 @@ async fn slow_queries_of_users_do_not_stop_what_keeps_a_server_alive() {
     // A query ends after a while: users try again.
     let users: Vec<_> = (0..2 * limits::VIEWS_AT_ONCE)
         .map(|_| {
-            let views = Arc::clone(service.store());
+            let views = Arc::clone(service.views());
             tokio::spawn(async move { while views.run(&"none".to_owned().into()).await.is_err() {} })
         })
         .collect();

@@ -10,7 +10,6 @@ use tracing::{error, info};
 
 use super::Following;
 use super::frame::{Frame, VERSION};
-use crate::dispatch::Board;
 use crate::journal::Perform;
 use crate::parts::Parts;
 use crate::runs::load_board;
@@ -115,7 +114,6 @@ impl Applier {
 
     /// Derives everything again that was derived from the former copy.
     async fn rebuild(&mut self, seq: u64) -> Result<(), store::Error> {
-        *self.parts.dispatcher.board() = Board::default();
         load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.metrics.start_from(&self.parts.store.tally().await?);
         self.parts.stats.start(Arc::clone(&self.parts.store), self.parts.clock.now());
@@ -146,5 +144,71 @@ impl Applier {
         }
         self.parts.outputs.announce(&output);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use downbeat_core::execution::Execution;
+    use downbeat_core::ids::{NodeId, ServerId};
+    use downbeat_store::{Executions as _, MemoryStore, Store, Wrapped, Wrapper};
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::nodes::tests::registered;
+    use crate::{Settings, Surroundings, start_within};
+
+    /// A store whose open executions are read only while it is not held.
+    #[derive(Debug)]
+    struct Held {
+        memory: Arc<MemoryStore>,
+        held: watch::Receiver<bool>,
+        read: mpsc::UnboundedSender<()>,
+    }
+
+    #[async_trait]
+    impl Wrapper for Held {
+        fn store(&self) -> &dyn Store {
+            &*self.memory
+        }
+
+        async fn open_executions(&self) -> Result<Vec<Execution>, store::Error> {
+            let _ = self.read.send(());
+            let _ = self.held.clone().wait_for(|held| !held).await;
+            self.memory.open_executions().await
+        }
+    }
+
+    #[tokio::test]
+    async fn readers_see_the_former_board_until_the_new_one_is_complete() {
+        let memory = Arc::new(MemoryStore::new());
+        let register = async |number| {
+            let node = registered(number, downbeat_core::Timestamp::UNIX_EPOCH);
+            assert_eq!(memory.commit(ServerId(Uuid::nil()), &[node]).await.unwrap().outcomes, [Ok(())]);
+        };
+        register(1).await;
+        let (hold, held) = watch::channel(false);
+        let (read, mut reads) = mpsc::unbounded_channel();
+        let store = Wrapped(Held { memory: Arc::clone(&memory), held, read });
+        let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+        let server = start_within(settings, Arc::new(store), Surroundings::default()).await.unwrap();
+        let parts = server.service().parts.clone();
+        let known = |number: u128| parts.dispatcher.board().node(NodeId(Uuid::from_u128(number))).is_some();
+        register(2).await;
+        while reads.try_recv().is_ok() {}
+        hold.send(true).unwrap();
+        let following = Following::new("http://a".to_owned(), true, 1, CancellationToken::new());
+        let copy = Arc::new(MemoryStore::new());
+        let mut applier = Applier::new(copy, parts.clone(), following);
+        let rebuilding = tokio::spawn(async move { applier.rebuild(2).await });
+        reads.recv().await.unwrap();
+        assert_eq!((known(1), known(2)), (true, false));
+        hold.send(false).unwrap();
+        rebuilding.await.unwrap().unwrap();
+        assert_eq!((known(1), known(2)), (true, true));
+        server.stop().await;
     }
 }

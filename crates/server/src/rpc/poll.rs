@@ -97,7 +97,10 @@ impl Host {
                 continue;
             }
             let works = self.parts.dispatcher.works();
-            let work = works.find(&execution.of, self.parts.store.as_ref()).await.map_err(unavailable)?;
+            let work = works
+                .find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy)
+                .await
+                .map_err(unavailable)?;
             let assignment =
                 |work: Arc<Work>| Assignment::new(&work, &Attempt::from(&execution), lease.token);
             answer.assignments.extend(work.map(assignment));

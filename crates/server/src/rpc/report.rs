@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use downbeat_core::Change;
-use downbeat_core::execution::{Execution, Outcome, State, cut_reason};
+use downbeat_core::execution::{Execution, Outcome, State, Verdict, cut_reason};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::work::Work;
+use downbeat_core::{Applied, Change};
 use downbeat_proto::message::{Finished, LeaseRef, Receipt, Report, ReportAnswer};
 use tracing::info;
 
@@ -59,8 +59,7 @@ impl Host {
                 outcome: outcome.with_declared_outputs(declared),
             });
         }
-        let outcomes =
-            if changes.is_empty() { Vec::new() } else { self.parts.journal.commit(changes).await? };
+        let outcomes = self.commit_results(changes).await?;
         // Reports of current leases are recorded. A receipt for the others would make the agent drop them.
         checked.require_known()?;
         let mut outcomes = outcomes.into_iter();
@@ -88,6 +87,22 @@ impl Host {
         Ok(ReportAnswer { receipts: receipts.collect() })
     }
 
+    /// Commits the changes of a report. A result that the store will never accept becomes a failure, so that the agent
+    /// does not send it again and again with all others.
+    async fn commit_results(&self, changes: Vec<Change>) -> Result<Vec<Applied>> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut outcomes = Vec::with_capacity(changes.len());
+        for (change, outcome) in changes.iter().zip(self.parts.journal.commit_apart(&changes).await?) {
+            outcomes.push(match outcome {
+                Some(applied) => applied,
+                None => self.parts.journal.commit_one(without_result(change)).await?,
+            });
+        }
+        Ok(outcomes)
+    }
+
     /// Returns the work of executions that declare outputs. Reads the store only for open executions that
     /// the board does not know yet: another server has just created them.
     async fn declared_outputs(&self, finished: &[Finished]) -> Result<Declared> {
@@ -108,12 +123,26 @@ impl Host {
         let works = self.parts.dispatcher.works();
         for execution in self.stored(&unknown).await?.into_values() {
             if execution.state.status().is_open() {
-                let work = works.find(&execution.of, self.parts.store.as_ref()).await.map_err(unavailable)?;
+                let work = works
+                    .find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy)
+                    .await
+                    .map_err(unavailable)?;
                 declared.extend(work.map(|work| (execution.id, work)));
             }
         }
         Ok(declared)
     }
+}
+
+/// Returns the end of an execution without what its agent reported about it.
+fn without_result(change: &Change) -> Change {
+    let mut change = change.clone();
+    if let Change::ExecutionFinished { outcome, .. } = &mut change {
+        outcome.verdict = Verdict::Failed;
+        outcome.error = Some("the store cannot hold the result of this attempt".to_owned());
+        outcome.outputs.clear();
+    }
+    change
 }
 
 /// Returns the receipt of a report without effect: it was recorded before, or its lease is not current.
@@ -125,3 +154,6 @@ fn receipt_of(stored: Option<&Execution>, node: NodeId, token: LeaseToken) -> Re
     });
     if recorded { Receipt::Recorded } else { Receipt::Refused }
 }
+
+#[cfg(test)]
+mod tests;

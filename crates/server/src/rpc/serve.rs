@@ -35,7 +35,8 @@ const WRONG_PORT: &str = concat!(
 
 /// Returns the limits of the port for clusters of this many nodes.
 pub(crate) fn port_limits(max_nodes: u32) -> PortLimits {
-    let per_address = (max_nodes as usize).saturating_mul(limits::CONNECTIONS_PER_NODE);
+    let of_nodes = (max_nodes as usize).saturating_mul(limits::CONNECTIONS_PER_NODE);
+    let per_address = of_nodes.max(limits::AGENT_CONNECTIONS_PER_ADDRESS);
     let total = per_address.saturating_add(limits::AGENT_CONNECTIONS_RESERVE);
     PortLimits {
         connections: Bounds { total, per_address, loopback: total },

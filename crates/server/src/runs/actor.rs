@@ -1,5 +1,6 @@
 //! Owns one run while this server owns it: it observes committed changes and commits what follows.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,13 @@ use downbeat_core::plan::Plan;
 use downbeat_core::run::engine::Turn;
 use downbeat_core::run::{Course, RunRecord};
 use downbeat_core::{Applied, Change, Dice, Refusal};
-use downbeat_store::{self as store, Store};
+use downbeat_store::Store;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::cache::Cache;
 use super::registry::{Input, Mailbox};
+use super::takeover::Stored;
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
 use crate::journal::{CommitError, Journal};
@@ -31,7 +33,7 @@ pub(super) struct Actor {
     /// Changes to commit before anything else, unaltered.
     pub(super) again: Vec<Change>,
     /// Inputs that came while a commit was repeated: they are observed after it.
-    pub(super) kept: Vec<Input>,
+    pub(super) kept: VecDeque<Input>,
 }
 
 #[derive(Debug)]
@@ -81,8 +83,8 @@ impl Actor {
                 self.decide(Course::finish_turn);
                 continue;
             }
-            if !self.kept.is_empty() {
-                std::mem::take(&mut self.kept).into_iter().for_each(|input| self.take(input));
+            if let Some(input) = self.kept.pop_front() {
+                self.take(input);
                 continue;
             }
             let pause = self.course.next_tick().map(|next| self.parts.clock.until(next));
@@ -92,11 +94,11 @@ impl Actor {
                 input = self.mailbox.inputs.recv() => match input {
                     Some(input) => {
                         self.take(input);
-                        while let Ok(input) = self.mailbox.inputs.try_recv() {
+                        while !self.course.is_unfinished() && let Ok(input) = self.mailbox.inputs.try_recv() {
                             self.take(input);
                         }
                         // Inputs come first, but they must not delay the deadline.
-                        if self.course.is_late(self.parts.clock.now()) {
+                        if !self.course.is_unfinished() && self.course.is_late(self.parts.clock.now()) {
                             self.time_passed();
                         }
                     }
@@ -124,7 +126,7 @@ impl Actor {
         }
     }
 
-    /// Replaces the progress by the stored one. Returns false if the server stops first.
+    /// Replaces the progress by the stored one. Returns false if another server owns the run, or if the server stops first.
     async fn reload(&mut self, restore: Restore, stop: &CancellationToken) -> bool {
         let (run, plan, epoch) =
             (self.course.run().clone(), Arc::clone(self.course.plan()), self.course.epoch());
@@ -133,20 +135,21 @@ impl Actor {
             if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
                 return false;
             }
-            let store = &self.parts.store;
-            let stored =
-                async { Ok::<_, store::Error>((store.run(&run).await?, store.executions_of(&run).await?)) };
-            match stored.await {
-                Ok((Some(record), executions)) => {
+            match Stored::read(&*self.parts.store, &run, &mut self.dice).await {
+                Ok(Some(Stored { record, .. })) if record.live.epoch != epoch => {
+                    info!("another server owns the run now");
+                    return false;
+                }
+                Ok(Some(Stored { record, executions, left })) => {
                     let (course, now) = (&mut self.course, self.parts.clock.now());
                     self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {
-                        *course = restore(plan, &record, epoch, &executions, turn);
+                        *course = restore(plan, &record, epoch, &executions, turn).carrying(left);
                     });
                     // The store had everything that they say.
                     self.kept.clear();
                     return true;
                 }
-                Ok((None, _)) => return false,
+                Ok(None) => return false,
                 Err(error) => warn!(%error, "cannot read the run; trying again"),
             }
         }
@@ -154,13 +157,12 @@ impl Actor {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Committed(events, indexes) => {
-                let changes = || indexes.iter().map(|index| &events[*index as usize].change);
+            Input::Committed(changes) => {
                 let own = self.course.epoch();
                 let taken =
                     |change: &Change| matches!(change, Change::RunTaken { epoch, .. } if *epoch > own);
-                self.is_disowned |= changes().any(taken);
-                self.decide(|course, turn| course.observe_all(changes(), turn));
+                self.is_disowned |= changes.iter().any(taken);
+                self.decide(|course, turn| course.observe_all(&changes, turn));
             }
             Input::NodesGone(nodes) => self.decide(|course, turn| course.nodes_gone(&nodes, turn)),
         }
@@ -230,7 +232,7 @@ impl Actor {
                 input = self.mailbox.inputs.recv() => {
                     let input = input.ok_or(Uncommitted::Disowned)?;
                     let is_request = requests_stop(&input);
-                    self.kept.push(input);
+                    self.kept.push_back(input);
                     if is_request {
                         return Err(Uncommitted::Outdated);
                     }
@@ -276,9 +278,8 @@ type Restore = fn(Arc<Plan>, &RunRecord, u64, &[Execution], &mut Turn<'_>) -> Co
 
 /// Returns whether a person cancelled, paused or resumed the run, or another server took it over.
 fn requests_stop(input: &Input) -> bool {
-    let Input::Committed(events, indexes) = input else { return false };
-    indexes.iter().any(|index| {
-        let change = &events[*index as usize].change;
+    let Input::Committed(changes) = input else { return false };
+    changes.iter().any(|change| {
         matches!(
             change,
             Change::RunCancelRequested { .. } | Change::RunPauseSet { .. } | Change::RunTaken { .. }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::ClusterId;
 use downbeat_core::plan::Plan;
-use downbeat_core::run::{Course, Gate, New, RunMade, RunRecord};
+use downbeat_core::run::{AdmissionFacts, Course, New, RunMade, RunRecord};
 use downbeat_core::{Refusal, level};
 use tracing::info;
 
 use super::actor::{ActorParts, refused_for_nodes};
 use super::cache::Cache;
+use super::registry::Delivery;
 use crate::error::Error;
 use crate::parts::Parts;
 use crate::works::RunWork;
@@ -47,16 +48,17 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
     let mut dice = parts.chance.dice();
     // Opened before the first decision, so that the run learns of every node that goes offline from here on.
-    let mailbox = parts.runs.open(&id);
-    let gate = Gate {
+    let mailbox = parts.runs.open(&id, Delivery::On);
+    let admission = AdmissionFacts {
         is_known: parts.level.reaches(level::FLEET),
         limit: parts.settings.max_concurrent_runs,
         // Runs that can start at once do not count.
         max_pending: &|| parts.settings.max_pending_runs.saturating_add(parts.admission.room(cluster)),
         max_open: max_open(parts, cluster),
     };
-    let new = New { run: &run, plan: &plan, taken: &taken, gate };
-    let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(&new, turn));
+    let reused = taken.len();
+    let new = New { run: &run, plan: &plan, taken, admission };
+    let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(new, turn));
     let actor = ActorParts::of(parts, &run, &plan);
     if let Some(cache) = &actor.cache {
         cache.fill(&mut changes, now).await;
@@ -76,7 +78,7 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     run.live.follow(&changes);
     let again = refused_for_nodes(&parts.dispatcher, changes, &outcomes);
     let (steps, nodes, waits) = (run.definition.tasks.len(), run.resolved.nodes.len(), course.is_waiting());
-    info!(run = %id, job = run.job, tasks = steps, nodes, reused = taken.len(), waits, "run created");
+    info!(run = %id, job = run.job, tasks = steps, nodes, reused, waits, "run created");
     if !course.is_ended() {
         parts.runs.start(mailbox, course, again, actor, dice.next_u64());
         if waits {

@@ -2,6 +2,7 @@
 
 mod actor;
 mod cache;
+mod carry;
 mod launch;
 mod registry;
 mod takeover;

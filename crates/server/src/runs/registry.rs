@@ -1,5 +1,6 @@
 //! Owns the mailboxes of the runs' actors, and routes committed events to them.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use downbeat_core::collections::HashMap;
@@ -7,6 +8,7 @@ use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::Course;
+use downbeat_core::run::engine::Progress;
 use downbeat_core::{Change, Dice, Event};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +21,8 @@ use crate::metrics::Metrics;
 
 #[derive(Debug)]
 pub(super) enum Input {
-    /// Committed events that concern its run: a batch, and the indexes into it.
-    Committed(Arc<[Event]>, Vec<u32>),
+    /// Committed changes of its run, without what it need not observe.
+    Committed(Vec<Change>),
     /// Nodes that went offline or were deleted.
     NodesGone(Arc<[NodeId]>),
 }
@@ -28,11 +30,27 @@ pub(super) enum Input {
 /// The runs that this server owns; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
-    // Unbounded: a mailbox is limited by the instances of its run, and the journal must not wait for it.
-    mailboxes: Arc<Mutex<HashMap<RunId, mpsc::UnboundedSender<Input>>>>,
+    mailboxes: Arc<Mutex<HashMap<RunId, Entry>>>,
     tasks: TaskTracker,
     metrics: Metrics,
     stop: CancellationToken,
+}
+
+/// The entrance of a mailbox.
+#[derive(Debug)]
+struct Entry {
+    // Unbounded: a mailbox is limited by the instances of its run, and the journal must not wait for it. It has copies,
+    // because a batch in it would keep the changes of all other runs in memory while a long turn is committed.
+    sender: mpsc::UnboundedSender<Input>,
+    delivery: Delivery,
+}
+
+/// Whether inputs are delivered. They are not while a run waits to be read from the store, which has everything that they
+/// contain: the wait may be long, and meanwhile they would only take memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    On,
+    Off,
 }
 
 /// A registered mailbox. Dropping it without an actor unregisters its run.
@@ -44,13 +62,35 @@ pub(crate) struct Mailbox {
     runs: Runs,
 }
 
+impl Entry {
+    fn deliver(&self, input: Input) {
+        if self.delivery == Delivery::On {
+            // An actor that has ended needs no inputs.
+            let _ = self.sender.send(input);
+        }
+    }
+}
+
+impl Mailbox {
+    /// Starts or stops the delivery of inputs. Earlier ones are dropped: read the store after a start.
+    pub(super) fn set_delivery(&mut self, delivery: Delivery) {
+        let mut mailboxes = self.runs.mailboxes();
+        if let Some(entry) = mailboxes.get_mut(&self.run).filter(|entry| self.is_at(entry)) {
+            entry.delivery = delivery;
+        }
+        while self.inputs.try_recv().is_ok() {}
+    }
+
+    /// The run may have been taken again: then the entry is that of a newer mailbox.
+    fn is_at(&self, entry: &Entry) -> bool {
+        self.sender.upgrade().is_some_and(|own| own.same_channel(&entry.sender))
+    }
+}
+
 impl Drop for Mailbox {
     fn drop(&mut self) {
         let mut mailboxes = self.runs.mailboxes();
-        // The run may have been taken again: then the newer mailbox stays.
-        let own = self.sender.upgrade();
-        let is_own = |sender: &mpsc::UnboundedSender<Input>| own.is_some_and(|own| own.same_channel(sender));
-        if mailboxes.get(&self.run).is_some_and(is_own) {
+        if mailboxes.get(&self.run).is_some_and(|entry| self.is_at(entry)) {
             mailboxes.remove(&self.run);
         }
     }
@@ -61,15 +101,15 @@ impl Runs {
         Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, stop }
     }
 
-    fn mailboxes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, mpsc::UnboundedSender<Input>>> {
+    fn mailboxes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Entry>> {
         self.mailboxes.lock().expect("nothing panics while it holds the mailboxes")
     }
 
     /// Opens a run's mailbox. Called before the commit that creates or takes the run, so that nothing is missed.
-    pub(crate) fn open(&self, run: &RunId) -> Mailbox {
+    pub(super) fn open(&self, run: &RunId, delivery: Delivery) -> Mailbox {
         let (sender, inputs) = mpsc::unbounded_channel();
         let own = sender.downgrade();
-        self.mailboxes().insert(run.clone(), sender);
+        self.mailboxes().insert(run.clone(), Entry { sender, delivery });
         Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() }
     }
 
@@ -94,7 +134,7 @@ impl Runs {
             dice: Dice::new(seed),
             is_disowned: false,
             again,
-            kept: Vec::new(),
+            kept: VecDeque::new(),
         };
         self.tasks.spawn(actor.run(self.stop.clone()).instrument(span));
     }
@@ -137,12 +177,12 @@ impl Runs {
 
 impl Perform for Runs {
     fn perform(&self, events: &Arc<[Event]>) {
-        let mut by_run: HashMap<&RunId, Vec<u32>> = HashMap::default();
+        let mut by_run: HashMap<&RunId, Vec<&Change>> = HashMap::default();
         let mut gone: Vec<NodeId> = Vec::new();
-        for (index, event) in (0..).zip(events.iter()) {
+        for event in events.iter() {
             self.count(&event.change);
             if let Some(run) = event.change.run() {
-                by_run.entry(run).or_default().push(index);
+                by_run.entry(run).or_default().push(&event.change);
             }
             if let Change::NodeMoved { node, to: NodeStatus::Offline, .. }
             | Change::NodeDeleted { node, .. } = event.change
@@ -154,14 +194,15 @@ impl Perform for Runs {
         if !gone.is_empty() {
             // Runs must not wait for these nodes. One message for all of them: a whole fleet may go at once.
             let gone: Arc<[NodeId]> = gone.into();
-            for mailbox in mailboxes.values() {
-                // An actor that has ended needs no messages.
-                let _ = mailbox.send(Input::NodesGone(Arc::clone(&gone)));
+            for entry in mailboxes.values() {
+                entry.deliver(Input::NodesGone(Arc::clone(&gone)));
             }
         }
-        for (run, indexes) in by_run {
-            if let Some(mailbox) = mailboxes.get(run) {
-                let _ = mailbox.send(Input::Committed(Arc::clone(events), indexes));
+        for (run, changes) in by_run {
+            let Some(entry) = mailboxes.get(run) else { continue };
+            let changes: Vec<Change> = changes.into_iter().filter_map(Progress::observable).collect();
+            if !changes.is_empty() {
+                entry.deliver(Input::Committed(changes));
             }
         }
     }
@@ -177,10 +218,40 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn a_run_that_waits_to_be_read_keeps_no_events() {
+        let runs = Runs::new(Metrics::new(), CancellationToken::new());
+        let run = RunId::from("run-1");
+        let mut mailbox = runs.open(&run, Delivery::Off);
+        let commit = || {
+            let (by, at) = ("ada".to_owned(), Timestamp::UNIX_EPOCH);
+            let change = Change::RunCancelRequested { run: run.clone(), by, at };
+            let server = ServerId(Uuid::nil());
+            let events: Arc<[Event]> = [Event { seq: 1, server, about: About::default(), change }].into();
+            runs.perform(&events);
+            Arc::downgrade(&events)
+        };
+        assert_eq!(commit().strong_count(), 0);
+        mailbox.set_delivery(Delivery::On);
+        let held = commit();
+        assert_eq!(held.strong_count(), 1);
+        assert!(runs.owns(&run));
+        mailbox.set_delivery(Delivery::Off);
+        assert_eq!((held.strong_count(), commit().strong_count()), (0, 0));
+        assert!(mailbox.inputs.try_recv().is_err());
+        // A run that was taken again has a newer mailbox.
+        let newer = runs.open(&run, Delivery::On);
+        mailbox.set_delivery(Delivery::Off);
+        drop(mailbox);
+        assert_eq!(commit().strong_count(), 1);
+        drop(newer);
+        assert!(!runs.owns(&run));
+    }
+
+    #[tokio::test]
     async fn a_fleet_that_goes_offline_is_one_message_for_each_run() {
         let runs = Runs::new(Metrics::new(), CancellationToken::new());
         let mut mailboxes: Vec<Mailbox> =
-            (0..3).map(|number| runs.open(&RunId::from(format!("run-{number}")))).collect();
+            (0..3).map(|number| runs.open(&RunId::from(format!("run-{number}")), Delivery::On)).collect();
         let nodes: Vec<NodeId> =
             (0..100).map(|number| NodeId::derive(ClusterId::DEFAULT, &format!("n{number}"))).collect();
         let moved = |(seq, node): (u64, &NodeId)| Event {

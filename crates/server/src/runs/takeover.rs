@@ -6,17 +6,18 @@ use std::time::Duration;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{Course, RunRecord};
-use downbeat_core::{Change, limits};
+use downbeat_core::{Change, Dice, limits};
 use downbeat_store::{self as store, Store};
 use futures_util::{StreamExt as _, stream};
 use tracing::{Instrument, error, info};
 
 use super::actor::ActorParts;
-use super::registry::Mailbox;
+use super::carry;
+use super::registry::{Delivery, Mailbox};
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
 use crate::parts::Parts;
-use crate::works::RunWork;
+use crate::works::{self, RunWork};
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: the first one
 /// gets each run.
@@ -58,7 +59,7 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
 struct Taking {
     run: RunRecord,
     work: Arc<RunWork>,
-    /// Opened before the commit, so that nothing is missed.
+    /// Opened before the commit: this server owns the run from then on. Inputs are delivered from its read on.
     mailbox: Mailbox,
 }
 
@@ -77,9 +78,12 @@ impl Taking {
 async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::Error> {
     let mut takings = Vec::with_capacity(ids.len());
     for run in parts.store.runs_by_id(ids).await? {
-        match parts.dispatcher.works().of_stored(&run) {
+        let (works, is_large) = (parts.dispatcher.works().clone(), works::is_large(&run));
+        let compile = move || (works.of_stored(&run), run);
+        let (work, run) = if is_large { heavy(parts, compile).await? } else { compile() };
+        match work {
             Ok(work) => {
-                let mailbox = parts.runs.open(&run.id);
+                let mailbox = parts.runs.open(&run.id, Delivery::Off);
                 takings.push(Taking { run, work, mailbox });
             }
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
@@ -99,7 +103,7 @@ async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::E
 }
 
 /// Continues runs one after the other, small ones first. A run that cannot be read is tried again without taking it
-/// again: its mailbox collects what happens meanwhile.
+/// again.
 async fn continue_later(parts: Parts, mut takings: Vec<Taking>) {
     let mut pause = RETRY;
     takings.sort_by_key(|taking| taking.work.plan.instances());
@@ -117,14 +121,17 @@ async fn continue_later(parts: Parts, mut takings: Vec<Taking>) {
 }
 
 /// Rebuilds the progress of a taken run from the store, and starts its actor. Returns the run if it cannot be read.
-async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
+async fn continue_run(parts: &Parts, mut taking: Taking) -> Option<Taking> {
+    taking.mailbox.set_delivery(Delivery::On);
     let (id, epoch) = (&taking.run.id, taking.epoch());
     parts.dispatcher.works().insert(Arc::clone(&taking.work));
-    let (record, executions) = match read(parts, id).await {
+    let mut dice = parts.chance.dice();
+    let Stored { record, executions, left } = match Stored::read(&*parts.store, id, &mut dice).await {
         Ok(Some(read)) => read,
         Ok(None) => return None,
         Err(error) => {
             error!(run = %id, %error, "cannot read a run that was taken over; trying again");
+            taking.mailbox.set_delivery(Delivery::Off);
             return Some(taking);
         }
     };
@@ -134,10 +141,21 @@ async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
     }
     let (plan, now) = (Arc::clone(&taking.work.plan), parts.clock.now());
     let actor = ActorParts::of(parts, &record, &plan);
-    let mut dice = parts.chance.dice();
-    let course = parts
-        .dispatcher
-        .turn(&record.id, now, &mut dice, |turn| Course::restore(plan, &record, epoch, &executions, turn));
+    let dispatcher = parts.dispatcher.clone();
+    let restore = move || {
+        let course = dispatcher.turn(&record.id, now, &mut dice, |turn| {
+            Course::restore(plan, &record, epoch, &executions, turn)
+        });
+        course.carrying(left)
+    };
+    let restored = if taking.is_large() { heavy(parts, restore).await } else { Ok(restore()) };
+    let course = match restored {
+        Ok(course) => course,
+        Err(error) => {
+            error!(run = %id, %error, "cannot restore a run that was taken over; trying again");
+            return Some(taking);
+        }
+    };
     let waits = course.is_waiting();
     parts.runs.start(taking.mailbox, course, Vec::new(), actor, parts.chance.seed());
     if waits {
@@ -146,11 +164,36 @@ async fn continue_run(parts: &Parts, taking: Taking) -> Option<Taking> {
     None
 }
 
-/// Reads a run and all its executions. `None` if it no longer exists.
-async fn read(parts: &Parts, id: &RunId) -> Result<Option<(RunRecord, Vec<Execution>)>, store::Error> {
-    let Some(record) = parts.store.run(id).await? else { return Ok(None) };
-    let executions = parts.store.executions_of(id).await?;
-    Ok(Some((record, executions)))
+/// Runs work on its own thread: restoring a run of a million instances takes seconds.
+async fn heavy<T: Send + 'static>(
+    parts: &Parts,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, store::Error> {
+    parts.heavy.run_own(work).await.map_err(|error| store::Error::Unavailable(error.to_string()))
+}
+
+/// A run as the store has it.
+pub(super) struct Stored {
+    pub record: RunRecord,
+    /// All its executions, and those in `left`.
+    pub executions: Vec<Execution>,
+    /// Results that it has to carry over before it starts.
+    pub left: Vec<Execution>,
+}
+
+impl Stored {
+    /// Reads a run. `None` if it no longer exists.
+    pub(super) async fn read(
+        store: &dyn Store,
+        id: &RunId,
+        dice: &mut Dice,
+    ) -> Result<Option<Self>, store::Error> {
+        let Some(record) = store.run(id).await? else { return Ok(None) };
+        let mut executions = store.executions_of(id).await?;
+        let left = carry::left(store, &record, &executions, dice).await?;
+        executions.extend_from_slice(&left);
+        Ok(Some(Self { record, executions, left }))
+    }
 }
 
 /// Loads the board from the store: nodes, and every open execution with its work. Called before the journal
@@ -173,7 +216,7 @@ pub(crate) async fn load_board(
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
         }
     }
-    let mut board = dispatcher.board();
+    let mut board = dispatcher.empty_board();
     for (node, run) in holds {
         board.hold_node(node, run);
     }
@@ -192,5 +235,7 @@ pub(crate) async fn load_board(
     board.load_uses(uses);
     // The server that leased them has counted how long they waited.
     board.take_waits();
+    // At once: readers see the former board until here.
+    *dispatcher.board() = board;
     Ok(())
 }

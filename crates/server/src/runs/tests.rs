@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{RunId, ServerId};
-use downbeat_core::run::RunState;
-use downbeat_core::{Change, Span, limits, spec};
+use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::plan::resolve;
+use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunState};
+use downbeat_core::work::Origin;
+use downbeat_core::{Change, Span, Timestamp, limits, spec};
 use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Runs as _, Store, Wrapped, Wrapper};
 use serde_json::json;
 
-use crate::{Caller, Force, Settings, Submit, Surroundings, start_within};
+use uuid::Uuid;
+
+use crate::{Caller, Force, Redo, Retry, Settings, Submit, Surroundings, start_within};
 
 /// A store that does not hold executions beyond the first portion of a run.
 #[derive(Debug)]
@@ -33,22 +37,6 @@ fn is_too_much(change: &Change) -> bool {
 impl Wrapper for Picky {
     fn store(&self) -> &dyn Store {
         &self.store
-    }
-
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
@@ -124,6 +112,28 @@ async fn a_run_whose_next_step_can_never_be_stored_fails_and_others_go_on() {
     server.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_run_that_waits_for_the_store_is_left_when_another_server_takes_it() {
+    let store = store(false);
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
+    let (service, many) = (server.service(), limits::EXECUTIONS_PER_COMMIT + 500);
+    let run = service.submit(&Caller::API, job(many)).await.unwrap().run.id.clone();
+    let parts = &service.parts;
+    assert!(parts.runs.owns(&run));
+    let (owner, epoch, at) = (ServerId(uuid::Uuid::from_u128(7)), 2, service.now());
+    let taken = Change::RunTaken { run: run.clone(), owner, epoch, at };
+    assert_eq!(parts.journal.commit_one(taken).await.unwrap(), Ok(()));
+    let is_left = async {
+        while parts.runs.owns(&run) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_left).await.expect("the actor ends");
+    assert_eq!(store.run(&run).await.unwrap().unwrap().live.epoch, 2);
+    server.stop().await;
+}
+
 /// A store that cannot read the executions of runs with this job at first.
 #[derive(Debug)]
 struct Unreadable {
@@ -137,22 +147,6 @@ struct Unreadable {
 impl Wrapper for Unreadable {
     fn store(&self) -> &dyn Store {
         &*self.inner
-    }
-
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
@@ -207,5 +201,151 @@ async fn a_run_that_cannot_be_read_is_taken_once_and_does_not_delay_others() {
         };
         assert_eq!((ended.state(), ended.live.epoch), (RunState::Cancelled, 2), "{run}");
     }
+    second.stop().await;
+}
+
+/// A store that is unavailable for carried results after the first portion of them.
+#[derive(Debug)]
+struct Halting {
+    inner: Arc<MemoryStore>,
+    portions: AtomicU32,
+}
+
+#[async_trait]
+impl Wrapper for Halting {
+    fn store(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn read<T, R>(&self, read: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        read.await
+    }
+
+    async fn write<T, R>(&self, write: R) -> Result<T, Error>
+    where
+        T: Send,
+        R: Future<Output = Result<T, Error>> + Send,
+    {
+        write.await
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let carries = |change: &&Change| {
+            let Change::ExecutionsAdded { executions, .. } = change else { return false };
+            executions.iter().any(Execution::is_carried)
+        };
+        let portions = u32::try_from(changes.iter().filter(carries).count()).unwrap();
+        if portions + self.portions.load(Ordering::Relaxed) > 1 {
+            return Err(Error::Unavailable("the disk is full".to_owned()));
+        }
+        let committed = self.inner.commit(server, changes).await;
+        self.portions.fetch_add(portions, Ordering::Relaxed);
+        committed
+    }
+}
+
+/// Stores a run that has ended: its first task succeeded for all items, and its second one failed.
+async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
+    let (id, at) = (RunId::from("first"), Timestamp::UNIX_EPOCH);
+    let task = |name: &str| json!({"name": name, "backend": "test", "action": "noop"});
+    let (mut each, mut last) = (task("each"), task("last"));
+    each["for_each"] = (0..items).collect();
+    last["depends_on"] = json!(["each"]);
+    let job = json!({"tasks": [each, last]});
+    let definition = spec::parse(&job.to_string(), "job.json", &Catalogue::builtin()).unwrap();
+    let made = RunMade {
+        id: id.clone(),
+        cluster: ClusterId::DEFAULT,
+        job: None,
+        resolved: Arc::new(resolve(&definition, &definition.params, &[]).unwrap()),
+        definition: Arc::new(definition),
+        params: Default::default(),
+        retry_of: None,
+        no_cache: false,
+        by: "ada".to_owned(),
+        idempotency_key: None,
+        request_hash: None,
+        created_at: at,
+    };
+    let lease = |number: u32| Lease {
+        token: LeaseToken(Uuid::from_u128(number.into())),
+        node: NodeId(Uuid::from_u128(1)),
+        session: SessionId(Uuid::from_u128(1)),
+        granted_at: at,
+    };
+    let execution = |number: u32, step: u32, item: Option<u32>, state: State| Execution {
+        id: ExecutionId(Uuid::from_u128(number.into())),
+        of: Origin::Step { run: id.clone(), step, item },
+        pinned: None,
+        attempt: 1,
+        former: None,
+        params: None,
+        reused: None,
+        limits: None,
+        cache_key: None,
+        failed_for_good: None,
+        created_at: at,
+        state,
+    };
+    let succeeded = |item: u32| {
+        let outcome = Outcome {
+            verdict: Verdict::Succeeded,
+            exit_code: None,
+            error: None,
+            started_at: at,
+            finished_at: at,
+            outputs: Default::default(),
+            received_at: None,
+        };
+        execution(item, 0, Some(item), State::Succeeded { lease: lease(item), outcome })
+    };
+    let failed = State::Failed { lease: None, outcome: None, error: Some("no".to_owned()), at };
+    let items = u32::try_from(items).unwrap();
+    let executions = (0..items).map(succeeded).chain([execution(items, 1, None, failed)]).collect();
+    let server = ServerId(Uuid::from_u128(7));
+    let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Failed];
+    let changes = [
+        Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
+        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, at },
+        Change::RunMoved { run: id.clone(), epoch: 1, path, end: Some(RunEnd::default()), at },
+    ];
+    let committed = store.commit(server, &changes).await.unwrap();
+    assert!(committed.outcomes.iter().all(Result::is_ok), "{:?}", committed.outcomes);
+    id
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_whose_owner_dies_before_all_results_are_carried_over_is_completed() {
+    let inner = Arc::new(MemoryStore::new());
+    let items = limits::EXECUTIONS_PER_COMMIT + 500;
+    let run = store_failed_run(&inner, items).await;
+    let settings = || Settings { name: "one".to_owned(), ..Settings::default() };
+    let halting: Arc<dyn Store> =
+        Arc::new(Wrapped(Halting { inner: inner.clone(), portions: AtomicU32::new(0) }));
+    let first = start_within(settings(), halting, Surroundings::default()).await.unwrap();
+    let retry = Retry { run, redo: Redo::Failed, idempotency_key: None };
+    let retry = first.service().retry(&Caller::API, retry).await.unwrap().run.id.clone();
+    assert_eq!(inner.run(&retry).await.unwrap().unwrap().state(), RunState::Pending);
+    assert_eq!(inner.executions_of(&retry).await.unwrap().len(), limits::EXECUTIONS_PER_COMMIT);
+    first.stop().await;
+
+    let second = start_within(settings(), inner.clone(), Surroundings::default()).await.unwrap();
+    let executions = loop {
+        let executions = inner.executions_of(&retry).await.unwrap();
+        if executions.iter().any(|execution| execution.step() == 1) {
+            break executions;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let mut carried: Vec<_> = executions.iter().filter(|each| each.is_carried()).collect();
+    carried.sort_unstable_by_key(|each| each.item());
+    let numbers: Vec<_> = carried.iter().map(|each| each.item().unwrap() as usize).collect();
+    assert_eq!(numbers, (0..items).collect::<Vec<_>>());
+    assert_eq!(executions.len(), items + 1, "only the failed task is executed again");
+    assert_eq!(inner.run(&retry).await.unwrap().unwrap().state(), RunState::Running);
     second.stop().await;
 }

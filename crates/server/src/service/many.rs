@@ -6,7 +6,7 @@ use std::sync::Arc;
 use downbeat_api::{Many, Refused};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::node::NodeRecord;
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunRecord, RunState};
 use downbeat_core::select::Selector;
 use downbeat_core::{Change, limits};
 use downbeat_store::{Page, RunFilter};
@@ -60,6 +60,11 @@ pub(crate) enum Effect {
     Count,
 }
 
+/// Returns the key under which a request that retries many runs retries this one.
+fn key_of_retry(key: &str, run: &RunId) -> String {
+    format!("{key}\n{run}")
+}
+
 fn many(effect: Effect, mut names: Vec<String>) -> Many {
     let matched = names.len() as u64;
     names.truncate(limits::NAMED_OF_MANY);
@@ -107,7 +112,7 @@ impl Service {
         Ok(done)
     }
 
-    /// Commits the changes in portions. A refused one needs no change any more: its run has ended, its node was deleted.
+    /// Commits the changes in portions. A refused one needs no change: its run has ended, or its node was deleted.
     async fn commit_many(&self, mut done: Many, changes: Vec<Change>) -> Result<Many> {
         if done.dry_run {
             return Ok(done);
@@ -130,7 +135,7 @@ impl Service {
         key: Option<&IdempotencyKey>,
         effect: Effect,
     ) -> Result<Many> {
-        let (runs, matched) = self.ended_runs(caller, which).await?;
+        let (runs, matched) = self.ended_runs(caller, which, key).await?;
         let mut done = many(effect, runs.iter().map(RunId::to_string).collect());
         done.matched = matched;
         if effect == Effect::Count {
@@ -140,8 +145,9 @@ impl Service {
             return Err(Error::TooManyMatch { matched, most: limits::RETRIES_AT_ONCE });
         }
         for run in runs {
-            let idempotency_key = key.map(|IdempotencyKey { key, request_hash }| IdempotencyKey {
-                key: format!("{key}\n{run}"),
+            let idempotency_key = key.map(|IdempotencyKey { key, former: _, request_hash }| IdempotencyKey {
+                key: key_of_retry(key, &run),
+                former: None,
                 request_hash: request_hash.clone(),
             });
             let name = run.to_string();
@@ -159,8 +165,14 @@ impl Service {
         Ok(done)
     }
 
-    /// Returns the first matching runs that failed or were cancelled, the oldest first, and how many match.
-    async fn ended_runs(&self, caller: &Caller, which: &WhichRuns) -> Result<(Vec<RunId>, u64)> {
+    /// Returns the first matching runs that failed or were cancelled, the oldest first, and how many match. A request that
+    /// is sent again does not match the runs that it created the first time.
+    async fn ended_runs(
+        &self,
+        caller: &Caller,
+        which: &WhichRuns,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<(Vec<RunId>, u64)> {
         let can_be_retried = |state: &RunState| matches!(state, RunState::Failed | RunState::Cancelled);
         let mut found = Vec::new();
         if let Some(ids) = &which.ids {
@@ -181,19 +193,32 @@ impl Service {
         let (cluster, job) = (which.cluster, which.job.clone());
         let filter = RunFilter { cluster, states, job, ..RunFilter::default() };
         let mut page = Page::first(limits::RETRIES_AT_ONCE + 1);
-        let mut total = None;
+        let (mut total, mut own) = (None, 0);
         // A page may end before its limit is reached.
         while found.len() <= limits::RETRIES_AT_ONCE as usize {
             let listed = self.runs(caller, &filter, &page).await?;
             total = total.or(listed.total);
-            found.extend(listed.rows.iter().map(|run| run.id.clone()));
+            for run in listed.rows {
+                if self.is_retry_of(key, &run).await? {
+                    own += 1;
+                } else {
+                    found.push(run.id);
+                }
+            }
             match listed.next {
                 Some(next) => page.start = next,
                 None => break,
             }
         }
-        let matched = total.unwrap_or(found.len() as u64);
+        let matched = total.map_or(found.len() as u64, |total| total.saturating_sub(own));
         found.reverse();
         Ok((found, matched))
+    }
+
+    /// Returns whether the request with this key has created the run.
+    async fn is_retry_of(&self, key: Option<&IdempotencyKey>, run: &RunBrief) -> Result<bool> {
+        let (Some(key), Some(first)) = (key, &run.retry_of) else { return Ok(false) };
+        let created = self.parts.views.runs_of_key(&key_of_retry(&key.key, first)).await?;
+        Ok(created.iter().any(|created| created.id == run.id))
     }
 }

@@ -8,7 +8,8 @@ use super::Service;
 use super::patience::change_in_time;
 use crate::caller::Caller;
 use crate::error::{Noun, Result};
-use crate::nodes::{self, Force};
+use crate::force::Force;
+use crate::nodes;
 
 /// Whether a node is drained: it finishes its executions and gets no new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use downbeat_store::{ExecutionFilter, Page};
 use super::Service;
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Result};
-use crate::nodes::Force;
+use crate::force::Force;
 
 /// How many leases one commit ends.
 const LOSSES: u32 = limits::EXECUTIONS_PER_COMMIT as u32;
@@ -54,7 +54,7 @@ impl Service {
         let mut page = Page::first(LOSSES);
         // A page without rows may be followed by others: a store reads only so many rows for one.
         let held = loop {
-            let held = self.parts.store.executions(&filter, &page).await?;
+            let held = self.parts.store.bare_executions(&filter, &page).await?;
             match held.next {
                 Some(next) if held.rows.is_empty() => page.start = next,
                 _ => break held.rows,

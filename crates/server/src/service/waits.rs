@@ -61,7 +61,7 @@ impl Service {
             return Ok(vec![Waiting { node: "-".to_owned(), reason, cause, others: 0 }]);
         }
         let works = self.parts.dispatcher.works();
-        match works.find(&execution.of, self.parts.store.as_ref()).await? {
+        match works.find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy).await? {
             Some(work) => Ok(Waiting::group(self.parts.dispatcher.board().obstacles(&work, execution, now))),
             None => Err(Noun::Run(execution.run().clone()).into()),
         }

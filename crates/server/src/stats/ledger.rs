@@ -47,7 +47,14 @@ impl Sample {
         if self.0.len() == limits::STATS_DURATIONS {
             self.0.pop_front();
         }
-        self.0.push_back(u32::try_from(duration.as_millis()).unwrap_or(u32::MAX));
+        self.0.push_back(milliseconds(duration));
+    }
+
+    /// Adds a duration that is older than all others, if there is room.
+    fn add_older(&mut self, duration: Duration) {
+        if self.0.len() < limits::STATS_DURATIONS {
+            self.0.push_front(milliseconds(duration));
+        }
     }
 
     fn median(&self) -> Option<Span> {
@@ -61,6 +68,10 @@ impl Sample {
     }
 }
 
+fn milliseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
 /// A run that ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunEnd<'a> {
@@ -72,7 +83,17 @@ pub(super) struct RunEnd<'a> {
 }
 
 impl Ledger {
+    /// Adds a run that has just ended.
     pub(super) fn add_run(&mut self, end: RunEnd<'_>) {
+        self.count(end, Sample::add);
+    }
+
+    /// Adds a run that is older than all that were added before.
+    pub(super) fn add_older_run(&mut self, end: RunEnd<'_>) {
+        self.count(end, Sample::add_older);
+    }
+
+    fn count(&mut self, end: RunEnd<'_>, add: fn(&mut Sample, Duration)) {
         let of = self.clusters.entry(end.cluster).or_default();
         let counts = of.ends.entry(end.at.as_second().div_euclid(MINUTE_S)).or_default();
         match end.verdict {
@@ -83,12 +104,11 @@ impl Ledger {
         while of.ends.len() > limits::STATS_MINUTES {
             of.ends.pop_first();
         }
-        let Some(job) = end.job else { return };
-        let job = of.job(job, end.at);
+        let Some(job) = end.job.and_then(|job| of.job(job, end.at)) else { return };
         job.last_end = job.last_end.max(end.at);
         // A run that failed or was cancelled took less than usual.
         if let (RunVerdict::Completed, Some(started_at)) = (end.verdict, end.started_at) {
-            job.runs.add(Duration::try_from(end.at.duration_since(started_at)).unwrap_or_default());
+            add(&mut job.runs, Duration::try_from(end.at.duration_since(started_at)).unwrap_or_default());
         }
     }
 
@@ -101,7 +121,7 @@ impl Ledger {
         took: Duration,
         at: Timestamp,
     ) {
-        let job = self.clusters.entry(cluster).or_default().job(job, at);
+        let Some(job) = self.clusters.entry(cluster).or_default().job(job, at) else { return };
         if job.steps.len() < limits::STATS_STEPS || job.steps.contains_key(&step) {
             job.steps.entry(step).or_default().add(took);
         }
@@ -148,16 +168,17 @@ impl Ledger {
 }
 
 impl OfCluster {
-    /// Returns the numbers of a job. A new job replaces the one whose last run ended first, if there are too many.
-    fn job(&mut self, name: &str, at: Timestamp) -> &mut OfJob {
+    /// Returns the numbers of a job. If there are too many, a new job replaces the one whose last run ended first, unless
+    /// it is older itself.
+    fn job(&mut self, name: &str, at: Timestamp) -> Option<&mut OfJob> {
         if !self.jobs.contains_key(name) && self.jobs.len() >= limits::STATS_JOBS {
             let oldest = self.jobs.iter().min_by_key(|(name, of)| (of.last_end, *name));
-            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
-                self.jobs.remove(&oldest);
-            }
+            let (oldest, _) = oldest.filter(|(_, of)| of.last_end <= at)?;
+            let oldest = oldest.clone();
+            self.jobs.remove(&oldest);
         }
         let new = || OfJob { last_end: at, runs: Sample::default(), steps: BTreeMap::new() };
-        self.jobs.entry(name.to_owned()).or_insert_with(new)
+        Some(self.jobs.entry(name.to_owned()).or_insert_with(new))
     }
 }
 
@@ -215,6 +236,34 @@ mod tests {
             ended(&mut ledger, "a", RunVerdict::Completed, 61, 9);
         }
         assert_eq!(ledger.jobs(HERE, None)[0].median, Some(Span::from_secs(9)));
+    }
+
+    #[test]
+    fn older_runs_replace_nothing() {
+        let mut ledger = Ledger::default();
+        let older = |ledger: &mut Ledger, job: &str, minute, took_s| {
+            let (verdict, started_at) = (RunVerdict::Completed, at(minute) - Duration::from_secs(took_s));
+            let (job, started_at) = (Some(job), Some(started_at));
+            ledger.add_older_run(RunEnd { cluster: HERE, job, verdict, started_at, at: at(minute) });
+        };
+        for took_s in [1, 1, 1, 9, 9] {
+            older(&mut ledger, "a", 10, took_s);
+        }
+        assert_eq!(ledger.jobs(HERE, None)[0].median, Some(Span::from_secs(1)));
+        for _ in 5..=limits::STATS_DURATIONS {
+            older(&mut ledger, "a", 9, 9);
+        }
+        // The last of them had no room; the next new one replaces the oldest.
+        ended(&mut ledger, "a", RunVerdict::Completed, 11, 1);
+        assert_eq!(ledger.jobs(HERE, None)[0].runs as usize, limits::STATS_DURATIONS);
+        let ones = ledger.clusters[&HERE].jobs["a"].runs.0.iter().filter(|took| **took == 1_000);
+        assert_eq!(ones.count(), 4);
+        for number in 1..limits::STATS_JOBS {
+            older(&mut ledger, &format!("job-{number}"), 8, 1);
+        }
+        older(&mut ledger, "too old", 7, 1);
+        assert_eq!(ledger.jobs(HERE, Some("too old")), []);
+        assert_eq!(ledger.jobs(HERE, Some("a")).len(), 1);
     }
 
     #[test]

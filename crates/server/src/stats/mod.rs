@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use downbeat_api::Stats as View;
+use downbeat_core::collections::HashSet;
 use downbeat_core::execution::Verdict;
-use downbeat_core::ids::ClusterId;
+use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::run::{RunLive, RunRecord, RunState};
 use downbeat_core::{Change, Event, Span, Timestamp, limits};
 use downbeat_store::{self as store, Listed, Page, RunFilter, Store};
@@ -28,6 +29,23 @@ struct Inner {
     ledger: Ledger,
     /// Runs that were created before this time may be missing.
     since: Option<Timestamp>,
+    loading: Option<Loading>,
+}
+
+/// Runs that end while ended runs are read: the store and the feed both have them, and each is counted once.
+#[derive(Debug, Default)]
+struct Loading {
+    counted: HashSet<RunId>,
+    /// Everything was read, and later events are of other runs.
+    until: Option<u64>,
+}
+
+impl Inner {
+    /// Returns whether the end of a run is not counted yet. `seq` is the number of its event; 0 if the store had it.
+    fn is_new(&mut self, run: &RunId, seq: u64) -> bool {
+        self.loading.take_if(|loading| loading.until.is_some_and(|until| until < seq));
+        self.loading.as_mut().is_none_or(|loading| loading.counted.insert(run.clone()))
+    }
 }
 
 /// The part of the statistics that a request is about.
@@ -49,35 +67,48 @@ impl Stats {
     /// Forgets everything, and reads the newest ended runs in the background. Runs that end from now on are noted by
     /// [`note`](Self::note).
     pub(crate) fn start(&self, store: Arc<dyn Store>, now: Timestamp) {
-        self.with(|inner| *inner = Inner { since: Some(now), ..Inner::default() });
+        let loading = Some(Loading::default());
+        self.with(|inner| *inner = Inner { since: Some(now), loading, ..Inner::default() });
         let stats = self.clone();
         let load = async move {
-            match stats.load(store.as_ref(), now).await {
-                Ok(since) => stats.with(|inner| inner.since = since),
-                Err(error) => warn!(%error, "cannot read ended runs; the statistics start now"),
+            if let Err(error) = stats.load(store.as_ref()).await {
+                warn!(%error, "cannot read ended runs; the statistics start now");
+                stats.with(|inner| inner.loading = None);
             }
         };
         tokio::spawn(load.in_current_span());
     }
 
-    /// Reads runs that ended before `now`. Returns the creation of the oldest one, if not all were read.
-    async fn load(&self, store: &dyn Store, now: Timestamp) -> Result<Option<Timestamp>, store::Error> {
+    /// Adds ended runs, newest first.
+    async fn load(&self, store: &dyn Store) -> Result<(), store::Error> {
         let states = RunState::ALL.into_iter().filter(|state| state.is_terminal()).collect();
         let filter = RunFilter { states, ..RunFilter::default() };
         let (mut page, mut oldest) = (Page::first(PER_READ), None);
         for _ in 0..limits::STATS_RUNS_READ / PER_READ {
             let Listed { rows, next, .. } = store.runs(&filter, &page).await?;
             oldest = rows.last().map(|run| run.created_at).or(oldest);
-            let ended = rows.into_iter().filter(|run| run.live.finished_at().is_some_and(|at| at <= now));
             self.with(|inner| {
-                ended.for_each(|run| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &run.live));
+                for run in &rows {
+                    let end = end(run.cluster, run.job.as_deref(), &run.live);
+                    if let Some(end) = end.filter(|_| inner.is_new(&run.id, 0)) {
+                        inner.ledger.add_older_run(end);
+                    }
+                }
             });
             match next {
                 Some(next) => page.start = next,
-                None => return Ok(None),
+                None => {
+                    oldest = None;
+                    break;
+                }
             }
         }
-        Ok(oldest)
+        let until = Some(store.last_seq().await?);
+        self.with(|inner| {
+            inner.since = oldest;
+            inner.loading.iter_mut().for_each(|loading| loading.until = until);
+        });
+        Ok(())
     }
 
     /// Notes an event. `run` is the run that it concerns, as it was before.
@@ -87,7 +118,12 @@ impl Stats {
             Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()) => {
                 let mut live = run.live.clone();
                 live.follow(std::slice::from_ref(&event.change));
-                self.with(|inner| add(&mut inner.ledger, run.cluster, run.job.as_deref(), &live));
+                self.with(|inner| {
+                    let end = end(run.cluster, run.job.as_deref(), &live);
+                    if let Some(end) = end.filter(|_| inner.is_new(&run.id, event.seq)) {
+                        inner.ledger.add_run(end);
+                    }
+                });
             }
             Change::ExecutionFinished { outcome, .. } if outcome.verdict == Verdict::Succeeded => {
                 let (Some(job), Some(step)) = (&run.job, event.about.step) else { return };
@@ -109,8 +145,12 @@ impl Stats {
     }
 }
 
-fn add(ledger: &mut Ledger, cluster: ClusterId, job: Option<&str>, live: &RunLive) {
-    let Some(ended) = live.ended() else { return };
+/// Returns the end of a run that has ended.
+fn end<'a>(cluster: ClusterId, job: Option<&'a str>, live: &RunLive) -> Option<RunEnd<'a>> {
+    let ended = live.ended()?;
     let (verdict, started_at, at) = (ended.verdict, live.started_at, ended.at);
-    ledger.add_run(RunEnd { cluster, job, verdict, started_at, at });
+    Some(RunEnd { cluster, job, verdict, started_at, at })
 }
+
+#[cfg(test)]
+mod tests;

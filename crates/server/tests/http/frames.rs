@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+use downbeat_core::limits::LIVE_REPLAYED;
+use downbeat_core::node::{Former, Registration};
+use downbeat_core::{Change, Timestamp};
 use downbeat_testbed::in_process::{Setup, Stream, noop};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 /// Reads frames and adds up their changes, until a condition holds.
 async fn gather(stream: &mut Stream, done: impl Fn(&Gathered) -> bool) -> Gathered {
@@ -89,22 +94,90 @@ fn all_succeeded(all: &Gathered) {
     assert_eq!(left, [(&"succeeded".to_owned(), &1)]);
 }
 
-#[tokio::test]
-async fn many_changes_are_few_frames() {
-    let setup = Setup::new().await;
-    let mut agent = setup.agent("web-01", &[]).await;
-    let mut stream = setup.follow("/live?topics=runs").await;
-    let tasks = vec![json!({"backend": "test", "action": "noop"}); 60];
-    let run = setup.submit(&json!({"target": "all", "tasks": tasks})).await;
-    for _ in 0..60 {
-        let work = agent.take().await;
-        agent.finish(&work, 0).await;
+const NODES: u128 = 1_000;
+/// What a connection holds for a client that reads nothing: much less than a frame of all nodes.
+const WINDOW: u32 = 16 * 1024;
+
+fn registered(number: u128, at: Timestamp) -> Change {
+    let hostname = format!("web-{number:0>200}");
+    let description = json!({"hostname": hostname, "slots": 1, "version": "1"});
+    let id = Uuid::from_u128(number);
+    Change::NodeRegistered {
+        registration: Registration {
+            node: NodeId(id),
+            cluster: ClusterId::DEFAULT,
+            session: SessionId(id),
+            description: serde_json::from_value(description).unwrap(),
+            installation: None,
+            undelivered: Vec::new(),
+            former: Former::Any,
+            at,
+        },
     }
-    setup.ended(&run).await;
-    let all = gather(&mut stream, Gathered::has_ended).await;
-    assert_eq!(all.counts["succeeded"], 60);
-    let events = setup.ok("/events?follow=0&limit=1000").await["data"].as_array().unwrap().len();
-    assert!(all.frames * 2 < events, "{} frames for {events} events", all.frames);
+}
+
+/// Commits a change of every node, as another server would.
+async fn commit(setup: &Setup, change: impl Fn(u128, Timestamp) -> Change) {
+    let (service, at) = (setup.server.service(), Timestamp::now());
+    let changes: Vec<Change> = (1..=NODES).map(|number| change(number, at)).collect();
+    let committed = service.views().commit(service.server_id(), &changes).await.unwrap();
+    assert!(committed.outcomes.iter().all(Result::is_ok));
+}
+
+/// Drains all nodes, or the opposite, so many times that they end up drained. Returns the number of the last event.
+async fn drain(setup: &Setup, times: u64) -> u64 {
+    for time in (0..times).rev() {
+        let set = |number, at| Change::NodeDrainSet {
+            node: NodeId(Uuid::from_u128(number)),
+            draining: time % 2 == 0,
+            by: "a".repeat(400),
+            at,
+        };
+        commit(setup, set).await;
+    }
+    // The server learns of all of it before its own next change.
+    setup.post("/nodes/own/drain", &json!({})).await;
+    setup.server.service().views().last_seq().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_gets_the_net_change_and_is_told_when_it_is_too_far_behind() {
+    let mut setup = Setup::new().await;
+    let _agent = setup.agent("own", &[]).await;
+    commit(&setup, registered).await;
+    setup.http = reqwest::Client::builder()
+        .http2_prior_knowledge()
+        .http2_initial_stream_window_size(WINDOW)
+        .build()
+        .unwrap();
+    let mut stream = setup.follow("/live?topics=nodes&since=0").await;
+    stream.begun().await;
+    // The first frame fills the connection while all this happens.
+    let last = drain(&setup, 11).await;
+    let first = stream.next().await.unwrap();
+    assert_eq!(first.data["nodes"].as_array().unwrap().len() as u128, NODES + 1);
+    let net = gather(&mut stream, |all| all.seq == last).await;
+    let drained: BTreeMap<_, _> =
+        net.nodes.iter().map(|node| (node["node"].to_string(), node["draining"] == true)).collect();
+    assert!(drained.len() as u128 == NODES + 1 && drained.values().all(|drained| *drained));
+    assert!(net.frames < 11, "{} frames for 11 changes of each node", net.frames);
+
+    drain(&setup, 1).await;
+    stream.begun().await;
+    // More bytes than the feed keeps, and more events than are replayed.
+    let last = drain(&setup, 1 + LIVE_REPLAYED / NODES as u64).await;
+    let mut frames = 0;
+    let gap = loop {
+        match stream.next().await.unwrap() {
+            sent if sent.name == "frame" => frames += 1,
+            sent => break sent,
+        }
+    };
+    assert_eq!((gap.name.as_str(), &gap.data), ("gap", &json!({"first": last + 1})));
+    assert!(frames <= 2, "{frames} frames");
+    setup.post("/nodes/own/undrain", &json!({})).await;
+    let next = stream.next().await.unwrap();
+    assert_eq!((&next.data["seq"], &next.data["nodes"][0]["draining"]), (&json!(last + 1), &json!(false)));
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_api::{EndRules, Plan, Run, StepProgress, Steps, WholeRun, request};
+use downbeat_api::{
+    EndRules, Event, EventBody, InstanceResult, Plan, Run, StepProgress, Steps, WholeRun, request,
+};
 use downbeat_client::{Client, Projection, Update};
 use downbeat_core::Timestamp;
 use downbeat_core::ids::RunId;
@@ -197,6 +199,28 @@ async fn a_failed_instance_stays_failed_when_its_retry_is_withdrawn() {
         );
         assert!(result.error.is_some() && result.failed_for_good.is_some(), "{result:?}");
     }
+
+    // The retries were withdrawn while the pages of the first view were read: it had none of these instances.
+    let events = run.client.all_events(request::run_events(&run.id), 0).await.unwrap();
+    let is_final = |event: &&Event| matches!(event.body, EventBody::InstanceFailed { .. });
+    let first = events.iter().find(is_final).unwrap().seq;
+    let empty = WholeRun { run: shown.run.clone(), results: BTreeMap::new() };
+    run.projections = vec![Projection::new(empty, &run.plan, first - 1)];
+    run.catch_up().await;
+    let (folded, shown) = (run.projections[0].whole().clone(), without_asking(shown));
+    let folded = without_asking(folded);
+    for step in 0..=3 {
+        assert_eq!(folded.results.get(&step), shown.results.get(&step), "step {step}");
+    }
+    // An attempt on another node that was added while the pages were read replaces the one before it.
+    let mut twice = shown.clone();
+    let step = twice.results.get_mut(&2).unwrap();
+    let (_, first) = step.first_key_value().unwrap();
+    let second = InstanceResult { node: Some("other".to_owned()), attempts: 2, ..first.clone() };
+    step.insert(second.key(), second.clone());
+    let mut projection = Projection::new(twice, &run.plan, 0);
+    let results = projection.whole().results[&2].values().cloned().collect::<Vec<_>>();
+    assert_eq!(results, [second]);
 }
 
 #[tokio::test]
@@ -257,7 +281,7 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
     let steps: Vec<Value> = (0..10).map(|step| task(&format!("s{step}"), &json!({}))).collect();
     let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
     let id = RunId::from(setup.submit(&json!({"target": "all", "tasks": steps})).await);
-    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let mut live = client.follow(&id).await.unwrap();
     let work = async {
         for _ in 0..steps.len() {
             for agent in &mut agents {
@@ -284,12 +308,12 @@ async fn a_client_whose_next_events_are_gone_reads_the_run_again() {
     let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
     let id = RunId::from(setup.submit(&json!({"tasks": [task("placed", &json!({}))]})).await);
     // It has read the run, and has not opened the stream yet.
-    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let mut live = client.follow(&id).await.unwrap();
     let work = agents[0].take().await;
     agents[0].finish(&work, 0).await;
     setup.ended(id.as_str()).await;
-    setup.server.service().store().prune(Timestamp::MAX, 0).await.unwrap();
-    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().store().last_seq().await.unwrap());
+    setup.server.service().views().prune(Timestamp::MAX, 0).await.unwrap();
+    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().views().last_seq().await.unwrap());
     while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {}
     assert_eq!(live.whole().run.counts, client.ask(request::run(&id)).await.unwrap().counts);
     assert_eq!(live.whole().run.counts.succeeded, 1);

@@ -18,7 +18,7 @@ async fn runs_are_cancelled_by_filter_and_counted_without_effect_by_a_dry_run() 
     let other = setup.submit(&named("other")).await;
     let cancel = async |body: Value| setup.post("/runs/cancel", &body).await;
     let counted = cancel(json!({"job": "ours", "dry_run": true})).await;
-    assert_eq!(counted.status, StatusCode::ACCEPTED);
+    assert_eq!(counted.status, StatusCode::OK);
     assert_eq!(counted.body, json!({"dry_run": true, "matched": 2, "changed": 0, "names": ours}));
     assert_eq!(setup.ok(&format!("/runs/{}", ours[0])).await["status"], "running");
     let done = cancel(json!({"job": "ours", "status": "pending,running"})).await.body;
@@ -59,10 +59,20 @@ async fn failed_runs_are_retried_by_filter_once_per_key() {
         || send(setup.request(Method::POST, "/runs/retry").header("Idempotency-Key", "k").json(&body));
     let counted = setup.post("/runs/retry", &json!({"job": "ours", "dry_run": true})).await.body;
     assert_eq!(counted, json!({"dry_run": true, "matched": 2, "changed": 0, "names": failed}));
-    for _ in 0..2 {
+    for round in 0..3 {
         let done = retry().await;
         assert_eq!((done.status, &done.body["changed"]), (StatusCode::OK, &json!(2)), "{}", done.body);
-        assert_eq!(setup.ok("/runs").await["data"].as_array().unwrap().len(), 4);
+        assert_eq!(done.body["names"], json!(failed));
+        let runs = setup.ok("/runs").await["data"].as_array().unwrap().clone();
+        assert_eq!(runs.len(), 4);
+        // The new runs fail as well: the request does not retry them when it is sent once more.
+        if round == 1 {
+            for run in &runs[..2] {
+                let work = agent.take().await;
+                agent.finish(&work, 1).await;
+                setup.ended(run["id"].as_str().unwrap()).await;
+            }
+        }
     }
     assert_eq!(setup.post("/runs/retry", &json!({"status": "completed"})).await.body["matched"], 0);
 }

@@ -1,5 +1,6 @@
 //! Output: of one execution and of a run, whole and while it grows.
 
+use downbeat_core::Timestamp;
 use downbeat_core::ids::LeaseToken;
 use downbeat_proto::message::LeaseRef;
 use downbeat_testbed::in_process::{Setup, noop, send};
@@ -52,12 +53,80 @@ async fn lines_of_output_are_selected_from_its_end_before_an_offset_and_by_a_tex
     let none = setup.ok(&format!("{path}?grep=five")).await;
     assert_eq!((&none["text"], &none["matches"]), (&json!(""), &json!(0)));
     assert_eq!(setup.get(&format!("{path}?follow=1&tail=1")).await.status, StatusCode::BAD_REQUEST);
+}
 
-    let text = setup.get(&format!("/runs/{id}/output?format=text")).await;
+#[tokio::test]
+async fn the_output_of_a_run_is_ordered_by_time_and_selected_by_line() {
+    let setup = Setup::new().await;
+    let mut one = setup.agent("web-01", &[]).await;
+    let mut two = setup.agent("web-02", &[]).await;
+    let id = setup.submit(&json!({"target": "all", "tasks": [{"backend": "test", "action": "noop"}]})).await;
+    let (first, other) = (one.take().await, two.take().await);
+    let after = |seconds: i64| Timestamp::from_second(4_000_000_000 + seconds).unwrap();
+    one.write_at(&first, 0, "a one\nb", after(1)).await;
+    one.write_at(&first, 7, " three\nc five", after(3)).await;
+    two.write_at(&other, 0, "d two\n", after(2)).await;
+    two.write_at(&other, 6, "e four\n", after(4)).await;
+    one.finish(&first, 0).await;
+    two.finish(&other, 0).await;
+    setup.ended(&id).await;
+
+    let path = format!("/runs/{id}/output");
+    assert_eq!(streamed(&setup, &path).await, ["a one\nb", "d two\n", " three\nc five", "e four\n"]);
+    let text = setup.get(&format!("{path}?format=text")).await;
     assert_eq!(text.content_type, "text/plain; charset=utf-8");
-    assert_eq!(text.body, "--- step 0 (test noop) on web-01, attempt 1 ---\none\ntwo\nthree\nfour\n");
-    let both = setup.get(&format!("/runs/{id}/output?format=text&follow=1")).await;
-    assert_eq!(both.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        text.body,
+        "2096-10-02T07:06:41.000Z test noop web-01 | a one\n\
+         2096-10-02T07:06:42.000Z test noop web-02 | d two\n\
+         2096-10-02T07:06:41.000Z test noop web-01 | b three\n\
+         2096-10-02T07:06:43.000Z test noop web-01 | c five\n\
+         2096-10-02T07:06:44.000Z test noop web-02 | e four\n"
+    );
+    assert_eq!(streamed(&setup, &format!("{path}?tail=2")).await, ["c five", "e four\n"]);
+    let found = setup.follow(&format!("{path}?grep=o&tail=1")).await.rest().await;
+    assert_eq!((&found[0].data["text"], &found[1].data["matches"]), (&json!("e four\n"), &json!(3)));
+    for wrong in
+        ["follow=1&format=text", "follow=1&grep=x", "follow=1&tail=1", "tail=0", "tail=1001", "cursor=7"]
+    {
+        assert_eq!(setup.get(&format!("{path}?{wrong}")).await.status, StatusCode::BAD_REQUEST, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn the_output_of_a_run_continues_after_the_executions_that_were_sent_to_their_end() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let task = json!({"backend": "test", "action": "noop"});
+    let id = setup.submit(&json!({"target": "all", "tasks": [task, task, task]})).await;
+    for text in ["one\n", "two\n"] {
+        let work = agent.take().await;
+        agent.finish_with(&work, 0, Some((0, text))).await;
+    }
+    let open = agent.take().await;
+    agent.write(&open, 0, "three\n").await;
+    let path = format!("/runs/{id}/output?follow=1");
+    let mut stream = setup.follow(&path).await;
+    let mut ids = Vec::new();
+    for expected in ["one\n", "two\n", "three\n"] {
+        let sent = stream.next().await.unwrap();
+        assert_eq!(sent.data["text"], expected);
+        ids.push(sent.id);
+    }
+    agent.finish_with(&open, 0, Some((6, "four\n"))).await;
+    setup.ended(&id).await;
+    // Output of an execution that had not ended is repeated: a chunk is known by its execution and offset.
+    let expected = [&["two\n", "three\n", "four\n"][..], &["three\n", "four\n"], &["three\n", "four\n"]];
+    for (last, expected) in ids.iter().zip(expected) {
+        let last = last.as_deref().unwrap();
+        let request = setup.request(Method::GET, &path).header("Last-Event-ID", last);
+        let resumed = setup.stream(request).await.rest().await;
+        let texts: Vec<_> = resumed.iter().filter_map(|sent| sent.data["text"].as_str()).collect();
+        assert_eq!(texts, expected);
+        assert_eq!(streamed(&setup, &format!("/runs/{id}/output?cursor={last}")).await, expected);
+    }
+    let wrong = send(setup.request(Method::GET, &path).header("Last-Event-ID", "7")).await;
+    assert_eq!((wrong.status, &wrong.body["code"]), (StatusCode::BAD_REQUEST, &json!("bad_last_event_id")));
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ pub(super) struct Attempt {
     pub(super) lease: Option<Lease>,
     /// Its result was taken over from another run, or from the cache.
     pub(super) is_reused: bool,
+    /// Its result was taken over from another run.
+    pub(super) is_carried: bool,
     /// Its instance was recorded as failed for good.
     pub(super) is_final: bool,
 }
@@ -124,6 +126,7 @@ impl AttemptLog {
             status: execution.state.status(),
             lease,
             is_reused: execution.reused.is_some(),
+            is_carried: execution.is_carried(),
             is_final: false,
         };
         self.attempts.insert(execution.id, attempt);

@@ -221,13 +221,15 @@ fn pass_of(plan: &Plan, step: StepIx, node: Option<NodeId>) -> PassIx {
     own.expect("every instance belongs to a pass").0
 }
 
+/// Returns whether a step only runs after a failure.
+fn handles_failures(plan: &Plan, step: StepIx) -> bool {
+    let step = &plan.steps[step];
+    [step.condition, plan.entries[step.entry].condition].contains(&Some(Condition::OnFailure))
+}
+
 /// Returns how many nodes failed for good in a step without a failure handler.
 fn failed_nodes(plan: &Plan, attempts: &[&Attempt]) -> u32 {
-    let handles = |step: StepIx| {
-        let step = &plan.steps[step];
-        [step.condition, plan.entries[step.entry].condition].contains(&Some(Condition::OnFailure))
-    };
-    let ends = last(attempts.iter().copied().filter(|attempt| !handles(attempt.step)));
+    let ends = last(attempts.iter().copied().filter(|attempt| !handles_failures(plan, attempt.step)));
     let failed = ends.iter().filter(|(_, status)| is_failed(**status));
     let nodes: BTreeSet<Option<NodeId>> = failed.map(|((_, _, node, _), _)| *node).collect();
     u32::try_from(nodes.len()).expect("nodes are bounded")
@@ -254,17 +256,63 @@ enum End {
     Succeeded,
     Failed,
     Skipped,
+    /// It would have run if nothing had failed.
+    SkippedAfterFailure,
+}
+
+impl End {
+    fn is_failure(self) -> bool {
+        matches!(self, End::Failed | End::SkippedAfterFailure)
+    }
+}
+
+/// Returns the result of each entry of a graph. Only the results of entries that have ended mean anything.
+fn ends(plan: &Plan, attempts: &[&Attempt]) -> BTreeMap<EntryIx, End> {
+    let mut ends = BTreeMap::new();
+    while ends.len() < plan.entries.len() {
+        for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
+            let before: Option<Vec<End>> =
+                entry.after.iter().map(|before| ends.get(before).copied()).collect();
+            let Some(before) = before else { continue };
+            ends.insert(
+                number,
+                match end(plan, number, attempts) {
+                    End::Skipped if follows_failure(plan, number, &before) => End::SkippedAfterFailure,
+                    end => end,
+                },
+            );
+        }
+    }
+    ends
+}
+
+/// Returns whether an entry that was skipped would have run if nothing had failed. `before` are the results of its
+/// dependencies.
+fn follows_failure(plan: &Plan, number: EntryIx, before: &[End]) -> bool {
+    let entry = &plan.entries[number];
+    if entry.steps().all(|step| handles_failures(plan, step)) {
+        return false;
+    }
+    let is_due = match entry.condition {
+        Some(Condition::Always) => true,
+        Some(Condition::OnFailure) => false,
+        Some(Condition::OnSuccess) | None => before.iter().all(|end| *end == End::Succeeded),
+    };
+    is_due || before.iter().any(|end| end.is_failure())
 }
 
 fn end(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> End {
-    let last = last(attempts.iter().copied().filter(|each| plan.steps[each.step].entry == entry));
+    let of_entry = || attempts.iter().copied().filter(|each| plan.steps[each.step].entry == entry);
+    let last = last(of_entry());
     let each = plan.entries[entry].each.as_ref();
+    let is_skipped = last.values().any(|status| *status == Status::Skipped);
     if last.values().any(|status| is_failed(*status)) {
         End::Failed
     } else if last.is_empty() && each.is_some_and(|each| known(each) == 0) {
         // There was nothing to do.
         End::Succeeded
-    } else if last.values().any(|status| *status == Status::Succeeded) {
+    } else if of_entry().any(|each| each.status == Status::Succeeded && !(each.is_carried && is_skipped)) {
+        // Results of another run make no difference if the rest was skipped.
         End::Succeeded
     } else {
         End::Skipped
@@ -275,15 +323,11 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], timed_out: bool) -> 
     let entry = &plan.entries[number];
     match plan.shape {
         Shape::Graph => {
-            let mut ends = entry.after.iter().map(|before| end(plan, *before, attempts));
+            let all = ends(plan, attempts);
+            let mut ends = entry.after.iter().map(|before| all[before]);
             match entry.condition {
                 Some(Condition::Always) => true,
-                // A dependency that was skipped because of a failure counts as well.
-                Some(Condition::OnFailure) => {
-                    let has_failures =
-                        timed_out || last(attempts.iter().copied()).into_values().any(is_failed);
-                    ends.any(|end| end == End::Failed || (end == End::Skipped && has_failures))
-                }
+                Some(Condition::OnFailure) => ends.any(End::is_failure),
                 Some(Condition::OnSuccess) | None => ends.all(|end| end == End::Succeeded),
             }
         }
@@ -300,5 +344,60 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], timed_out: bool) -> 
                 Some(Condition::Always) | None => true,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use downbeat_core::plan::resolve;
+    use downbeat_core::spec::Definition;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_elsewhere_is_no_reason_for_an_on_failure_step() {
+        use Status::{Failed, Skipped, Succeeded};
+        let task = |name: &str, after: &[&str], condition: &str| {
+            let (backend, action) = ("test", "noop");
+            json!({"name": name, "backend": backend, "action": action, "depends_on": after, "condition": condition})
+        };
+        let tasks = json!([
+            task("elsewhere", &[], "always"),
+            task("handler", &["elsewhere"], "on_failure"),
+            task("first", &[], "always"),
+            task("middle", &["first"], "on_success"),
+            task("unneeded", &["handler"], "on_success"),
+            task("last", &["middle"], "on_failure"),
+            task("late", &["unneeded"], "on_failure"),
+        ]);
+        let definition: Definition = serde_json::from_value(json!({"tasks": tasks})).unwrap();
+        let resolved = resolve(&definition, &definition.params, &[]).unwrap();
+        let plan = Plan::compile(Arc::new(definition), Arc::new(resolved)).unwrap();
+        let is_met = |entry: u32, statuses: &[Status]| {
+            let attempt = |(step, status): (u32, &Status)| Attempt {
+                run: RunId::from("run"),
+                step: StepIx(step),
+                pinned: None,
+                item: None,
+                number: 1,
+                status: *status,
+                lease: None,
+                is_reused: false,
+                is_carried: false,
+                is_final: false,
+            };
+            let attempts: Vec<Attempt> = (0..).zip(statuses).map(attempt).collect();
+            met(&plan, EntryIx(entry), &attempts.iter().collect::<Vec<_>>(), false)
+        };
+        // `middle` was skipped because its dependency failed, or by fail-fast.
+        assert!(is_met(5, &[Succeeded, Skipped, Failed, Skipped, Skipped]));
+        assert!(is_met(5, &[Failed, Succeeded, Succeeded, Skipped, Skipped]));
+        assert!(!is_met(5, &[Failed, Succeeded, Succeeded, Succeeded, Skipped]));
+        // `unneeded` was skipped because `handler` was, whatever else failed.
+        assert!(!is_met(6, &[Succeeded, Skipped, Failed, Skipped, Skipped]));
+        assert!(is_met(6, &[Failed, Succeeded, Succeeded, Skipped, Skipped]));
     }
 }

@@ -19,6 +19,28 @@ CREATE INDEX executions_reused ON executions (run, status, step, cache_key) WHER
 -- Identifies the request that used the idempotency key. NULL in rows of older programs: their keys match any request.
 ALTER TABLE runs ADD COLUMN request_hash TEXT;
 
+-- Which counts of a run's instances are kept: 0 none, 1 those of the run, 2 also those of its steps. NULL in rows of
+-- older programs, and where one of them made a change that the counts lack.
+ALTER TABLE runs ADD COLUMN keeps INTEGER;
+CREATE INDEX runs_uncounted ON runs (finished_at, id) WHERE keeps IS NULL AND finished_at IS NOT NULL;
+
+-- The status of the attempt that this one replaces. NULL for a first attempt, and in rows of older programs.
+ALTER TABLE executions ADD COLUMN former INTEGER;
+
+-- How many instances of a run have a status, by step; step -1 is the whole run.
+CREATE TABLE instance_counts (
+    run     TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    step    INTEGER NOT NULL,
+    status  INTEGER NOT NULL,
+    total   INTEGER NOT NULL,
+    carried INTEGER NOT NULL,
+    cached  INTEGER NOT NULL,
+    PRIMARY KEY (run, step, status)
+) STRICT, WITHOUT ROWID;
+
+-- The last event that the counts include. Older programs leave it behind.
+ALTER TABLE feed ADD COLUMN counted_seq INTEGER;
+
 -- Large texts that many rows have in common, each once, by its SHA-256: see rows/content.rs. A row with a hash does not
 -- have the text itself. NULL in rows of older programs, and in rows with small texts.
 CREATE TABLE contents (

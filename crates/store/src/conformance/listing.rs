@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::slice;
 use std::sync::Arc;
 
+use downbeat_core::Portion;
+use downbeat_core::backend::Params;
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::node::NodeStatus;
+use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunBrief, RunMade, RunState};
 
 use super::executions::states;
@@ -134,8 +137,8 @@ pub async fn executions_are_listed_by_id_by_page_and_filter(store: Arc<dyn Store
 }
 
 /// Returns the instances that a filter selects, by number.
-async fn instances(store: &Arc<dyn Store>, filter: InstanceFilter, limit: u32) -> Vec<u32> {
-    numbers(&store.instances(&run_id(1), &filter, limit).await.unwrap())
+async fn instances(store: &Arc<dyn Store>, filter: InstanceFilter, limit: usize) -> Vec<u32> {
+    numbers(&store.instances(&run_id(1), &filter, Portion::of_rows(limit)).await.unwrap())
 }
 
 pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn(store: Arc<dyn Store>) {
@@ -228,7 +231,8 @@ pub async fn instances_are_listed_by_step_by_page_and_filter(store: Arc<dyn Stor
     for limit in 1..=7 {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let page = store.instances(&run_id(1), &InstanceFilter { after, ..all() }, limit).await.unwrap();
+            let (filter, portion) = (InstanceFilter { after, ..all() }, Portion::of_rows(limit));
+            let page = store.instances(&run_id(1), &filter, portion).await.unwrap();
             let Some(last) = page.last() else { break };
             after = Some((last.step(), last.id));
             found.extend(numbers(&page));
@@ -251,6 +255,61 @@ pub async fn instances_are_listed_by_step_by_page_and_filter(store: Arc<dyn Stor
     assert_eq!(instances(&store, InstanceFilter { step: Some(1), ..on(1) }, 9).await, [1]);
     let leased = vec![Status::Leased];
     assert_eq!(instances(&store, InstanceFilter { statuses: leased, ..on(1) }, 1).await, [5]);
+}
+
+pub async fn no_read_misses_an_instance_that_moves_on(store: Arc<dyn Store>) {
+    const ATTEMPTS: u32 = 60;
+    let attempt = |number| Execution { attempt: number, ..execution(number, 1, pending()) };
+    apply(&store, &[registered(1, session(1), 1), created(1), added(1, vec![attempt(1)])]).await;
+    let moves_on = async {
+        for number in 1..ATTEMPTS {
+            apply(&store, &[granted(1, number, lease(number, 1))]).await;
+            apply(&store, &[lost(1, number, number, None, 20), added(1, vec![attempt(number + 1)])]).await;
+        }
+    };
+    let mut moves_on = std::pin::pin!(moves_on);
+    loop {
+        tokio::select! {
+            () = &mut moves_on => break,
+            found = instances(&store, InstanceFilter::default(), 10) => assert_eq!(found.len(), 1, "{found:?}"),
+        }
+    }
+    assert_eq!(instances(&store, InstanceFilter::default(), 10).await, [ATTEMPTS]);
+}
+
+pub async fn large_parts_of_executions_are_read_only_where_they_are_needed(store: Arc<dyn Store>) {
+    let ended = || State::Succeeded { lease: lease(1, 1), outcome: outcome_with_outputs() };
+    let params = Params::from([("text".to_owned(), "x".repeat(1_000).into())]);
+    let whole = |number| Execution {
+        pinned: Some(node(number)),
+        params: Some(Arc::new(params.clone())),
+        ..execution(number, 1, ended())
+    };
+    let list: Vec<Execution> = (1..=4).map(whole).collect();
+    apply(&store, &[created(1), added(1, list.clone())]).await;
+    let bare: Vec<Execution> = list
+        .iter()
+        .map(|whole| {
+            let state = State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) };
+            Execution { params: None, state, ..whole.clone() }
+        })
+        .collect();
+    let (filter, page) = (ExecutionFilter::default(), Page::first(100));
+    assert_eq!(store.bare_executions(&filter, &page).await.unwrap().rows, bare);
+    let ids: Vec<_> = list.iter().map(|whole| whole.id).collect();
+    assert_eq!(store.bare_executions_by_id(&ids).await.unwrap(), bare);
+    let read =
+        async |filter: InstanceFilter, portion| store.instances(&run_id(1), &filter, portion).await.unwrap();
+    let all = read(InstanceFilter::default(), Portion::of_rows(100)).await;
+    assert!(all.iter().all(|one| one.params.is_none() && one.state == list[0].state), "{all:?}");
+    // The one that exceeds the bytes is the last.
+    let own = json_bytes(&outcome_with_outputs().outputs);
+    for (bytes, count) in [(0, 1), (own - 1, 1), (own, 2), (2 * own, 3), (3 * own, 4), (4 * own, 4)] {
+        let found = read(InstanceFilter::default(), Portion::new(100, bytes)).await;
+        assert_eq!(found.len(), count, "{bytes} bytes");
+    }
+    let on = InstanceFilter { node: Some(node(2)), ..InstanceFilter::default() };
+    assert_eq!(numbers(&read(on, Portion::new(100, 0)).await), [2]);
 }
 
 /// Reads a list page by page, each after the last row of the one before. `between` runs before each page.

@@ -223,6 +223,7 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
         reused: None,
         limits: None,
         cache_key: None,
+        former: None,
         failed_for_good: None,
     }
 }

@@ -121,6 +121,7 @@ macro_rules! conformance_suite {
                 events_are_read_from_a_number_on_and_by_run
                 events_are_read_up_to_a_number_of_bytes
                 events_name_their_subject
+                a_failure_precedes_the_executions_that_follow_from_it
                 the_events_replayed_give_equal_tables
             }
             listing {
@@ -129,6 +130,8 @@ macro_rules! conformance_suite {
                 executions_are_listed_by_id_by_page_and_filter
                 the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn
                 instances_are_listed_by_step_by_page_and_filter
+                no_read_misses_an_instance_that_moves_on
+                large_parts_of_executions_are_read_only_where_they_are_needed
                 a_list_that_is_read_by_cursor_has_each_row_once
                 runs_are_found_by_every_filter
                 open_and_held_executions_are_found

@@ -59,8 +59,7 @@ impl State {
 
     fn put_run(&mut self, run: RunRecord) {
         self.tables.runs.insert(run.id.clone(), run.live.clone());
-        let home = Home { cluster: run.cluster, job: run.job.clone() };
-        self.tables.homes.insert(run.id.clone(), home);
+        self.tables.homes.insert(run.id.clone(), Home::of(&run.made));
         if let Some(key) = &run.idempotency_key {
             self.tables.keys.insert((run.cluster, key.clone()), run.id.clone());
         }

@@ -224,6 +224,22 @@ fn is_listed(filter: &RunFilter, run: &RunRecord) -> bool {
         && filter.to.is_none_or(|to| run.created_at < to)
 }
 
+/// Returns an execution without its params and outputs.
+fn bare(mut execution: Execution) -> Execution {
+    execution.params = None;
+    let outcome = match &mut execution.state {
+        ExecutionState::Succeeded { outcome, .. } => Some(outcome),
+        ExecutionState::Failed { outcome, .. } | ExecutionState::Cancelled { outcome, .. } => {
+            outcome.as_mut()
+        }
+        _ => None,
+    };
+    if let Some(outcome) = outcome {
+        outcome.outputs.clear();
+    }
+    execution
+}
+
 /// Cuts a page out of a sorted list. `is_after` returns whether a key comes after another one.
 fn window<T, K>(
     mut rows: Vec<T>,
@@ -321,6 +337,13 @@ impl Runs for MemoryStore {
         Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
     }
 
+    async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
+        let state = self.lock();
+        let keys = state.tables.keys.iter().filter(|((_, known), _)| known == key);
+        let ids: BTreeSet<&RunId> = keys.map(|(_, run)| run).collect();
+        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
+    }
+
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         let state = self.lock();
         let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
@@ -377,11 +400,29 @@ impl Executions for MemoryStore {
         Ok(window(rows, page, |execution| execution.id, |key, after| key > after))
     }
 
+    async fn bare_executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+        Ok(self.executions_by_id(ids).await?.into_iter().map(bare).collect())
+    }
+
+    async fn bare_executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>> {
+        let Listed { rows, total, next } = self.executions(filter, page).await?;
+        Ok(Listed { rows: rows.into_iter().map(bare).collect(), total, next })
+    }
+
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.run() == run))
     }
 
-    async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Result<Vec<Execution>> {
+    async fn instances(
+        &self,
+        run: &RunId,
+        filter: &InstanceFilter,
+        portion: Portion,
+    ) -> Result<Vec<Execution>> {
         let state = self.lock();
         let (start, last) = filter.span();
         let is_wanted = |execution: &&&Execution| {
@@ -391,8 +432,16 @@ impl Executions for MemoryStore {
                 && filter.node.is_none_or(|node| execution.node() == Some(node))
                 && filter.wanted().any(|status| status == execution.state.status())
         };
+        let mut bytes = 0;
+        let fits = |execution: &&&Execution| {
+            let before = bytes;
+            let outputs = execution.state.outcome().map(|outcome| &outcome.outputs);
+            bytes += outputs.filter(|outputs| !outputs.is_empty()).map_or(0, json_bytes);
+            before <= portion.bytes
+        };
         let results = state.results(run);
-        Ok(results.iter().filter(is_wanted).take(limit as usize).copied().cloned().collect())
+        let found = results.iter().filter(is_wanted).take(portion.rows).take_while(fits);
+        Ok(found.map(|execution| Execution { params: None, ..(*execution).clone() }).collect())
     }
 
     async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
@@ -407,6 +456,19 @@ impl Executions for MemoryStore {
             count.cached += u64::from(execution.is_cached());
         }
         Ok(counts.into_values().collect())
+    }
+
+    async fn run_counts(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, BTreeMap<Status, u64>>> {
+        let state = self.lock();
+        let mut counts = BTreeMap::new();
+        for run in runs.iter().filter(|run| state.tables.runs.contains_key(run)) {
+            let own: &mut BTreeMap<Status, u64> = counts.entry(run.clone()).or_default();
+            own.clear();
+            for execution in state.results(run) {
+                *own.entry(execution.state.status()).or_default() += 1;
+            }
+        }
+        Ok(counts)
     }
 
     async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
@@ -556,6 +618,11 @@ impl DirectWrites for MemoryStore {
             state.events.drain(..=last);
         }
         Ok(ended.len() as u64)
+    }
+
+    /// Does nothing: instances are counted here whenever somebody asks.
+    async fn keep_counts(&self, _: Timestamp, _: u32) -> Result<u64> {
+        Ok(0)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::Execution;
+use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::run::{RunBrief, RunRecord};
@@ -46,8 +46,8 @@ macro_rules! calls {
             }
         )+)+
 
-        /// A layer in front of a store, such as a slow connection. Every call is forwarded through [`Wrapper::read`] or
-        /// [`Wrapper::write`]; a method that does more is overridden.
+        /// A layer in front of a store, such as a slow connection or a fault. Every call is forwarded through
+        /// [`Wrapper::read`] or [`Wrapper::write`], which pass it on; a method that does more is overridden.
         #[async_trait]
         pub trait Wrapper: Debug + Send + Sync + 'static {
             fn store(&self) -> &dyn Store;
@@ -55,12 +55,18 @@ macro_rules! calls {
             async fn read<T, R>(&self, read: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T>> + Send;
+                R: Future<Output = Result<T>> + Send,
+            {
+                read.await
+            }
 
             async fn write<T, R>(&self, write: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T>> + Send;
+                R: Future<Output = Result<T>> + Send,
+            {
+                write.await
+            }
 
             fn is_shared(&self) -> bool {
                 self.store().is_shared()
@@ -116,6 +122,8 @@ calls! {
             async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns those of these runs that exist, by id, each once.
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
+            /// Returns the runs that were created with this idempotency key: at most one of each cluster, by id.
+            async fn runs_of_key(&self, key: &str) -> Vec<RunRecord>;
             /// Returns runs, newest first (by creation, then id).
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
@@ -128,8 +136,16 @@ calls! {
             async fn execution(&self, id: ExecutionId) -> Option<Execution>;
             /// Returns those of these executions that exist, by id, each once.
             async fn executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
+            /// The same, without their params and outputs, which may be large.
+            async fn bare_executions_by_id(&self, ids: &[ExecutionId]) -> Vec<Execution>;
             /// Returns executions by id, which is the order of creation.
             async fn executions(
+                &self,
+                filter: &ExecutionFilter,
+                page: &Page<ExecutionId>
+            ) -> Listed<Execution, ExecutionId>;
+            /// The same, without their params and outputs, which may be large.
+            async fn bare_executions(
                 &self,
                 filter: &ExecutionFilter,
                 page: &Page<ExecutionId>
@@ -137,10 +153,19 @@ calls! {
             /// Returns all executions of a run, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
             /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
-            /// They are ordered by step, then by execution; at most `limit`.
-            async fn instances(&self, run: &RunId, filter: &InstanceFilter, limit: u32) -> Vec<Execution>;
+            /// They are ordered by step, then by execution, and have no params. If their outputs exceed the bytes of the
+            /// portion, the one that exceeds them is the last.
+            async fn instances(
+                &self,
+                run: &RunId,
+                filter: &InstanceFilter,
+                portion: Portion
+            ) -> Vec<Execution>;
             /// Counts the instances of a run by step and status, in this order.
             async fn instance_counts(&self, run: &RunId) -> Vec<InstanceCount>;
+            /// Counts the instances of these runs by status. The cost does not depend on how many instances there are:
+            /// a run that would have to be counted is missing.
+            async fn run_counts(&self, runs: &[RunId]) -> BTreeMap<RunId, BTreeMap<Status, u64>>;
             /// Returns the facts about all instances of a run, by execution.
             async fn instance_facts(&self, run: &RunId) -> Vec<InstanceFacts>;
             /// Returns all pending, leased and running executions, by id.
@@ -213,6 +238,9 @@ calls! {
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
             /// `most` runs per call. Returns how many runs were removed.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
+            /// Adds up the kept counts, and counts runs that ended before `before` and whose counts are not kept; at most
+            /// `most` runs per call. Returns how many runs were counted.
+            async fn keep_counts(&self, before: Timestamp, most: u32) -> u64;
         }
     }
 }

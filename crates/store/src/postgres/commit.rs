@@ -7,7 +7,7 @@ use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::RunLive;
+use downbeat_core::run::{Keeps, RunLive};
 use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
@@ -16,12 +16,14 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::connect::{Connections, within, within_for};
+use super::documents::Documents;
 use super::failure::{Failure, Result};
-use super::save;
+use super::save::{self, Besides};
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
+use crate::counts::{Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{ChangeColumns, Record, Text, condition, count, json};
+use crate::rows::{Code, Record, Text, condition, count};
 
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
@@ -65,8 +67,8 @@ type Args<'a> = Vec<&'a (dyn ToSql + Sync)>;
 pub(super) struct Batch<'a> {
     pub(super) server: ServerId,
     pub(super) changes: &'a [Change],
-    /// The event of each change, if it is applied.
-    pub(super) events: Vec<ChangeColumns<'a>>,
+    /// The documents of each change, in their order.
+    pub(super) documents: Vec<Documents<'a>>,
     /// Notifies the other servers.
     pub(super) hints: &'a str,
     /// Whether equal contents are stored once.
@@ -80,13 +82,9 @@ pub(crate) async fn commit(
     hints: &str,
     is_sharing: bool,
 ) -> Result<Committed, Error> {
-    // Before the transaction begins, so that nobody waits for its locks meanwhile.
-    let event = |change| {
-        let is_refused = matches!(change, &Change::Unknown { .. });
-        Ok(ChangeColumns::of(change, if is_refused { String::new() } else { json(change)? }))
-    };
-    let events = changes.iter().map(event).collect::<Result<Vec<_>, Error>>()?;
-    let batch = Batch { server, changes, events, hints, is_sharing };
+    let documents =
+        changes.iter().map(|change| Documents::of(change, is_sharing)).collect::<Result<Vec<_>, Error>>()?;
+    let batch = Batch { server, changes, documents, hints, is_sharing };
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
         match attempt(connections, &batch, new_ids).await {
@@ -118,21 +116,29 @@ async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) 
     };
     let held = std::mem::take(&mut tables.holds);
     tables.holds.clone_from(&held);
+    let standing = Standing::of(&tables);
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
         roll_back(client).await;
         return Ok(Committed::after(0, verdicts));
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
-    let holds = Holds::of(&held, &tables.holds);
-    let limits = LimitChanges::of(&tables, &dirty, &verdicts);
-    let rows = tables.executions.len() + changes.len() + holds.added.len() + limits.added.len();
-    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &holds, &limits);
+    let besides = Besides {
+        holds: Holds::of(&held, &tables.holds),
+        limits: LimitChanges::of(&tables, &dirty, &verdicts),
+        counts: differences(&standing, &tables, &dirty),
+    };
+    let rows = tables.executions.len()
+        + changes.len()
+        + besides.holds.added.len()
+        + besides.limits.added.len()
+        + besides.counts.len();
+    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &besides);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
-            let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+            let event = |&index: &usize| batch.documents[index].event.with_about(&verdicts.abouts[index]);
             let last = verdicts.applied.last().map(event).transpose()?;
             let last = last.as_ref().map_or("", |event| &event.data.0);
             find_outcome(connections, batch.server, &transaction, last, verdicts, failure).await
@@ -268,7 +274,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         )
         .await?;
     let runs_sql = client.prepare_cached(&RUNS).await?;
-    let homes_sql = client.prepare_cached("SELECT id, cluster, job FROM runs WHERE id = ANY($1)").await?;
+    let homes_sql =
+        client.prepare_cached("SELECT id, cluster, job, keeps FROM runs WHERE id = ANY($1)").await?;
     let node_homes_sql = client.prepare_cached("SELECT id, cluster FROM nodes WHERE id = ANY($1)").await?;
     let keys_sql = client
         .prepare_cached(
@@ -328,7 +335,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let executions: Vec<Execution> = records(&execution_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     for row in home_rows? {
-        let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)? };
+        let keeps: Option<i16> = row.try_get(3)?;
+        let keeps = keeps.and_then(Keeps::find).unwrap_or(Keeps::Nothing);
+        let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)?, keeps };
         tables.homes.insert(row.try_get::<_, String>(0)?.into(), home);
     }
     for row in node_home_rows? {

@@ -32,8 +32,8 @@ const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '500ms'";
 const LOCK_PAUSE: Duration = Duration::from_millis(500);
 /// The number of tries: for a minute.
 const LOCK_TRIES: u32 = 60;
-/// Forces index scans for the commits' statements. A plan made while the tables were small would scan them, and stays
-/// until the next ANALYZE.
+/// Forces index scans for statements that touch few rows of a table. A plan made while the tables were small would scan
+/// them, and stays until the next ANALYZE; and while they are not large, a scan for a few thousand rows seems cheap.
 const BY_INDEX: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
                         -c plan_cache_mode=force_generic_plan -c jit=off";
 /// Plans each query for its values: a statement of a list has all filters, and those that are set decide which index
@@ -42,6 +42,9 @@ const BY_VALUES: &str = "-c plan_cache_mode=force_custom_plan";
 const NO_JIT: &str = "-c jit=off";
 /// A server that hangs or is cut off during a transaction keeps its locks no longer than this.
 const TIMEOUTS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=12s";
+
+/// For the trigger that notes the changes of programs that keep no counts of instances.
+const KEEPS_COUNTS: &str = "-c downbeat.counts=kept";
 
 /// What a connection is for. Each purpose has its own connections, so that none waits for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +59,10 @@ pub(crate) enum Purpose {
     Work,
     /// Reads for users; see [`Store::views`](crate::Store::views).
     Views,
-    /// Migrations, pruning, snapshots: a connection for each, which may take long and is closed at the end.
+    /// Migrations, snapshots: a connection for each, which may take long and is closed at the end.
     Upkeep,
+    /// Pruning, in small batches: a connection that is closed at the end.
+    Pruning,
     /// Notifications between servers. Losing one does no harm, so sending one need not wait for the disk.
     Hints,
 }
@@ -65,7 +70,7 @@ pub(crate) enum Purpose {
 impl Purpose {
     fn connections(self) -> usize {
         match self {
-            Purpose::Commits | Purpose::Feed | Purpose::Upkeep | Purpose::Hints => 1,
+            Purpose::Commits | Purpose::Feed | Purpose::Upkeep | Purpose::Pruning | Purpose::Hints => 1,
             Purpose::Vital => 2,
             Purpose::Work => 4,
             Purpose::Views => limits::VIEWS_AT_ONCE,
@@ -84,7 +89,7 @@ impl Purpose {
     fn settings(self) -> String {
         let within = |timeout: Duration| format!("{NO_JIT} -c statement_timeout={}", timeout.as_millis());
         match self {
-            Purpose::Commits => BY_INDEX.to_owned(),
+            Purpose::Commits | Purpose::Pruning => BY_INDEX.to_owned(),
             Purpose::Vital | Purpose::Feed => within(STATEMENT_TIMEOUT),
             Purpose::Work => format!("{BY_VALUES} {}", within(STATEMENT_TIMEOUT)),
             Purpose::Views => format!("{BY_VALUES} {}", within(Duration::from_secs(limits::VIEW_S))),
@@ -122,8 +127,11 @@ impl Target {
     /// Returns the configuration of a connection for this purpose.
     pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
         let mut config = self.config.clone();
-        let options =
-            format!("{} {} {TIMEOUTS}", config.get_options().unwrap_or_default(), purpose.settings());
+        let options = format!(
+            "{} {} {TIMEOUTS} {KEEPS_COUNTS}",
+            config.get_options().unwrap_or_default(),
+            purpose.settings()
+        );
         config.options(options.trim());
         config
     }

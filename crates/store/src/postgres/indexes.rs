@@ -30,6 +30,11 @@ const INDEXES: &[Index] = &[
         table: "runs",
         columns: "(state, created_at, id) WHERE state IN (10, 11, 12)",
     },
+    Index {
+        name: "runs_uncounted",
+        table: "runs",
+        columns: "(finished_at, id) WHERE keeps IS NULL AND finished_at IS NOT NULL",
+    },
     Index { name: "executions_unsuccessful", table: "executions", columns: "(run, id) WHERE status > 3" },
     Index { name: "limit_uses_at_once", table: "limit_uses", columns: "(execution) WHERE until IS NULL" },
     Index { name: "executions_by_status", table: "executions", columns: "(run, status, step, id)" },

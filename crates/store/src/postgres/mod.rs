@@ -22,6 +22,8 @@
 
 mod commit;
 mod connect;
+mod counts;
+mod documents;
 mod failure;
 mod hints;
 mod indexes;

@@ -55,7 +55,7 @@ async fn write(client: &mut Object, chunks: &[OutputChunk], keep_bytes: u64) -> 
     }
     if !new.is_empty() {
         let statement = transaction.prepare_cached(APPEND.sql()).await?;
-        transaction.execute_raw(&statement, APPEND.args(&new)).await?;
+        transaction.execute_raw(&statement, APPEND.args(&new.iter())).await?;
         let trimmed: Vec<Uuid> = appended.keys().map(|id| id.0).collect();
         let keep_from: Vec<i64> =
             appended.iter().map(|(id, &start)| start.min(ends[id].saturating_sub(int(keep_bytes)))).collect();

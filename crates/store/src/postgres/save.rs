@@ -3,6 +3,7 @@
 //! COMMIT into a ROLLBACK, so the earlier responses are checked first.
 
 use deadpool_postgres::Object;
+use downbeat_core::change::Change;
 use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::state::{Tables, Verdicts};
 use futures_util::join;
@@ -14,10 +15,12 @@ use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges};
+use crate::counts::CountRow;
 use crate::filter::{lazy, writes};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Columns, FailedRow, HoldRow, LimitUseRow, NewContents, NodeLiveRow,
-    ProblemsRow, RunLiveRow, StateColumns, definition_row, description_row, execution_row, list, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, ExecutionRow, FailedRow, HoldRow, LimitUseRow,
+    NewContents, NodeLiveRow, ProblemsRow, RunLiveRow, StateColumns, description_row, execution_row, list,
+    run_row,
 };
 
 writes!();
@@ -33,6 +36,7 @@ lazy! {
         unnest::<BuriedRow<'_>>()
     ));
     COUNT: Write = Write::insert::<Ended>("ended_lately");
+    APPEND_COUNTS: Write = Write::insert::<CountRow<'_>>("instance_counts_lately");
     /// A separate statement after the lock, so that it sees the last committer's events. `feed` has the last number if
     /// the events themselves were pruned.
     INSERT_EVENTS: String = {
@@ -65,6 +69,13 @@ const DELETE_USES: &str = "DELETE FROM limit_uses WHERE execution = ANY($1) AND 
 const REMOVE_EXPIRED_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE until <= $1 ORDER BY until LIMIT $2)";
 
+/// What a batch changes besides nodes, runs and executions.
+pub(super) struct Besides<'a> {
+    pub(super) holds: Holds<'a>,
+    pub(super) limits: LimitChanges,
+    pub(super) counts: Vec<CountRow<'a>>,
+}
+
 /// Writes and commits. Returns the number before the first event.
 pub(super) async fn save(
     client: &Object,
@@ -72,8 +83,7 @@ pub(super) async fn save(
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
-    holds: &Holds<'_>,
-    limits: &LimitChanges,
+    Besides { holds, limits, counts }: &Besides<'_>,
 ) -> Result<i64> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
@@ -88,20 +98,31 @@ pub(super) async fn save(
     let problems = problems.collect::<Result<Vec<_>, _>>()?;
     let created: Vec<_> =
         dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id])).collect();
-    let defined = dirty.runs_created.values().map(|run| definition_row(run, &mut contents));
-    let defined = defined.collect::<Result<Vec<_>, _>>()?;
-    let new_contents: Vec<_> = contents.rows().collect();
     let altered_runs: Vec<_> =
         dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])).collect();
-    let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
-    let added = added.collect::<Result<Vec<_>, _>>()?;
+    let (mut defined, mut added): (Vec<&DefinedRow<'_>>, Vec<ExecutionRow<'_>>) = (Vec::new(), Vec::new());
+    for &index in &verdicts.applied {
+        let documents = &batch.documents[index];
+        defined.extend(&documents.definition);
+        if let Change::ExecutionsAdded { executions: new, .. } = &batch.changes[index] {
+            for (new, documents) in new.iter().zip(&documents.executions) {
+                added.push(execution_row(&executions[&new.id], documents.borrowed()));
+            }
+        }
+    }
+    added.sort_unstable_by_key(|(state, _)| state.id);
+    let of_runs = verdicts.applied.iter().flat_map(|&index| batch.documents[index].contents.rows());
+    let mut new_contents: Vec<_> = contents.rows().chain(of_runs).collect();
+    // All servers write them in the same order.
+    new_contents.sort_unstable_by(|a, b| a.hash.0.cmp(&b.hash.0));
+    new_contents.dedup_by(|a, b| a.hash == b.hash);
     let altered: Vec<_> = dirty.executions_altered.iter().map(state).collect();
     let failed: Vec<_> = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id])).collect();
     let taken: Vec<_> = holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
     let cached: Vec<_> = dirty.cached(tables).collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let event = |&index: &usize| batch.events[index].with_about(&verdicts.abouts[index]);
+    let event = |&index: &usize| batch.documents[index].event.with_about(&verdicts.abouts[index]);
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 
     let mut flight = Flight::default();
@@ -117,7 +138,7 @@ pub(super) async fn save(
     flight.rows(&UPDATE_NODES, &altered_nodes);
     flight.rows(&SET_PROBLEMS, &problems);
     flight.rows(&CREATE_RUNS, &created);
-    flight.rows(&DEFINE_RUNS, &defined);
+    flight.rows(&DEFINE_RUNS, defined.iter().copied());
     flight.rows(&UPDATE_RUNS, &altered_runs);
     flight.rows(&INSERT_EXECUTIONS, &added);
     flight.rows(&UPDATE_EXECUTIONS, &altered);
@@ -137,6 +158,7 @@ pub(super) async fn save(
         flight.push(REMOVE_EXPIRED_USES, vec![Box::new(at.as_microsecond()), Box::new(limits.max_expired())]);
     }
     flight.rows(&COUNT, &ended);
+    flight.rows(&APPEND_COUNTS, counts);
     let flight = flight.prepare(client).await?;
     let lock_numbers = client.prepare_cached(LOCK_NUMBERS).await?;
     let record = client.prepare_cached(&INSERT_EVENTS).await?;

@@ -19,7 +19,7 @@ use super::connect::{self, Connections, Purpose, Target};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
-use super::{commit, indexes, output, prune, snapshot};
+use super::{commit, counts, indexes, output, prune, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::migrate::CONTENTS;
@@ -107,6 +107,10 @@ impl Database for PostgresStore {
     const LAST_SEQ: &'static str =
         "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
 
+    const COUNTS: &'static [&'static str] = &["instance_counts", "instance_counts_lately"];
+
+    const LISTED: &'static str = "SELECT jsonb_array_elements_text(CAST($1 AS text)::jsonb)";
+
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         let args: Vec<_> = args.iter().map(|arg| write::Arg(&**arg)).collect();
         let args: Vec<_> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
@@ -117,6 +121,11 @@ impl Database for PostgresStore {
         let args: Vec<_> = args.iter().map(|arg| write::Arg(&**arg)).collect();
         let args: Vec<_> = args.iter().map(|arg| arg as &(dyn ToSql + Sync)).collect();
         records(&self.feed, rest, &args).await
+    }
+
+    /// An array: PostgreSQL does not know how few ids there are, and could read the whole table to join them.
+    fn is_among(ids: &str) -> String {
+        format!("id = ANY(ARRAY({ids}))")
     }
 
     /// The counts at the last pruning, plus those since.
@@ -145,7 +154,7 @@ impl Database for PostgresStore {
         self.records(" WHERE r.id = ANY($1) ORDER BY r.id", &[&ids]).await
     }
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+    async fn fetch_by_id<T: Record>(&self, ids: &[ExecutionId]) -> Result<Vec<T>> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
     }
@@ -231,7 +240,7 @@ impl DirectWrites for PostgresStore {
             let transaction = client.transaction().await?;
             let remove = "DELETE FROM servers WHERE name = $1 OR id = $2";
             transaction.execute(remove, &[&Text::from(&*server.name), &server.id.0]).await?;
-            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows)).await?;
+            transaction.execute_raw(PUT_SERVER.sql(), PUT_SERVER.args(&rows.iter())).await?;
             Ok(transaction.commit().await?)
         });
         Ok(put.await?)
@@ -252,8 +261,13 @@ impl DirectWrites for PostgresStore {
     }
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
-        let mut client = self.target.connect(Purpose::Upkeep).await?;
+        let mut client = self.target.connect(Purpose::Pruning).await?;
         Ok(prune::prune(&mut client, before, most).await?)
+    }
+
+    async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
+        let mut client = self.target.connect(Purpose::Upkeep).await?;
+        Ok(counts::keep_counts(&mut client, before, most).await?)
     }
 }
 

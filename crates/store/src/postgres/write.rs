@@ -81,8 +81,8 @@ impl Write {
         &self.sql
     }
 
-    pub(super) fn args<'a, R: Columns>(&self, rows: &'a [R]) -> Args<'a> {
-        arrays(&rows.iter(), self.columns.iter().copied())
+    pub(super) fn args<'a, R: Columns + 'a>(&self, rows: &(impl Iterator<Item = &'a R> + Clone)) -> Args<'a> {
+        arrays(rows, self.columns.iter().copied())
     }
 
     /// Sets columns of the rows with the same value in the first column.
@@ -118,9 +118,14 @@ pub(super) struct Flight<'a> {
 
 impl<'a> Flight<'a> {
     /// Writes rows; adds no statement if there are none.
-    pub(super) fn rows<R: Columns>(&mut self, write: &'a Write, rows: &'a [R]) {
-        if !rows.is_empty() {
-            self.push(&write.sql, write.args(rows));
+    pub(super) fn rows<R: Columns + 'a>(
+        &mut self,
+        write: &'a Write,
+        rows: impl IntoIterator<Item = &'a R, IntoIter: Clone>,
+    ) {
+        let rows = rows.into_iter();
+        if rows.clone().next().is_some() {
+            self.push(&write.sql, write.args(&rows));
         }
     }
 

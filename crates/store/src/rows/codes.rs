@@ -2,7 +2,7 @@
 
 use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::RunState;
+use downbeat_core::run::{Keeps, RunState};
 
 use crate::port::{Error, Result};
 
@@ -36,6 +36,7 @@ macro_rules! codes {
 codes!("execution status" Status {
     Pending = 0, Leased = 1, Running = 2, Succeeded = 3, Failed = 4, Skipped = 5, Cancelled = 6, Lost = 7,
 });
+codes!("kept counts" Keeps { Nothing = 0, Totals = 1, Steps = 2 });
 codes!("run state" RunState {
     PreRun = 0, Pending = 1, ConditionPending = 2, ConditionRunning = 3, ActionPending = 4, ActionRunning = 5,
     Starting = 6, Running = 7, Terminating = 8, Retrying = 9, Completed = 10, Failed = 11, Cancelled = 12,

@@ -61,6 +61,12 @@ pub(crate) trait Columns: Sized + Send + Sync {
         list(&Self::columns(), |_, column| column.name.to_owned())
     }
 
+    /// Returns the names, with NULL in the place of some.
+    fn names_without(left_out: &[&str]) -> String {
+        let name = |column: &Column| if left_out.contains(&column.name) { "NULL" } else { column.name };
+        list(&Self::columns(), |_, column| name(column).to_owned())
+    }
+
     /// Returns the names with the alias of their table.
     fn names_in(table: &str) -> String {
         list(&Self::columns(), |_, column| format!("{table}.{}", column.name))

@@ -1,7 +1,11 @@
 //! Owns the row of an event. Events of kinds that only a newer program knows can be read, too.
 
+use std::fmt;
+
 use downbeat_core::change::{About, Change, Event};
 use downbeat_core::ids::ServerId;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -37,11 +41,64 @@ pub(crate) struct EventData<'a> {
     pub(crate) about: &'a About,
 }
 
-/// The part of `data` that is not the change.
+/// The content of `data` when it is read, in one pass: the change may be large.
+struct Stored {
+    change: Change,
+    about: About,
+}
+
+/// The subject of a change that cannot be read.
 #[derive(Deserialize)]
-struct Rest {
+struct OnlyAbout {
     #[serde(default)]
     about: About,
+}
+
+impl<'de> Deserialize<'de> for Stored {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(StoredVisitor)
+    }
+}
+
+struct StoredVisitor;
+
+impl<'de> Visitor<'de> for StoredVisitor {
+    type Value = Stored;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a change and its subject")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Stored, M::Error> {
+        let mut about = About::default();
+        let fields = MapAccessDeserializer::new(ChangeFields { map, about: &mut about });
+        let change = Change::deserialize(fields)?;
+        Ok(Stored { change, about })
+    }
+}
+
+/// The fields of the change, without the subject, which is put aside.
+struct ChangeFields<'a, M> {
+    map: M,
+    about: &'a mut About,
+}
+
+impl<'de, M: MapAccess<'de>> MapAccess<'de> for ChangeFields<'_, M> {
+    type Error = M::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, M::Error> {
+        while let Some(key) = self.map.next_key::<String>()? {
+            if key != "about" {
+                return seed.deserialize(key.into_deserializer()).map(Some);
+            }
+            *self.about = self.map.next_value()?;
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, M::Error> {
+        self.map.next_value_seed(seed)
+    }
 }
 
 /// A whole row of `events`.
@@ -70,10 +127,10 @@ impl<'a> ChangeColumns<'a> {
         let change = &*self.data.0;
         let data = match change.strip_suffix('}') {
             Some(open) if !about.is_empty() => format!("{open},\"about\":{}}}", json(about)?).into(),
-            _ => Text::from(change),
+            _ => self.data.borrowed(),
         };
-        let run = self.run.as_ref().map(|run| Text::from(&*run.0));
-        Ok(ChangeColumns { at: self.at, kind: Text::from(&*self.kind.0), run, data })
+        let run = self.run.as_ref().map(Text::borrowed);
+        Ok(ChangeColumns { at: self.at, kind: self.kind.borrowed(), run, data })
     }
 }
 
@@ -83,13 +140,35 @@ impl Record for Event {
     /// An unknown kind comes from a newer program; a known kind that cannot be decoded is damaged.
     fn from_row(row: &impl Cells) -> Result<Self> {
         let (number, row) = EventRow::read(row, 0)?;
-        let Rest { about } = parse("event", &row.data.0)?;
-        let change = if Change::KINDS.contains(&&*row.kind.0) {
+        let Stored { change, about } = if Change::KINDS.contains(&&*row.kind.0) {
             parse("event", &row.data.0)?
         } else {
+            let OnlyAbout { about } = parse("event", &row.data.0)?;
             let run = row.run.map(|run| String::from(run).into());
-            Change::Unknown { name: row.kind.into(), run, at: time(row.at)? }
+            Stored { change: Change::Unknown { name: row.kind.into(), run, at: time(row.at)? }, about }
         };
         Ok(Event { seq: count(number.seq)?, server: ServerId(number.server), about, change })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_subject_is_read_wherever_it_stands_and_the_change_without_it() {
+        let change = r#""kind":"run_cancel_requested","run":"a","by":"ada","at":"2026-01-01T00:00:00Z""#;
+        let about = r#""about":{"job":"about"}"#;
+        let read = |data: String| parse::<Stored>("event", &data).unwrap();
+        let (alone, last, first) = (
+            read(format!("{{{change}}}")),
+            read(format!("{{{change},{about}}}")),
+            read(format!("{{{about},{change}}}")),
+        );
+        assert_eq!((&last.change, &first.change), (&alone.change, &alone.change));
+        assert_eq!((&last.about, &alone.about), (&first.about, &About::default()));
+        assert_eq!(serde_json::to_value(&last.about).unwrap(), json!({"job": "about"}));
     }
 }

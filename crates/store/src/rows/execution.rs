@@ -22,6 +22,7 @@ columns! {
         step: i32,
         pinned: Option<Uuid>,
         attempt: i32,
+        former: Option<i16>,
         created_at: i64,
         params: Option<Text<'a>>,
         reused: Option<Uuid>,
@@ -49,21 +50,47 @@ impl<'a> FailedRow<'a> {
 /// A whole row of `executions`.
 pub(crate) type ExecutionRow<'a> = (StateColumns<'a>, MadeColumns<'a>);
 
-pub(crate) fn execution_row(execution: &Execution) -> Result<ExecutionRow<'_>> {
+/// The columns of an execution that are JSON. They never change.
+#[derive(Debug)]
+pub(crate) struct ExecutionDocuments<'a> {
+    params: Option<Text<'a>>,
+    limits: Option<Text<'a>>,
+}
+
+impl ExecutionDocuments<'_> {
+    pub(crate) fn of(execution: &Execution) -> Result<Self> {
+        Ok(Self {
+            params: execution.params.as_deref().map(json).transpose()?.map(Text::from),
+            limits: execution.limits.as_deref().map(json).transpose()?.map(Text::from),
+        })
+    }
+
+    /// Returns the same documents without copying them.
+    pub(crate) fn borrowed(&self) -> ExecutionDocuments<'_> {
+        let (params, limits) = (self.params.as_ref(), self.limits.as_ref());
+        ExecutionDocuments { params: params.map(Text::borrowed), limits: limits.map(Text::borrowed) }
+    }
+}
+
+pub(crate) fn execution_row<'a>(
+    execution: &'a Execution,
+    documents: ExecutionDocuments<'a>,
+) -> ExecutionRow<'a> {
     let made = MadeColumns {
         run: execution.run().as_str().into(),
         step: small(execution.step()),
         pinned: execution.pinned.map(|node| node.0),
         attempt: small(execution.attempt),
+        former: execution.former.map(Code::code),
         created_at: execution.created_at.as_microsecond(),
-        params: execution.params.as_deref().map(json).transpose()?.map(Text::from),
+        params: documents.params,
         reused: execution.reused.map(|reused| reused.0),
         item: execution.item().map(small),
-        limits: execution.limits.as_deref().map(json).transpose()?.map(Text::from),
+        limits: documents.limits,
         cache_key: execution.cache_key.as_deref().map(Text::from),
         failed_for_good: execution.failed_for_good.as_deref().map(Text::from),
     };
-    Ok((StateColumns::of(execution), made))
+    (StateColumns::of(execution), made)
 }
 
 impl Record for Execution {
@@ -80,6 +107,7 @@ impl Record for Execution {
             },
             pinned: made.pinned.map(NodeId),
             attempt: small_count(made.attempt)?,
+            former: made.former.map(Status::decode).transpose()?,
             created_at: time(made.created_at)?,
             state: state.state()?,
             params: parse_opt("params", made.params.as_ref())?.map(Arc::new),
@@ -88,6 +116,30 @@ impl Record for Execution {
             cache_key: made.cache_key.map(|key| Arc::from(&*key.0)),
             failed_for_good: made.failed_for_good.map(|reason| Arc::from(&*reason.0)),
         })
+    }
+}
+
+/// An execution without its params, which may be large.
+#[derive(Debug)]
+pub(crate) struct WithoutParams(pub(crate) Execution);
+
+impl Record for WithoutParams {
+    select!(format!("SELECT {} FROM executions", ExecutionRow::names_without(&["params"])));
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Execution::from_row(row).map(Self)
+    }
+}
+
+/// An execution without its params and outputs, which may be large.
+#[derive(Debug)]
+pub(crate) struct Bare(pub(crate) Execution);
+
+impl Record for Bare {
+    select!(format!("SELECT {} FROM executions", ExecutionRow::names_without(&["params", "outputs"])));
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Execution::from_row(row).map(Self)
     }
 }
 

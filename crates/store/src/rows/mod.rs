@@ -17,7 +17,9 @@ pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
 pub(crate) use content::{ContentRow, Contents, NewContents, Stored};
 pub(crate) use event::{ChangeColumns, EventData, EventRow, NumberColumns};
-pub(crate) use execution::{Attempt, ExecutionRow, FailedRow, execution_row};
+pub(crate) use execution::{
+    Attempt, Bare, ExecutionDocuments, ExecutionRow, FailedRow, WithoutParams, execution_row,
+};
 pub(crate) use node::{
     BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, StoredNode, TombstoneRow, description_row,
 };

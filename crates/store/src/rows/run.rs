@@ -49,6 +49,8 @@ columns! {
         /// The number of steps and of nodes; none if an older program wrote the row.
         steps: Option<i32>,
         nodes: Option<i32>,
+        /// Which counts are kept; none if an older program wrote the row, or changed an execution.
+        keeps: Option<i16>,
     }
 }
 
@@ -123,6 +125,7 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
         no_cache: run.no_cache,
         steps: Some(small(run.definition.step_count())),
         nodes: Some(small(run.resolved.node_count())),
+        keeps: Some(run.keeps().code()),
     };
     (RunLiveRow::of(&run.id, live), made)
 }

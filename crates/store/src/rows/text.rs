@@ -12,6 +12,13 @@ type Fault = Box<dyn StdError + Sync + Send>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
+impl Text<'_> {
+    /// Returns the same text without copying it.
+    pub(crate) fn borrowed(&self) -> Text<'_> {
+        Text(Cow::Borrowed(&self.0))
+    }
+}
+
 impl<'a> From<&'a str> for Text<'a> {
     fn from(text: &'a str) -> Self {
         Self(Cow::Borrowed(text))

@@ -4,7 +4,7 @@
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-use downbeat_core::run::RunLive;
+use downbeat_core::run::{Keeps, RunLive};
 use downbeat_core::state::{Counted, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
@@ -13,12 +13,13 @@ use uuid::Uuid;
 use super::failure::Result;
 use super::write::{Write, fetch, fetch_each};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
+use crate::counts::{CountRow, Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, EventData, EventRow, FailedRow, HoldRow, LEASE_COLUMNS, LimitUseRow,
-    NewContents, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns, condition, count,
-    definition_row, description_row, execution_row, int, run_row,
+    BuriedRow, CachedRow, ChangeColumns, Code, EventData, EventRow, ExecutionDocuments, FailedRow, HoldRow,
+    LEASE_COLUMNS, LimitUseRow, NewContents, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow,
+    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 
 writes!();
@@ -26,7 +27,7 @@ writes!();
 lazy! {
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
     RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
-    pub(super) EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
+    EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
     EXECUTIONS_AT: String = format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select());
     HOLD_OF_NODE: String = format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select());
     HOLDS_OF_RUN: String = format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select());
@@ -49,6 +50,10 @@ lazy! {
     /// Adds to the counts of rows that have ended, or subtracts from them.
     pub(super) COUNT_ENDED: Write = Write::insert::<Ended>("ended")
         .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total");
+    pub(super) ADD_COUNTS: Write = Write::insert::<CountRow<'_>>("instance_counts").then(
+        " ON CONFLICT (run, step, status) DO UPDATE SET total = total + excluded.total, \
+         carried = carried + excluded.carried, cached = cached + excluded.cached",
+    );
     pub(super) INSERT_EVENTS: Write = Write::insert::<EventRow<'_>>("events");
 }
 
@@ -69,7 +74,7 @@ fn attempt(
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
     count_uses(&transaction, changes, &mut tables)?;
-    let held = tables.holds.clone();
+    let (held, standing) = (tables.holds.clone(), Standing::of(&tables));
     let verdicts = tables.apply_all(changes);
     if verdicts.applied.is_empty() {
         return Ok(Committed::after(0, verdicts));
@@ -81,6 +86,7 @@ fn attempt(
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     save_places(&transaction, &LimitChanges::of(&tables, &dirty, &verdicts))?;
     COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
+    save_counts(&transaction, differences(&standing, &tables, &dirty))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
     Ok(Committed::after(last_seq, verdicts))
@@ -102,9 +108,13 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         }
     }
     tables.runs.extend(fetch_each(transaction, &RUN, needs.runs.iter().map(|run| [run.as_str()]))?);
-    let mut query = transaction.prepare_cached("SELECT cluster, job FROM runs WHERE id = ?1")?;
+    let mut query = transaction.prepare_cached("SELECT cluster, job, keeps FROM runs WHERE id = ?1")?;
     for run in &needs.homes {
-        let home = |row: &Row<'_>| Ok(Home { cluster: ClusterId(row.get(0)?), job: row.get(1)? });
+        let home = |row: &Row<'_>| {
+            let keeps: Option<i16> = row.get(2)?;
+            let keeps = keeps.and_then(Keeps::find).unwrap_or(Keeps::Nothing);
+            Ok(Home { cluster: ClusterId(row.get(0)?), job: row.get(1)?, keeps })
+        };
         let home = query.query_row([run.as_str()], home).optional()?;
         tables.homes.extend(home.map(|home| ((*run).clone(), home)));
     }
@@ -255,7 +265,10 @@ pub(super) fn save_executions(
     dirty: &Dirty<'_>,
 ) -> Result<()> {
     let executions = &tables.executions;
-    let added = dirty.executions_added.iter().map(|id| execution_row(&executions[id]));
+    let added = dirty.executions_added.iter().map(|id| {
+        let execution = &executions[id];
+        Ok(execution_row(execution, ExecutionDocuments::of(execution)?))
+    });
     INSERT_EXECUTIONS.try_each(transaction, added)?;
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     UPDATE_EXECUTIONS.each(transaction, dirty.executions_leased.iter().map(state))?;
@@ -264,6 +277,17 @@ pub(super) fn save_executions(
     let failed = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id]));
     FAIL_EXECUTIONS.each(transaction, failed)?;
     INSERT_CACHED.each(transaction, dirty.cached(tables))
+}
+
+/// Adds differences to the kept counts. A run whose counts lack a change does not keep them any more.
+pub(super) fn save_counts(transaction: &Transaction<'_>, rows: Vec<CountRow<'_>>) -> Result<()> {
+    let (missed, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(CountRow::is_missed);
+    ADD_COUNTS.each(transaction, rows)?;
+    for row in missed {
+        let mut forget = transaction.prepare_cached("UPDATE runs SET keeps = NULL WHERE id = ?1")?;
+        forget.execute([row.run])?;
+    }
+    Ok(())
 }
 
 /// Numbers and writes the events. Returns the number before the first.
@@ -275,7 +299,9 @@ fn save_events(
 ) -> Result<u64> {
     let added = int(verdicts.applied.len() as u64);
     let last: i64 = transaction
-        .prepare_cached("UPDATE feed SET last_seq = last_seq + ?1 RETURNING last_seq")?
+        .prepare_cached(
+            "UPDATE feed SET last_seq = last_seq + ?1, counted_seq = last_seq + ?1 RETURNING last_seq",
+        )?
         .query_row([added], |row| row.get(0))?;
     let before = count(last - added)?;
     let mut record = INSERT_EVENTS.prepare(transaction)?;

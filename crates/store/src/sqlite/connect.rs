@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
+use super::counts;
 use super::failure::Result;
 use super::file::{self, cannot};
 use crate::migrate::{self, Ran};
@@ -71,6 +72,7 @@ pub(crate) fn writer(path: &Path) -> Result<Connection> {
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", LOG_SIZE_BYTES)?;
     migrate(&mut connection)?;
+    counts::check(&connection)?;
     Ok(connection)
 }
 

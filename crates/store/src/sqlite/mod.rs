@@ -6,6 +6,7 @@
 
 mod commit;
 mod connect;
+mod counts;
 mod failure;
 mod file;
 mod output;

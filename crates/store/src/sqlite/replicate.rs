@@ -16,16 +16,19 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
-use super::commit::{COUNT_ENDED, INSERT_EVENTS, load, save_executions, save_holds, save_nodes, save_runs};
+use super::commit::{
+    COUNT_ENDED, INSERT_EVENTS, load, save_counts, save_executions, save_holds, save_nodes, save_runs,
+};
 use super::failure::Result;
 use super::output::APPEND;
 use super::store::{ADD_SERVER, touch};
-use super::write::Write;
-use super::{SqliteStore, output, prune};
+use super::write::{Write, fetch};
+use super::{SqliteStore, counts, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{
     Kept, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
 };
+use crate::counts::{ListedRun, Standing, differences};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{
     ChangeColumns, EventData, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
@@ -129,7 +132,8 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             Part::Output(chunks) => APPEND.each(&transaction, chunks.iter().map(OutputRow::of))?,
             Part::Events(events) => put_events(&transaction, &events)?,
             Part::End { seq } => {
-                transaction.execute("UPDATE feed SET last_seq = ?1", [int(seq)])?;
+                count_copied(&transaction)?;
+                transaction.execute("UPDATE feed SET last_seq = ?1, counted_seq = ?1", [int(seq)])?;
                 transaction.pragma_update(None, OWNER, Owner::Copied as i64)?;
                 transaction.commit()?;
                 return Ok(seq);
@@ -172,6 +176,14 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     COUNT_ENDED.each(transaction, dirty.ended(&tables))
 }
 
+/// Counts the instances of the runs that keep counts: events after the snapshot only change them.
+fn count_copied(transaction: &Transaction<'_>) -> Result<()> {
+    for ListedRun { run, keeps } in fetch(transaction, ListedRun::KEPT, [])? {
+        counts::keep(transaction, &run, Some(keeps))?;
+    }
+    Ok(())
+}
+
 fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
     let rows = events.iter().map(|Event { seq, server, about, change }| {
         let data = json(&EventData { change, about })?;
@@ -193,7 +205,7 @@ fn replicate(
     }
     let changes = replayed(events);
     let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
-    let held = tables.holds.clone();
+    let (held, standing) = (tables.holds.clone(), Standing::of(&tables));
     if let Err((index, refusal)) = tables.apply_in_order(&changes) {
         return Ok(refused(&events[index], refusal));
     }
@@ -204,10 +216,11 @@ fn replicate(
     save_executions(&transaction, &tables, &dirty)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
+    save_counts(&transaction, differences(&standing, &tables, &dirty))?;
     put_events(&transaction, events)?;
     output::append_within(&transaction, chunks, keep_bytes)?;
     let newest = events.last().map_or(last, |event| int(event.seq));
-    transaction.prepare_cached("UPDATE feed SET last_seq = ?1")?.execute([newest])?;
+    transaction.prepare_cached("UPDATE feed SET last_seq = ?1, counted_seq = ?1")?.execute([newest])?;
     transaction.commit()?;
     Ok(Replicated::Applied)
 }

@@ -12,14 +12,13 @@ use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params, params_from_iter};
 use tokio::sync::{broadcast, mpsc};
 
-use super::commit::EXECUTION;
 use super::failure::Failure;
 use super::file::Files;
 use super::readers::Readers;
 use super::replicate::Owner;
 use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
-use super::{commit, connect, output, prune, replicate, snapshot};
+use super::{commit, connect, counts, output, prune, replicate, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
@@ -93,6 +92,10 @@ impl SqliteStore {
 impl Database for SqliteStore {
     const LAST_SEQ: &'static str = "SELECT last_seq FROM feed";
 
+    const COUNTS: &'static [&'static str] = &["instance_counts"];
+
+    const LISTED: &'static str = "SELECT value FROM json_each($1)";
+
     async fn fetch<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         // SQLite takes `$1` for a name.
         let sql = format!("{}{}", T::select(), rest.replace('$', "?"));
@@ -116,11 +119,11 @@ impl Database for SqliteStore {
         self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
-    async fn fetch_executions(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
+    async fn fetch_by_id<T: Record>(&self, ids: &[ExecutionId]) -> Result<Vec<T>> {
+        let sql = format!("{} WHERE id = ?1", T::select());
         let ids: BTreeSet<ExecutionId> = ids.iter().copied().collect();
-        self.readers
-            .run(|connection| fetch_each(connection, &EXECUTION, ids.into_iter().map(|id| [id.0])))
-            .await
+        let args = move || ids.into_iter().map(|id| [id.0]);
+        self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
     async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<StoredDefinition>> {
@@ -245,6 +248,10 @@ impl DirectWrites for SqliteStore {
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         prune::prune(&self.writer, before, most).await
+    }
+
+    async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
+        counts::keep_counts(&self.writer, before, most).await
     }
 }
 

@@ -91,6 +91,13 @@ impl Agent {
         self.link.output(output).await.unwrap();
     }
 
+    /// Writes output with a given time.
+    pub async fn write_at(&self, work: &Assignment, offset: u64, text: &str, at: Timestamp) {
+        let chunks = vec![OutputChunk { at, ..chunk(work, offset, text) }];
+        let output = Output { node: self.node, session: self.session, held: vec![held(work)], chunks };
+        self.link.output(output).await.unwrap();
+    }
+
     pub async fn finish(&self, work: &Assignment, exit_code: i32) {
         self.finish_with(work, exit_code, None).await;
     }

@@ -50,8 +50,21 @@ impl Stream {
                     return Some(Sent { id: field("id"), name: field("event").unwrap_or_default(), data });
                 }
             }
-            let bytes = self.bytes.next().await?.ok()?;
-            self.text.push_str(std::str::from_utf8(&bytes).expect("text"));
+            self.receive().await?;
+        }
+    }
+
+    /// Receives a piece of the stream, as large as it came.
+    async fn receive(&mut self) -> Option<()> {
+        let bytes = self.bytes.next().await?.ok()?;
+        self.text.push_str(std::str::from_utf8(&bytes).expect("text"));
+        Some(())
+    }
+
+    /// Waits until the server has begun to send the next event, and reads little more than its start.
+    pub async fn begun(&mut self) {
+        while !self.text.contains("data: ") {
+            self.receive().await.expect("the stream continues");
         }
     }
 

@@ -4,26 +4,41 @@ use std::collections::{BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::outbox::Decided;
 use super::passes::At;
 use super::progress::{Progress, Turn};
-use crate::change::Change;
+use crate::execution::Status;
 use crate::ids::{ExecutionId, LeaseToken, NodeId};
 use crate::limits;
 use crate::span::Span;
-use crate::work::Parent;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Succeeded,
     Failed,
-    /// Failed without having been sent.
+    /// Created as failed: it cannot be sent.
+    Unsent,
+    /// Failed after it had waited to be sent.
     GivenUp,
     /// Cancelled by its agent.
     Cancelled,
     Lost,
     /// Skipped or cancelled before it was sent.
     Withdrawn,
+}
+
+impl End {
+    /// Returns the status of an attempt that ended like this.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Self::Succeeded => Status::Succeeded,
+            Self::Failed | Self::Unsent | Self::GivenUp => Status::Failed,
+            Self::Cancelled => Status::Cancelled,
+            Self::Lost => Status::Lost,
+            Self::Withdrawn => Status::Skipped,
+        }
+    }
 }
 
 /// An attempt that ended.
@@ -58,8 +73,8 @@ pub(super) struct Active {
 /// What a retry has in addition to a first attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Again {
-    /// The attempt that it retries.
-    pub former: Option<ExecutionId>,
+    /// The attempt that it retries, which has ended.
+    pub former: Option<Ended>,
     pub not_before: Option<Timestamp>,
     pub patience: Option<Timestamp>,
 }
@@ -154,6 +169,10 @@ impl Attempts {
         self.ended.extend(ended);
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     pub(super) fn take_ended(&mut self) -> Vec<Ended> {
         std::mem::take(&mut self.ended)
     }
@@ -195,8 +214,7 @@ impl Progress {
             let grace = Span::from_secs(limits::REPORT_GRACE_S);
             let reason =
                 format!("its agent did not report the end within {grace} after the timeout of {timeout}");
-            let (of, at) = (Parent::Run(self.run.clone()), turn.now);
-            self.emit(Change::ExecutionLost { of, execution, token, silence: None, reason, at });
+            self.emit(Decided::Lost { execution, token, reason }, turn);
         }
     }
 
@@ -222,8 +240,7 @@ impl Progress {
     pub(super) fn give_up(&mut self, mut over: Vec<Over>, turn: &Turn<'_>) {
         over.sort_unstable_by_key(|Over { at, .. }| (at.step, at.pass, at.walk));
         for Over { execution, error, .. } in over {
-            let run = self.run.clone();
-            self.emit(Change::ExecutionGivenUp { run, execution, epoch: self.epoch, error, at: turn.now });
+            self.emit(Decided::GivenUp { execution, error }, turn);
         }
     }
 }

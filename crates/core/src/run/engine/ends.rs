@@ -6,34 +6,31 @@ use super::attempts::{Again, End, Ended};
 use super::passes::At;
 use super::progress::{Progress, Stop, Turn};
 use crate::limits;
-use crate::plan::{PassIx, StepIx, WalkIx};
+use crate::plan::StepIx;
 use crate::run::retry;
 use crate::spec::Delivery;
 
 impl Progress {
-    /// Follows up the attempts that ended: they are retried, or their walks move on. `walks` move on as well.
-    pub(super) fn follow_ends(&mut self, mut walks: Vec<(PassIx, WalkIx)>, turn: &mut Turn<'_>) {
+    /// Follows up the attempts that ended: they are retried, or their walks move on.
+    pub(super) fn follow_ends(&mut self, turn: &Turn<'_>) {
         let (mut again, last): (Vec<Ended>, Vec<Ended>) =
             self.attempts.take_ended().into_iter().partition(|ended| self.may_come_again(ended));
         // Final ends come first: one may trigger fail-fast, and then nothing is retried.
         for ended in last {
             self.end_instance(ended, turn);
-            walks.push((ended.at.pass, ended.at.walk));
         }
         again.sort_unstable_by_key(|ended| (ended.at.pass, ended.at.walk));
-        for ended in again {
-            let sent = match ended.end {
-                End::Failed => self.try_again(ended, turn),
-                _ => self.send_again(ended, turn),
-            };
-            if let Err(last) = sent {
-                self.end_instance(last, turn);
-                walks.push((ended.at.pass, ended.at.walk));
-            }
-        }
-        walks.sort_unstable();
-        for (pass, walk) in walks {
-            self.advance(pass, walk, turn);
+        self.agenda.add_again(again);
+    }
+
+    /// Sends an attempt once more that may come again, or ends its instance.
+    pub(super) fn come_again(&mut self, ended: Ended, turn: &mut Turn<'_>) {
+        let sent = match ended.end {
+            End::Failed => self.try_again(ended, turn),
+            _ => self.send_again(ended, turn),
+        };
+        if let Err(last) = sent {
+            self.end_instance(last, turn);
         }
     }
 
@@ -42,16 +39,16 @@ impl Progress {
         match end {
             End::Failed => self.has_retries(at),
             End::Lost | End::Cancelled => !self.is_stopped(at.step) && self.has_resends(at),
-            End::Succeeded | End::GivenUp | End::Withdrawn => false,
+            End::Succeeded | End::Unsent | End::GivenUp | End::Withdrawn => false,
         }
     }
 
-    /// Ends an instance whose last attempt ended.
+    /// Ends an instance whose last attempt ended. Its walk moves on.
     fn end_instance(&mut self, ended: Ended, turn: &Turn<'_>) {
         let Ended { at, end, .. } = ended;
         let failed = match end {
             End::Succeeded => false,
-            End::Failed | End::GivenUp => true,
+            End::Failed | End::Unsent | End::GivenUp => true,
             // An attempt that was cancelled without a request (its agent was drained) counts as lost. One that the run's
             // timeout ended has failed.
             End::Lost | End::Cancelled => self.stopping.is_none_or(Stop::is_timeout),
@@ -66,6 +63,7 @@ impl Progress {
             self.passes.mark_ran(at.pass);
         }
         self.passes.next_leaf(at.pass, at.walk);
+        self.agenda.add_walks([(at.pass, at.walk)]);
     }
 
     /// Returns whether the retry rule allows another attempt after a failure.
@@ -85,8 +83,7 @@ impl Progress {
         walk.retries += 1;
         let pause = retry::pause(&rule, walk.retries, turn.dice);
         let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::ZERO);
-        let again =
-            Again { former: Some(ended.execution), not_before: Some(turn.now + pause), patience: None };
+        let again = Again { former: Some(ended), not_before: Some(turn.now + pause), patience: None };
         self.attempt(at, again, turn)
     }
 
@@ -104,7 +101,7 @@ impl Progress {
         }
         self.passes.walk_mut(at.pass, at.walk).losses += 1;
         let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));
-        self.attempt(at, Again { former: Some(ended.execution), not_before: None, patience }, turn)
+        self.attempt(at, Again { former: Some(ended), not_before: None, patience }, turn)
     }
 
     /// Returns how long a pinned attempt waits for its node after a loss: as long as it would be allowed to run.

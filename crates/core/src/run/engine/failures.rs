@@ -1,11 +1,12 @@
 //! Owns the failures of a run, and decides by the strategy whether they trigger fail-fast.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::attempts::{End, Ended};
+use super::outbox::Decided;
 use super::passes::At;
 use super::progress::{Progress, Turn};
-use crate::change::Change;
 use crate::ids::ExecutionId;
 use crate::level;
 use crate::plan::{NodeIx, PassIx, Plan, Shape, StepIx};
@@ -59,9 +60,11 @@ impl Failures {
 /// An instance that failed for good, to be recorded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FinalFailure {
-    instance: Instance,
-    execution: ExecutionId,
-    reason: &'static str,
+    pub instance: Instance,
+    pub execution: ExecutionId,
+    /// The execution is created in the same turn.
+    is_new: bool,
+    pub reason: &'static str,
 }
 
 /// Returns how many failures a run tolerates.
@@ -96,9 +99,9 @@ impl Progress {
             }
             End::Lost | End::Cancelled => "the task is not sent again after a loss",
             End::Withdrawn => "its retry was withdrawn",
-            End::GivenUp | End::Succeeded => "it could not be sent",
+            End::Unsent | End::GivenUp | End::Succeeded => "it could not be sent",
         };
-        FinalFailure { instance: self.instance(at), execution, reason }
+        FinalFailure { instance: self.instance(at), execution, is_new: end == End::Unsent, reason }
     }
 
     /// Records that an instance failed for good, if all servers know such records.
@@ -106,17 +109,11 @@ impl Progress {
         if turn.level < level::FINAL {
             return;
         }
-        let FinalFailure { instance: Instance { step, node, item }, execution, reason } = failure;
-        self.emit(Change::InstanceFailed {
-            run: self.run.clone(),
-            epoch: self.epoch,
-            execution,
-            step: step.0,
-            node,
-            item: item.map(|item| item.0),
-            reason: reason.to_owned(),
-            at: turn.now,
-        });
+        if failure.is_new {
+            self.emit(Decided::Failed(failure), turn);
+        } else {
+            self.emit_first(failure, turn);
+        }
     }
 
     /// Marks the walk, the pass and the node as failed; returns the node.
@@ -157,7 +154,7 @@ impl Progress {
     /// themselves. In the pass that triggered it, each node gets its one attempt, however busy it is, but no retry.
     pub(super) fn withdraw(&mut self, turn: &Turn<'_>) {
         let Some((pass, step)) = self.failures.fail_fast else { return };
-        let reason = format!("{} failed", self.step_text(step));
+        let reason: Arc<str> = format!("{} failed", self.step_text(step)).into();
         let first_attempt = |at: At| self.passes.walk(at.pass, at.walk).attempt == 1;
         let pending = self.attempts.pending().map(|(execution, active)| (execution, active.at));
         let mut withdrawn: Vec<ExecutionId> = pending
@@ -167,8 +164,7 @@ impl Progress {
             .collect();
         withdrawn.sort_unstable();
         for execution in withdrawn {
-            let (run, reason) = (self.run.clone(), reason.clone());
-            self.emit(Change::ExecutionSkipped { run, execution, epoch: self.epoch, reason, at: turn.now });
+            self.emit(Decided::Skipped { execution, reason: Arc::clone(&reason) }, turn);
         }
     }
 

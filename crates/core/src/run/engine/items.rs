@@ -19,7 +19,7 @@ impl Progress {
         let items = match &each.items {
             Items::Known(items) => Arc::clone(items),
             Items::Expected(template) => {
-                let scope = self.scope_of(template, plan.passes[pass].entry, None, None, None);
+                let scope = self.scope_of(template, plan.passes[pass].entry, None, None, None)?;
                 let rendered = template.render(&scope).map_err(|problem| problem.to_string())?;
                 list(rendered.get(FOR_EACH).unwrap_or(&Value::Null))?
             }

@@ -1,6 +1,7 @@
 //! The engine runs a plan: it observes committed changes and returns the changes that follow. It reads no clock and does
 //! no IO, and all of its state can be rebuilt from the recorded executions.
 
+mod agenda;
 mod attempts;
 mod condition;
 mod ends;

@@ -2,18 +2,23 @@
 //!
 //! One commit must not grow with the run: a run that skips a million instances is many small commits, between which the
 //! commits of others go on. A crash between two portions loses nothing, because the next owner decides the rest again:
-//! executions are handed out in the order of the decisions, and changes of executions after all executions.
+//! failures come first, so that readers of the feed see the end of an attempt, a wave or a step before its consequences;
+//! then executions, in the order of the decisions; and changes of executions after all executions of the agenda.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::progress::Progress;
+use super::failures::FinalFailure;
+use super::progress::{Progress, Turn};
 use crate::change::Change;
 use crate::execution::Execution;
+use crate::ids::{ExecutionId, LeaseToken, RunId};
 use crate::limits;
 use crate::portion::Portion;
-use crate::run::{RunEnd, RunState};
+use crate::run::{Instance, RunEnd, RunState};
+use crate::work::Parent;
 
 /// The bounds of one submission: executions that are added or changed, and the values of added ones.
 pub const COMMIT: Portion = Portion::new(limits::EXECUTIONS_PER_COMMIT, limits::PARAMS_PER_COMMIT_BYTES);
@@ -21,17 +26,61 @@ pub const COMMIT: Portion = Portion::new(limits::EXECUTIONS_PER_COMMIT, limits::
 #[derive(Clone, Debug)]
 struct Added {
     execution: Execution,
+    /// The size of its values.
+    bytes: usize,
     /// It is committed together with the one before it.
     joins_former: bool,
 }
 
+/// A decision about an execution. The change is made when it is handed out: a run may withdraw a million executions, and
+/// changes are much larger.
+#[derive(Clone, Debug)]
+pub(super) enum Decided {
+    Cancelled { execution: ExecutionId, reason: Arc<str> },
+    Skipped { execution: ExecutionId, reason: Arc<str> },
+    GivenUp { execution: ExecutionId, error: String },
+    Lost { execution: ExecutionId, token: LeaseToken, reason: String },
+    Failed(FinalFailure),
+}
+
+impl Decided {
+    fn into_change(self, run: RunId, epoch: u64, at: Timestamp) -> Change {
+        match self {
+            Decided::Cancelled { execution, reason } => {
+                Change::ExecutionCancelRequested { run, execution, epoch, reason: reason.as_ref().into(), at }
+            }
+            Decided::Skipped { execution, reason } => {
+                Change::ExecutionSkipped { run, execution, epoch, reason: reason.as_ref().into(), at }
+            }
+            Decided::GivenUp { execution, error } => {
+                Change::ExecutionGivenUp { run, execution, epoch, error, at }
+            }
+            Decided::Lost { execution, token, reason } => {
+                Change::ExecutionLost { of: Parent::Run(run), execution, token, silence: None, reason, at }
+            }
+            Decided::Failed(FinalFailure {
+                instance: Instance { step, node, item },
+                execution,
+                reason,
+                ..
+            }) => {
+                let (step, item, reason) = (step.0, item.map(|item| item.0), reason.to_owned());
+                Change::InstanceFailed { run, epoch, execution, step, node, item, reason, at }
+            }
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Outbox {
+    /// Results of another run. They come before everything else: the run starts when it has all of them.
+    carried: VecDeque<Execution>,
+    /// Failures of instances whose last attempt ended before the turn.
+    failures: VecDeque<(FinalFailure, Timestamp)>,
     added: VecDeque<Added>,
-    is_grouping: bool,
-    /// The group has its first execution.
-    in_group: bool,
-    changes: VecDeque<Change>,
+    /// The size of the values of all that is added.
+    bytes: usize,
+    changes: VecDeque<(Decided, Timestamp)>,
     /// The states that the run has reached: they are committed with the next portion.
     path: Vec<RunState>,
     /// The last states and the run's end: they are committed with the last portion.
@@ -42,9 +91,10 @@ pub(super) struct Outbox {
 impl Default for Outbox {
     fn default() -> Self {
         Self {
+            carried: VecDeque::new(),
+            failures: VecDeque::new(),
             added: VecDeque::new(),
-            is_grouping: false,
-            in_group: false,
+            bytes: 0,
             changes: VecDeque::new(),
             path: Vec::new(),
             end: None,
@@ -59,38 +109,39 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.changes.is_empty() && self.path.is_empty() && self.end.is_none()
+        self.carried.is_empty() && self.rows() == 0 && self.path.is_empty() && self.end.is_none()
     }
 
-    /// Returns whether a portion is complete, so that further decisions can wait.
-    pub(super) fn is_full(&self) -> bool {
-        self.added.len() + self.changes.len() >= self.portion.rows
+    /// Returns whether a portion of failures or of executions is complete.
+    fn has_portion(&self) -> bool {
+        let Portion { rows, bytes } = self.portion;
+        self.failures.len() >= rows || self.added.len() >= rows || self.bytes >= bytes
+    }
+
+    fn rows(&self) -> usize {
+        self.failures.len() + self.added.len() + self.changes.len()
     }
 
     /// Adds executions that are committed together.
     pub(super) fn add_group(&mut self, group: impl IntoIterator<Item = Execution>) {
         for (index, execution) in group.into_iter().enumerate() {
-            self.added.push_back(Added { execution, joins_former: index > 0 || self.in_group });
-            self.in_group = self.is_grouping;
+            let bytes = execution.values_bytes();
+            self.bytes = self.bytes.saturating_add(bytes);
+            self.added.push_back(Added { execution, bytes, joins_former: index > 0 });
         }
-    }
-
-    /// Begins or ends a group: all executions that are added within it are committed together.
-    pub(super) fn set_group(&mut self, is_grouping: bool) {
-        (self.is_grouping, self.in_group) = (is_grouping, false);
     }
 
     /// Takes the first executions that fit into a portion: at least one, and all that are committed with it.
     fn take_added(&mut self) -> Vec<Execution> {
         let Portion { rows, bytes: mut left } = self.portion;
         let mut count = 0;
-        for Added { execution, joins_former } in &self.added {
-            let bytes = execution.values_bytes();
-            if count > 0 && !joins_former && (count >= rows || bytes > left) {
+        for Added { bytes, joins_former, .. } in &self.added {
+            if count > 0 && !joins_former && (count >= rows || *bytes > left) {
                 break;
             }
             count += 1;
-            left = left.saturating_sub(bytes);
+            left = left.saturating_sub(*bytes);
+            self.bytes = self.bytes.saturating_sub(*bytes);
         }
         self.added.drain(..count).map(|added| added.execution).collect()
     }
@@ -103,17 +154,30 @@ impl Progress {
     #[must_use]
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
         let (run, epoch) = (self.run.clone(), self.epoch);
+        let has_agenda = self.has_agenda();
         let outbox = &mut self.outbox;
         let mut all = Vec::new();
-        if !outbox.added.is_empty() {
+        if !outbox.carried.is_empty() {
+            let count = outbox.portion.fitting(outbox.carried.iter().map(Execution::values_bytes));
+            let executions = outbox.carried.drain(..count).collect();
+            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
+            if !outbox.carried.is_empty() {
+                return all;
+            }
+        }
+        let most = outbox.portion.rows.min(outbox.failures.len());
+        let failures = outbox.failures.drain(..most).map(|(failure, at)| (Decided::Failed(failure), at));
+        all.extend(failures.map(|(failed, at)| failed.into_change(run.clone(), epoch, at)));
+        if outbox.failures.is_empty() && !outbox.added.is_empty() {
             let executions = outbox.take_added();
             all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
         }
-        if outbox.added.is_empty() {
+        if outbox.failures.is_empty() && outbox.added.is_empty() && !has_agenda {
             let most = outbox.portion.rows.min(outbox.changes.len());
-            all.extend(outbox.changes.drain(..most));
+            let changes = outbox.changes.drain(..most);
+            all.extend(changes.map(|(decided, at)| decided.into_change(run.clone(), epoch, at)));
         }
-        let is_last = outbox.added.is_empty() && outbox.changes.is_empty();
+        let is_last = outbox.rows() == 0;
         let mut path = std::mem::take(&mut outbox.path);
         let end = outbox.end.take_if(|_| is_last).map(|(last, end)| {
             path.extend(last);
@@ -126,9 +190,26 @@ impl Progress {
         all
     }
 
+    /// Adds results of another run, to be committed before all decisions. The progress was restored with them.
+    pub fn carry(&mut self, executions: Vec<Execution>) {
+        self.outbox.carried.extend(executions);
+    }
+
+    /// Returns whether results of another run are left to commit.
+    pub fn is_carrying(&self) -> bool {
+        !self.outbox.carried.is_empty()
+    }
+
     /// Returns whether decisions of the last turn are left to make or to commit.
     pub fn has_more(&self) -> bool {
         self.is_unfinished || !self.outbox.is_empty()
+    }
+
+    /// Returns whether a submission is complete, so that further decisions can wait. Changes of executions count after
+    /// all executions of the agenda: they are not handed out before.
+    pub(super) fn is_full(&self) -> bool {
+        let outbox = &self.outbox;
+        outbox.has_portion() || (!self.has_agenda() && outbox.rows() >= outbox.portion.rows)
     }
 
     /// Sets the bounds of one submission.
@@ -142,8 +223,13 @@ impl Progress {
         self.outbox.add_group([execution]);
     }
 
-    pub(super) fn emit(&mut self, change: Change) {
-        self.outbox.changes.push_back(change);
+    /// Emits the failure of an instance whose last attempt ended before the turn.
+    pub(super) fn emit_first(&mut self, failure: FinalFailure, turn: &Turn<'_>) {
+        self.outbox.failures.push_back((failure, turn.now));
+    }
+
+    pub(super) fn emit(&mut self, decided: Decided, turn: &Turn<'_>) {
+        self.outbox.changes.push_back((decided, turn.now));
     }
 
     pub(super) fn move_to(&mut self, path: &[RunState]) {

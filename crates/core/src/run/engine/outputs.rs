@@ -1,19 +1,24 @@
 //! Owns the outputs of steps, and decides which of them the expressions of later steps see.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::passes::Walk;
 use super::progress::Progress;
-use crate::backend::Params;
+use crate::backend::{Params, params_bytes};
 use crate::expr::{Data, Scope};
 use crate::ids::ExecutionId;
+use crate::limits;
 use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, ResolvedTemplate, StepIx};
 
-/// The outputs of a run's instances, by step and node or item.
-#[derive(Clone, Debug, Default)]
+/// The outputs of a run's instances that expressions refer to, by step and node or item.
+#[derive(Clone, Debug)]
 pub(super) struct Outputs {
+    /// The steps that expressions refer to. The outputs of others are not kept.
+    read: HashSet<StepIx>,
     values: HashMap<(StepIx, OutputOf), Data>,
+    /// The size of all values so far. It depends only on the records, and so does whether it is too large.
+    bytes: usize,
     /// The number of items of each entry.
     items: HashMap<EntryIx, u32>,
     /// A step's outputs on all nodes, by hostname. A cache: built on first use, removed when another node sets outputs.
@@ -41,14 +46,43 @@ impl OutputOf {
 }
 
 impl Outputs {
+    pub(super) fn of(plan: &Plan) -> Self {
+        Self {
+            read: plan.read_steps(),
+            values: HashMap::new(),
+            bytes: 0,
+            items: HashMap::new(),
+            by_hostname: HashMap::new(),
+            by_item: HashMap::new(),
+        }
+    }
+
+    /// Returns why a template cannot be evaluated: there are more outputs than a server keeps of one run.
+    fn check(&self, template: &ResolvedTemplate) -> Result<(), String> {
+        if template.steps.is_empty() || self.bytes <= limits::OUTPUTS_OF_RUN_BYTES {
+            return Ok(());
+        }
+        let most = limits::OUTPUTS_OF_RUN_BYTES / 1024 / 1024;
+        Err(format!("the outputs that expressions of the run refer to exceed {most} MiB"))
+    }
+
     pub(super) fn note_items(&mut self, entry: EntryIx, count: u32) {
         self.items.insert(entry, count);
     }
 
     fn note(&mut self, step: StepIx, of: OutputOf, outputs: &Params) {
-        self.values.insert((step, of), Data::from(outputs));
+        if !self.read.contains(&step) {
+            return;
+        }
         self.by_hostname.remove(&step);
         self.by_item.remove(&step);
+        self.bytes = self.bytes.saturating_add(params_bytes(outputs));
+        if self.bytes <= limits::OUTPUTS_OF_RUN_BYTES {
+            self.values.insert((step, of), Data::from(outputs));
+        } else {
+            // No expression sees them any more.
+            self.values = HashMap::new();
+        }
     }
 
     /// Returns a step's outputs as the instance `of` of `entry` sees them: those of its own node or item, or of the
@@ -107,9 +141,7 @@ impl Progress {
     }
 
     pub(super) fn note_outputs_of(&mut self, step: StepIx, of: OutputOf, outputs: &Params) {
-        if !self.plan.task(step).outputs.is_empty() {
-            self.outputs.note(step, of, outputs);
-        }
+        self.outputs.note(step, of, outputs);
     }
 
     /// Returns the values that expressions of an entry may use, on a node or for an item.
@@ -120,7 +152,8 @@ impl Progress {
         node: Option<NodeIx>,
         item: Option<(Data, ItemIx)>,
         facts: Option<Data>,
-    ) -> Scope {
+    ) -> Result<Scope, String> {
+        self.outputs.check(template)?;
         let plan = Arc::clone(&self.plan);
         let of = OutputOf::of(node, item.as_ref().map(|(_, index)| *index));
         let mut steps = BTreeMap::new();
@@ -131,12 +164,12 @@ impl Progress {
             }
             steps.insert(name.clone(), Data::map(seen));
         }
-        Scope {
+        Ok(Scope {
             run: Data::from(&serde_json::json!({"id": self.run.as_str(), "job": plan.definition.name})),
             params: Data::from(self.params.as_ref()),
             node: facts,
             steps,
             item: item.map(|(value, index)| (value, index.0)),
-        }
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! Owns how far each pass is, and which passes are due.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -51,6 +52,8 @@ pub(super) struct OpenPass {
     open: u32,
     /// The number of walks that have begun and not ended.
     begun: u32,
+    /// A walk has begun.
+    tried: bool,
     failed: bool,
     /// A leaf had an attempt and did not fail.
     ran: bool,
@@ -65,8 +68,8 @@ pub(super) struct OpenPass {
 impl OpenPass {
     pub(super) fn new(walks: Vec<Walk>, items: Option<Arc<[Value]>>) -> Self {
         let open = u32::try_from(walks.len()).expect("plans are bounded");
-        let (failed, ran, reused, skipped) = (false, false, false, false);
-        Self { walks, items, open, begun: 0, failed, ran, reused, skipped, line: VecDeque::new() }
+        let (tried, failed, ran, reused, skipped) = (false, false, false, false, false);
+        Self { walks, items, open, begun: 0, tried, failed, ran, reused, skipped, line: VecDeque::new() }
     }
 
     pub(super) fn begun(&self) -> u32 {
@@ -142,8 +145,8 @@ impl Passes {
     }
 
     /// Opens a pass and returns its walks.
-    pub(super) fn open(&mut self, pass: PassIx, open: OpenPass) -> impl Iterator<Item = WalkIx> + use<> {
-        let walks = WalkIx::first(open.open);
+    pub(super) fn open(&mut self, pass: PassIx, open: OpenPass) -> Range<u32> {
+        let walks = 0..open.open;
         self.stages[pass] = Stage::Open(open);
         walks
     }
@@ -166,8 +169,12 @@ impl Passes {
 
     /// Returns whether a walk of an open pass has had an attempt, or was carried over in part.
     pub(super) fn has_begun(&self, pass: PassIx) -> bool {
-        let has_begun = |open: &OpenPass| open.ran || open.reused || open.walks.iter().any(|walk| walk.begun);
-        self.get(pass).is_some_and(has_begun)
+        self.get(pass).is_some_and(|open| open.ran || open.reused || open.tried)
+    }
+
+    /// Returns whether a walk of an open pass has had an attempt in this run.
+    pub(super) fn has_attempts(&self, pass: PassIx) -> bool {
+        self.get(pass).is_some_and(|open| open.tried)
     }
 
     pub(super) fn mark_ran(&mut self, pass: PassIx) {
@@ -193,6 +200,7 @@ impl Passes {
             && !std::mem::replace(&mut open.walks[walk].begun, true)
         {
             open.begun += 1;
+            open.tried = true;
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::passes::{At, Walk};
 use super::progress::{Progress, Turn};
 use crate::backend::{Params, params_bytes};
+use crate::execution::Status;
 use crate::expr::Data;
 use crate::ids::{NodeId, sha256_hex};
 use crate::limits;
@@ -18,6 +19,8 @@ use crate::spec::{Limits, Task};
 pub(super) struct Prepared {
     /// From 1.
     pub number: u32,
+    /// The status of the attempt that it replaces.
+    pub former: Option<Status>,
     pub params: Option<Arc<Params>>,
     pub limits: Option<Arc<Limits>>,
     pub cache_key: Option<Arc<str>>,
@@ -26,7 +29,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Returns the contents of a first attempt that is never sent.
     pub(super) fn first() -> Self {
-        Self { number: 1, params: None, limits: None, cache_key: None }
+        Self { number: 1, former: None, params: None, limits: None, cache_key: None }
     }
 }
 
@@ -58,7 +61,7 @@ impl Progress {
         };
         let inputs = params.as_deref().unwrap_or(&task.params);
         let cache_key = task.cache.map(|_| cache_key(task, inputs, self.pinned(at)));
-        Ok(Prepared { number, params, limits, cache_key })
+        Ok(Prepared { number, former: None, params, limits, cache_key })
     }
 
     fn count_params(&mut self, params: &Params) -> Result<(), String> {
@@ -77,7 +80,7 @@ impl Progress {
         let items = self.passes.get(at.pass).and_then(|open| open.items.as_ref());
         let value = item.zip(items).map(|(item, items)| (Data::from(&items[item.get()]), item));
         let entry = self.plan.steps[at.step].entry;
-        let scope = self.scope_of(template, entry, node, value, facts.as_ref().map(Data::from));
+        let scope = self.scope_of(template, entry, node, value, facts.as_ref().map(Data::from))?;
         template.render(&scope).map_err(|problem| format!("param {problem}"))
     }
 }

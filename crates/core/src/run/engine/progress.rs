@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::agenda::Agenda;
 use super::attempts::{Attempts, End};
 use super::failures::Failures;
 use super::fitting::FitCheck;
-use super::outbox::Outbox;
+use super::outbox::{Decided, Outbox};
 use super::outputs::Outputs;
 use super::passes::{At, Passes};
 use super::restore::Resume;
@@ -78,6 +79,7 @@ pub struct Progress {
     pub(super) is_unfinished: bool,
     /// The bytes of all evaluated params so far.
     pub(super) params_bytes: usize,
+    pub(super) agenda: Agenda,
     pub(super) passes: Passes,
     pub(super) attempts: Attempts,
     pub(super) failures: Failures,
@@ -94,6 +96,7 @@ impl Progress {
     pub fn new(plan: Arc<Plan>, run: RunId, epoch: u64, state: RunState) -> Self {
         Self {
             passes: Passes::new(&plan),
+            outputs: Outputs::of(&plan),
             plan,
             run,
             epoch,
@@ -105,12 +108,12 @@ impl Progress {
             instances: 0,
             params_bytes: 0,
             is_unfinished: false,
+            agenda: Agenda::default(),
             attempts: Attempts::default(),
             failures: Failures::default(),
             waves: Waves::default(),
             room: Room::default(),
             fit_check: FitCheck::default(),
-            outputs: Outputs::default(),
             resume: Resume::default(),
             outbox: Outbox::default(),
         }
@@ -160,11 +163,43 @@ impl Progress {
     /// Like `observe`, for changes that became known together. The consequences are decided after all changes are
     /// taken in, so that the order of the changes makes no difference.
     pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
+        debug_assert!(!self.is_unfinished, "the decisions of a turn follow from the same facts");
         for change in changes {
             self.take_in(change, turn);
         }
-        self.follow_ends(Vec::new(), turn);
         self.run_to_fixpoint(turn);
+    }
+
+    /// Returns the part of a committed change that its run has to observe, if there is any. Changes wait to be observed
+    /// while a turn is committed: they must not keep the params of the whole run in memory, or a million skipped
+    /// executions.
+    pub fn observable(change: &Change) -> Option<Change> {
+        match change {
+            Change::RunCreated { .. } | Change::InstanceFailed { .. } => None,
+            Change::ExecutionsAdded { run, epoch, executions, at } => {
+                let has_news = |execution: &&Execution| {
+                    matches!(execution.state, State::Leased { .. }) || execution.is_cached()
+                };
+                let without_values = |execution: &Execution| Execution {
+                    id: execution.id,
+                    of: execution.of.clone(),
+                    pinned: execution.pinned,
+                    attempt: execution.attempt,
+                    former: execution.former,
+                    params: None,
+                    reused: execution.reused,
+                    limits: None,
+                    cache_key: execution.cache_key.clone(),
+                    failed_for_good: None,
+                    created_at: execution.created_at,
+                    state: execution.state.clone(),
+                };
+                let executions: Vec<_> = executions.iter().filter(has_news).map(without_values).collect();
+                let (run, epoch, at) = (run.clone(), *epoch, *at);
+                (!executions.is_empty()).then_some(Change::ExecutionsAdded { run, epoch, executions, at })
+            }
+            other => Some(other.clone()),
+        }
     }
 
     /// Takes in a change, and decides nothing that follows from it.
@@ -225,8 +260,13 @@ impl Progress {
         }
     }
 
-    /// Makes the decisions that the last turn left for later. The caller observes nothing until there are none:
+    /// Returns whether decisions of the last turn are left to make. The caller observes nothing until there are none:
     /// everything that follows from the same facts is decided by those facts alone.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_unfinished
+    }
+
+    /// Makes the decisions that the last turn left for later.
     pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
         self.run_to_fixpoint(turn);
     }
@@ -251,11 +291,10 @@ impl Progress {
             return;
         }
         self.stopping = Some(stop);
-        let reason = self.stop_reason();
+        let reason: Arc<str> = self.stop_reason().into();
         for (execution, at) in self.attempts.in_order() {
             if self.is_stopped(at.step) {
-                let (run, epoch, reason) = (self.run.clone(), self.epoch, reason.clone());
-                self.emit(Change::ExecutionCancelRequested { run, execution, epoch, reason, at: turn.now });
+                self.emit(Decided::Cancelled { execution, reason: Arc::clone(&reason) }, turn);
             }
         }
         // The state shows another server that the timeout was noticed.

@@ -35,7 +35,7 @@ pub(super) struct Resume {
 
 /// A walk that has had no attempt, of a pass of which other walks have records.
 #[derive(Clone, Copy, Debug)]
-struct Unopened {
+pub(super) struct Unopened {
     pass: PassIx,
     walk: WalkIx,
     /// Its first leaves were skipped one by one, so it takes part.
@@ -158,9 +158,9 @@ impl Progress {
         for failure in resume.unrecorded {
             self.record_failure(failure, turn);
         }
-        self.open_rest(resume.unopened, turn);
+        self.agenda.add_unopened(resume.unopened);
         self.attempts.add_ended(resume.ended);
-        self.follow_ends(resume.walks, turn);
+        self.agenda.add_walks(resume.walks);
         self.passes.add_due(resume.passes);
         self.withdraw(turn);
         // Nodes may have gone offline or been deleted while no server observed the run.
@@ -170,17 +170,15 @@ impl Progress {
         self.run_to_fixpoint(turn);
     }
 
-    /// Begins or skips the walks that the former owner did not get to. This comes before the consequences of anything
-    /// that has ended since.
-    fn open_rest(&mut self, walks: Vec<Unopened>, turn: &mut Turn<'_>) {
-        for Unopened { pass, walk, joined } in walks {
-            let began = if joined || self.passes.has_begun(pass) { Ok(()) } else { self.pass_runs(pass) };
-            // A walk without a record waits for room, if its pass has bounds.
-            let waits = joined || self.is_bounded(pass);
-            match began.and_then(|()| if waits { Ok(()) } else { self.joins(pass, walk, turn) }) {
-                Ok(()) => self.advance(pass, walk, turn),
-                Err(reason) => self.skip_walk(pass, walk, &reason, turn),
-            }
+    /// Begins or skips a walk that the former owner did not get to.
+    pub(super) fn open_late(&mut self, unopened: Unopened, turn: &mut Turn<'_>) {
+        let Unopened { pass, walk, joined } = unopened;
+        let began = if joined || self.passes.has_begun(pass) { Ok(()) } else { self.pass_runs(pass) };
+        // If its pass has bounds and has had an attempt, a walk without a record waits for room.
+        let waits = joined || (self.is_bounded(pass) && self.passes.has_attempts(pass));
+        match began.and_then(|()| if waits { Ok(()) } else { self.joins(pass, walk, turn) }) {
+            Ok(()) => self.advance(pass, walk, turn),
+            Err(reason) => self.skip_walk(pass, walk, &reason, turn),
         }
     }
 
@@ -203,7 +201,7 @@ impl Progress {
         if began {
             self.waves.begin(self.wave(pass));
         }
-        for walk in self.passes.open(pass, open) {
+        for walk in WalkIx::within(self.passes.open(pass, open)) {
             if recorded || began {
                 self.restore_walk(pass, walk, history);
             } else {
@@ -316,7 +314,9 @@ impl Progress {
                 self.passes.mark_ran(at.pass);
                 // Final ends are identified before anything is retried: one of them may have triggered fail-fast.
                 if self.has_resends(at) && !is_final(self) {
-                    self.resume.ended.push(Ended { execution: last.id, at, end: End::Lost });
+                    let end =
+                        if matches!(last.state, State::Lost { .. }) { End::Lost } else { End::Cancelled };
+                    self.resume.ended.push(Ended { execution: last.id, at, end });
                     return Recorded::Open;
                 }
                 if recorded || !history.stopped {

@@ -2,6 +2,7 @@
 //!
 //! A walk that has begun keeps its room until it ends. The others wait, and begin in the order of the job file and of
 //! their items or nodes. A pass begins when there is room for one of its walks, so a pass that has begun has records.
+//! Walks that do not take part are recorded before the first one begins: if one has begun, those without a record wait.
 //! Therefore the order need not be stored, and is the same after another server takes over.
 
 use std::collections::BTreeSet;
@@ -108,7 +109,7 @@ impl Progress {
 
     /// Once the run stops or fail-fast is triggered, decides again about everything that waits. Most of it no longer
     /// begins, and the rest lines up again.
-    pub(super) fn sweep_line(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(super) fn sweep_line(&mut self) -> bool {
         let now = (self.stopping, self.failures.fail_fast().is_some());
         if std::mem::replace(&mut self.room.swept, now) == now {
             return false;
@@ -116,11 +117,9 @@ impl Progress {
         self.passes.add_due(std::mem::take(&mut self.room.awaiting_room));
         let mut passes = std::mem::take(&mut self.room.lined);
         passes.append(&mut self.room.full);
-        for &pass in &passes {
+        for pass in passes {
             let line = self.passes.get_mut(pass).map(|open| std::mem::take(&mut open.line));
-            for walk in line.unwrap_or_default() {
-                self.advance(pass, walk, turn);
-            }
+            self.agenda.add_walks(line.unwrap_or_default().into_iter().map(|walk| (pass, walk)));
         }
         true
     }

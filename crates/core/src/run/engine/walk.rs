@@ -17,14 +17,17 @@ impl Progress {
         let pausing = self.waves.take_pausing();
         self.passes.add_due(pausing);
         // Decisions of a complete portion are committed before the next ones are made, so that they take no memory.
-        while !self.outbox.is_full() {
+        while !self.is_full() {
+            if self.decide_next(turn) {
+                continue;
+            }
             if let Some(pass) = self.next_due(turn) {
                 self.decide(pass, turn);
-            } else if !self.sweep_line(turn) && !self.use_room(turn) {
+            } else if !self.sweep_line() && !self.use_room(turn) {
                 break;
             }
         }
-        self.is_unfinished = self.outbox.is_full();
+        self.is_unfinished = self.is_full();
         self.finish();
     }
 
@@ -40,7 +43,11 @@ impl Progress {
                 self.room.add(pass);
             }
             Ok(()) => self.open(pass, turn),
-            Err(reason) => self.skip_pass(pass, &reason, turn),
+            Err(reason) => {
+                let open = self.plain_walks_of(pass);
+                let walks = self.passes.open(pass, open);
+                self.agenda.set_pass(pass, walks, Some(reason));
+            }
         }
     }
 
@@ -50,15 +57,8 @@ impl Progress {
             Err(error) => return self.fail_pass(pass, error, turn),
         };
         self.waves.begin(self.wave(pass));
-        // Walks that wait for room leave no record. The others do: so they are committed together.
-        self.outbox.set_group(self.is_bounded(pass));
-        for walk in self.passes.open(pass, open) {
-            match self.joins(pass, walk, turn) {
-                Ok(()) => self.advance(pass, walk, turn),
-                Err(reason) => self.skip_walk(pass, walk, &reason, turn),
-            }
-        }
-        self.outbox.set_group(false);
+        let walks = self.passes.open(pass, open);
+        self.agenda.set_pass(pass, walks, None);
     }
 
     /// Returns the walks of a pass that begins: one for each node, one for each item, or a single one.
@@ -86,7 +86,7 @@ impl Progress {
         let at = At { pass, walk: WalkIx(0), step: self.plan.entry_of(pass).first };
         let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
         let execution = self.record(at, Prepared::first(), state, turn);
-        self.instance_failed(Ended { execution, at, end: End::GivenUp }, turn);
+        self.instance_failed(Ended { execution, at, end: End::Unsent }, turn);
         self.passes.next_leaf(pass, at.walk);
         self.advance(pass, at.walk, turn);
     }
@@ -195,16 +195,19 @@ impl Progress {
             Some(why) => Err(format!("node {} {why}", self.hostname(at).unwrap_or_default())),
             None => self.prepare(at, number, turn),
         };
+        let ended = former.map(|former| former.end.status());
         let attempt = match attempt {
-            Ok(attempt) => attempt,
+            Ok(attempt) => Prepared { former: ended, ..attempt },
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-                let execution = self.record(at, Prepared { number, ..Prepared::first() }, state, turn);
+                let execution =
+                    self.record(at, Prepared { number, former: ended, ..Prepared::first() }, state, turn);
                 self.waves.note_end(turn.now);
-                return Err(Ended { execution, at, end: End::GivenUp });
+                return Err(Ended { execution, at, end: End::Unsent });
             }
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
+        let former = former.map(|former| former.execution);
         let unfit_since = node.is_none().then(|| not_before.unwrap_or(turn.now));
         self.attempts
             .add(id, Active { at, node, lease: None, due: None, patience, not_before, unfit_since, former });
@@ -222,7 +225,7 @@ impl Progress {
     }
 
     fn execution(&self, at: At, attempt: Prepared, state: State, turn: &mut Turn<'_>) -> Execution {
-        let Prepared { number, params, limits, cache_key } = attempt;
+        let Prepared { number, former, params, limits, cache_key } = attempt;
         Execution {
             id: ExecutionId(turn.dice.uuid_at(turn.now)),
             of: Origin::Step {
@@ -232,6 +235,7 @@ impl Progress {
             },
             pinned: self.pinned(at),
             attempt: number,
+            former,
             params,
             reused: None,
             limits,
@@ -239,13 +243,6 @@ impl Progress {
             failed_for_good: None,
             created_at: turn.now,
             state,
-        }
-    }
-
-    fn skip_pass(&mut self, pass: PassIx, reason: &str, turn: &mut Turn<'_>) {
-        let open = self.plain_walks_of(pass);
-        for walk in self.passes.open(pass, open) {
-            self.skip_walk(pass, walk, reason, turn);
         }
     }
 

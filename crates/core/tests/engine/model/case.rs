@@ -294,6 +294,7 @@ impl Case {
             idempotent,
             waves,
             left_out: Vec::new(),
+            retry: None,
         }
     }
 

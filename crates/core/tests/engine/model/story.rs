@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
-use downbeat_core::plan::{EntryIx, StepIx};
-use downbeat_core::run::again::{RetryScope, retry_of};
+use downbeat_core::plan::{EntryIx, RetryScope, StepIx};
+use downbeat_core::run::again::retry_of;
 use downbeat_core::{Change, Dice, Portion, Timestamp};
 use serde_json::{Value, json};
 

@@ -79,6 +79,16 @@ impl World {
         Self { board, works: Works::default(), dice: Dice::new(1), now, seq: 0, polls: 0 }
     }
 
+    /// Returns a world with one node, whose first poll gets the only execution of a run when that is committed.
+    fn with_reserved() -> (Self, RunId, oneshot::Receiver<PollAnswer>, Vec<Execution>) {
+        let mut world = Self::new(1);
+        let run = world.run("r", noops(1, &json!({"target": "all"})));
+        let poll = world.park(0, 1, WIDE);
+        let mut executions = world.executions(&run, 1, Some(node_id(0)));
+        world.reserve(&mut executions);
+        (world, run, poll, executions)
+    }
+
     fn run(&mut self, name: &str, definition: Value) -> RunId {
         let definition: Definition = serde_json::from_value(definition).unwrap();
         let nodes: Vec<Arc<NodeRecord>> = self.board.nodes().cloned().collect();
@@ -106,6 +116,7 @@ impl World {
                 reused: None,
                 limits: None,
                 cache_key: None,
+                former: None,
                 failed_for_good: None,
             })
             .collect()
@@ -284,11 +295,7 @@ fn claims_of_a_failed_commit_are_claimed_again() {
 
 #[test]
 fn what_ended_before_it_was_handed_over_is_not_handed_over() {
-    let mut world = World::new(1);
-    let run = world.run("r", noops(1, &json!({"target": "all"})));
-    let poll = world.park(0, 1, WIDE);
-    let mut executions = world.executions(&run, 1, Some(node_id(0)));
-    world.reserve(&mut executions);
+    let (mut world, run, poll, executions) = World::with_reserved();
     drop(poll);
     world.board.unpark(node_id(0), 1);
     world.add(&run, executions.clone());
@@ -299,11 +306,7 @@ fn what_ended_before_it_was_handed_over_is_not_handed_over() {
 
 #[test]
 fn a_lease_that_commits_while_its_poll_is_gone_waits_for_the_next_one() {
-    let mut world = World::new(1);
-    let run = world.run("r", noops(1, &json!({"target": "all"})));
-    let poll = world.park(0, 1, WIDE);
-    let mut executions = world.executions(&run, 1, Some(node_id(0)));
-    world.reserve(&mut executions);
+    let (mut world, run, poll, executions) = World::with_reserved();
     drop(poll);
     // The next poll resynchronizes: the store does not have the lease yet, the commit comes right after.
     world.board.unpark_any(node_id(0));
@@ -316,11 +319,7 @@ fn a_lease_that_commits_while_its_poll_is_gone_waits_for_the_next_one() {
 
 #[test]
 fn what_a_node_should_have_long_since_is_handed_over_again() {
-    let mut world = World::new(1);
-    let run = world.run("r", noops(1, &json!({"target": "all"})));
-    let mut first = world.park(0, 1, WIDE);
-    let mut executions = world.executions(&run, 1, Some(node_id(0)));
-    world.reserve(&mut executions);
+    let (mut world, run, mut first, executions) = World::with_reserved();
     world.add(&run, executions.clone());
     let answer = first.try_recv().expect("handed over, and lost on the way");
     let held = LeaseRef { execution: executions[0].id, token: answer.assignments[0].token };
@@ -336,11 +335,7 @@ fn what_a_node_should_have_long_since_is_handed_over_again() {
 
 #[test]
 fn the_result_of_a_former_session_is_lost_when_its_agent_has_not_listed_it_for_long() {
-    let mut world = World::new(1);
-    let run = world.run("r", noops(1, &json!({"target": "all"})));
-    let mut poll = world.park(0, 1, WIDE);
-    let mut executions = world.executions(&run, 1, Some(node_id(0)));
-    world.reserve(&mut executions);
+    let (mut world, run, mut poll, executions) = World::with_reserved();
     world.add(&run, executions.clone());
     let token = poll.try_recv().expect("handed over").assignments[0].token;
     let held = LeaseRef { execution: executions[0].id, token };
@@ -395,11 +390,7 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
 
 #[test]
 fn a_lease_to_a_session_that_ended_is_lost() {
-    let mut world = World::new(1);
-    let run = world.run("r", noops(1, &json!({"target": "all"})));
-    let _poll = world.park(0, 1, WIDE);
-    let mut executions = world.executions(&run, 1, Some(node_id(0)));
-    world.reserve(&mut executions);
+    let (mut world, run, _poll, executions) = World::with_reserved();
     world.board.add_node(record(0, SessionId(Uuid::from_u128(2))));
     world.add(&run, executions);
     let claims = world.claim();
@@ -410,11 +401,7 @@ fn a_lease_to_a_session_that_ended_is_lost() {
 
 #[test]
 fn a_lease_to_a_node_that_went_offline_meanwhile_is_lost() {
-    let mut world = World::new(1);
-    let run = world.run("r", noops(1, &json!({"target": "all"})));
-    let _poll = world.park(0, 1, WIDE);
-    let mut executions = world.executions(&run, 1, Some(node_id(0)));
-    world.reserve(&mut executions);
+    let (mut world, run, _poll, executions) = World::with_reserved();
     let (from, to, at) = (NodeStatus::Online, NodeStatus::Offline, world.now);
     world.commit(vec![Change::NodeMoved {
         node: node_id(0),

@@ -160,6 +160,14 @@ async fn connections_are_bounded_and_one_that_ends_makes_room() {
     timeout(SOON, served).await.expect("there is room again");
 }
 
+#[test]
+fn a_small_cluster_has_room_for_connections_that_were_not_closed() {
+    let bounds = port_limits(1).connections;
+    assert_eq!(bounds.per_address, 64);
+    assert!(bounds.total > bounds.per_address);
+    assert_eq!(port_limits(1_000).connections.per_address, 2_000);
+}
+
 #[tokio::test]
 async fn http1_gets_the_response_that_this_is_the_port_of_agents() {
     let (head, body) = WRONG_PORT.split_once("\r\n\r\n").unwrap();

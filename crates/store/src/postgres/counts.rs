@@ -1,0 +1,71 @@
+//! Adds up the counts of instances that commits appended, and counts runs whose counts are not kept, on PostgreSQL: on one
+//! server at a time, in small transactions.
+
+use downbeat_core::ids::RunId;
+use jiff::Timestamp;
+use tokio_postgres::Client;
+
+use super::failure::Result;
+use super::write::Write;
+use crate::counts::{CountRow, for_ended, rows_of};
+use crate::filter::lazy;
+use crate::instances::{self, CountedRow};
+use crate::rows::{Code, Record, condition};
+
+/// Rows that one transaction adds up.
+const ROWS: i64 = 10_000;
+/// The lock of the one server that adds up: "downcnts". It ends with the connection.
+const LOCK: i64 = 0x646f_776e_636e_7473;
+
+/// A run whose counts lack a change does not keep them any more. Rows of runs that are gone are dropped.
+const ADD_UP: &str = "WITH gone AS (DELETE FROM instance_counts_lately WHERE ctid = ANY (ARRAY(\
+     SELECT ctid FROM instance_counts_lately LIMIT $1)) RETURNING run, step, status, total, carried, cached), \
+     missed AS (UPDATE runs SET keeps = NULL WHERE id IN (SELECT run FROM gone WHERE status < 0)), \
+     sums AS (INSERT INTO instance_counts AS c (run, step, status, total, carried, cached) \
+     SELECT g.run, g.step, g.status, sum(g.total), sum(g.carried), sum(g.cached) \
+     FROM gone g JOIN runs r ON r.id = g.run WHERE g.status >= 0 AND r.keeps > 0 \
+     GROUP BY g.run, g.step, g.status ON CONFLICT (run, step, status) DO UPDATE SET \
+     total = c.total + excluded.total, carried = c.carried + excluded.carried, cached = c.cached + excluded.cached) \
+     SELECT count(*) FROM gone";
+const UNCOUNTED: &str = concat!(
+    "SELECT id FROM runs WHERE keeps IS NULL AND finished_at IS NOT NULL AND finished_at < $1 AND state ",
+    condition!(ended runs),
+    " ORDER BY finished_at, id LIMIT $2"
+);
+const FORGET: [&str; 2] =
+    ["DELETE FROM instance_counts WHERE run = $1", "DELETE FROM instance_counts_lately WHERE run = $1"];
+const MARK: &str = "UPDATE runs SET keeps = $2 WHERE id = $1 AND keeps IS NULL";
+
+lazy! {
+    INSERT: Write = Write::insert::<CountRow<'_>>("instance_counts");
+}
+
+/// Needs a connection of its own.
+pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u32) -> Result<u64> {
+    if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.try_get::<_, bool>(0)? {
+        return Ok(0);
+    }
+    while client.query_one(ADD_UP, &[&ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
+    let runs = client.query(UNCOUNTED, &[&before.as_microsecond(), &i64::from(most)]).await?;
+    for run in &runs {
+        keep(client, &run.try_get::<_, String>(0)?.into()).await?;
+    }
+    Ok(runs.len() as u64)
+}
+
+/// Counts the instances of a run that has ended, and keeps the counts.
+async fn keep(client: &mut Client, run: &RunId) -> Result<()> {
+    let rows = client.query(&**instances::COUNTS, &[&run.as_str()]).await?;
+    let rows: Vec<CountedRow> = rows.iter().map(CountedRow::from_row).collect::<Result<_, _>>()?;
+    let counts = instances::counts(rows);
+    let keeps = for_ended(&counts);
+    let rows = rows_of(run, keeps, &counts);
+    let transaction = client.transaction().await?;
+    for forget in FORGET {
+        transaction.execute(forget, &[&run.as_str()]).await?;
+    }
+    if transaction.execute(MARK, &[&run.as_str(), &keeps.code()]).await? == 1 && !rows.is_empty() {
+        transaction.execute_raw(INSERT.sql(), INSERT.args(&rows.iter())).await?;
+    }
+    Ok(transaction.commit().await?)
+}
