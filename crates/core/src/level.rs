@@ -27,6 +27,9 @@ pub const FINAL: u32 = 5;
 /// The level that knows `cleanup_timeout`.
 pub const CLEANUP: u32 = 6;
 
+/// The level that reads contents which the store has once, by hash.
+pub const CONTENTS: u32 = 6;
+
 /// The level that completes a retry whose results were carried over only in part.
 pub const CARRY: u32 = 6;
 

@@ -42,6 +42,9 @@ pub const LISTED_PER_MESSAGE: usize = 4_096;
 pub const HELD_PER_MESSAGE: usize = UNDELIVERED + 4 * SLOTS_PER_NODE as usize;
 /// Chunks of output in one message: agents collect them by bytes, so that a message may contain many tiny ones.
 pub const CHUNKS_PER_MESSAGE: usize = 65_536;
+/// The size from which equal definitions, targets and descriptions of nodes are stored once. A smaller text takes less
+/// than a reference to it, with its place in an index.
+pub const SHARED_CONTENT_BYTES: usize = 1024;
 /// Output kept of one execution; the tail is kept.
 pub const OUTPUT_BYTES: usize = 1024 * 1024;
 /// One stored piece of output. Small enough that dropping whole pieces keeps the tail close to its bound.

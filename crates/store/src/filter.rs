@@ -31,6 +31,8 @@ pub(crate) use lazy;
 macro_rules! writes {
     () => {
         $crate::filter::lazy! {
+            ADD_CONTENTS: Write = Write::insert::<$crate::rows::ContentRow<'_>>("contents")
+                .then(" ON CONFLICT (hash) DO NOTHING");
             PUT_NODES: Write = Write::upsert::<$crate::rows::DescribedRow<'_>>("nodes");
             PUT_PRESENCE: Write = Write::upsert::<$crate::rows::NodeLiveRow>("presence");
             UPDATE_NODES: Write = Write::update::<$crate::rows::NodeLiveRow>("presence", |column| {
@@ -98,6 +100,13 @@ pub(crate) const INCOMPLETE_RUNS: &str = "SELECT r.id, octet_length(d.definition
      FROM runs r JOIN definitions d ON d.run = r.id WHERE r.steps IS NULL AND r.id > $1 ORDER BY r.id LIMIT $2";
 /// How many rows are completed in one transaction.
 pub(crate) const COMPLETED: Portion = Portion::new(limits::RUNS_COMPLETED, limits::RUNS_COMPLETED_BYTES);
+/// The condition that no row refers to a content. With LIMIT each is a lookup by an index, where PostgreSQL would read the
+/// whole index for EXISTS.
+pub(crate) const UNUSED_CONTENT: &str = "(SELECT 1 FROM definitions d WHERE d.definition_hash = contents.hash LIMIT 1) IS NULL \
+     AND (SELECT 1 FROM definitions d WHERE d.resolved_hash = contents.hash LIMIT 1) IS NULL \
+     AND (SELECT 1 FROM nodes n WHERE n.common_hash = contents.hash LIMIT 1) IS NULL";
+/// Contents that are checked, and removed if they are unused, in one transaction: some may have megabytes.
+pub(crate) const CONTENTS_AT_ONCE: i64 = 100;
 
 lazy! {
     /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,

@@ -1,7 +1,7 @@
 //! Owns the reads of both SQL stores: one text for both dialects, with `$n` for arguments. Where the dialects differ, a
 //! [`Database`] has its own text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -30,8 +30,12 @@ use crate::port::{
     RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
 };
 use crate::rows::{
-    Attempt, Bare, BriefRow, Code, Extent, Record, WithoutParams, condition, count, int, json, small,
+    Attempt, Bare, BriefRow, Code, ContentRow, Contents, Extent, Record, Stored, StoredDefinition,
+    StoredNode, StoredRun, WithoutParams, condition, count, int, json, small,
 };
+
+/// How often rows are read at most until their contents are found.
+const READS: u32 = 5;
 
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
@@ -65,11 +69,13 @@ pub(crate) trait Database: Send + Sync {
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
-    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>>;
+    async fn fetch_contents(&self, hashes: &[String]) -> Result<Vec<ContentRow<'static>>>;
+
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<StoredRun>>;
 
     async fn fetch_by_id<T: Record>(&self, ids: &[ExecutionId]) -> Result<Vec<T>>;
 
-    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>>;
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<StoredDefinition>>;
 
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>>;
 
@@ -92,6 +98,28 @@ pub(crate) async fn one<T: Record>(
     args: Vec<Arg>,
 ) -> Result<Option<T>> {
     Ok(database.fetch(rest, args).await?.pop())
+}
+
+/// Reads rows, then the contents that they refer to, each once. If a content was removed in between, with all rows that
+/// referred to it, the rows are read again.
+async fn whole<T: Stored, F>(database: &impl Database, read: impl Fn() -> F) -> Result<Vec<T::Whole>>
+where
+    F: Future<Output = Result<Vec<T>>> + Send,
+{
+    let mut tries = READS;
+    loop {
+        let rows = read().await?;
+        let hashes: BTreeSet<&str> = rows.iter().flat_map(T::hashes).collect();
+        let hashes: Vec<String> = hashes.into_iter().map(str::to_owned).collect();
+        let mut contents = match hashes.is_empty() {
+            true => Contents::default(),
+            false => Contents::of(database.fetch_contents(&hashes).await?),
+        };
+        tries -= 1;
+        if tries == 0 || hashes.iter().all(|hash| contents.has(hash)) {
+            return rows.into_iter().map(|row| row.whole(&mut contents)).collect();
+        }
+    }
 }
 
 pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) -> Result<u64> {
@@ -133,12 +161,14 @@ impl<D: Database> Nodes for D {
 
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
         let wanted = if cluster.is_some() { " WHERE n.cluster = $1" } else { "" };
-        let args = cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
-        self.fetch_many(&format!("{wanted} ORDER BY n.hostname, n.id"), args).await
+        let rest = format!("{wanted} ORDER BY n.hostname, n.id");
+        let args = || cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
+        whole::<StoredNode, _>(self, || self.fetch_many(&rest, args())).await
     }
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>> {
-        one(self, " WHERE n.id = $1", vec![arg(id.0)]).await
+        let read = || self.fetch(" WHERE n.id = $1", vec![arg(id.0)]);
+        Ok(whole::<StoredNode, _>(self, read).await?.pop())
     }
 
     async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>> {
@@ -160,17 +190,18 @@ impl<D: Database> Nodes for D {
 #[async_trait]
 impl<D: Database> Runs for D {
     async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
-        one(self, " WHERE r.id = $1", vec![text(id.as_str())]).await
+        let read = || self.fetch(" WHERE r.id = $1", vec![text(id.as_str())]);
+        Ok(whole::<StoredRun, _>(self, read).await?.pop())
     }
 
     async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
-        self.fetch_runs(ids).await
+        whole(self, || self.fetch_runs(ids)).await
     }
 
     async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
         // The index begins with the cluster.
         let rest = " WHERE r.cluster IN (SELECT id FROM clusters) AND r.idempotency_key = $1 ORDER BY r.id";
-        self.fetch(rest, vec![text(key)]).await
+        whole::<StoredRun, _>(self, || self.fetch(rest, vec![text(key)])).await
     }
 
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
@@ -197,12 +228,12 @@ impl<D: Database> Runs for D {
     }
 
     async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {
-        Ok(self.fetch_definitions(runs).await?.into_iter().collect())
+        Ok(whole(self, || self.fetch_definitions(runs)).await?.into_iter().collect())
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
         let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
-        self.fetch_many(rest, vec![]).await
+        whole::<StoredRun, _>(self, || self.fetch_many(rest, vec![])).await
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {

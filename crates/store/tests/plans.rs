@@ -19,7 +19,8 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use uuid::Uuid;
 
 /// Tables that grow with what was executed. Nodes and servers are few: reading all of them takes milliseconds.
-const LARGE: [&str; 7] = ["runs", "definitions", "executions", "events", "output", "cached", "limit_uses"];
+const LARGE: [&str; 8] =
+    ["runs", "definitions", "executions", "events", "output", "cached", "limit_uses", "contents"];
 
 /// Indexes of rows that are few: of what is open.
 const OF_OPEN_ROWS: [&str; 3] = ["runs_open", "executions_open", "limit_uses_at_once"];

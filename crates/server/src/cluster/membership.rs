@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use downbeat_core::Timestamp;
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::servers::{Look, Sign, SilenceRule, look};
+use downbeat_core::{Timestamp, level};
 use downbeat_store::{self as store, Hint, ServerRecord};
 use jiff::SignedDuration;
 use tokio::sync::broadcast;
@@ -182,6 +182,9 @@ impl Membership {
         let index = look.alive.iter().position(|server| *server == parts.server).unwrap_or(0);
         parts.dispatcher.board().share(Share { index: index as u64, servers: look.alive.len() as u64 });
         parts.level.update(look.level);
+        if parts.level.reaches(level::CONTENTS) {
+            parts.store.share_contents().await?;
+        }
         for server in servers {
             if look.replaced_by == Some(server.id) && !std::mem::replace(&mut self.history().replaced, true) {
                 parts.last_sign.set(None);
@@ -219,4 +222,83 @@ fn sign_of(server: &ServerRecord) -> Sign<'_> {
 /// Waits until a server announces that it stops: its runs need not wait until it counts as gone.
 async fn another_left(hints: &mut broadcast::Receiver<Hint>) {
     while !matches!(heard(hints).await, Some(Hint::Servers)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use downbeat_core::Span;
+    use downbeat_store::{DirectWrites, Error, MemoryStore, Store, Wrapped, Wrapper};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{Surroundings, start_within};
+
+    /// A store that several servers share, and that remembers whether contents are shared.
+    #[derive(Debug, Default)]
+    struct Shared {
+        memory: MemoryStore,
+        is_sharing: Arc<AtomicBool>,
+    }
+
+    #[async_trait]
+    impl Wrapper for Shared {
+        fn store(&self) -> &dyn Store {
+            &self.memory
+        }
+
+        async fn read<T, R>(&self, read: R) -> Result<T, Error>
+        where
+            T: Send,
+            R: Future<Output = Result<T, Error>> + Send,
+        {
+            read.await
+        }
+
+        async fn write<T, R>(&self, write: R) -> Result<T, Error>
+        where
+            T: Send,
+            R: Future<Output = Result<T, Error>> + Send,
+        {
+            write.await
+        }
+
+        fn is_shared(&self) -> bool {
+            true
+        }
+
+        async fn share_contents(&self) -> Result<(), Error> {
+            self.is_sharing.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn contents_are_shared_unless_an_older_server_is_live() {
+        for (older, is_sharing) in [(None, true), (Some(5), false), (Some(6), true)] {
+            let store = Shared::default();
+            let shared = Arc::clone(&store.is_sharing);
+            if let Some(level) = older {
+                let record = ServerRecord {
+                    id: ServerId(Uuid::from_u128(1)),
+                    name: "older".to_owned(),
+                    http: String::new(),
+                    grpc: String::new(),
+                    version: String::new(),
+                    started_at: Timestamp::now(),
+                    seen_at: Timestamp::now(),
+                    level,
+                };
+                store.memory.put_server(&record).await.unwrap();
+            }
+            let server_stale_after = Span(Duration::from_secs(600));
+            let settings = Settings { server_stale_after, ..Settings::default() };
+            let server =
+                start_within(settings, Arc::new(Wrapped(store)), Surroundings::default()).await.unwrap();
+            assert_eq!(shared.load(Ordering::SeqCst), is_sharing, "{older:?}");
+            drop(server);
+        }
+    }
 }

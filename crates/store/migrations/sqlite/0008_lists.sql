@@ -46,3 +46,38 @@ CREATE TABLE instance_counts (
 
 -- The last event that the counts include. Older programs leave it behind.
 ALTER TABLE feed ADD COLUMN counted_seq INTEGER;
+
+-- Large texts that many rows have in common, each once, by its SHA-256: see rows/content.rs. A row with a hash does not
+-- have the text itself. NULL in rows of older programs, and in rows with small texts.
+CREATE TABLE contents (
+    hash TEXT PRIMARY KEY,
+    text TEXT NOT NULL
+) STRICT;
+ALTER TABLE definitions ADD COLUMN definition_hash TEXT;
+ALTER TABLE definitions ADD COLUMN resolved_hash TEXT;
+ALTER TABLE nodes ADD COLUMN common_hash TEXT;
+CREATE INDEX definitions_by_definition ON definitions (definition_hash) WHERE definition_hash IS NOT NULL;
+CREATE INDEX definitions_by_resolved ON definitions (resolved_hash) WHERE resolved_hash IS NOT NULL;
+CREATE INDEX nodes_by_common ON nodes (common_hash) WHERE common_hash IS NOT NULL;
+
+-- Contents that a row has stopped referring to. Pruning removes those that no row refers to. Triggers fill it, because
+-- older programs remove rows, too.
+CREATE TABLE contents_released (
+    id   INTEGER PRIMARY KEY,
+    hash TEXT NOT NULL
+) STRICT;
+CREATE TRIGGER definitions_release AFTER DELETE ON definitions
+    WHEN OLD.definition_hash IS NOT NULL OR OLD.resolved_hash IS NOT NULL
+BEGIN
+    INSERT INTO contents_released (hash)
+        SELECT hash FROM (SELECT OLD.definition_hash AS hash UNION ALL SELECT OLD.resolved_hash) WHERE hash IS NOT NULL;
+END;
+CREATE TRIGGER nodes_release AFTER DELETE ON nodes WHEN OLD.common_hash IS NOT NULL
+BEGIN
+    INSERT INTO contents_released (hash) VALUES (OLD.common_hash);
+END;
+CREATE TRIGGER nodes_replace AFTER UPDATE OF common_hash ON nodes
+    WHEN OLD.common_hash IS NOT NULL AND OLD.common_hash IS NOT NEW.common_hash
+BEGIN
+    INSERT INTO contents_released (hash) VALUES (OLD.common_hash);
+END;

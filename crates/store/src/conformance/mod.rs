@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod batches;
 pub mod cache;
+pub mod contents;
 pub mod copies;
 pub mod executions;
 pub mod limits;
@@ -136,6 +137,11 @@ macro_rules! conformance_suite {
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work
+            }
+            contents {
+                large_contents_are_read_back_whole
+                contents_remain_while_something_refers_to_them
+                parts_of_a_snapshot_are_small_though_contents_are_large
             }
             output {
                 output_is_read_back_in_order_from_an_offset

@@ -232,6 +232,9 @@ calls! {
             /// Writes a server's heartbeat, and removes any other server of the same name.
             async fn put_server(&self, server: &ServerRecord) -> ();
             async fn remove_server(&self, id: ServerId) -> ();
+            /// Stores equal contents of runs and nodes once, from now on. Programs below `level::CONTENTS` cannot read
+            /// such rows and refuse the store: to be called when every live server has that level.
+            async fn share_contents(&self) -> ();
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
             /// `most` runs per call. Returns how many runs were removed. Also completes rows that an older program wrote.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;

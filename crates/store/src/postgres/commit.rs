@@ -71,6 +71,8 @@ pub(super) struct Batch<'a> {
     pub(super) documents: Vec<Documents<'a>>,
     /// Notifies the other servers.
     pub(super) hints: &'a str,
+    /// Whether equal contents are stored once.
+    pub(super) is_sharing: bool,
 }
 
 pub(crate) async fn commit(
@@ -78,9 +80,11 @@ pub(crate) async fn commit(
     server: ServerId,
     changes: &[Change],
     hints: &str,
+    is_sharing: bool,
 ) -> Result<Committed, Error> {
-    let documents = changes.iter().map(Documents::of).collect::<Result<Vec<_>, Error>>()?;
-    let batch = Batch { server, changes, documents, hints };
+    let documents =
+        changes.iter().map(|change| Documents::of(change, is_sharing)).collect::<Result<Vec<_>, Error>>()?;
+    let batch = Batch { server, changes, documents, hints, is_sharing };
     let mut new_ids = NewIds::Trusted;
     for _ in 1..TRIES {
         match attempt(connections, &batch, new_ids).await {

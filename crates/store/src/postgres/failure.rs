@@ -36,10 +36,11 @@ impl Failure {
         self.state() == Some(&SqlState::UNIQUE_VIOLATION)
     }
 
-    /// Returns true if another server caused a conflict and a retry may succeed.
+    /// Returns true if another server caused a conflict and a retry may succeed. A foreign key is violated if that server
+    /// has just removed a content that nobody referred to.
     pub(crate) fn is_collision(&self) -> bool {
         matches!(self.state(), Some(state) if *state == SqlState::T_R_DEADLOCK_DETECTED
-            || *state == SqlState::T_R_SERIALIZATION_FAILURE)
+            || *state == SqlState::T_R_SERIALIZATION_FAILURE || *state == SqlState::FOREIGN_KEY_VIOLATION)
     }
 
     /// Returns true if a lock did not become free in time.

@@ -49,6 +49,17 @@ const INDEXES: &[Index] = &[
         table: "executions",
         columns: "(run, status, step, cache_key) WHERE reused IS NOT NULL",
     },
+    Index {
+        name: "definitions_by_definition",
+        table: "definitions",
+        columns: "(definition_hash) WHERE definition_hash IS NOT NULL",
+    },
+    Index {
+        name: "definitions_by_resolved",
+        table: "definitions",
+        columns: "(resolved_hash) WHERE resolved_hash IS NOT NULL",
+    },
+    Index { name: "nodes_by_common", table: "nodes", columns: "(common_hash) WHERE common_hash IS NOT NULL" },
 ];
 
 /// A table up to this size is indexed in well under a second.

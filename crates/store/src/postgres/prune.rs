@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use super::failure::Result;
 use crate::copy::deleted_before;
-use crate::filter::{COMPLETED, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES};
+use crate::filter::{
+    COMPLETED, CONTENTS_AT_ONCE, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy,
+};
 use crate::rows::{Extent, Record, condition, count, int, small};
 
 /// Rows that one transaction removes.
@@ -59,6 +61,19 @@ const COMPLETE_RUNS: &str = "UPDATE runs r SET steps = c.steps, nodes = c.nodes 
 
 const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
 
+const RELEASED: &str = "SELECT id, hash FROM contents_released WHERE id > $1 ORDER BY id LIMIT $2";
+/// Skips contents that a commit refers to at the moment. While they are locked, no other commit does.
+const LOCK_CONTENTS: &str =
+    "SELECT hash FROM contents WHERE hash = ANY($1) ORDER BY hash FOR UPDATE SKIP LOCKED";
+/// Contents that were skipped are checked again by the next call.
+const FORGET_RELEASED: &str = "DELETE FROM contents_released r WHERE r.id = ANY($1) \
+     AND (r.hash = ANY($2) OR NOT EXISTS (SELECT 1 FROM contents c WHERE c.hash = r.hash))";
+
+lazy! {
+    /// A statement after the lock: it sees all references.
+    REMOVE_CONTENTS: String = format!("DELETE FROM contents WHERE hash = ANY($1) AND {UNUSED_CONTENT}");
+}
+
 /// Removes the next executions of these runs; returns false if there are none. A server of an older release may be removing
 /// some of them at the same time.
 async fn remove_some(client: &Client, runs: &[String]) -> Result<bool> {
@@ -72,7 +87,7 @@ async fn remove_some(client: &Client, runs: &[String]) -> Result<bool> {
 }
 
 /// Needs a connection of its own.
-pub(super) async fn prune(client: &Client, before: Timestamp, most: u32) -> Result<u64> {
+pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> Result<u64> {
     if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&PRUNE_LOCK]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
@@ -99,6 +114,10 @@ pub(super) async fn prune(client: &Client, before: Timestamp, most: u32) -> Resu
     while let Some(after) = last {
         last = complete_runs(client, &after).await?;
     }
+    let mut last = Some(0);
+    while let Some(after) = last {
+        last = remove_contents(client, after).await?;
+    }
     Ok(gone)
 }
 
@@ -120,4 +139,26 @@ async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
     }
     client.execute(COMPLETE_RUNS, &[&runs, &steps, &nodes]).await?;
     Ok(ids.pop())
+}
+
+/// Removes those of the next released contents that nothing refers to. Returns the last one that it checked, if any.
+///
+/// A commit that is about to refer to a content holds a lock on it, by its foreign key, or waits for this transaction
+/// and finds the content gone; then it adds the content again.
+async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
+    let transaction = client.transaction().await?;
+    let (mut ids, mut hashes): (Vec<i64>, Vec<String>) = (Vec::new(), Vec::new());
+    for row in transaction.query(RELEASED, &[&after, &CONTENTS_AT_ONCE]).await? {
+        ids.push(row.try_get(0)?);
+        hashes.push(row.try_get(1)?);
+    }
+    let Some(last) = ids.last().copied() else { return Ok(None) };
+    let mut locked: Vec<String> = Vec::new();
+    for row in transaction.query(LOCK_CONTENTS, &[&hashes]).await? {
+        locked.push(row.try_get(0)?);
+    }
+    transaction.execute(&**REMOVE_CONTENTS, &[&locked]).await?;
+    transaction.execute(FORGET_RELEASED, &[&ids, &locked]).await?;
+    transaction.commit().await?;
+    Ok(Some(last))
 }

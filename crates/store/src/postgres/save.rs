@@ -19,7 +19,8 @@ use crate::counts::CountRow;
 use crate::filter::{lazy, writes};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, ExecutionRow, FailedRow, HoldRow, LimitUseRow,
-    NodeLiveRow, ProblemsRow, RunLiveRow, StateColumns, description_row, execution_row, list, run_row,
+    NewContents, NodeLiveRow, ProblemsRow, RunLiveRow, StateColumns, description_row, execution_row, list,
+    run_row,
 };
 
 writes!();
@@ -88,8 +89,9 @@ pub(super) async fn save(
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
     let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     let buried: Vec<_> = dirty.nodes_deleted.iter().map(BuriedRow::of).collect();
-    let described =
-        dirty.nodes_registered.values().map(|one| description_row(one)).collect::<Result<Vec<_>, _>>()?;
+    let mut contents = NewContents::new(batch.is_sharing);
+    let described = dirty.nodes_registered.values().map(|one| description_row(one, &mut contents));
+    let described = described.collect::<Result<Vec<_>, _>>()?;
     let appeared: Vec<_> = dirty.nodes_registered.keys().map(live).collect();
     let altered_nodes: Vec<_> = dirty.nodes_altered.iter().map(live).collect();
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
@@ -109,6 +111,11 @@ pub(super) async fn save(
         }
     }
     added.sort_unstable_by_key(|(state, _)| state.id);
+    let of_runs = verdicts.applied.iter().flat_map(|&index| batch.documents[index].contents.rows());
+    let mut new_contents: Vec<_> = contents.rows().chain(of_runs).collect();
+    // All servers write them in the same order.
+    new_contents.sort_unstable_by(|a, b| a.hash.0.cmp(&b.hash.0));
+    new_contents.dedup_by(|a, b| a.hash == b.hash);
     let altered: Vec<_> = dirty.executions_altered.iter().map(state).collect();
     let failed: Vec<_> = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id])).collect();
     let taken: Vec<_> = holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
@@ -119,6 +126,8 @@ pub(super) async fn save(
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 
     let mut flight = Flight::default();
+    // First: a server that waits for another one's content has written nothing that the other could wait for.
+    flight.rows(&ADD_CONTENTS, &new_contents);
     flight.rows(&INSERT_TOMBSTONES, &buried);
     if !buried.is_empty() {
         let nodes: Vec<Uuid> = buried.iter().map(|buried| buried.node).collect();

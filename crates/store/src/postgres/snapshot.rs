@@ -1,11 +1,12 @@
 //! Owns snapshots on PostgreSQL: one REPEATABLE READ transaction, read through portals, so that all parts have the same
 //! sequence number and bounded size.
 
+use std::collections::BTreeSet;
+
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::run::RunRecord;
+use downbeat_core::node::Tombstone;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 
@@ -15,15 +16,20 @@ use crate::copy::{PART, Part, interrupted};
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
 use crate::read::Database;
-use crate::rows::{Record, count};
+use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count};
+
+/// The contents that rows refer to, as columns.
+const DEFINITION: &str = "(SELECT c.text FROM contents c WHERE c.hash = definition_hash)";
+const RESOLVED: &str = "(SELECT c.text FROM contents c WHERE c.hash = resolved_hash)";
+const COMMON: &str = "(SELECT c.text FROM contents c WHERE c.hash = common_hash)";
 
 /// Sends the rows of a query in parts. The sizes of their `large` columns are read ahead, through a second portal, so
 /// that a part with large rows is never read completely.
-async fn send<T: Record>(
+async fn send<T: Stored>(
     view: &Transaction<'_>,
     to: &mpsc::Sender<Part>,
     (rest, large): (&str, &[&str]),
-    part: fn(Vec<T>) -> Part,
+    part: fn(Vec<T::Whole>) -> Part,
 ) -> Result<()> {
     let select = format!("{}{rest}", T::select());
     let size = |column: &&str| format!("coalesce(octet_length({column}), 0)");
@@ -45,9 +51,23 @@ async fn send<T: Record>(
         let count = PART.fitting(ahead.iter().copied());
         ahead.drain(..count);
         let rows = view.query_portal(&rows, row_count(count)).await?;
-        let rows = rows.iter().map(T::from_row).collect::<Result<Vec<_>, _>>()?;
+        let rows = rows.iter().map(T::from_row).collect::<Result<Vec<T>, _>>()?;
+        let mut contents = contents(view, &rows).await?;
+        let rows = rows.into_iter().map(|row| row.whole(&mut contents)).collect::<Result<Vec<_>, _>>()?;
         to.send(part(rows)).await.map_err(|_| interrupted())?;
     }
+}
+
+/// Reads the contents that these rows refer to.
+async fn contents<T: Stored>(view: &Transaction<'_>, rows: &[T]) -> Result<Contents> {
+    let hashes: BTreeSet<&str> = rows.iter().flat_map(T::hashes).collect();
+    if hashes.is_empty() {
+        return Ok(Contents::default());
+    }
+    let hashes: Vec<&str> = hashes.into_iter().collect();
+    let sql = format!("{} WHERE hash = ANY($1)", ContentRow::select());
+    let rows = view.query(&sql, &[&hashes]).await?;
+    Ok(Contents::of(rows.iter().map(ContentRow::from_row).collect::<Result<_, _>>()?))
 }
 
 fn row_count(rows: usize) -> i32 {
@@ -62,10 +82,11 @@ pub(super) async fn send_all(client: &mut Client, to: &mpsc::Sender<Part>) -> Re
     let seq = count(view.query_one(PostgresStore::LAST_SEQ, &[]).await?.try_get(0)?)?;
     // Two scans of one table then return its rows in the same order.
     view.batch_execute("SET LOCAL synchronize_seqscans = off").await?;
-    send::<NodeRecord>(&view, to, ("", &["description", "registration"]), Part::Nodes).await?;
+    let large = ["description", "registration", COMMON];
+    send::<StoredNode>(&view, to, ("", &large), Part::Nodes).await?;
     send::<Tombstone>(&view, to, ("", &["hostname"]), Part::Tombstones).await?;
-    send::<RunRecord>(&view, to, (" ORDER BY r.id", &["definition", "resolved", "params"]), Part::Runs)
-        .await?;
+    let large = ["definition", "resolved", "params", DEFINITION, RESOLVED];
+    send::<StoredRun>(&view, to, (" ORDER BY r.id", &large), Part::Runs).await?;
     send::<(NodeId, RunId)>(&view, to, (HOLDS, &["run"]), Part::Holds).await?;
     send::<Execution>(&view, to, ("", &["params", "outputs"]), Part::Executions).await?;
     send::<OutputChunk>(&view, to, (" ORDER BY execution, start_byte", &["text"]), Part::Output).await?;

@@ -1,6 +1,7 @@
 //! Implements the port on PostgreSQL. `read` has the texts of reads, `commit` the commits.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
@@ -8,8 +9,6 @@ use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::RunRecord;
-use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
@@ -23,11 +22,18 @@ use super::write::{self, Write};
 use super::{commit, counts, indexes, output, prune, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
+use crate::migrate::CONTENTS;
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
-use crate::rows::{Columns, OutputRow, Record, ServerRow, Text, int, time};
+use crate::rows::{
+    Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, int, small, time,
+};
 
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+const IS_SHARING: &str = "SELECT works_since >= number FROM migrations WHERE number = $1";
+/// Programs of older schemas refuse the store from then on.
+const SHARE: &str = "UPDATE migrations SET works_since = number WHERE number = $1";
 
 static PUT_SERVER: LazyLock<Write> = LazyLock::new(|| Write::upsert::<ServerRow<'_>>("servers"));
 
@@ -43,6 +49,8 @@ pub struct PostgresStore {
     views: Connections,
     is_view: bool,
     target: Target,
+    /// Whether equal contents are stored once.
+    is_sharing: Arc<AtomicBool>,
     listener: Arc<Listener>,
     _indexing: Option<Arc<DropGuard>>,
 }
@@ -62,6 +70,8 @@ impl PostgresStore {
         let target = connect::target(location)?;
         let mut client = target.connect(Purpose::Upkeep).await?;
         connect::migrate(&mut client).await?;
+        let is_sharing = client.query_one(IS_SHARING, &[&small(CONTENTS)]).await.map_err(Failure::from)?;
+        let is_sharing: bool = is_sharing.try_get(0).map_err(Failure::from)?;
         let indexing = match indexes::build_small(&mut client).await? {
             true => None,
             false => Some(Arc::new(indexes::build_in_background(target.clone()))),
@@ -73,6 +83,7 @@ impl PostgresStore {
             feed: Connections::new(&target, Purpose::Feed)?,
             views: Connections::new(&target, Purpose::Views)?,
             is_view: false,
+            is_sharing: Arc::new(AtomicBool::new(is_sharing)),
             listener: Arc::new(Listener::start(target.clone())),
             target,
             _indexing: indexing,
@@ -141,7 +152,11 @@ impl Database for PostgresStore {
         Ok(self.reads.records_in_portions(&format!("{}{rest}", T::select()), &args).await?)
     }
 
-    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
+    async fn fetch_contents(&self, hashes: &[String]) -> Result<Vec<ContentRow<'static>>> {
+        self.records(" WHERE hash = ANY($1)", &[&hashes]).await
+    }
+
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<StoredRun>> {
         let ids: Vec<_> = ids.iter().map(|id| Text::from(id.as_str())).collect();
         self.records(" WHERE r.id = ANY($1) ORDER BY r.id", &[&ids]).await
     }
@@ -151,7 +166,7 @@ impl Database for PostgresStore {
         self.records(" WHERE id = ANY($1) ORDER BY id", &[&ids]).await
     }
 
-    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<StoredDefinition>> {
         let runs: Vec<_> = runs.iter().map(|run| Text::from(run.as_str())).collect();
         self.records(" WHERE run = ANY($1)", &[&runs]).await
     }
@@ -244,9 +259,17 @@ impl DirectWrites for PostgresStore {
         Ok(())
     }
 
+    async fn share_contents(&self) -> Result<()> {
+        if !self.is_sharing.load(Ordering::Acquire) {
+            self.vital.rows(SHARE, &[&small(CONTENTS)]).await?;
+            self.is_sharing.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
-        let client = self.target.connect(Purpose::Pruning).await?;
-        Ok(prune::prune(&client, before, most).await?)
+        let mut client = self.target.connect(Purpose::Pruning).await?;
+        Ok(prune::prune(&mut client, before, most).await?)
     }
 
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
@@ -292,7 +315,8 @@ impl Store for PostgresStore {
         // A separate task: a dropped caller must not leave a transaction open.
         let (pool, changes) = (self.commits.clone(), changes.to_vec());
         let hints = self.listener.payload(&Hint::Events);
-        tokio::spawn(async move { commit::commit(&pool, server, &changes, &hints).await })
+        let is_sharing = self.is_sharing.load(Ordering::Acquire);
+        tokio::spawn(async move { commit::commit(&pool, server, &changes, &hints, is_sharing).await })
             .await
             .map_err(|error| Error::Unavailable(format!("a commit was interrupted: {error}")))?
     }

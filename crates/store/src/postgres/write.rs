@@ -69,8 +69,12 @@ impl Write {
 
     /// Inserts rows, or replaces those with the same value in the first column.
     pub(super) fn upsert<R: Columns>(table: &str) -> Self {
-        let Self { sql, columns } = Self::insert::<R>(table);
-        Self { sql: sql + &R::replace(), columns }
+        Self::insert::<R>(table).then(&R::replace())
+    }
+
+    pub(super) fn then(mut self, rest: &str) -> Self {
+        self.sql += rest;
+        self
     }
 
     pub(super) fn sql(&self) -> &str {

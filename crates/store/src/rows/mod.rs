@@ -3,6 +3,7 @@
 
 mod codes;
 mod column;
+mod content;
 mod event;
 mod execution;
 mod node;
@@ -14,13 +15,18 @@ mod text;
 
 pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
+pub(crate) use content::{ContentRow, Contents, NewContents, Stored};
 pub(crate) use event::{ChangeColumns, EventData, EventRow, NumberColumns};
 pub(crate) use execution::{
     Attempt, Bare, ExecutionDocuments, ExecutionRow, FailedRow, WithoutParams, execution_row,
 };
-pub(crate) use node::{BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, TombstoneRow, description_row};
+pub(crate) use node::{
+    BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, StoredNode, TombstoneRow, description_row,
+};
 pub(crate) use record::{CachedRow, HoldRow, LimitUseRow, OutputRow, Record, ServerRow};
-pub(crate) use run::{BriefRow, DefinedRow, Extent, RunLiveRow, RunRow, definition_row, run_row};
+pub(crate) use run::{
+    BriefRow, DefinedRow, Extent, RunLiveRow, RunRow, StoredDefinition, StoredRun, definition_row, run_row,
+};
 pub(crate) use scalar::{count, int, json, small, small_count, time};
 pub(crate) use state::{LEASE_COLUMNS, StateColumns};
 pub(crate) use text::Text;

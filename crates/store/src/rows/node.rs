@@ -1,15 +1,20 @@
 //! Owns the rows of a node: the live part, and the whole.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use downbeat_core::backend::BackendSchema;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
-use downbeat_core::node::{Installation, NodeRecord, NodeStatus, Registration, Tombstone};
+use downbeat_core::node::{Description, Installation, NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::state::NodeLive;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
+use super::content::{Contents, NewContents, Stored};
 use super::record::{Record, select};
 use super::scalar::{json, parse, parse_opt, time};
 use super::text::Text;
@@ -75,6 +80,8 @@ columns! {
         description: Text<'a>,
         registration: Option<Text<'a>>,
         problems: Option<Text<'a>>,
+        /// Refers to a [`CommonPart`]; the description is then an [`OwnPart`].
+        common_hash: Option<Text<'a>>,
     }
 }
 
@@ -82,16 +89,59 @@ columns! {
 pub(crate) type DescribedRow<'a> = (NodeKey<'a>, DescriptionRow<'a>);
 
 /// Returns the row that a registration writes. A new session has not reported any problems.
-pub(crate) fn description_row(registration: &Registration) -> Result<DescribedRow<'_>> {
+pub(crate) fn description_row<'a>(
+    registration: &'a Registration,
+    contents: &mut NewContents,
+) -> Result<DescribedRow<'a>> {
     let key =
         NodeKey { id: registration.node.0, hostname: registration.description.hostname.as_str().into() };
+    let (own, common) = split(&registration.description);
+    let common = json(&common)?;
+    let (description, common_hash) = match contents.shares(common.len()) {
+        true => (json(&own)?, Some(contents.add(common))),
+        false => (json(&registration.description)?, None),
+    };
     let description = DescriptionRow {
         cluster: registration.cluster.0,
-        description: json(&registration.description)?.into(),
+        description: description.into(),
         registration: registration_column(registration)?.map(Text::from),
         problems: None,
+        common_hash,
     };
     Ok((key, description))
+}
+
+/// The part of a description that is the node's own. It lacks `slots`, without which older programs do not take it for
+/// a whole description.
+#[derive(Serialize, Deserialize)]
+struct OwnPart<'a> {
+    hostname: Cow<'a, str>,
+    groups: Cow<'a, [String]>,
+    labels: Cow<'a, BTreeMap<String, String>>,
+    capabilities: Cow<'a, BTreeMap<String, Value>>,
+    /// Set if an older program replaced the description: then it is whole.
+    #[serde(skip_serializing)]
+    slots: Option<u32>,
+}
+
+/// The large part of a description, which most nodes have in common.
+#[derive(Debug, Serialize, Deserialize)]
+struct CommonPart<'a> {
+    backends: Cow<'a, [Arc<BackendSchema>]>,
+    slots: u32,
+    version: Cow<'a, str>,
+}
+
+fn split(description: &Description) -> (OwnPart<'_>, CommonPart<'_>) {
+    let Description { hostname, groups, labels, capabilities, backends, slots, version } = description;
+    let own = OwnPart {
+        hostname: Cow::Borrowed(hostname),
+        groups: Cow::Borrowed(groups),
+        labels: Cow::Borrowed(labels),
+        capabilities: Cow::Borrowed(capabilities),
+        slots: None,
+    };
+    (own, CommonPart { backends: Cow::Borrowed(backends), slots: *slots, version: Cow::Borrowed(version) })
 }
 
 columns! {
@@ -198,7 +248,11 @@ impl<'a> BuriedRow<'a> {
     }
 }
 
-impl Record for NodeRecord {
+/// A node, without the content that its description may refer to.
+#[derive(Debug)]
+pub(crate) struct StoredNode(NodeLiveRow, DescriptionRow<'static>);
+
+impl Record for StoredNode {
     select!({
         let (live, rest) = (NodeLiveRow::names_in("p"), DescriptionRow::names_in("n"));
         format!("SELECT {live}, {rest} FROM presence p JOIN nodes n ON n.id = p.node")
@@ -206,6 +260,41 @@ impl Record for NodeRecord {
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let (live, row) = <(NodeLiveRow, DescriptionRow<'_>)>::read(row, 0)?;
+        Ok(Self(live, row))
+    }
+}
+
+impl StoredNode {
+    fn description(&self, contents: &mut Contents) -> Result<Description> {
+        let (what, text) = ("description", &self.1.description.0);
+        let Some(hash) = &self.1.common_hash else { return parse(what, text) };
+        let own: OwnPart<'static> = parse(what, text)?;
+        if own.slots.is_some() {
+            return parse(what, text);
+        }
+        let common: Arc<CommonPart<'static>> = contents.decode(what, &hash.0)?;
+        Ok(Description {
+            hostname: own.hostname.into_owned(),
+            groups: own.groups.into_owned(),
+            labels: own.labels.into_owned(),
+            capabilities: own.capabilities.into_owned(),
+            backends: common.backends.to_vec(),
+            slots: common.slots,
+            version: common.version.clone().into_owned(),
+        })
+    }
+}
+
+impl Stored for StoredNode {
+    type Whole = NodeRecord;
+
+    fn hashes(&self) -> Vec<&str> {
+        self.1.common_hash.iter().map(|hash| &*hash.0).collect()
+    }
+
+    fn whole(self, contents: &mut Contents) -> Result<NodeRecord> {
+        let description = self.description(contents)?;
+        let Self(live, row) = self;
         let (id, live) = live.live()?;
         let kept: Option<StoredRegistration<'static>> = parse_opt("registration", row.registration.as_ref())?;
         let kept = kept.filter(|kept| kept.session == live.session);
@@ -217,7 +306,7 @@ impl Record for NodeRecord {
             id,
             cluster: ClusterId(row.cluster),
             session: live.session,
-            description: parse("description", &row.description.0)?,
+            description,
             status: live.status,
             draining: live.draining,
             registered_at: live.registered_at,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
+use super::content::{Contents, NewContents, Stored};
 use super::record::{Record, select};
 use super::scalar::{
     count, int, json, micros, params_column, parse, parse_opt, small, small_count, time, time_opt,
@@ -71,6 +72,8 @@ columns! {
         definition: Text<'a>,
         resolved: Text<'a>,
         params: Option<Text<'a>>,
+        definition_hash: Option<Text<'a>>,
+        resolved_hash: Option<Text<'a>>,
     }
 }
 
@@ -137,13 +140,12 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
     (RunLiveRow::of(&run.id, live), made)
 }
 
-pub(crate) fn definition_row(run: &RunRecord) -> Result<DefinedRow<'_>> {
-    let definition = DefinitionRow {
-        definition: json(&run.definition)?.into(),
-        resolved: json(&run.resolved)?.into(),
-        params: params_column(&run.params).map(Text::from),
-    };
-    Ok((DefinitionKey { run: run.id.as_str().into() }, definition))
+pub(crate) fn definition_row<'a>(run: &'a RunRecord, contents: &mut NewContents) -> Result<DefinedRow<'a>> {
+    let (definition, definition_hash) = contents.place(json(&run.definition)?);
+    let (resolved, resolved_hash) = contents.place(json(&run.resolved)?);
+    let params = params_column(&run.params).map(Text::from);
+    let row = DefinitionRow { definition, resolved, params, definition_hash, resolved_hash };
+    Ok((DefinitionKey { run: run.id.as_str().into() }, row))
 }
 
 impl Record for (RunId, RunLive) {
@@ -154,14 +156,34 @@ impl Record for (RunId, RunLive) {
     }
 }
 
-impl Record for (RunId, Arc<Definition>) {
+/// The definition of a run, without the content that it may refer to.
+#[derive(Debug)]
+pub(crate) struct StoredDefinition {
+    run: Text<'static>,
+    definition: Text<'static>,
+    hash: Option<Text<'static>>,
+}
+
+impl Record for StoredDefinition {
     fn select() -> &'static str {
-        "SELECT run, definition FROM definitions"
+        "SELECT run, definition, definition_hash FROM definitions"
     }
 
     fn from_row(row: &impl Cells) -> Result<Self> {
-        let (run, definition): (Text<'_>, Text<'_>) = (row.cell(0)?, row.cell(1)?);
-        Ok((String::from(run).into(), Arc::new(parse("definition", &definition.0)?)))
+        Ok(Self { run: row.cell(0)?, definition: row.cell(1)?, hash: row.cell(2)? })
+    }
+}
+
+impl Stored for StoredDefinition {
+    type Whole = (RunId, Arc<Definition>);
+
+    fn hashes(&self) -> Vec<&str> {
+        self.hash.iter().map(|hash| &*hash.0).collect()
+    }
+
+    fn whole(self, contents: &mut Contents) -> Result<Self::Whole> {
+        let definition = contents.text_or("definition", &self.definition, self.hash.as_ref())?;
+        Ok((String::from(self.run).into(), definition))
     }
 }
 
@@ -227,22 +249,40 @@ impl Record for Extent {
     }
 }
 
-impl Record for RunRecord {
+/// A run, without the contents that its definition may refer to.
+#[derive(Debug)]
+pub(crate) struct StoredRun(RunRow<'static>, DefinitionRow<'static>);
+
+impl Record for StoredRun {
     select!({
         let (run, definition) = (RunRow::names_in("r"), DefinitionRow::names_in("d"));
         format!("SELECT {run}, {definition} FROM runs r JOIN definitions d ON d.run = r.id")
     });
 
     fn from_row(row: &impl Cells) -> Result<Self> {
-        let ((live, made), definition) = <(RunRow<'_>, DefinitionRow<'_>)>::read(row, 0)?;
+        let (run, definition) = <(RunRow<'_>, DefinitionRow<'_>)>::read(row, 0)?;
+        Ok(Self(run, definition))
+    }
+}
+
+impl Stored for StoredRun {
+    type Whole = RunRecord;
+
+    fn hashes(&self) -> Vec<&str> {
+        let DefinitionRow { definition_hash, resolved_hash, .. } = &self.1;
+        [definition_hash, resolved_hash].into_iter().flatten().map(|hash| &*hash.0).collect()
+    }
+
+    fn whole(self, contents: &mut Contents) -> Result<RunRecord> {
+        let Self((live, made), row) = self;
         let (id, live) = live.live()?;
         let made = RunMade {
             id,
             cluster: ClusterId(made.cluster),
             job: made.job.map(String::from),
-            definition: Arc::new(parse("definition", &definition.definition.0)?),
-            resolved: Arc::new(parse("resolved targets", &definition.resolved.0)?),
-            params: parse_opt("params", definition.params.as_ref())?.unwrap_or_default(),
+            definition: contents.text_or("definition", &row.definition, row.definition_hash.as_ref())?,
+            resolved: contents.text_or("resolved targets", &row.resolved, row.resolved_hash.as_ref())?,
+            params: parse_opt("params", row.params.as_ref())?.unwrap_or_default(),
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
             by: made.submitted_by.into(),

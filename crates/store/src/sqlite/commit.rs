@@ -18,8 +18,8 @@ use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::{Committed, Error};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Code, EventData, EventRow, ExecutionDocuments, FailedRow, HoldRow,
-    LEASE_COLUMNS, LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns,
-    condition, count, definition_row, description_row, execution_row, int, run_row,
+    LEASE_COLUMNS, LimitUseRow, NewContents, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow,
+    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
 };
 
 writes!();
@@ -239,7 +239,10 @@ pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: 
         transaction.prepare_cached("DELETE FROM nodes WHERE id = ?1")?.execute([deleted.node.0])?;
     }
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
-    PUT_NODES.try_each(transaction, dirty.nodes_registered.values().map(|one| description_row(one)))?;
+    let mut contents = NewContents::new(true);
+    let described = dirty.nodes_registered.values().map(|one| description_row(one, &mut contents));
+    PUT_NODES.try_each(transaction, described)?;
+    ADD_CONTENTS.each(transaction, contents.rows())?;
     PUT_PRESENCE.each(transaction, dirty.nodes_registered.keys().map(live))?;
     UPDATE_NODES.each(transaction, dirty.nodes_altered.iter().map(live))?;
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
@@ -249,7 +252,10 @@ pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: 
 pub(super) fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
     let created = dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id]));
     CREATE_RUNS.each(transaction, created)?;
-    DEFINE_RUNS.try_each(transaction, dirty.runs_created.values().map(|run| definition_row(run)))?;
+    let mut contents = NewContents::new(true);
+    let defined = dirty.runs_created.values().map(|run| definition_row(run, &mut contents));
+    DEFINE_RUNS.try_each(transaction, defined)?;
+    ADD_CONTENTS.each(transaction, contents.rows())?;
     UPDATE_RUNS.each(transaction, dirty.runs_altered.iter().map(|id| RunLiveRow::of(id, &tables.runs[*id])))
 }
 

@@ -16,7 +16,9 @@ use super::write::fetch_each;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::{COMPLETED, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, lazy};
+use crate::filter::{
+    COMPLETED, CONTENTS_AT_ONCE, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy,
+};
 use crate::port::Error;
 use crate::rows::{Code, Extent, Record, condition, int};
 
@@ -32,6 +34,9 @@ lazy! {
     OLD_EVENT: String = LAST_OLD_EVENT.replace('$', "?");
     INCOMPLETE: String = INCOMPLETE_RUNS.replace('$', "?");
     EXTENT: String = format!("{} WHERE d.run = ?1", Extent::select());
+    REMOVE_CONTENTS: String = format!(
+        "DELETE FROM contents WHERE hash IN (SELECT hash FROM contents_released WHERE id <= ?1) AND {UNUSED_CONTENT}"
+    );
 }
 
 pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
@@ -49,8 +54,26 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     while let Some(after) = last {
         last = writer.run(move |connection| complete_runs(connection, &after)).await?;
     }
+    remove_contents(writer).await?;
     shrink_all(writer).await?;
     Ok(gone)
+}
+
+/// Removes the released contents that nothing refers to.
+pub(super) async fn remove_contents(writer: &Writer) -> Result<(), Error> {
+    while writer.run(remove_some_contents).await? {}
+    Ok(())
+}
+
+fn remove_some_contents(connection: &mut Connection) -> Result<bool> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let last: Option<i64> = transaction
+        .prepare_cached("SELECT max(id) FROM (SELECT id FROM contents_released ORDER BY id LIMIT ?1)")?
+        .query_row([CONTENTS_AT_ONCE], |row| row.get(0))?;
+    transaction.prepare_cached(&REMOVE_CONTENTS)?.execute([last])?;
+    transaction.prepare_cached("DELETE FROM contents_released WHERE id <= ?1")?.execute([last])?;
+    transaction.commit()?;
+    Ok(last.is_some())
 }
 
 /// Returns free pages to the disk.

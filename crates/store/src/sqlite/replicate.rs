@@ -78,7 +78,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 
 /// All tables of a copy, each with a column that identifies its rows. Definitions and presence are removed with the rows
 /// that they belong to.
-const TABLES: [(&str, &str); 10] = [
+const TABLES: [(&str, &str); 12] = [
     ("output", "rowid"),
     ("events", "seq"),
     ("executions", "id"),
@@ -89,6 +89,8 @@ const TABLES: [(&str, &str); 10] = [
     ("nodes", "rowid"),
     ("tombstones", "node"),
     ("ended", "kind"),
+    ("contents", "rowid"),
+    ("contents_released", "id"),
 ];
 /// Rows that are removed in one statement.
 const ROWS: u32 = 50_000;
@@ -281,6 +283,7 @@ impl Replica for SqliteStore {
         prune::remove(&self.writer, gone).await?;
         prune::remove_events(&self.writer, first_seq.saturating_sub(1)).await?;
         self.writer.run(move |connection| prune::forget_deleted(connection, first_deleted)).await?;
+        prune::remove_contents(&self.writer).await?;
         prune::shrink_all(&self.writer).await
     }
 

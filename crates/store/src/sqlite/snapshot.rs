@@ -1,20 +1,22 @@
 //! Owns snapshots on SQLite: one read transaction on one connection, so that all parts have the same sequence number.
 //! Writers are not blocked; the log grows until it ends.
 
+use std::collections::BTreeSet;
+
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
-use downbeat_core::node::{NodeRecord, Tombstone};
-use downbeat_core::run::RunRecord;
+use downbeat_core::node::Tombstone;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use tokio::sync::mpsc;
 
 use super::failure::Result;
+use super::write::fetch_each;
 use crate::copy::{PART, Part, interrupted};
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
-use crate::rows::{Record, count};
+use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count};
 
 /// Returns the bytes of a row's texts.
 fn bytes(row: &Row<'_>) -> rusqlite::Result<usize> {
@@ -25,26 +27,47 @@ fn bytes(row: &Row<'_>) -> rusqlite::Result<usize> {
     (0..row.as_ref().column_count()).map(size).sum()
 }
 
+fn content_bytes(connection: &Connection, hashes: &[&str]) -> Result<usize> {
+    let mut bytes: i64 = 0;
+    for hash in hashes {
+        let mut size =
+            connection.prepare_cached("SELECT octet_length(text) FROM contents WHERE hash = ?1")?;
+        bytes += size.query_row([hash], |row| row.get::<_, i64>(0))?;
+    }
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Reads the contents with these hashes.
+fn contents<'a>(connection: &Connection, hashes: impl Iterator<Item = &'a str>) -> Result<Contents> {
+    let hashes: BTreeSet<&str> = hashes.collect();
+    let sql = format!("{} WHERE hash = ?1", ContentRow::select());
+    Ok(Contents::of(fetch_each(connection, &sql, hashes.into_iter().map(|hash| [hash]))?))
+}
+
 /// Sends the rows of a query in parts.
-fn send<T: Record>(
+fn send<T: Stored>(
     connection: &Connection,
     to: &mpsc::Sender<Part>,
     rest: &str,
-    part: fn(Vec<T>) -> Part,
+    part: fn(Vec<T::Whole>) -> Part,
 ) -> Result<()> {
     let mut query = connection.prepare(&format!("{}{rest}", T::select()))?;
     let mut rows = query.query([])?;
     let (mut gathered, mut total) = (Vec::new(), 0);
-    let flush =
-        |gathered: &mut Vec<T>| to.blocking_send(part(std::mem::take(gathered))).map_err(|_| interrupted());
+    let flush = |gathered: &mut Vec<T>| -> Result<()> {
+        let mut contents = contents(connection, gathered.iter().flat_map(T::hashes))?;
+        let rows = gathered.drain(..).map(|row| row.whole(&mut contents)).collect::<Result<_, _>>()?;
+        Ok(to.blocking_send(part(rows)).map_err(|_| interrupted())?)
+    };
     while let Some(row) = rows.next()? {
-        let size = bytes(row)?;
+        let record = T::from_row(row)?;
+        let size = bytes(row)? + content_bytes(connection, &record.hashes())?;
         if !PART.holds(gathered.len() + 1, total + size) {
             flush(&mut gathered)?;
             total = 0;
         }
         total += size;
-        gathered.push(T::from_row(row)?);
+        gathered.push(record);
     }
     if !gathered.is_empty() {
         flush(&mut gathered)?;
@@ -56,9 +79,9 @@ pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Resu
     // Dropping it ends the transaction: there is nothing to commit.
     let view = connection.unchecked_transaction()?;
     let seq: i64 = view.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
-    send::<NodeRecord>(&view, to, "", Part::Nodes)?;
+    send::<StoredNode>(&view, to, "", Part::Nodes)?;
     send::<Tombstone>(&view, to, "", Part::Tombstones)?;
-    send::<RunRecord>(&view, to, "", Part::Runs)?;
+    send::<StoredRun>(&view, to, "", Part::Runs)?;
     send::<(NodeId, RunId)>(&view, to, HOLDS, Part::Holds)?;
     send::<Execution>(&view, to, "", Part::Executions)?;
     send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", Part::Output)?;

@@ -8,8 +8,6 @@ use async_trait::async_trait;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::RunRecord;
-use downbeat_core::spec::Definition;
 use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params, params_from_iter};
 use tokio::sync::{broadcast, mpsc};
@@ -25,7 +23,7 @@ use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
-use crate::rows::{Record, ServerRow};
+use crate::rows::{ContentRow, Record, ServerRow, StoredDefinition, StoredRun};
 
 pub(super) static ADD_SERVER: LazyLock<Write> = LazyLock::new(|| Write::insert::<ServerRow<'_>>("servers"));
 
@@ -108,8 +106,14 @@ impl Database for SqliteStore {
         format!("SELECT code, total FROM ended WHERE kind = {kind} AND total > 0")
     }
 
-    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
-        let sql = format!("{} WHERE r.id = ?1", RunRecord::select());
+    async fn fetch_contents(&self, hashes: &[String]) -> Result<Vec<ContentRow<'static>>> {
+        let sql = format!("{} WHERE hash = ?1", ContentRow::select());
+        let args: Vec<[String; 1]> = hashes.iter().map(|hash| [hash.clone()]).collect();
+        self.readers.run(move |connection| fetch_each(connection, &sql, args)).await
+    }
+
+    async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<StoredRun>> {
+        let sql = format!("{} WHERE r.id = ?1", StoredRun::select());
         let ids: BTreeSet<RunId> = ids.iter().cloned().collect();
         let args = move || ids.into_iter().map(|id| [id.as_str().to_owned()]);
         self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
@@ -122,9 +126,9 @@ impl Database for SqliteStore {
         self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
-    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<(RunId, Arc<Definition>)>> {
+    async fn fetch_definitions(&self, runs: &[RunId]) -> Result<Vec<StoredDefinition>> {
         let runs: BTreeSet<RunId> = runs.iter().cloned().collect();
-        let sql = format!("{} WHERE run = ?1", <(RunId, Arc<Definition>)>::select());
+        let sql = format!("{} WHERE run = ?1", StoredDefinition::select());
         let args = move || runs.into_iter().map(|run| [run.0]);
         self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
@@ -235,6 +239,11 @@ impl DirectWrites for SqliteStore {
                 Ok(())
             })
             .await
+    }
+
+    /// Contents are shared from the start.
+    async fn share_contents(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {

@@ -1,0 +1,318 @@
+//! Equal contents of runs and nodes are stored once on both databases; on PostgreSQL also while several servers create
+//! and prune runs. Older programs never take such a row for a whole one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use downbeat_core::change::Change;
+use downbeat_core::node::Description;
+use downbeat_core::plan::Resolved;
+use downbeat_core::run::RunState;
+use downbeat_core::spec::Definition;
+use downbeat_store::conformance::contents::{each_content_is_stored_once, equipped, large, large_made};
+use downbeat_store::conformance::make::{
+    SERVER, apply, at, created_as, made_as, moved, node, registration, run_id, server, session,
+};
+use downbeat_store::conformance::{Snapshot, fill};
+use downbeat_store::{SqliteStore, Store};
+use downbeat_testbed::Database;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+const COUNT: &str = "SELECT count(*) FROM contents";
+
+async fn postgres() -> (Arc<dyn Store>, Database) {
+    let database = Database::create().await;
+    (downbeat_store::open(&database.url).await.unwrap(), database)
+}
+
+async fn sqlite() -> (Arc<dyn Store>, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    (Arc::new(SqliteStore::open(&file(&dir)).await.unwrap()), dir)
+}
+
+fn file(dir: &TempDir) -> std::path::PathBuf {
+    dir.path().join("downbeat.db")
+}
+
+async fn number(database: &Database, sql: &str) -> i64 {
+    database.client().await.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+fn number_in(path: &Path, sql: &str) -> i64 {
+    Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// Rows in which a released content is remembered.
+const RELEASED: &str = "SELECT count(*) FROM contents_released";
+
+#[tokio::test]
+async fn each_content_is_stored_once_and_goes_with_its_last_reference() {
+    let (store, database) = postgres().await;
+    each_content_is_stored_once(Arc::clone(&store), async || number(&database, COUNT).await).await;
+    assert_eq!(number(&database, RELEASED).await, 0);
+    store.close().await;
+    database.drop().await;
+
+    let (store, dir) = sqlite().await;
+    let path = file(&dir);
+    each_content_is_stored_once(Arc::clone(&store), async || number_in(&path, COUNT)).await;
+    assert_eq!(number_in(&path, RELEASED), 0);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn records_that_are_read_together_share_their_contents() {
+    let check = async |store: Arc<dyn Store>| {
+        store.share_contents().await.unwrap();
+        let registered = |number| Change::NodeRegistered { registration: equipped(number, 1, 7) };
+        apply(&store, &[large(1), large(2), registered(1), registered(2)]).await;
+        let runs = store.runs_by_id(&[run_id(1), run_id(2)]).await.unwrap();
+        assert!(Arc::ptr_eq(&runs[0].definition, &runs[1].definition));
+        assert!(Arc::ptr_eq(&runs[0].resolved, &runs[1].resolved));
+        let nodes = store.nodes(None).await.unwrap();
+        let backends = [0, 1].map(|number: usize| &nodes[number].description.backends);
+        assert!(backends[0].iter().zip(backends[1]).all(|(one, other)| Arc::ptr_eq(one, other)));
+        store.close().await;
+    };
+    let (store, database) = postgres().await;
+    check(store).await;
+    database.drop().await;
+    let (store, _dir) = sqlite().await;
+    check(store).await;
+}
+
+#[tokio::test]
+async fn while_an_older_server_is_live_rows_have_their_texts() {
+    let (store, database) = postgres().await;
+    apply(&store, &[large(1), Change::NodeRegistered { registration: equipped(1, 1, 7) }]).await;
+    assert_eq!(number(&database, COUNT).await, 0);
+    let client = database.client().await;
+    let row = client.query_one("SELECT definition, resolved FROM definitions", &[]).await.unwrap();
+    let (definition, resolved): (&str, &str) = (row.get(0), row.get(1));
+    let made = large_made(1, 50);
+    assert_eq!(serde_json::from_str::<Definition>(definition).unwrap(), *made.definition);
+    assert_eq!(serde_json::from_str::<Resolved>(resolved).unwrap(), *made.resolved);
+    let row = client.query_one("SELECT description FROM nodes", &[]).await.unwrap();
+    let description: Description = serde_json::from_str(row.get(0)).unwrap();
+    assert_eq!(description, equipped(1, 1, 7).description);
+    assert_eq!(number(&database, "SELECT works_since::bigint FROM migrations WHERE number = 8").await, 1);
+    // Servers that start later know that contents are shared.
+    store.share_contents().await.unwrap();
+    assert_eq!(number(&database, "SELECT works_since::bigint FROM migrations WHERE number = 8").await, 8);
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    apply(&other, &[large(2)]).await;
+    assert_eq!(number(&database, COUNT).await, 2);
+    store.close().await;
+    other.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn an_older_program_does_not_take_a_row_without_its_content_for_a_whole_one() {
+    let (store, database) = postgres().await;
+    store.share_contents().await.unwrap();
+    apply(&store, &[large(1), Change::NodeRegistered { registration: equipped(1, 1, 7) }]).await;
+    let client = database.client().await;
+    let row = client.query_one("SELECT definition, resolved FROM definitions", &[]).await.unwrap();
+    let (definition, resolved): (&str, &str) = (row.get(0), row.get(1));
+    assert!(serde_json::from_str::<Definition>(definition).is_err());
+    assert!(serde_json::from_str::<Resolved>(resolved).is_err());
+    let row = client.query_one("SELECT description FROM nodes", &[]).await.unwrap();
+    assert!(serde_json::from_str::<Description>(row.get(0)).is_err());
+    // A server of schema 7 that was silent and comes back registers the node with a whole description.
+    let description = serde_json::to_string(&registration(1, session(1), 1).description).unwrap();
+    client.execute("UPDATE nodes SET description = $1", &[&description]).await.unwrap();
+    let found = store.node(node(1)).await.unwrap().unwrap();
+    assert_eq!(found.description, registration(1, session(1), 1).description);
+    store.close().await;
+    database.drop().await;
+}
+
+/// A commit that has inserted its rows, and one that is about to: pruning takes the content of neither.
+#[tokio::test]
+async fn pruning_does_not_remove_what_a_commit_refers_to() {
+    let (store, database) = postgres().await;
+    store.share_contents().await.unwrap();
+    apply(&store, &[large(1), moved(1, &[RunState::Cancelled], 10)]).await;
+    // Another server, stopped before its commit.
+    let mut slow = database.client().await;
+    let open = slow.transaction().await.unwrap();
+    open.batch_execute(
+        "INSERT INTO runs (id, cluster, state, submitted_by, created_at, owner, epoch) \
+         SELECT 'run-002', cluster, 0, submitted_by, created_at, owner, epoch FROM runs; \
+         INSERT INTO definitions (run, definition, resolved, definition_hash, resolved_hash) \
+         SELECT 'run-002', definition, resolved, definition_hash, resolved_hash FROM definitions",
+    )
+    .await
+    .unwrap();
+    assert_eq!(store.prune(at(200), 10).await.unwrap(), 1);
+    assert_eq!((number(&database, COUNT).await, number(&database, RELEASED).await), (2, 2));
+    open.commit().await.unwrap();
+    assert_eq!(store.prune(at(200), 10).await.unwrap(), 0);
+    assert_eq!((number(&database, COUNT).await, number(&database, RELEASED).await), (2, 0));
+    assert_eq!(store.run(&run_id(2)).await.unwrap().unwrap().resolved, large_made(1, 50).resolved);
+
+    // The commit has found the content and waits; meanwhile its last reference and then the content itself go.
+    let gate = slow.transaction().await.unwrap();
+    gate.batch_execute("LOCK TABLE definitions IN SHARE MODE").await.unwrap();
+    let commit = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.commit(SERVER, &[large(3)]).await.unwrap() }
+    });
+    database
+        .wait_until(
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
+             AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO definitions%'",
+        )
+        .await;
+    gate.batch_execute("DELETE FROM runs WHERE id = 'run-002'; DELETE FROM contents").await.unwrap();
+    gate.commit().await.unwrap();
+    assert_eq!(commit.await.unwrap().outcomes, [Ok(())]);
+    assert_eq!(*store.run(&run_id(3)).await.unwrap().unwrap().made, large_made(3, 50));
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn servers_that_create_and_prune_equal_runs_lose_no_content() {
+    const EACH: u32 = 60;
+    let (store, database) = postgres().await;
+    store.share_contents().await.unwrap();
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    let create = |store: &Arc<dyn Store>, first: u32| {
+        let store = Arc::clone(store);
+        tokio::spawn(async move {
+            for number in first..first + EACH {
+                let outcomes = store.commit(server(1), &[large(number)]).await.unwrap().outcomes;
+                assert_eq!(outcomes, [Ok(())]);
+                let run = store.run(&run_id(number)).await.unwrap().unwrap();
+                assert_eq!(*run.made, large_made(number, 50));
+                apply(&store, &[moved(number, &[RunState::Cancelled], 10)]).await;
+            }
+        })
+    };
+    let (one, two) = (create(&store, 100), create(&other, 200));
+    while !one.is_finished() || !two.is_finished() {
+        other.prune(at(20), 1_000).await.unwrap();
+    }
+    one.await.unwrap();
+    two.await.unwrap();
+    store.prune(at(20), 1_000).await.unwrap();
+    assert_eq!(number(&database, COUNT).await, 0);
+    store.close().await;
+    other.close().await;
+    database.drop().await;
+}
+
+/// The statements in `docs/upgrade.md` that make a store readable for the release before.
+fn back() -> String {
+    let document = include_str!("../../../docs/upgrade.md");
+    let (_, rest) = document.split_once("```sql\n").expect("the document has the statements");
+    rest.split_once("```").expect("the statements end").0.to_owned()
+}
+
+#[tokio::test]
+async fn a_store_is_given_back_its_texts_as_the_documentation_says() {
+    let fill = async |store: &Arc<dyn Store>| {
+        fill(store).await;
+        store.share_contents().await.unwrap();
+        let registered = |number| Change::NodeRegistered { registration: equipped(number, 70, 7) };
+        apply(store, &[large(71), large(72), registered(71), registered(72)]).await;
+        Snapshot::of(store).await
+    };
+    let whole = |definition: &str, resolved: &str, description: &str| {
+        serde_json::from_str::<Definition>(definition).unwrap();
+        serde_json::from_str::<Resolved>(resolved).unwrap();
+        serde_json::from_str::<Description>(description).unwrap();
+    };
+    let all = "SELECT d.definition, d.resolved, n.description FROM definitions d CROSS JOIN nodes n";
+    let since = "SELECT works_since FROM migrations WHERE number = 8";
+
+    let (store, database) = postgres().await;
+    let before = fill(&store).await;
+    store.close().await;
+    database.run(&back()).await;
+    for row in database.client().await.query(all, &[]).await.unwrap() {
+        whole(row.get(0), row.get(1), row.get(2));
+    }
+    assert_eq!(number(&database, &since.replace("works_since", "works_since::bigint")).await, 1);
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.prune(at(0), 1).await.unwrap();
+    assert_eq!((number(&database, COUNT).await, number(&database, RELEASED).await), (0, 0));
+    store.close().await;
+    database.drop().await;
+
+    let (store, dir) = sqlite().await;
+    let before = fill(&store).await;
+    store.close().await;
+    assert_eq!(number_in(&file(&dir), since), 8);
+    let connection = Connection::open(file(&dir)).unwrap();
+    connection.execute_batch(&back()).unwrap();
+    let mut query = connection.prepare(all).unwrap();
+    let mut rows = query.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let text = |column| row.get::<_, String>(column).unwrap();
+        whole(&text(0), &text(1), &text(2));
+    }
+    assert_eq!(number_in(&file(&dir), since), 1);
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&file(&dir)).await.unwrap());
+    assert_eq!(Snapshot::of(&store).await, before);
+    store.close().await;
+}
+
+/// Registers 9,000 nodes with seven backends, and creates 100 runs on all of them.
+async fn fill_large(store: &Arc<dyn Store>) {
+    store.share_contents().await.unwrap();
+    let nodes: Vec<Change> =
+        (1..=9_000).map(|number| Change::NodeRegistered { registration: equipped(number, 1, 7) }).collect();
+    for some in nodes.chunks(500) {
+        apply(store, some).await;
+    }
+    for number in 1..=100 {
+        apply(store, &[created_as(made_as(large_made(number, 9_000)))]).await;
+    }
+}
+
+/// Prints how large the tables are with shared contents, and with the texts in their rows.
+#[tokio::test]
+#[ignore = "prints figures; takes a minute"]
+#[expect(clippy::print_stdout, reason = "the figures")]
+async fn figures() {
+    let (store, database) = postgres().await;
+    fill_large(&store).await;
+    store.close().await;
+    let sizes = async || {
+        let sql = "SELECT string_agg(relname || ' ' || pg_total_relation_size(oid), ', ' ORDER BY relname) \
+                   FROM pg_class WHERE relname IN ('nodes', 'definitions', 'contents', 'events') AND relkind = 'r'";
+        database.client().await.query_one(sql, &[]).await.unwrap().get::<_, String>(0)
+    };
+    println!("PostgreSQL, shared: {}", sizes().await);
+    database.run(&back()).await;
+    for table in ["nodes", "definitions", "contents"] {
+        database.client().await.batch_execute(&format!("VACUUM FULL {table}")).await.unwrap();
+    }
+    println!("PostgreSQL, in rows: {}", sizes().await);
+    database.drop().await;
+
+    let (store, dir) = sqlite().await;
+    fill_large(&store).await;
+    store.close().await;
+    let connection = Connection::open(file(&dir)).unwrap();
+    let sizes = || {
+        let sql = "SELECT (SELECT sum(octet_length(description)) FROM nodes), \
+                   (SELECT sum(octet_length(definition) + octet_length(resolved)) FROM definitions), \
+                   (SELECT coalesce(sum(octet_length(text)), 0) FROM contents), \
+                   (SELECT sum(octet_length(data)) FROM events), \
+                   (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)";
+        let row = |row: &rusqlite::Row<'_>| (0..5).map(|column| row.get(column)).collect();
+        let sizes: Vec<i64> = connection.query_row(sql, [], row).unwrap();
+        let names = ["nodes", "definitions", "contents", "events", "file"];
+        names.iter().zip(sizes).map(|(name, size)| format!("{name} {size}")).collect::<Vec<_>>().join(", ")
+    };
+    println!("SQLite, shared: {}", sizes());
+    connection.execute_batch(&back()).unwrap();
+    connection.execute_batch("VACUUM").unwrap();
+    println!("SQLite, in rows: {}", sizes());
+}
