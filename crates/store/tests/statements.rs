@@ -138,6 +138,7 @@ async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     proxy.cut(Cut::AfterCommit);
     last.store.commit(SERVER, &[created(1)]).await.unwrap();
     last.database.as_ref().unwrap().run(INCOMPLETE).await;
+    last.store.runs(&RunFilter::default(), &Page::first(1)).await.unwrap();
     last.store.prune(Timestamp::UNIX_EPOCH, 1).await.unwrap();
     last.done().await;
     check_record("postgres", &proxy.statements());
@@ -200,6 +201,7 @@ async fn the_statements_of_this_schema_are_on_record_for_sqlite() {
     last.store.commit(SERVER, &[created(1)]).await.unwrap();
     let file = last.dir.as_ref().unwrap().path().join("downbeat.db");
     Connection::open(file).unwrap().execute_batch(INCOMPLETE).unwrap();
+    last.store.runs(&RunFilter::default(), &Page::first(1)).await.unwrap();
     last.store.prune(Timestamp::UNIX_EPOCH, 1).await.unwrap();
     last.done().await;
     check_record("sqlite", &HEARD.lock().unwrap());
