@@ -67,9 +67,11 @@ async fn failed_runs_are_retried_by_filter_once_per_key() {
         assert_eq!(runs.len(), 4);
         // The new runs fail as well: the request does not retry them when it is sent once more.
         if round == 1 {
-            for run in &runs[..2] {
+            for _ in 0..2 {
                 let work = agent.take().await;
                 agent.finish(&work, 1).await;
+            }
+            for run in &runs[..2] {
                 setup.ended(run["id"].as_str().unwrap()).await;
             }
         }
