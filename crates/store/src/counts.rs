@@ -104,15 +104,10 @@ impl<'a> Differences<'a> {
 }
 
 /// Returns the differences that a batch makes.
-pub(crate) fn differences<'a>(
-    before: &Standing,
-    tables: &'a Tables,
-    dirty: &Dirty<'_>,
-) -> Vec<CountRow<'a>> {
+pub(crate) fn differences<'a>(before: &Standing, tables: &'a Tables, dirty: &Dirty<'_>) -> Vec<CountRow<'a>> {
     let mut differences = Differences::default();
     let added = dirty.executions_added.iter().map(|id| (id, None));
-    let altered =
-        dirty.executions_altered.iter().map(|id| (id, before.0.get(id).copied().flatten()));
+    let altered = dirty.executions_altered.iter().map(|id| (id, before.0.get(id).copied().flatten()));
     for (id, was) in added.chain(altered) {
         let execution = &tables.executions[id];
         let (run, step, is) = (execution.run(), execution.step(), standing(execution));

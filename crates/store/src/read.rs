@@ -20,8 +20,8 @@ use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
-use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
 use crate::counts::{self, CountRow, ListedRun};
+use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
 use crate::instances;
 use crate::list::list;
 use crate::port::{

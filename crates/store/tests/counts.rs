@@ -69,7 +69,8 @@ fn next(place: Place, attempts: &[Execution], choice: u32, number: u32) -> Optio
     let unsent = State::Failed { lease: None, outcome: None, error: None, at: at(1) };
     let Some(last) = last else {
         let done = State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) };
-        let born = [pending(), leased(1, 1), State::Skipped { reason: String::new(), at: at(1) }, done.clone()];
+        let born =
+            [pending(), leased(1, 1), State::Skipped { reason: String::new(), at: at(1) }, done.clone()];
         let new = add(1, None, born.get(choice as usize).cloned().unwrap_or(done))?;
         let reused = (choice > 3).then_some(execution_id(999));
         let cache_key = (choice > 4).then(|| "key".into());
@@ -183,7 +184,10 @@ fn kept_counts_are_what_counting_finds_on_sqlite() {
             let mut query = file.prepare(KEPT).unwrap();
             let kept = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
             let kept: Vec<(Option<i16>, bool)> = kept.map(Result::unwrap).collect();
-            prop_assert_eq!(kept.iter().map(|(keeps, _)| *keeps).collect::<Vec<_>>(), [Some(2), Some(1), Some(0)]);
+            prop_assert_eq!(
+                kept.iter().map(|(keeps, _)| *keeps).collect::<Vec<_>>(),
+                [Some(2), Some(1), Some(0)]
+            );
             prop_assert!(!kept[1].1 && !kept[2].1);
             Ok(())
         })
@@ -215,8 +219,11 @@ fn kept_counts_are_what_counting_finds_on_postgres() {
 async fn fill(store: &Arc<dyn Store>) {
     apply(store, &RUNS.map(created)).await;
     for of in RUNS {
-        apply(store, &[added(of, vec![execution(of * 10, of, leased(1, 1)), execution(of * 10 + 1, of, pending())])])
-            .await;
+        apply(
+            store,
+            &[added(of, vec![execution(of * 10, of, leased(1, 1)), execution(of * 10 + 1, of, pending())])],
+        )
+        .await;
     }
 }
 
@@ -227,8 +234,11 @@ async fn counts(store: &Arc<dyn Store>, of: u32) -> (BTreeMap<Status, u64>, Opti
 }
 
 async fn end(store: &Arc<dyn Store>, of: u32) {
-    apply(store, &[moved(of, &[RunState::Starting, RunState::Running, RunState::Terminating, RunState::Completed], 3)])
-        .await;
+    apply(
+        store,
+        &[moved(of, &[RunState::Starting, RunState::Running, RunState::Terminating, RunState::Completed], 3)],
+    )
+    .await;
 }
 
 fn statuses<const N: usize>(statuses: [(Status, u64); N]) -> BTreeMap<Status, u64> {

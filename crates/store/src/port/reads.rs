@@ -116,7 +116,7 @@ calls! {
             async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns those of these runs that exist, by id, each once.
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
-            /// Returns runs, newest first (by creation, then id).
+            /// Returns runs in the order of the filter.
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
             async fn open_runs(&self) -> Vec<RunRecord>;

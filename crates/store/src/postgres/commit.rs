@@ -274,7 +274,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         )
         .await?;
     let runs_sql = client.prepare_cached(&RUNS).await?;
-    let homes_sql = client.prepare_cached("SELECT id, cluster, job, keeps FROM runs WHERE id = ANY($1)").await?;
+    let homes_sql =
+        client.prepare_cached("SELECT id, cluster, job, keeps FROM runs WHERE id = ANY($1)").await?;
     let node_homes_sql = client.prepare_cached("SELECT id, cluster FROM nodes WHERE id = ANY($1)").await?;
     let keys_sql = client
         .prepare_cached(

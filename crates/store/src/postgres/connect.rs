@@ -125,8 +125,11 @@ impl Target {
     /// Returns the configuration of a connection for this purpose.
     pub(crate) fn config_for(&self, purpose: Purpose) -> Config {
         let mut config = self.config.clone();
-        let options =
-            format!("{} {} {TIMEOUTS} {KEEPS_COUNTS}", config.get_options().unwrap_or_default(), purpose.settings());
+        let options = format!(
+            "{} {} {TIMEOUTS} {KEEPS_COUNTS}",
+            config.get_options().unwrap_or_default(),
+            purpose.settings()
+        );
         config.options(options.trim());
         config
     }

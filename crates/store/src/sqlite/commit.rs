@@ -17,8 +17,8 @@ use crate::counts::{CountRow, Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::{Committed, Error};
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Code, EventData, EventRow, FailedRow, HoldRow, LEASE_COLUMNS, LimitUseRow,
-    NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns, condition, count,
+    BuriedRow, CachedRow, ChangeColumns, Code, EventData, EventRow, FailedRow, HoldRow, LEASE_COLUMNS,
+    LimitUseRow, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns, condition, count,
     definition_row, description_row, execution_row, int, run_row,
 };
 

@@ -23,7 +23,8 @@ const UNCOUNTED: &str = concat!(
 /// Forgets the kept counts if the last program that used the file did not keep them.
 pub(super) fn check(connection: &Connection) -> Result<()> {
     let were_kept: bool =
-        connection.query_row("SELECT counted_seq IS NOT DISTINCT FROM last_seq FROM feed", [], |row| row.get(0))?;
+        connection
+            .query_row("SELECT counted_seq IS NOT DISTINCT FROM last_seq FROM feed", [], |row| row.get(0))?;
     if !were_kept {
         connection.execute_batch(
             "BEGIN IMMEDIATE; UPDATE runs SET keeps = NULL WHERE keeps > 0; \

@@ -85,8 +85,7 @@ impl Progress {
         walk.retries += 1;
         let pause = retry::pause(&rule, walk.retries, turn.dice);
         let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::ZERO);
-        let again =
-            Again { former: Some(ended), not_before: Some(turn.now + pause), patience: None };
+        let again = Again { former: Some(ended), not_before: Some(turn.now + pause), patience: None };
         self.attempt(at, again, turn)
     }
 

@@ -316,7 +316,8 @@ impl Progress {
                 self.passes.mark_ran(at.pass);
                 // Final ends are identified before anything is retried: one of them may have triggered fail-fast.
                 if self.has_resends(at) && !is_final(self) {
-                    let end = if matches!(last.state, State::Lost { .. }) { End::Lost } else { End::Cancelled };
+                    let end =
+                        if matches!(last.state, State::Lost { .. }) { End::Lost } else { End::Cancelled };
                     self.resume.ended.push(Ended { execution: last.id, at, end });
                     return Recorded::Open;
                 }

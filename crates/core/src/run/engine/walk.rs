@@ -200,7 +200,8 @@ impl Progress {
             Ok(attempt) => Prepared { former: ended, ..attempt },
             Err(error) => {
                 let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
-                let execution = self.record(at, Prepared { number, former: ended, ..Prepared::first() }, state, turn);
+                let execution =
+                    self.record(at, Prepared { number, former: ended, ..Prepared::first() }, state, turn);
                 self.waves.note_end(turn.now);
                 return Err(Ended { execution, at, end: End::GivenUp });
             }
