@@ -1,5 +1,6 @@
 //! Owns requests to servers: which server gets a request, its body, and when it is repeated.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,14 +30,19 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// Called with a server that does not respond, before the client waits for it.
+pub(crate) type OnUnreachable = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// A client of one server, or of several that share a store: any of them may respond.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
     servers: Arc<[Url]>,
     /// The server that responded last; if it fails, the others are tried.
     current: Arc<AtomicUsize>,
     cluster: Option<String>,
+    /// Set if the client waits for servers that do not respond.
+    on_unreachable: Option<OnUnreachable>,
 }
 
 /// The body of a request.
@@ -74,6 +80,12 @@ impl Body {
     }
 }
 
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     /// Creates a client. Each text may name several servers, separated by commas; the default is a server on this
     /// machine.
@@ -90,7 +102,7 @@ impl Client {
             builder = builder.no_proxy();
         }
         let http = builder.build().map_err(|error| Error::Setup(error.to_string()))?;
-        Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster })
+        Ok(Self { http, servers: urls.into(), current: Arc::default(), cluster, on_unreachable: None })
     }
 
     pub fn cluster(&self) -> Option<&str> {
@@ -110,28 +122,37 @@ impl Client {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Returns a client that waits a while for a server to respond to reads, for callers that had a response before:
+    /// the server restarts. Before it waits, it calls `on_unreachable` with the server.
+    pub fn waiting(&self, on_unreachable: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { on_unreachable: Some(Arc::new(on_unreachable)), ..self.clone() }
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.on_unreachable.is_some()
+    }
+
     /// Sends a request to one server after the other until one responds. Only for requests that may be repeated: reads,
     /// and deletions, which change nothing the second time.
     pub async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T> {
-        let response = self.fetch(|| self.build(&request).timeout(RESPONSE_TIMEOUT)).await?;
-        let text = response.bytes().await.map_err(|error| Error::no_response(self.base(), &error))?;
-        self.read(&text)
+        self.repeat(async || {
+            let response = self.fetch(|| self.build(&request).timeout(RESPONSE_TIMEOUT)).await?;
+            let text = response.bytes().await.map_err(|error| Error::no_response(self.base(), &error))?;
+            self.read(&text)
+        })
+        .await
     }
 
-    /// Repeats a request for a while until a server responds, for callers that had a response before. Calls
-    /// `unreachable` once, with the server that it waits for.
-    pub async fn ask_patiently<T: DeserializeOwned>(
-        &self,
-        request: Request<T>,
-        unreachable: impl Fn(&str),
-    ) -> Result<T> {
+    /// Reads something; a client that waits repeats it for a while until a server responds.
+    async fn repeat<T>(&self, read: impl AsyncFn() -> Result<T>) -> Result<T> {
+        let Some(on_unreachable) = &self.on_unreachable else { return read().await };
         let give_up_at = Instant::now() + PATIENCE;
         let mut reported = false;
         loop {
-            match self.ask(request.clone()).await {
+            match read().await {
                 Err(error) if error.is_unreachable() && Instant::now() < give_up_at => {
                     if !std::mem::replace(&mut reported, true) {
-                        unreachable(self.base());
+                        on_unreachable(self.base());
                     }
                     sleep(RETRY_PAUSE).await;
                 }
@@ -259,7 +280,7 @@ impl Client {
                 None => built,
             }
         };
-        let response = self.fetch(build).await?;
+        let response = self.repeat(async || self.fetch(&build).await).await?;
         Ok(Feed::new(response, self.base().to_owned()))
     }
 

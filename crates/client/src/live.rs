@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 
 use downbeat_api::request::Request;
 use downbeat_api::{Event, EventList, Gap, InstanceResult, List, Plan, Results, Run, WholeRun, request};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::limits;
-use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{Error, Result};
 use crate::fold::Projection;
 use crate::http::{Client, last_event, last_seq};
-use crate::stream::{OnUnreachable, Stream};
+use crate::stream::Stream;
 
 /// Up to this many nodes or executions are read one by one, more with one request for all.
 const ONE_BY_ONE: usize = 8;
@@ -27,7 +25,6 @@ pub struct Live {
     projection: Projection,
     stream: Stream<EventList>,
     has_ended: bool,
-    unreachable: OnUnreachable,
 }
 
 /// The result of waiting for an event.
@@ -40,50 +37,32 @@ pub enum Update {
 }
 
 impl Client {
-    /// Reads a run and opens the stream of its events. Calls `unreachable` with the server that it waits for if none
-    /// responds.
-    pub async fn follow(
-        &self,
-        id: &RunId,
-        unreachable: impl Fn(&str) + Send + Sync + 'static,
-    ) -> Result<Live> {
-        let seq = self.ask_patiently(last_event(), &unreachable).await?;
-        let whole = self.whole_run(id, &unreachable).await?;
-        let plan = self.ask_patiently(request::run_plan(id), &unreachable).await?;
-        let unreachable: OnUnreachable = Arc::new(unreachable);
-        let seq = last_seq(&seq);
+    /// Reads a run and opens the stream of its events.
+    pub async fn follow(&self, id: &RunId) -> Result<Live> {
+        let seq = last_seq(&self.ask(last_event()).await?);
+        let whole = self.whole_run(id).await?;
+        let plan = self.ask(request::run_plan(id)).await?;
         let projection = Projection::new(whole, &plan, seq);
-        let stream = self.stream_reporting(events_after(id, seq), Arc::clone(&unreachable));
-        Ok(Live {
-            client: self.clone(),
-            id: id.clone(),
-            plan,
-            projection,
-            stream,
-            has_ended: false,
-            unreachable,
-        })
+        let stream = self.stream(events_after(id, seq));
+        Ok(Live { client: self.clone(), id: id.clone(), plan, projection, stream, has_ended: false })
     }
-}
 
-impl Client {
     /// Returns all results of a run that a request selects, page by page.
     pub async fn all_results(&self, request: Request<List<InstanceResult>>) -> Result<Vec<InstanceResult>> {
         let mut results = Vec::new();
-        self.each_page(request, &|_| {}, |page| results.extend(page)).await?;
+        self.each_page(request, |page| results.extend(page)).await?;
         Ok(results)
     }
 
     async fn each_page(
         &self,
         request: Request<List<InstanceResult>>,
-        unreachable: &(dyn Fn(&str) + Send + Sync),
         mut take: impl FnMut(Vec<InstanceResult>),
     ) -> Result<()> {
         let mut next = None;
         loop {
             let request = request.clone().with("limit", limits::PAGE_MOST).with_any("cursor", next);
-            let page = self.ask_patiently(request, unreachable).await?;
+            let page = self.ask(request).await?;
             take(page.data);
             next = page.pagination.next;
             if next.is_none() {
@@ -93,10 +72,10 @@ impl Client {
     }
 
     /// Reads a run and all of its results.
-    async fn whole_run(&self, id: &RunId, unreachable: &(dyn Fn(&str) + Send + Sync)) -> Result<WholeRun> {
-        let run = self.ask_patiently(request::run(id), unreachable).await?;
+    async fn whole_run(&self, id: &RunId) -> Result<WholeRun> {
+        let run = self.ask(request::run(id)).await?;
         let mut whole = WholeRun { run, results: Results::new() };
-        self.each_page(request::run_results(id), unreachable, |page| whole.extend(page)).await?;
+        self.each_page(request::run_results(id), |page| whole.extend(page)).await?;
         Ok(whole)
     }
 }
@@ -171,7 +150,7 @@ impl Live {
             return self.refresh().await;
         }
         for execution in incomplete {
-            let execution = self.ask(request::execution(execution)).await?;
+            let execution = self.client.ask(request::execution(execution)).await?;
             self.projection.complete(&execution);
         }
         Ok(())
@@ -198,31 +177,25 @@ impl Live {
 
     /// Reads the whole run again, for facts that events of older servers do not contain.
     async fn refresh(&mut self) -> Result<()> {
-        let whole = self.client.whole_run(&self.id, &*self.unreachable).await?;
+        let whole = self.client.whole_run(&self.id).await?;
         self.projection.replace(whole, self.projection.seq());
         Ok(())
     }
 
     /// Reads why the run and its steps wait.
     pub async fn refresh_waiting(&mut self) -> Result<()> {
-        let Run { summary, waiting, .. } = self.ask(request::run(&self.id)).await?;
+        let Run { summary, waiting, .. } = self.client.ask(request::run(&self.id)).await?;
         self.projection.set_waiting(summary.pending_reason, waiting);
         Ok(())
     }
 
     /// Starts again with the current run.
     async fn restart(&mut self) -> Result<()> {
-        let seq = last_seq(&self.ask(last_event()).await?);
-        let whole = self.client.whole_run(&self.id, &*self.unreachable).await?;
+        let seq = last_seq(&self.client.ask(last_event()).await?);
+        let whole = self.client.whole_run(&self.id).await?;
         self.projection.replace(whole, seq);
-        self.stream =
-            self.client.stream_reporting(events_after(&self.id, seq), Arc::clone(&self.unreachable));
+        self.stream = self.client.stream(events_after(&self.id, seq));
         Ok(())
-    }
-
-    /// Waits for a server that is unreachable: it responded before.
-    async fn ask<T: DeserializeOwned>(&self, request: Request<T>) -> Result<T> {
-        self.client.ask_patiently(request, &*self.unreachable).await
     }
 }
 

@@ -1,7 +1,6 @@
 //! Owns streams that resume: after a broken connection, the next one starts after the last received event.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_api::request::Request;
@@ -11,15 +10,11 @@ use crate::error::Result;
 use crate::http::Client;
 use crate::sse::{Feed, Message};
 
-/// The pause between two attempts to reconnect, and how many in a row may fail.
+/// The pause before the next connection, after one that broke.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-const MOST_RETRIES: u32 = 60;
 
 /// The last message of a stream.
 const END: &str = "end";
-
-/// Called with a server that does not respond, before the client waits for it.
-pub(crate) type OnUnreachable = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A stream of server-sent events that resumes.
 pub struct Stream<T> {
@@ -28,37 +23,18 @@ pub struct Stream<T> {
     feed: Option<Feed>,
     /// The id of the last received message.
     last: Option<String>,
-    was_open: bool,
-    failures: u32,
-    on_unreachable: OnUnreachable,
 }
 
 impl Client {
     /// Returns a stream, which connects when the first message is requested.
     pub fn stream<T>(&self, request: Request<T>) -> Stream<T> {
-        self.stream_reporting(request, Arc::new(|_: &str| {}))
-    }
-
-    pub(crate) fn stream_reporting<T>(
-        &self,
-        request: Request<T>,
-        on_unreachable: OnUnreachable,
-    ) -> Stream<T> {
-        Stream {
-            client: self.clone(),
-            request,
-            feed: None,
-            last: None,
-            was_open: false,
-            failures: 0,
-            on_unreachable,
-        }
+        Stream { client: self.clone(), request, feed: None, last: None }
     }
 }
 
 impl<T> Stream<T> {
-    /// Returns the next message, or nothing if the stream has ended. Once the first connection was made, reconnects
-    /// after failures.
+    /// Returns the next message, or nothing if the stream has ended. Once the first connection was made, waits for
+    /// a server that does not respond.
     pub async fn next(&mut self) -> Result<Option<Message>> {
         loop {
             self.connect().await?;
@@ -70,17 +46,10 @@ impl<T> Stream<T> {
     }
 
     pub(crate) async fn connect(&mut self) -> Result<()> {
-        while self.feed.is_none() {
-            match self.client.feed(&self.request, self.last.as_deref()).await {
-                Ok(feed) => (self.feed, self.was_open, self.failures) = (Some(feed), true, 0),
-                Err(error) if error.is_unreachable() && self.was_open && self.failures < MOST_RETRIES => {
-                    if self.failures == 0 {
-                        (self.on_unreachable)(self.client.base());
-                    }
-                    self.failures += 1;
-                    sleep(RETRY_PAUSE).await;
-                }
-                Err(error) => return Err(error),
+        if self.feed.is_none() {
+            self.feed = Some(self.client.feed(&self.request, self.last.as_deref()).await?);
+            if !self.client.is_waiting() {
+                self.client = self.client.waiting(|_| {});
             }
         }
         Ok(())

@@ -249,6 +249,9 @@ macro_rules! kinds {
             /// Every kind that this program reads and writes, in the order of [`Change::phase`].
             pub const KINDS: [&'static str; Kind::Unknown as usize] = [$($name),+];
 
+            /// The position in a batch of what precedes new executions.
+            pub(crate) const BEFORE_EXECUTIONS: u8 = Kind::RunAdmitted as u8;
+
             /// Returns the position of its kind in a batch: kinds are applied in this order, changes of one kind as given.
             pub fn phase(&self) -> u8 {
                 let kind = match self {

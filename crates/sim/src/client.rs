@@ -36,6 +36,7 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
             no_cache: false,
             idempotency_key: keyed.then(|| IdempotencyKey {
                 key: format!("key-{number}"),
+                former: None,
                 request_hash: format!("request-{number}"),
             }),
         };
@@ -88,7 +89,8 @@ async fn retry_run(cluster: &Cluster, run: &RunId) {
         1 => Redo::FailedNodes,
         _ => Redo::From("t0".to_owned()),
     };
-    let key = IdempotencyKey { key: format!("retry-{run}"), request_hash: format!("{run} {redo:?}") };
+    let key =
+        IdempotencyKey { key: format!("retry-{run}"), former: None, request_hash: format!("{run} {redo:?}") };
     for _ in 0..20 {
         let retry = Retry { run: run.clone(), redo: redo.clone(), idempotency_key: Some(key.clone()) };
         match ask(cluster, |service| async move { service.retry(&SIM, retry).await }).await {

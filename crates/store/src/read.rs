@@ -160,6 +160,12 @@ impl<D: Database> Runs for D {
         self.fetch_runs(ids).await
     }
 
+    async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
+        // The index begins with the cluster.
+        let rest = " WHERE r.cluster IN (SELECT id FROM clusters) AND r.idempotency_key = $1 ORDER BY r.id";
+        self.fetch(rest, vec![text(key)]).await
+    }
+
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         list(self, filter, page).await
     }

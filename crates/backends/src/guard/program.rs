@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::boot_time;
 use super::line::{Line, Work};
-use super::watch::{Ended, Verdict, Watch};
+use super::watch::{Decision, Ended, Watch};
 use crate::builtin::end_container;
 use crate::process::{Leader, Means, Tree, terminate};
 
@@ -44,12 +44,12 @@ pub fn watch_over() -> io::Result<Outcome> {
     let mut unread = Vec::new();
     loop {
         match watch.decide(boot_time()) {
-            Verdict::Leave => return Ok(None),
-            Verdict::End { why, kill_at } => {
+            Decision::Leave => return Ok(None),
+            Decision::End { why, kill_at } => {
                 let Some(work) = watch.work.take() else { return Ok(None) };
                 return end(&work, watch.leader, kill_at).map(|ended| Some((why, ended)));
             }
-            Verdict::Wait(until) => {
+            Decision::Wait(until) => {
                 if wait(&input, &timer, until)? {
                     read(&mut input, &mut unread, &mut watch);
                 }

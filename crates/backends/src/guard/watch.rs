@@ -1,4 +1,4 @@
-//! Decides whether a guard waits, exits or ends its work. Pure: lines and the time in, a verdict out.
+//! Decides whether a guard waits, exits or ends its work. Pure: lines and the time in, a decision out.
 
 use std::fmt;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(super) struct Watch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Decision {
     /// Until this time since boot, or the next line.
     Wait(Option<Duration>),
     /// There is nothing left to do.
@@ -65,21 +65,21 @@ impl Watch {
         }
     }
 
-    pub(super) fn decide(&self, now: Duration) -> Verdict {
+    pub(super) fn decide(&self, now: Duration) -> Decision {
         if self.done || (self.closed && self.work.is_none()) {
-            return Verdict::Leave;
+            return Decision::Leave;
         }
         match self.deadlines {
             Some(Deadlines { end, kill }) if end <= now => {
-                Verdict::End { why: Ended::NotRenewed, kill_at: kill }
+                Decision::End { why: Ended::NotRenewed, kill_at: kill }
             }
             Some(Deadlines { end, kill }) if self.closed => {
                 // The same time to end by itself as it would have at its deadline.
                 let grace = kill.saturating_sub(end);
-                Verdict::End { why: Ended::AgentGone, kill_at: kill.min(now + grace) }
+                Decision::End { why: Ended::AgentGone, kill_at: kill.min(now + grace) }
             }
-            None if self.closed => Verdict::End { why: Ended::AgentGone, kill_at: now },
-            deadlines => Verdict::Wait(deadlines.map(|deadlines| deadlines.end)),
+            None if self.closed => Decision::End { why: Ended::AgentGone, kill_at: now },
+            deadlines => Decision::Wait(deadlines.map(|deadlines| deadlines.end)),
         }
     }
 }
@@ -107,21 +107,21 @@ mod tests {
     #[test]
     fn work_that_is_not_renewed_in_time_is_ended() {
         let mut watch = watching(100, 103);
-        assert_eq!(watch.decide(at(99)), Verdict::Wait(Some(at(100))));
-        let ended = |kill| Verdict::End { why: Ended::NotRenewed, kill_at: at(kill) };
+        assert_eq!(watch.decide(at(99)), Decision::Wait(Some(at(100))));
+        let ended = |kill| Decision::End { why: Ended::NotRenewed, kill_at: at(kill) };
         assert_eq!(watch.decide(at(100)), ended(103));
         // After a suspend, both times are long over.
         assert_eq!(watch.decide(at(4_000)), ended(103));
         watch.receive(Line::Until(Deadlines { end: at(110), kill: at(113) }));
-        assert_eq!(watch.decide(at(105)), Verdict::Wait(Some(at(110))));
+        assert_eq!(watch.decide(at(105)), Decision::Wait(Some(at(110))));
     }
 
     #[test]
     fn work_of_an_agent_that_is_gone_is_ended_at_once() {
         let mut watch = watching(100, 103);
         watch.closed = true;
-        assert_eq!(watch.decide(at(50)), Verdict::End { why: Ended::AgentGone, kill_at: at(53) });
-        assert_eq!(watch.decide(at(99)), Verdict::End { why: Ended::AgentGone, kill_at: at(102) });
+        assert_eq!(watch.decide(at(50)), Decision::End { why: Ended::AgentGone, kill_at: at(53) });
+        assert_eq!(watch.decide(at(99)), Decision::End { why: Ended::AgentGone, kill_at: at(102) });
     }
 
     #[test]
@@ -129,15 +129,15 @@ mod tests {
         let mut watch = watching(100, 103);
         watch.receive(Line::Done);
         watch.closed = true;
-        assert_eq!(watch.decide(at(50)), Verdict::Leave);
-        assert_eq!(watch.decide(at(200)), Verdict::Leave);
+        assert_eq!(watch.decide(at(50)), Decision::Leave);
+        assert_eq!(watch.decide(at(200)), Decision::Leave);
     }
 
     #[test]
     fn a_guard_that_never_got_work_leaves_with_its_agent() {
         let mut watch = Watch::default();
-        assert_eq!(watch.decide(at(1)), Verdict::Wait(None));
+        assert_eq!(watch.decide(at(1)), Decision::Wait(None));
         watch.closed = true;
-        assert_eq!(watch.decide(at(1)), Verdict::Leave);
+        assert_eq!(watch.decide(at(1)), Decision::Leave);
     }
 }

@@ -13,6 +13,8 @@ use crate::site::Site;
 
 /// The smallest size, at which each attack has at least one of everything.
 pub(super) const LEAST: u32 = 9;
+/// The largest size: its nodes and the agent of the small runs are within a server's default `max_nodes`.
+pub(super) const MOST: u32 = 9_000;
 /// Nodes of attacks that need none.
 const FEW_NODES: u32 = 9;
 /// Clients that attack at once.
@@ -314,7 +316,15 @@ impl<'a> Target<'a> {
 
     async fn view(&self) -> Result<String> {
         let (id, _) = self.newest().await?;
-        let paths = ["", "/events?limit=1000", "/events?follow=1", "/plan"];
+        let paths = [
+            "",
+            "/events?limit=1000",
+            "/events?follow=1",
+            "/plan",
+            "/executions?limit=1000",
+            "/results?limit=1000",
+            "/matrix?limit=1000",
+        ];
         let paths = paths.map(|path| format!("/api/v1/runs/{id}{path}"));
         let paths = paths.iter().flat_map(|path| std::iter::repeat_n(path.clone(), CLIENTS));
         Ok(answered(self.at_once(paths).await))
@@ -382,9 +392,9 @@ mod tests {
 
     #[test]
     fn sizes_are_in_proportion_and_within_the_products_bounds() {
-        assert_eq!(Sizes::of(9_000), Sizes { items: 5_000, steps: 100, tasks: 1_000, runs: 501 });
+        assert_eq!(Sizes::of(MOST), Sizes { items: 5_000, steps: 100, tasks: 1_000, runs: 501 });
         assert_eq!(Sizes::of(LEAST), Sizes { items: 5, steps: 2, tasks: 1, runs: 1 });
-        for n in [LEAST, 100, 1_000, 9_000, 100_000] {
+        for n in [LEAST, 100, 1_000, MOST] {
             let sizes = Sizes::of(n);
             assert!(u64::from(sizes.steps) * u64::from(n) < 1_000_000, "{n}: {sizes:?}");
             assert!(sizes.items <= 10_000 && sizes.tasks <= 10_000, "{n}: {sizes:?}");

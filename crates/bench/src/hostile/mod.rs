@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use self::attacks::{Attack, Target};
+use self::attacks::{Attack, LEAST, MOST, Target};
 use self::probe::Beside;
 use super::figures::Latencies;
 use super::nodes::Nodes;
@@ -24,7 +24,7 @@ use crate::page::Part;
 #[derive(Debug, Args)]
 pub(crate) struct HostileArgs {
     /// The size of the attacks: the largest fleet has this many nodes, and all other sizes are in proportion
-    #[arg(long, default_value_t = 9_000)]
+    #[arg(long, default_value_t = MOST)]
     n: u32,
     /// Only these attacks; default: all
     #[arg(long, value_enum)]
@@ -78,10 +78,10 @@ pub(super) struct Hostile {
 }
 
 pub(super) async fn measure(args: HostileArgs, note: Note) -> Result<Hostile> {
-    if args.n < attacks::LEAST || !(args.seconds > 0.0 && args.patience > 0.0) {
-        let least = attacks::LEAST;
+    let is_time = |seconds: f64| seconds > 0.0 && seconds.is_finite();
+    if !(LEAST..=MOST).contains(&args.n) || !is_time(args.seconds) || !is_time(args.patience) {
         return Err(Failure::bad_input(format!(
-            "--n must be at least {least}, and --seconds and --patience more than 0"
+            "--n must be {LEAST} to {MOST}, and --seconds and --patience more than 0"
         )));
     }
     // Servers run in a directory of their own.

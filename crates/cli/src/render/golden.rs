@@ -405,8 +405,8 @@ fn a_run_of_ten_thousand_steps_shows_the_first_that_matter() {
 #[test]
 fn lists_and_pages_fit_eighty_columns() {
     let error = json!({"error": "step 0 (fetch) failed on web-02; 1 node failed, none was allowed", "status": "failed"});
-    let mut runs: Vec<RunSummary> = vec![view(summary(error)), view(summary(json!({"job": null})))];
-    runs[1].id = "0198c0df-1111-7000-8000-000000000002".into();
+    let mut runs: Vec<RunRow> = vec![view(summary(error)), view(summary(json!({"job": null})))];
+    runs[1].summary.id = "0198c0df-1111-7000-8000-000000000002".into();
     let list = plain(&run_table(&runs, now(), Some(80)));
     let nodes: Vec<NodeSummary> = view(json!([node(
         json!({"hostname": "a-rather-long-hostname-01.eu-central-1.example.com", "groups": ["web", "eu", "frontend", "canary"],

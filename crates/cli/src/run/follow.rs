@@ -11,7 +11,6 @@ use downbeat_core::run::RunStatus;
 use tokio::time::Instant;
 
 use crate::exit::Result;
-use crate::out::Out;
 
 /// A person would not see faster updates.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -40,9 +39,8 @@ pub(super) struct Follow {
 }
 
 impl Follow {
-    pub(super) async fn new(client: &Client, id: &RunId, out: Out) -> Result<Self> {
-        let away = move |base: &str| out.note(&format!("{base} does not respond; waiting for it"));
-        let live = client.follow(id, away).await?;
+    pub(super) async fn new(client: &Client, id: &RunId) -> Result<Self> {
+        let live = client.follow(id).await?;
         let rules = EndRules::of(live.plan());
         let read_at = Instant::now() + REASONS_PAUSE;
         Ok(Self { live, rules, shown_at: None, read_at, waits: None, cost: Duration::ZERO })

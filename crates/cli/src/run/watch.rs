@@ -59,8 +59,14 @@ impl Following {
     }
 }
 
+/// Returns a client that waits for the server of a run that exists.
+fn waiting(client: &Client, out: Out) -> Client {
+    client.waiting(move |base| out.note(&format!("{base} does not respond; waiting for it")))
+}
+
 /// Shows a run until it ends; the exit code is its result.
 async fn watch(id: RunId, client: &Client, out: Out) -> Result {
+    let client = &waiting(client, out);
     let watching = async {
         if out.format() == Format::Table {
             show_progress(id.clone(), client, out).await
@@ -73,8 +79,9 @@ async fn watch(id: RunId, client: &Client, out: Out) -> Result {
 
 /// Waits for a run, then shows it; the exit code is its result. Prints to standard error what the run waits for.
 async fn wait(id: RunId, client: &Client, out: Out) -> Result {
+    let client = &waiting(client, out);
     let waiting = async {
-        let mut follow = Follow::new(client, &id, out).await?;
+        let mut follow = Follow::new(client, &id).await?;
         let mut waits = Waits::patient();
         follow
             .until_end(|progress| {
@@ -119,7 +126,7 @@ pub(super) async fn detachable(id: &RunId, out: Out, work: impl Future<Output = 
 
 /// Shows the run to a user: bars on a terminal, otherwise a line per step, and the page at the end.
 async fn show_progress(id: RunId, client: &Client, out: Out) -> Result {
-    let mut follow = Follow::new(client, &id, out).await?;
+    let mut follow = Follow::new(client, &id).await?;
     let mut lines = WatchLines::new(follow.plan().clone());
     let mut bars = Bars::on_terminal(out, lines.plan());
     loop {
@@ -153,7 +160,7 @@ async fn show_progress(id: RunId, client: &Client, out: Out) -> Result {
 
 /// Prints the run as a document each time it changes, for programs.
 async fn print_documents(id: RunId, client: &Client, out: Out) -> Result {
-    let mut follow = Follow::new(client, &id, out).await?;
+    let mut follow = Follow::new(client, &id).await?;
     let mut before: Option<Run> = None;
     loop {
         let run = follow.next_progress().await?;

@@ -115,7 +115,7 @@ async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result 
     let give_up_at = Instant::now() + REGISTER_TIMEOUT;
     let started_at = server.service().started_at();
     loop {
-        let nodes = server.service().store().nodes(None).await;
+        let nodes = server.service().views().nodes(None).await;
         let nodes = nodes
             .map_err(|error| Failure::new(Code::Unreachable, format!("cannot look for nodes: {error}")))?;
         let online = |hostname: &String| {
@@ -138,7 +138,7 @@ async fn wait_until_registered(server: &Server, hostnames: &[String]) -> Result 
 
 /// Deletes nodes of an earlier start with more nodes: runs on all nodes must not wait for them.
 async fn delete_old_nodes(server: &Server, hostnames: &[String]) {
-    let Ok(nodes) = server.service().store().nodes(None).await else { return };
+    let Ok(nodes) = server.service().views().nodes(None).await else { return };
     // An agent that was started by hand may have such a name, but not also the label.
     let is_ours = |node: &NodeRecord| {
         let number = node.description.labels.get(NUMBER);

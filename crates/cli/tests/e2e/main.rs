@@ -2,6 +2,7 @@
 
 mod again;
 mod bench;
+mod broken;
 mod declared;
 mod errors;
 mod examples;

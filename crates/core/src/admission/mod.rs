@@ -49,7 +49,7 @@ pub struct Nodes<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RunDecision {
     Enter,
     Wait(Reason),
 }
@@ -105,8 +105,8 @@ impl fmt::Display for Reason {
 /// The result of `decide`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// One verdict for each waiting run, in the order of the queue.
-    pub verdicts: Vec<(RunId, Verdict)>,
+    /// One decision for each waiting run, in the order of the queue.
+    pub runs: Vec<(RunId, RunDecision)>,
     /// Nodes that get new work only of this run.
     pub wanted: HashMap<NodeId, RunId>,
     /// The busy node that each of these runs waits for. Until one of them is free, the end of an execution admits no run.
@@ -123,17 +123,17 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
     let (mut taken, mut ahead) = (running, 0);
     for run in queue {
         let room = limit.is_none_or(|limit| taken < limit);
-        let verdict = match limit {
-            _ if run.live.paused_at.is_some() => Verdict::Wait(Reason::Paused),
-            Some(limit) if !room => Verdict::Wait(Reason::Turn { running, limit, ahead }),
+        let decision = match limit {
+            _ if run.live.paused_at.is_some() => RunDecision::Wait(Reason::Paused),
+            Some(limit) if !room => RunDecision::Wait(Reason::Turn { running, limit, ahead }),
             _ => scan.check_nodes(run),
         };
-        let keeps_room = match &verdict {
-            Verdict::Enter | Verdict::Wait(Reason::Node { how: NodeUse::Busy, .. }) => true,
-            Verdict::Wait(_) => false,
+        let keeps_room = match &decision {
+            RunDecision::Enter | RunDecision::Wait(Reason::Node { how: NodeUse::Busy, .. }) => true,
+            RunDecision::Wait(_) => false,
         };
         taken += u32::from(keeps_room);
-        let is_passed_over = matches!(verdict, Verdict::Wait(Reason::Paused | Reason::Drained { .. }));
+        let is_passed_over = matches!(decision, RunDecision::Wait(Reason::Paused | Reason::Drained { .. }));
         if !is_passed_over {
             ahead += 1;
             // Without room, no run behind this one is checked.
@@ -141,7 +141,7 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
                 scan.promise(run);
             }
         }
-        scan.decision.verdicts.push((run.id.clone(), verdict));
+        scan.decision.runs.push((run.id.clone(), decision));
     }
     scan.decision
 }
@@ -156,13 +156,13 @@ struct QueueScan<'a> {
 
 impl<'a> QueueScan<'a> {
     /// Returns whether a run for which there is room may enter: all its nodes must be free.
-    fn check_nodes(&mut self, run: &Applicant<'a>) -> Verdict {
+    fn check_nodes(&mut self, run: &Applicant<'a>) -> RunDecision {
         let wait = |node: &NodeRef, other: RunId, how| {
-            Verdict::Wait(Reason::Node { hostname: node.hostname.clone(), run: other, how })
+            RunDecision::Wait(Reason::Node { hostname: node.hostname.clone(), run: other, how })
         };
         for node in run.nodes {
             if (self.nodes.drained)(node.id) {
-                return Verdict::Wait(Reason::Drained { hostname: node.hostname.clone() });
+                return RunDecision::Wait(Reason::Drained { hostname: node.hostname.clone() });
             }
             if let Some(holder) = (self.nodes.holder)(node.id).filter(|holder| holder != run.id) {
                 return wait(node, holder, NodeUse::Held);
@@ -178,7 +178,7 @@ impl<'a> QueueScan<'a> {
         });
         // Also if the run may enter at once: until its admission is committed, no other work may start there.
         self.decision.wanted.extend(run.nodes.iter().map(|node| (node.id, run.id.clone())));
-        kept_out.unwrap_or(Verdict::Enter)
+        kept_out.unwrap_or(RunDecision::Enter)
     }
 
     /// Keeps exclusive runs behind this one from passing it.

@@ -89,13 +89,13 @@ fn decided(
 /// Returns the decision as text: each waiting run, then the nodes that are kept free.
 fn outcome(lines: &[&str], held: &str, busy: &str, limit: Option<u32>) -> Vec<String> {
     let decision = decided(&runs(lines), &places(held), &places(busy), limit);
-    let verdicts = decision.verdicts.iter().map(|(run, verdict)| match verdict {
-        Verdict::Enter => format!("{run} enters"),
-        Verdict::Wait(reason) => format!("{run}: {reason}"),
+    let runs = decision.runs.iter().map(|(run, decision)| match decision {
+        RunDecision::Enter => format!("{run} enters"),
+        RunDecision::Wait(reason) => format!("{run}: {reason}"),
     });
     let wanted: BTreeMap<_, _> = decision.wanted.iter().collect();
     let wanted = wanted.iter().map(|(node, run)| format!("{} for {run}", node.0.as_u128()));
-    verdicts.chain(wanted).collect()
+    runs.chain(wanted).collect()
 }
 
 #[test]
@@ -254,8 +254,8 @@ impl Fleet {
     fn decide(&mut self, dice: &mut Dice) {
         let decision = decided(&self.runs, &self.held, &self.busy, self.limit);
         self.wanted = decision.wanted;
-        for (id, verdict) in decision.verdicts {
-            if verdict == Verdict::Enter {
+        for (id, decision) in decision.runs {
+            if decision == RunDecision::Enter {
                 self.enter(&id, dice);
             }
         }
@@ -376,8 +376,11 @@ fn an_exclusive_run_that_wants_a_drained_node_is_passed_over_and_says_so() {
     let decision = decide(&both, &known, Some(1));
     let hostname = nodes[1].hostname.clone();
     assert_eq!(
-        decision.verdicts,
-        [(first.clone(), Verdict::Wait(Reason::Drained { hostname })), (second.clone(), Verdict::Enter)]
+        decision.runs,
+        [
+            (first.clone(), RunDecision::Wait(Reason::Drained { hostname })),
+            (second.clone(), RunDecision::Enter)
+        ]
     );
     assert_eq!(decision.wanted.keys().copied().collect::<Vec<_>>(), [nodes[0].id]);
 }

@@ -20,7 +20,7 @@ use crate::plan::Plan;
 /// The facts that decide whether a new run has to wait for admission.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations)]
-pub struct Gate<'a> {
+pub struct AdmissionFacts<'a> {
     /// Whether every server that shares the store supports admission. If not, no run waits.
     pub is_known: bool,
     /// The maximum number of active runs.
@@ -39,7 +39,7 @@ pub struct New<'a> {
     pub plan: &'a Arc<Plan>,
     /// The executions that are carried over from an earlier run.
     pub taken: &'a [Execution],
-    pub gate: Gate<'a>,
+    pub admission: AdmissionFacts<'a>,
 }
 
 /// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission`; it
@@ -90,12 +90,13 @@ pub struct Course {
 impl Course {
     /// Creates a run, and starts it unless it has to wait. Returns the changes to commit, the creation first.
     pub fn create(new: &New<'_>, turn: &mut Turn<'_>) -> (Self, Vec<Change>) {
-        let New { run, plan, taken, gate } = *new;
+        let New { run, plan, taken, admission } = *new;
         let (id, epoch) = (run.id.clone(), run.live.epoch);
-        let waits = gate.is_known && (run.definition.exclusive || gate.limit.is_some());
+        let waits = admission.is_known && (run.definition.exclusive || admission.limit.is_some());
         let before = Before::of(&run.live).filter(|before| waits || *before != Before::Admission);
-        let max_pending = (before == Some(Before::Admission)).then(gate.max_pending);
-        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open: gate.max_open }];
+        let max_pending = (before == Some(Before::Admission)).then(admission.max_pending);
+        let mut changes =
+            vec![Change::RunCreated { run: run.clone(), max_pending, max_open: admission.max_open }];
         let take_over = |executions: &[Execution]| {
             let (run, executions, at) = (run.id.clone(), executions.to_vec(), run.created_at);
             Change::ExecutionsAdded { run, epoch, executions, at }

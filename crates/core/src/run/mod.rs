@@ -9,7 +9,7 @@ mod record;
 pub mod retry;
 mod words;
 
-pub use course::{Course, Gate, New};
+pub use course::{AdmissionFacts, Course, New};
 pub use live::{Ended, Hook, RunEnd, RunLive, RunStage, RunVerdict};
 pub use machine::{Illegal, RunEvent, check_path, frees_nodes, step, successors};
 pub use record::{Instance, Keeps, RunBrief, RunMade, RunRecord};

@@ -91,6 +91,10 @@ impl Tables {
         Ok(())
     }
 
+    pub(super) fn has_ended(&self, id: ExecutionId) -> bool {
+        self.executions.get(&id).is_some_and(|execution| !execution.state.status().is_open())
+    }
+
     /// Marks the last attempt that counts of an instance that failed for good.
     pub(super) fn mark_failed(&mut self, run: &RunId, id: ExecutionId, reason: &str) -> Applied {
         let execution = self.executions.get_mut(&id).filter(|execution| execution.run() == run);

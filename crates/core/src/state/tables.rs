@@ -65,10 +65,16 @@ impl Tables {
         Self { clusters: BTreeSet::from([ClusterId::DEFAULT]), ..Self::default() }
     }
 
-    /// Applies a batch: kinds in the order of their phase, changes of one kind as given.
+    /// Applies a batch: kinds in the order of their phase, changes of one kind as given. The failure of an instance whose
+    /// last attempt ended before the batch precedes the executions of the batch, which may be its consequences.
     pub fn apply_all(&mut self, changes: &[Change]) -> Verdicts {
         let mut order: Vec<usize> = (0..changes.len()).collect();
-        order.sort_by_key(|&place| changes[place].phase());
+        order.sort_by_key(|&place| match &changes[place] {
+            Change::InstanceFailed { execution, .. } if self.has_ended(*execution) => {
+                Change::BEFORE_EXECUTIONS
+            }
+            change => change.phase(),
+        });
         let mut outcomes = vec![Ok(()); changes.len()];
         let mut abouts = vec![About::default(); changes.len()];
         order.retain(|&place| {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::run::RunState;
-use downbeat_core::run::engine::Progress;
-use downbeat_core::{Change, level};
+use downbeat_core::run::engine::{self, Progress};
+use downbeat_core::{Change, Portion, level, limits};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -684,6 +684,32 @@ fn an_instance_stays_failed_when_its_retry_is_withdrawn() {
         let withdrawn = world.executions.values().filter(|execution| execution.is_withdrawn());
         assert!(withdrawn.clone().count() == 1 && withdrawn.clone().all(|retry| !marked(retry.id)));
     }
+}
+
+#[test]
+fn a_final_failure_is_recorded_before_its_consequences() {
+    let flaky = with(task("flaky"), "retry", json!({"max": 1}));
+    let small = Portion::new(1, limits::PARAMS_PER_COMMIT_BYTES);
+    for portion in [engine::COMMIT, small] {
+        let tasks = [flaky.clone(), task("next")];
+        let mut world = rollout(2, json!({"batch": 1, "max_failures": 1}), &tasks);
+        world.set_portion(portion);
+        world.play(fail_at(0, "n0"));
+        assert_eq!(
+            world.feed,
+            ["added 0@n0", "added 0@n0", "failed 0@n0", "added 1@n0", "added 0@n1", "added 1@n1"],
+            "{portion:?}"
+        );
+    }
+}
+
+#[test]
+fn the_failure_of_an_execution_that_cannot_be_sent_is_recorded_after_it() {
+    let mut world = World::new(fleet("continue", &[task("a"), task("b")]), 2, 1);
+    world.offline.insert(world.plan.resolved.nodes[0].id);
+    world.play(all_well);
+    let first = world.feed.iter().position(|line| line == "added 0@n0");
+    assert!(first < world.feed.iter().position(|line| line == "failed 0@n0"), "{:?}", world.feed);
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) level: u32,
     /// The instances that the engine recorded as failed for good, in order: step@node: reason.
     pub(crate) failed_for_good: Vec<String>,
+    /// New executions and final failures in the order of commits: `added step@node` and `failed step@node`.
+    pub(crate) feed: Vec<String>,
 }
 
 pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
@@ -133,6 +135,7 @@ impl World {
             level: level::LEVEL,
             portion: engine::COMMIT,
             failed_for_good: Vec::new(),
+            feed: Vec::new(),
         }
     }
 
@@ -303,6 +306,7 @@ impl World {
             Change::ExecutionsAdded { executions, .. } => {
                 self.largest_addition = self.largest_addition.max(executions.len());
                 for execution in executions {
+                    self.feed.push(format!("added {}@{}", execution.step(), self.place(&execution)));
                     if execution.state.status() == Status::Pending {
                         self.sent.push(format!("{}@{}", execution.step(), self.place(&execution)));
                     }
@@ -343,6 +347,7 @@ impl World {
                 assert_eq!(newest, Some(id), "the last attempt that counts is marked");
                 assert!(!last.state.status().is_open() && last.state.status() != Status::Succeeded);
                 assert!(last.failed_for_good.is_none(), "a failure is recorded once");
+                self.feed.push(format!("failed {}@{}", last.step(), self.place(last)));
                 self.failed_for_good.push(format!("{}@{}: {reason}", last.step(), self.place(last)));
                 let last = self.executions.get_mut(&id).expect("the execution exists");
                 last.failed_for_good = Some(reason.into());

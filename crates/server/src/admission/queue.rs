@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use downbeat_core::admission::{Applicant, Decision, Nodes, Reason, Verdict, decide};
+use downbeat_core::admission::{Applicant, Decision, Nodes, Reason, RunDecision, decide};
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::plan::NodeRef;
@@ -111,11 +111,11 @@ impl Line {
             })
             .collect();
         let decision = decide(&applicants, nodes, limit);
-        let waits = |(id, verdict): &(RunId, Verdict)| match verdict {
-            Verdict::Wait(reason) => Some((id.clone(), reason.clone())),
-            Verdict::Enter => None,
+        let waits = |(id, decision): &(RunId, RunDecision)| match decision {
+            RunDecision::Wait(reason) => Some((id.clone(), reason.clone())),
+            RunDecision::Enter => None,
         };
-        let reasons = decision.verdicts.iter().filter_map(waits).collect();
+        let reasons = decision.runs.iter().filter_map(waits).collect();
         Decided { decision, reasons }
     }
 }
@@ -356,9 +356,9 @@ mod tests {
         /// Returns the runs that may enter.
         fn decide(&mut self) -> Vec<String> {
             let decided = self.with_nodes(Queue::decisions);
-            let verdicts = decided.iter().flat_map(|decided| &decided.decision.verdicts);
-            let mut enter: Vec<String> = verdicts
-                .filter(|(_, verdict)| *verdict == Verdict::Enter)
+            let runs = decided.iter().flat_map(|decided| &decided.decision.runs);
+            let mut enter: Vec<String> = runs
+                .filter(|(_, decision)| *decision == RunDecision::Enter)
                 .map(|(run, _)| run.to_string())
                 .collect();
             enter.sort();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use downbeat_core::admission::{Nodes, Verdict};
+use downbeat_core::admission::{Nodes, RunDecision};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::run::{RunRecord, RunState};
@@ -151,8 +151,8 @@ impl Admission {
         }
         drop(board);
         let now = parts.clock.now();
-        let verdicts = decisions.iter().flat_map(|decided| &decided.decision.verdicts);
-        let enters = verdicts.filter(|(_, verdict)| *verdict == Verdict::Enter);
+        let runs = decisions.iter().flat_map(|decided| &decided.decision.runs);
+        let enters = runs.filter(|(_, decision)| *decision == RunDecision::Enter);
         let own: Vec<(RunId, Change)> =
             enters.filter_map(|(run, _)| Some((run.clone(), queue.admit(run, parts.server, now)?))).collect();
         let waiting = queue.waiting();

@@ -43,22 +43,6 @@ impl Wrapper for Shared {
         &*self.memory
     }
 
-    async fn read<T, R>(&self, read: R) -> Result<T, store::Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, store::Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, store::Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, store::Error>> + Send,
-    {
-        write.await
-    }
-
     fn is_shared(&self) -> bool {
         true
     }

@@ -95,7 +95,7 @@ impl Body {
         if let Some(cluster) = &query.cluster {
             let own = submit.definition.cluster.get_or_insert_with(|| cluster.clone());
             // A cluster has a name and an id; a request may use either.
-            let store = service.store();
+            let store = service.views();
             let is_other = own != cluster && {
                 let found = store.cluster(own).await?;
                 found.is_none() || found != store.cluster(cluster).await?

@@ -101,7 +101,7 @@ pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap)
     if query.follow.unwrap_or(Flag::On).is_on() {
         no_page(query.limit, query.cursor, "add `follow=0` for a list")?;
         let start = match (start, &wanted.run) {
-            (None, None) => Start::Resumed(service.store().last_seq().await?),
+            (None, None) => Start::Resumed(service.views().last_seq().await?),
             (None, Some(_)) => Start::Resumed(0),
             (Some(start), _) => start,
         };
@@ -213,7 +213,7 @@ impl Start {
         let last_id = last_event_id(headers, "the number of an event")?;
         let start = last_id.map(Start::Resumed).or(query.map(Start::Asked));
         if let Some(start) = start {
-            let (since, last) = (start.since(), service.store().last_seq().await?);
+            let (since, last) = (start.since(), service.views().last_seq().await?);
             if since > last {
                 // Waiting for it would look like a silent system. The store was replaced or reset.
                 let detail = format!("the query is wrong: since: {since} is after the last event, {last}");
@@ -234,7 +234,7 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
     'search: loop {
         let filter = wanted.after(next);
         let found = service.events(caller, &filter, at_once).await?;
-        if let Some(first) = find_gap(&**service.store(), &filter, &found).await? {
+        if let Some(first) = find_gap(&**service.views(), &filter, &found).await? {
             return Err(Failure::events_gone(first));
         }
         if found.is_empty() {
@@ -264,7 +264,7 @@ async fn listed(Api(service, caller): &Api, wanted: &Wanted, since: u64, limit: 
 async fn latest(Api(service, caller): &Api, wanted: &Wanted, limit: u32) -> HttpResult<Response> {
     let page = Portion::new(limit as usize, limits::EVENTS_AT_ONCE_BYTES);
     let at_once = Portion::new(limits::EVENTS_AT_ONCE, limits::EVENTS_AT_ONCE_BYTES);
-    let store = service.store();
+    let store = service.views();
     let last = store.last_seq().await?;
     let back = if wanted.is_indexed() { limit } else { limits::ROWS_READ };
     let mut since = last.saturating_sub(u64::from(back)).max(first_kept(&**store).await? - 1);
@@ -295,7 +295,7 @@ fn page_of(data: Vec<Event>, limit: u32, since: u64, next: u64, has_more: bool) 
 }
 
 async fn streamed(service: &Service, wanted: Wanted, until: Until, start: Start) -> HttpResult<Response> {
-    let (store, since) = (service.store(), start.since());
+    let (store, since) = (service.views(), start.since());
     let feed = service.parts.feed.subscribe();
     if let Start::Asked(_) = start {
         let filter = wanted.after(since);

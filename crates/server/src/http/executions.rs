@@ -143,7 +143,7 @@ pub(super) async fn of_node(
     let mut runs: Vec<RunId> = found.rows.iter().map(|record| record.run().clone()).collect();
     runs.sort_unstable();
     runs.dedup();
-    let definitions = service.store().definitions(&runs).await?;
+    let definitions = service.views().definitions(&runs).await?;
     Ok(Json(listed(&page, found, |record| {
         let task = match definitions.get(record.run()) {
             Some(definition) => label(definition, record.step()),

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use axum::Json;
 use downbeat_api::{Execution as View, FailureGroup, Failures};
 use downbeat_core::collections::HashMap;
-use downbeat_core::execution::{Execution, Status, Stream, common_part};
+use downbeat_core::execution::{Execution, Status, common_part};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
@@ -14,6 +14,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::executions::label;
 use super::extract::{Api, Id, Nothing, Query};
+use super::output::last_stderr_line;
 use super::problem::{HttpResult, Reply};
 use crate::service::Service;
 
@@ -71,7 +72,7 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
     let mut failed: Vec<View> = Vec::new();
     let mut page = Page::first(PER_READ);
     for _ in 0..limits::FAILURES_EXAMINED / PER_READ {
-        let Listed { rows, next, .. } = service.store().executions(&filter, &page).await?;
+        let Listed { rows, next, .. } = service.views().executions(&filter, &page).await?;
         let finally: Vec<&Execution> = rows.iter().filter(|one| one.failed_for_good.is_some()).collect();
         let names = service.names(run, finally.iter().copied()).await?;
         let view = |one: &&Execution| View::of(one, label(&run.definition, one.step()), &names);
@@ -87,14 +88,6 @@ async fn failed(service: &Service, run: &RunRecord) -> HttpResult<(Vec<View>, bo
 /// Returns the last line of each execution on standard error.
 async fn last_lines(service: &Service, failed: &[View]) -> HttpResult<Vec<Option<String>>> {
     let ids: Vec<ExecutionId> = failed.iter().map(|view| view.id).collect();
-    let lines = stream::iter(ids).map(|id| last_line(service, id)).buffered(OUTPUTS_AT_ONCE);
+    let lines = stream::iter(ids).map(|id| last_stderr_line(service, id)).buffered(OUTPUTS_AT_ONCE);
     lines.try_collect().await
-}
-
-async fn last_line(service: &Service, execution: ExecutionId) -> HttpResult<Option<String>> {
-    let tail = service.store().output_tail(execution, limits::LAST_LINE_CHUNKS).await?;
-    let errors = tail.iter().filter(|chunk| chunk.stream == Stream::Stderr);
-    let text: String = errors.map(|chunk| chunk.text.as_str()).collect();
-    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
-    Ok(line.map(|line| line.chars().take(limits::LAST_LINE_CHARS).collect()))
 }

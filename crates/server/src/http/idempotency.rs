@@ -35,12 +35,12 @@ pub(super) fn idempotency_key(
         )));
     }
     // A header cannot contain a line break, so no two scopes share a key.
-    let key = match scope {
-        Scope::Submit => key.to_owned(),
-        Scope::Retry => format!("retry\n{key}"),
-        Scope::RetryMany => format!("retry many\n{key}"),
+    let (scoped, former) = match scope {
+        Scope::Submit => (key.to_owned(), None),
+        Scope::Retry => (format!("retry\n{key}"), Some(key.to_owned())),
+        Scope::RetryMany => (format!("retry many\n{key}"), None),
     };
-    Ok(Some(IdempotencyKey { key, request_hash: hash(parts) }))
+    Ok(Some(IdempotencyKey { key: scoped, former, request_hash: hash(parts) }))
 }
 
 /// Returns a hash of all parts. Their lengths are hashed with them, so that no byte can move to the next part.

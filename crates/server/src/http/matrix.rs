@@ -77,8 +77,8 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<MatrixQ
     }
     let selected = query.selector.as_deref().map(|text| selected(&service, text)).transpose()?;
     let run = service.run(&caller, &id.run()).await?;
-    let seq = service.store().last_seq().await?;
-    let facts = service.store().instance_facts(&run.id).await?;
+    let seq = service.views().last_seq().await?;
+    let facts = service.views().instance_facts(&run.id).await?;
     let names = names(&service, &run, &facts).await?;
     let (size, Query(MatrixQuery { order, offset, times, .. })) = (facts.len(), query);
     let cut = Cut { order, limit, offset, times: times.is_on() };

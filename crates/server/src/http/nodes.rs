@@ -206,7 +206,7 @@ async fn seen(
     nodes: impl Iterator<Item = NodeId>,
 ) -> HttpResult<HashMap<NodeId, Timestamp>> {
     let nodes: Vec<NodeId> = nodes.collect();
-    let seen = service.store().seen(&nodes).await?;
+    let seen = service.views().seen(&nodes).await?;
     Ok(seen.into_iter().map(|(node, _, at)| (node, at)).collect())
 }
 

@@ -7,8 +7,9 @@ use axum::Json;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use downbeat_api::{Chunk, End, Output};
-use downbeat_core::execution::Execution as Record;
+use downbeat_core::execution::{Execution as Record, Stream};
 use downbeat_core::ids::ExecutionId;
+use downbeat_core::limits;
 use downbeat_store::{OutputChunk, Store};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -18,6 +19,7 @@ use super::extract::{Api, Flag, Id, Query};
 use super::live::{Ready, Source, last_event_id, live, sse};
 use super::problem::{Failure, HttpResult};
 use super::wake::Wake;
+use crate::service::Service;
 
 /// Chunks that are read from the store at once: at most 1 MiB, which bounds the memory of a slow client.
 pub(super) const READ_AT_ONCE: u32 = 64;
@@ -28,6 +30,18 @@ pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) fn chunk_view(chunk: OutputChunk) -> Chunk {
     let OutputChunk { offset, stream, text, at, execution: _ } = chunk;
     Chunk { offset, stream, text, at }
+}
+
+/// Returns the last line of an execution on standard error that is not empty.
+pub(super) async fn last_stderr_line(
+    service: &Service,
+    execution: ExecutionId,
+) -> HttpResult<Option<String>> {
+    let tail = service.views().output_tail(execution, limits::LAST_LINE_CHUNKS).await?;
+    let errors = tail.iter().filter(|chunk| chunk.stream == Stream::Stderr);
+    let text: String = errors.map(|chunk| chunk.text.as_str()).collect();
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    Ok(line.map(|line| line.chars().take(limits::LAST_LINE_CHARS).collect()))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -92,10 +106,10 @@ pub(super) async fn show(
             return Err(Failure::bad_query(detail));
         }
         let next = last_event_id(&headers, "an offset into the output")?.unwrap_or(query.offset);
-        let (store, wake) = (service.store().clone(), Wake::new(&service));
+        let (store, wake) = (service.views().clone(), Wake::new(&service));
         return Ok(live(&service, Tail { store, execution: execution.id, next, wake }));
     }
-    let mut output = whole(service.store().as_ref(), &execution, query.offset).await?;
+    let mut output = whole(service.views().as_ref(), &execution, query.offset).await?;
     if query.selects_lines() {
         output = select(output, &query);
     }

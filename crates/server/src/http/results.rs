@@ -64,7 +64,7 @@ pub(super) async fn list(
     let statuses = words("status", query.status.as_deref(), &known, Status::parse)?;
     let after = page.start.after.map(|ResultKey(step, execution)| (step, execution));
     let filter = InstanceFilter { step: query.step, item: query.item, node, statuses, after };
-    let found = service.store().instances(&run.id, &filter, page.limit + 1).await?;
+    let found = service.views().instances(&run.id, &filter, page.limit + 1).await?;
     let names = service.names(&run, &found).await?;
     let tasks: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
     let task = |step: u32| tasks.get(step as usize).cloned().unwrap_or_else(|| format!("step {step}"));

@@ -161,7 +161,7 @@ impl Merged {
     async fn list(&mut self, after: Option<ExecutionId>) -> HttpResult<()> {
         let filter = ExecutionFilter { run: Some(self.id.clone()), ..ExecutionFilter::default() };
         let start = Position { after, skip: 0 };
-        let page = self.service.store().executions(&filter, &Page { limit: PAGE, start }).await?;
+        let page = self.service.views().executions(&filter, &Page { limit: PAGE, start }).await?;
         self.listing = page.next.map(|next| next.after);
         self.note(page.rows).await
     }
@@ -197,7 +197,7 @@ impl Merged {
     /// Reads more output of one execution, and queues it again if there is more.
     async fn read(&mut self, id: ExecutionId) -> HttpResult<Vec<RunChunk>> {
         let Some(cursor) = self.cursors.get_mut(&id) else { return Ok(Vec::new()) };
-        let read = self.service.store().output(id, cursor.next, READ_AT_ONCE).await?;
+        let read = self.service.views().output(id, cursor.next, READ_AT_ONCE).await?;
         let more = read.len() == READ_AT_ONCE as usize;
         let task = self.tasks.get(cursor.step as usize).cloned().unwrap_or_default();
         let mut chunks = Vec::with_capacity(read.len());
@@ -224,12 +224,12 @@ impl Merged {
 
     /// Reads executions again that were changed, and whether the run has ended.
     async fn look(&mut self, executions: Vec<ExecutionId>, moved: bool) -> HttpResult<()> {
-        if moved && let Some(run) = self.service.store().run(&self.id).await? {
+        if moved && let Some(run) = self.service.views().run(&self.id).await? {
             self.status = run.state().status();
             self.over = run.state().is_terminal();
         }
         for part in executions.chunks(PAGE as usize) {
-            let read = self.service.store().executions_by_id(part).await?;
+            let read = self.service.views().executions_by_id(part).await?;
             self.note(read).await?;
         }
         Ok(())

@@ -17,7 +17,7 @@ const MOST_READ: usize = 20;
 
 /// Returns the summary of a run.
 pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Run> {
-    let counts = service.parts.counted.of(service.store().as_ref(), run).await?;
+    let counts = service.parts.counted.of(service.views().as_ref(), run).await?;
     let (steps, mut totals) = by_step(run, &counts);
     mark_wholes(service, run, &counts, &mut totals).await?;
     let mut shown = Run::of(run, steps, &totals);
@@ -83,7 +83,7 @@ async fn mark_wholes(
         let statuses = counts.iter().filter(|count| count.step == step).map(|count| count.status).collect();
         let filter = InstanceFilter { step: Some(step), statuses, ..InstanceFilter::default() };
         let as_a_whole = !is_read || {
-            let only = service.store().instances(&run.id, &filter, 1).await?;
+            let only = service.views().instances(&run.id, &filter, 1).await?;
             only.first().is_some_and(|only| only.item().is_none())
         };
         totals[step as usize].as_a_whole = as_a_whole;
@@ -97,7 +97,7 @@ async fn rollout(service: &Service, run: &RunRecord) -> HttpResult<Option<Rollou
         return Ok(None);
     }
     let find = async || -> HttpResult<(u64, Option<Rollout>)> {
-        let facts = service.store().instance_facts(&run.id).await?;
+        let facts = service.views().instance_facts(&run.id).await?;
         let (size, run) = (facts.len(), run.clone());
         Ok((size as u64, service.view(size, move || rollout_of(&run, &facts)).await?))
     };

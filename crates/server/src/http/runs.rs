@@ -53,8 +53,13 @@ pub(super) async fn submit(
 ) -> HttpResult<Response> {
     let sent = [query.target(), query.cluster(), Some(body.as_bytes())];
     let idempotency_key = idempotency_key(&headers, Scope::Submit, &sent)?;
-    let (submit, _) = body.read(&service, &query).await?;
-    let submitted = service.submit(&caller, Submit { idempotency_key, ..submit }).await?;
+    let submitted = match service.repeated(idempotency_key.as_ref()).await? {
+        Some(repeated) => repeated,
+        None => {
+            let (submit, _) = body.read(&service, &query).await?;
+            service.submit(&caller, Submit { idempotency_key, ..submit }).await?
+        }
+    };
     let shown = if submitted.created {
         run_view::new_run(&service, &submitted.run)
     } else {
@@ -158,7 +163,7 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
     let filter = RunFilter { cluster, states, job, by, paused, text, node, from, to, order };
     let found = service.runs(&caller, &filter, &page).await?;
     let ids: Vec<RunId> = found.rows.iter().map(|run| run.id.clone()).collect();
-    let counts = service.store().run_counts(&ids).await?;
+    let counts = service.views().run_counts(&ids).await?;
     let mut reasons = service.pending_reasons(found.rows.iter().map(|run| (&run.id, &run.live)));
     Ok(Json(listed(&page, found, |run| {
         let mut row = RunRow::of(&run, counts.get(&run.id));

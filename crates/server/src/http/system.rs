@@ -46,7 +46,7 @@ pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Repl
         server: service.parts.itself.name.clone(),
         role: if lag.is_some() { Role::Replica } else { Role::Primary },
         replica: lag,
-        store: service.store().name().to_owned(),
+        store: service.views().name().to_owned(),
         store_problem: service.store_problem().await,
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
         servers,
@@ -79,7 +79,7 @@ impl Key for ServerKey {
 /// Returns the servers that share the store, whether each is alive, and how many runs each owns.
 async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Server>> {
     let mut owned: HashMap<ServerId, u64> = HashMap::new();
-    for (_, owner) in service.store().open_run_owners().await? {
+    for (_, owner) in service.views().open_run_owners().await? {
         *owned.entry(owner).or_default() += 1;
     }
     let is_alive = is_alive(service);

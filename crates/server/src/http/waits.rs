@@ -1,11 +1,12 @@
 //! Explains why a run's steps are pending, and shows the last error output of failed ones.
 
 use downbeat_api::{InstanceResult, Run, StepWaiting};
-use downbeat_core::execution::{Execution as Record, Status, Stream};
+use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
 use downbeat_store::InstanceFilter;
 
+use super::output::last_stderr_line;
 use super::problem::HttpResult;
 use crate::service::Service;
 
@@ -23,7 +24,7 @@ pub(super) async fn explain(service: &Service, run: &RunRecord, shown: &mut Run)
     for (step, task, count) in pending {
         let statuses = vec![Status::Pending];
         let filter = InstanceFilter { step: Some(step), statuses, ..InstanceFilter::default() };
-        let found = service.store().instances(&run.id, &filter, limits::WAITS_EXPLAINED).await?;
+        let found = service.views().instances(&run.id, &filter, limits::WAITS_EXPLAINED).await?;
         let waiting = match found.first() {
             Some(first) if first.pinned.is_some() => bound(service, task, &found, count).await?,
             Some(first) => Some(StepWaiting {
@@ -95,14 +96,7 @@ pub(super) async fn add_last_stderr(service: &Service, results: &mut [InstanceRe
     let failed =
         results.iter_mut().filter(|result| result.status == Status::Failed && result.reused.is_none());
     for result in failed.take(limits::LAST_LINES_SHOWN) {
-        let tail = service.store().output_tail(result.execution, limits::LAST_LINE_CHUNKS).await?;
-        let written: String = tail
-            .iter()
-            .filter(|chunk| chunk.stream == Stream::Stderr)
-            .map(|chunk| chunk.text.as_str())
-            .collect();
-        let line = written.lines().map(str::trim).rfind(|line| !line.is_empty());
-        result.stderr = line.map(|line| line.chars().take(limits::LAST_LINE_CHARS).collect());
+        result.stderr = last_stderr_line(service, result.execution).await?;
     }
     Ok(())
 }

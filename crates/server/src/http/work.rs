@@ -24,7 +24,7 @@ use super::system::zeros;
     responses((status = 200, description = "The node's work", body = NodeWork))
 )]
 pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQuery>) -> Reply<NodeWork> {
-    let store = service.store().as_ref();
+    let store = service.views().as_ref();
     let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
     let (lease_ttl, now) = (service.parts.settings.lease_ttl.0, service.now());
     let mut runs: HashMap<RunId, Option<RunRecord>> = HashMap::new();

@@ -389,20 +389,6 @@ mod tests {
             &self.store
         }
 
-        async fn read<T: Send, R>(&self, read: R) -> Result<T, store::Error>
-        where
-            R: Future<Output = Result<T, store::Error>> + Send,
-        {
-            read.await
-        }
-
-        async fn write<T: Send, R>(&self, write: R) -> Result<T, store::Error>
-        where
-            R: Future<Output = Result<T, store::Error>> + Send,
-        {
-            write.await
-        }
-
         async fn commit(
             &self,
             server: ServerId,

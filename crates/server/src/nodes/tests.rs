@@ -34,22 +34,6 @@ impl Wrapper for Slow {
         &self.inner
     }
 
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
-    }
-
     async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>, Error> {
         self.queries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(SLOW).await;
@@ -124,7 +108,7 @@ async fn slow_queries_of_users_do_not_stop_what_keeps_a_server_alive() {
     // A query ends after a while: users try again.
     let users: Vec<_> = (0..2 * limits::VIEWS_AT_ONCE)
         .map(|_| {
-            let views = Arc::clone(service.store());
+            let views = Arc::clone(service.views());
             tokio::spawn(async move { while views.run(&"none".to_owned().into()).await.is_err() {} })
         })
         .collect();

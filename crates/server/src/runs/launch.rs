@@ -5,7 +5,7 @@ use std::sync::Arc;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::ClusterId;
 use downbeat_core::plan::Plan;
-use downbeat_core::run::{Course, Gate, New, RunMade, RunRecord};
+use downbeat_core::run::{AdmissionFacts, Course, New, RunMade, RunRecord};
 use downbeat_core::{Refusal, level};
 use tracing::info;
 
@@ -48,14 +48,14 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
     let mut dice = parts.chance.dice();
     // Opened before the first decision, so that the run learns of every node that goes offline from here on.
     let mailbox = parts.runs.open(&id);
-    let gate = Gate {
+    let admission = AdmissionFacts {
         is_known: parts.level.reaches(level::FLEET),
         limit: parts.settings.max_concurrent_runs,
         // Runs that can start at once do not count.
         max_pending: &|| parts.settings.max_pending_runs.saturating_add(parts.admission.room(cluster)),
         max_open: max_open(parts, cluster),
     };
-    let new = New { run: &run, plan: &plan, taken: &taken, gate };
+    let new = New { run: &run, plan: &plan, taken: &taken, admission };
     let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(&new, turn));
     let actor = ActorParts::of(parts, &run, &plan);
     if let Some(cache) = &actor.cache {

@@ -35,22 +35,6 @@ impl Wrapper for Picky {
         &self.store
     }
 
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
-    }
-
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         if changes.iter().any(is_too_much) {
             let why = "string or blob too big".to_owned();
@@ -137,22 +121,6 @@ struct Unreadable {
 impl Wrapper for Unreadable {
     fn store(&self) -> &dyn Store {
         &*self.inner
-    }
-
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {

@@ -25,8 +25,7 @@ impl Service {
     }
 
     /// Returns the store for the reads of users.
-    #[expect(clippy::misnamed_getters, reason = "users read through their own connections to the same store")]
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub fn views(&self) -> &Arc<dyn Store> {
         &self.parts.views
     }
 

@@ -140,8 +140,9 @@ impl Service {
             return Err(Error::TooManyMatch { matched, most: limits::RETRIES_AT_ONCE });
         }
         for run in runs {
-            let idempotency_key = key.map(|IdempotencyKey { key, request_hash }| IdempotencyKey {
+            let idempotency_key = key.map(|IdempotencyKey { key, former: _, request_hash }| IdempotencyKey {
                 key: format!("{key}\n{run}"),
+                former: None,
                 request_hash: request_hash.clone(),
             });
             let name = run.to_string();

@@ -38,6 +38,9 @@ pub struct Retry {
 impl Service {
     /// Creates a run that reuses the successful results of an ended one.
     pub async fn retry(&self, caller: &Caller, retry: Retry) -> Result<Submitted> {
+        if let Some(repeated) = self.repeated_retry(&retry).await? {
+            return Ok(repeated);
+        }
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
@@ -65,6 +68,17 @@ impl Service {
         };
         let new = self.by_size(&definition, on, make).await?;
         self.create(new).await
+    }
+
+    /// Returns the run of an earlier request if this is the same request.
+    async fn repeated_retry(&self, retry: &Retry) -> Result<Option<Submitted>> {
+        let repeated = self.repeated(retry.idempotency_key.as_ref()).await?;
+        let former = retry.idempotency_key.as_ref().and_then(|key| key.former.as_ref());
+        let Some(former) = former.filter(|_| repeated.is_none()) else { return Ok(repeated) };
+        let runs = read_in_time(async { Ok(self.parts.store.runs_of_key(former).await?) }).await?;
+        let is_same =
+            |run: &RunRecord| run.request_hash.is_none() && run.retry_of.as_ref() == Some(&retry.run);
+        Ok(runs.into_iter().find(is_same).map(|run| Submitted { run, created: false }))
     }
 }
 

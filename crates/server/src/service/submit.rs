@@ -31,6 +31,8 @@ pub struct Submit {
 pub struct IdempotencyKey {
     /// Unique in the cluster.
     pub key: String,
+    /// The key as earlier releases stored it, if that is another one. They stored no hash.
+    pub former: Option<String>,
     /// Identifies the request: another request must not use the key.
     pub request_hash: String,
 }
@@ -56,6 +58,15 @@ impl Service {
         let mut made = self.new_run(caller, cluster, &plan, params, submit.idempotency_key);
         made.no_cache = submit.no_cache;
         self.create(Launch { made, plan, taken: Vec::new() }).await
+    }
+
+    /// Returns the run of an earlier request if `key` shows that this is the same request. It is looked up before anything
+    /// else is done for the request.
+    pub async fn repeated(&self, key: Option<&IdempotencyKey>) -> Result<Option<Submitted>> {
+        let Some(IdempotencyKey { key, former: _, request_hash }) = key else { return Ok(None) };
+        let runs = read_in_time(async { Ok(self.parts.store.runs_of_key(key).await?) }).await?;
+        let first = runs.into_iter().find(|run| run.request_hash.as_ref() == Some(request_hash));
+        Ok(first.map(|run| Submitted { run, created: false }))
     }
 
     /// Refuses a run that an older server on this store would execute wrongly if it took the run over.
@@ -95,6 +106,7 @@ impl Service {
     /// Launches a run even if the caller disconnects: a committed run needs an actor.
     pub(super) async fn create(&self, new: Launch) -> Result<Submitted> {
         let (parts, request_hash) = (self.parts.clone(), new.made.request_hash.clone());
+        let is_retry = new.made.retry_of.is_some();
         let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span());
         let launched = change_in_time(launched).await?;
         match launched.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?? {
@@ -102,7 +114,8 @@ impl Service {
             Err(Refusal::KeyInUse(first)) => {
                 let run = self.parts.store.run(&first).await?;
                 let run = run.ok_or(Conflict::RunRemoved(first))?;
-                if run.request_hash.is_some() && run.request_hash != request_hash {
+                let is_other = run.request_hash.is_some() && run.request_hash != request_hash;
+                if is_other || run.retry_of.is_some() != is_retry {
                     return Err(Error::KeyReused(run.id.clone()));
                 }
                 Ok(Submitted { run, created: false })

@@ -94,7 +94,7 @@ async fn a_caller_that_disconnects_while_its_plan_waits_leaves_no_run() {
     taken.pop();
     // Slots are assigned in order: the run of the first request would exist by now.
     let run = service.submit(&Caller::API, large()).await.unwrap().run.id.clone();
-    let events = service.store().events(&Default::default(), Portion::of_rows(usize::MAX)).await.unwrap();
+    let events = service.views().events(&Default::default(), Portion::of_rows(usize::MAX)).await.unwrap();
     let runs = events.into_iter().filter_map(|event| match event.change {
         Change::RunCreated { run, .. } => Some(run.id.clone()),
         _ => None,

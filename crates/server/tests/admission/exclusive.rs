@@ -33,7 +33,7 @@ async fn exclusive_runs_that_overlap_do_not_interleave() {
     let entries = log.entries();
     alone.iter().for_each(|run| check_alone(&entries, run));
     assert_eq!(entries.iter().filter(|entry| entry.began).count(), 6 * 6 + 3 * 2 + 3 * 4);
-    assert_eq!(setup.server.service().store().holds().await.unwrap(), []);
+    assert_eq!(setup.server.service().views().holds().await.unwrap(), []);
     setup.server.stop().await;
 }
 

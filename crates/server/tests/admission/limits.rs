@@ -61,7 +61,7 @@ async fn two_servers_together_give_out_no_more_than_a_limit_allows() {
     let entries = log.entries();
     assert_eq!(entries.len(), 2 * 4 * 30, "each once");
     assert!(most_at_once(&entries) <= 3, "{}", most_at_once(&entries));
-    assert_eq!(one.server.service().store().uses().await.unwrap(), []);
+    assert_eq!(one.server.service().views().uses().await.unwrap(), []);
     drop(workers);
     two.server.stop().await;
     one.server.stop().await;
@@ -104,7 +104,7 @@ async fn the_place_of_a_node_that_fell_silent_is_free_when_its_lease_is_over() {
     let mut silent = one.agent("web-01", &[]).await;
     let run = one.submit(&limited(1, &json!({"db": 1}))).await;
     let lost = silent.take().await;
-    let store = one.server.service().store();
+    let store = one.server.service().views();
     assert_eq!(store.uses().await.unwrap().len(), 1);
     // It sends no more heartbeats. Its slot goes to the next attempt, on a node of the other server.
     two.run_until(&run, |run| run["waiting"][0]["execution"].is_string()).await;

@@ -20,7 +20,7 @@ async fn most_active(setup: &Setup) -> usize {
     let events = setup
         .server
         .service()
-        .store()
+        .views()
         .events(&EventFilter::default(), Portion::of_rows(usize::MAX))
         .await
         .unwrap();
@@ -83,7 +83,7 @@ async fn exclusive_runs_of_two_servers_do_not_interleave() {
     }
     let entries = log.entries();
     alone.iter().for_each(|run| check_alone(&entries, run));
-    assert_eq!(one.server.service().store().holds().await.unwrap(), []);
+    assert_eq!(one.server.service().views().holds().await.unwrap(), []);
     two.server.stop().await;
     one.server.stop().await;
     database.drop().await;

@@ -59,14 +59,14 @@ async fn a_stream_catches_up_then_goes_on_live_without_gap_or_repetition() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     whole_run(&setup, &mut agent).await;
-    let before = setup.server.service().store().last_seq().await.unwrap();
+    let before = setup.server.service().views().last_seq().await.unwrap();
     let mut stream = setup.follow("/events?since=0").await;
     let mut got = Vec::new();
     for _ in 0..before {
         got.push(stream.next().await.unwrap());
     }
     whole_run(&setup, &mut agent).await;
-    let after = setup.server.service().store().last_seq().await.unwrap();
+    let after = setup.server.service().views().last_seq().await.unwrap();
     assert!(after > before);
     while got.len() < usize::try_from(after).unwrap() {
         got.push(stream.next().await.unwrap());
@@ -84,7 +84,7 @@ async fn last_event_id_resumes_with_exactly_what_was_missed() {
     let seen = [stream.next().await.unwrap(), stream.next().await.unwrap(), stream.next().await.unwrap()];
     drop(stream);
     whole_run(&setup, &mut agent).await;
-    let last = setup.server.service().store().last_seq().await.unwrap();
+    let last = setup.server.service().views().last_seq().await.unwrap();
     let id = seen[2].id.clone().unwrap();
     let request = setup.request(Method::GET, "/events?since=0").header("Last-Event-ID", &id);
     let mut resumed = setup.stream(request).await;
@@ -123,7 +123,7 @@ async fn many_events_are_read_in_pages_and_none_is_missed_while_more_are_made() 
         setup.submit(&definition).await;
     }
     whole_run(&setup, &mut agent).await;
-    let last = setup.server.service().store().last_seq().await.unwrap();
+    let last = setup.server.service().views().last_seq().await.unwrap();
     assert!(last > 800, "{last}");
     let mut got = vec![first];
     while got.len() < usize::try_from(last).unwrap() {
@@ -171,7 +171,7 @@ async fn prune_before_result(setup: &Setup, run: &str) -> u64 {
     let is_result = |event: &&Value| event["kind"] == "execution_finished";
     let result = events["data"].as_array().unwrap().iter().find(is_result).unwrap();
     let seq = result["seq"].as_u64().unwrap();
-    let store = setup.server.service().store();
+    let store = setup.server.service().views();
     let event = store
         .events(&EventFilter { since: seq - 1, run: None }, downbeat_core::Portion::of_rows(1))
         .await
@@ -341,7 +341,7 @@ async fn a_page_of_large_events_ends_before_its_limit_and_says_that_there_is_mor
     for _ in 0..5 {
         setup.submit(&json!({"tasks": [task]})).await;
     }
-    let last = setup.server.service().store().last_seq().await.unwrap();
+    let last = setup.server.service().views().last_seq().await.unwrap();
     let (mut since, mut pages, mut seen) = (0, 0, Vec::new());
     loop {
         let page = setup.ok(&format!("/events?follow=0&limit=1000&since={since}")).await;

@@ -257,7 +257,7 @@ async fn following_a_run_costs_the_server_one_read_of_it() {
     let steps: Vec<Value> = (0..10).map(|step| task(&format!("s{step}"), &json!({}))).collect();
     let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
     let id = RunId::from(setup.submit(&json!({"target": "all", "tasks": steps})).await);
-    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let mut live = client.follow(&id).await.unwrap();
     let work = async {
         for _ in 0..steps.len() {
             for agent in &mut agents {
@@ -284,12 +284,12 @@ async fn a_client_whose_next_events_are_gone_reads_the_run_again() {
     let client = Client::new(&[setup.server.http_addr().to_string()], None).unwrap();
     let id = RunId::from(setup.submit(&json!({"tasks": [task("placed", &json!({}))]})).await);
     // It has read the run, and has not opened the stream yet.
-    let mut live = client.follow(&id, |_| {}).await.unwrap();
+    let mut live = client.follow(&id).await.unwrap();
     let work = agents[0].take().await;
     agents[0].finish(&work, 0).await;
     setup.ended(id.as_str()).await;
-    setup.server.service().store().prune(Timestamp::MAX, 0).await.unwrap();
-    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().store().last_seq().await.unwrap());
+    setup.server.service().views().prune(Timestamp::MAX, 0).await.unwrap();
+    assert_eq!(client.last_seq().await.unwrap(), setup.server.service().views().last_seq().await.unwrap());
     while live.next_update(Instant::now() + DEADLINE).await.unwrap() != Update::End {}
     assert_eq!(live.whole().run.counts, client.ask(request::run(&id)).await.unwrap().counts);
     assert_eq!(live.whole().run.counts.succeeded, 1);

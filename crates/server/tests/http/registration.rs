@@ -480,7 +480,7 @@ async fn while_an_older_server_lives_agents_deliver_results_before_they_register
             seen_at: now,
             level: downbeat_core::level::NODES - 1,
         };
-        setup.server.service().store().put_server(&record).await.unwrap();
+        setup.server.service().views().put_server(&record).await.unwrap();
     };
     let registered = async {
         while keeps().await {

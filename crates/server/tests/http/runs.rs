@@ -2,7 +2,7 @@
 
 use downbeat_core::Change;
 use downbeat_core::run::{RunMade, RunRecord};
-use downbeat_testbed::in_process::{Setup, noop, send};
+use downbeat_testbed::in_process::{Agent, Setup, noop, send};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -85,6 +85,10 @@ async fn an_idempotency_key_returns_the_first_run_of_the_same_request_only() {
         assert_eq!(refused.body["code"], "idempotency_key_reused");
         assert!(refused.body["detail"].as_str().unwrap().contains(first.body["id"].as_str().unwrap()));
     }
+    // The key is looked up before the targets are resolved, which would fail here.
+    setup.post("/nodes/web-01/drain", &json!(null)).await;
+    let again = submit("/runs", &noop()).await;
+    assert_eq!((again.status, &again.body["id"]), (StatusCode::OK, &first.body["id"]), "{}", again.body);
     assert_eq!(setup.ok("/runs").await["pagination"]["total"], 1);
 }
 
@@ -119,17 +123,54 @@ async fn a_key_that_an_older_server_recorded_returns_its_run_for_any_request() {
     };
     let first = submit(noop()).await.body["id"].as_str().unwrap().to_owned();
     // As an older server would have written it: without a hash.
-    let run = setup.server.service().store().run(&first.as_str().into()).await.unwrap().unwrap();
+    let run = setup.server.service().views().run(&first.as_str().into()).await.unwrap().unwrap();
     let id = format!("{first}-older").as_str().into();
     let made =
         RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
     let older =
         Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
-    let committed = setup.server.service().store().commit(run.live.owner, &[older]).await.unwrap();
+    let committed = setup.server.service().views().commit(run.live.owner, &[older]).await.unwrap();
     assert_eq!(committed.outcomes, [Ok(())]);
     let request = setup.request(Method::POST, "/runs").header("Idempotency-Key", "k2").json(&noop());
     let found = send(request).await;
     assert_eq!((found.status, &found.body["id"]), (StatusCode::OK, &json!(format!("{first}-older"))));
+}
+
+/// Older servers did not tell the keys of retries from those of submissions.
+#[tokio::test]
+async fn the_key_of_a_retry_that_an_older_server_recorded_returns_its_run_for_that_retry_only() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let fail = async |agent: &mut Agent| {
+        let id = setup.submit(&noop()).await;
+        let work = agent.take().await;
+        agent.finish(&work, 1).await;
+        setup.ended(&id).await;
+        id
+    };
+    let (first, other) = (fail(&mut agent).await, fail(&mut agent).await);
+    let store = setup.server.service().store();
+    let run = store.run(&first.as_str().into()).await.unwrap().unwrap();
+    let made = RunMade {
+        id: "older".into(),
+        idempotency_key: Some("k".to_owned()),
+        request_hash: None,
+        retry_of: Some(run.id.clone()),
+        ..(*run.made).clone()
+    };
+    let older =
+        Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
+    assert_eq!(store.commit(run.live.owner, &[older]).await.unwrap().outcomes, [Ok(())]);
+
+    let keyed =
+        |path: &str| send(setup.request(Method::POST, path).header("Idempotency-Key", "k").json(&json!({})));
+    let again = keyed(&format!("/runs/{first}/retry")).await;
+    assert_eq!((again.status, &again.body["id"]), (StatusCode::OK, &json!("older")), "{}", again.body);
+    let second = keyed(&format!("/runs/{other}/retry")).await;
+    assert_eq!((second.status, &second.body["retry_of"]), (StatusCode::CREATED, &json!(other)));
+    let submitted =
+        send(setup.request(Method::POST, "/runs").header("Idempotency-Key", "k").json(&noop())).await;
+    assert_eq!(submitted.body["code"], "idempotency_key_reused", "{}", submitted.body);
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ async fn away(primary: &Setup, copy: &Settings) {
 
 async fn prune(primary: &Setup) {
     let soon = Timestamp::now() + Duration::from_secs(60);
-    primary.server.service().store().prune(soon, 1_000).await.unwrap();
+    primary.server.service().views().prune(soon, 1_000).await.unwrap();
 }
 
 #[tokio::test]
@@ -190,9 +190,9 @@ async fn a_copy_of_another_history_is_replaced() {
     let copy = replica_settings(&[url(&one)], &sqlite(&dir, "copy.db"));
     away(&one, &copy).await;
     // A history of the same length, but a different one.
-    let last = one.server.service().store().last_seq().await.unwrap();
+    let last = one.server.service().views().last_seq().await.unwrap();
     let agent = other.agent("web-9", &[]).await;
-    while other.server.service().store().last_seq().await.unwrap() < last + 5 {
+    while other.server.service().views().last_seq().await.unwrap() < last + 5 {
         other.post("/nodes/web-9/drain", &json!({})).await;
     }
     drop(agent);
@@ -220,7 +220,7 @@ async fn output_that_came_after_the_end_reaches_the_replica() {
         text: "late\n".to_owned(),
         at: Timestamp::from_second(1_800_000_000).unwrap(),
     };
-    primary.server.service().store().append_output(&[late], 1_000).await.unwrap();
+    primary.server.service().views().append_output(&[late], 1_000).await.unwrap();
     alike(&primary, &replica).await;
     let output = replica.ok(&format!("/executions/{}/output", work.execution)).await;
     assert_eq!(output["text"], "in time\nlate\n");

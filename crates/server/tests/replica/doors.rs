@@ -39,7 +39,7 @@ async fn every_write_is_refused_with_the_primarys_address() {
     assert!(refused >= 4, "{refused}");
     let answer = replica.get("/replication").await;
     assert_eq!((answer.status, &answer.body["code"]), (StatusCode::CONFLICT, &"read_only_replica".into()));
-    assert_eq!(primary.server.service().store().last_seq().await.unwrap(), 0, "nothing was changed anywhere");
+    assert_eq!(primary.server.service().views().last_seq().await.unwrap(), 0, "nothing was changed anywhere");
     let direct = replica.server.service().cancel(&Caller::API, &"x".into(), Force::Off).await;
     assert!(direct.is_err(), "there is no other way either");
 }

@@ -33,7 +33,7 @@ pub(crate) async fn standing(replica: &Setup) -> Value {
 
 /// Waits until the replica has all events of the primary. Returns how often it copied everything.
 pub(crate) async fn caught_up(primary: &Setup, replica: &Setup) -> u64 {
-    let last = primary.server.service().store().last_seq().await.unwrap();
+    let last = primary.server.service().views().last_seq().await.unwrap();
     eventually("the replica catches up", async || {
         let standing = standing(replica).await;
         let whole = standing["connected"] == true && standing["seq"].as_u64() >= Some(last);
@@ -58,7 +58,7 @@ async fn answers(setup: &Setup) -> BTreeMap<String, Value> {
     for status in ["pending", "running", "completed", "failed,cancelled"] {
         paths.push(format!("/runs?status={status}&limit=7"));
     }
-    let last = setup.server.service().store().last_seq().await.unwrap();
+    let last = setup.server.service().views().last_seq().await.unwrap();
     paths
         .extend((0..=last / 1_000).map(|page| format!("/events?follow=0&limit=1000&since={}", page * 1_000)));
     for run in setup.ok("/runs?limit=1000").await["data"].as_array().unwrap() {

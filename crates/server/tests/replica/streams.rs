@@ -19,7 +19,7 @@ async fn events_stream_from_a_replica_with_the_primarys_numbers_and_resume() {
     let mut live = replica.follow("/events?since=0").await;
     load.submit(&primary, 3).await;
     load.end(&primary).await;
-    let last = primary.server.service().store().last_seq().await.unwrap();
+    let last = primary.server.service().views().last_seq().await.unwrap();
     let mut there = primary.follow("/events?since=0").await;
     let mut sent: Vec<Sent> = Vec::new();
     for number in 1..=last {
@@ -138,7 +138,7 @@ async fn a_replica_that_takes_nothing_for_a_while_misses_nothing() {
 #[tokio::test]
 async fn a_replica_that_is_too_far_behind_gets_a_snapshot_in_the_middle() {
     let primary = Setup::new().await;
-    let store = primary.server.service().store().clone();
+    let store = primary.server.service().views().clone();
     let mut frames = Frames::open(&primary, "since=0").await;
     while frames.next().await.unwrap().get("beat").is_none() {}
     make_events(&primary).await;

@@ -217,6 +217,23 @@ pub async fn events_name_their_subject(store: Arc<dyn Store>) {
     assert_eq!(found, expected);
 }
 
+pub async fn a_failure_precedes_the_executions_that_follow_from_it(store: Arc<dyn Store>) {
+    let first = execution(1, 1, leased(1, 1));
+    apply(&store, &[registered(1, session(1), 1), created(1), added(1, vec![first])]).await;
+    apply(&store, &[finished(1, 1, 1, Verdict::Failed)]).await;
+    // The second execution fails in the batch that creates it, so its failure can only follow.
+    let unsent = State::Failed { lease: None, outcome: None, error: None, at: at(9) };
+    let next = added(1, vec![execution(2, 1, unsent)]);
+    let before = store.last_seq().await.unwrap();
+    apply(&store, &[next, failed_for_good(1, 2, 1), failed_for_good(1, 1, 1)]).await;
+
+    let filter = EventFilter { since: before, run: None };
+    let events = store.events(&filter, ALL_EVENTS).await.unwrap();
+    let found: Vec<_> = events.iter().map(|event| (event.change.kind(), event.change.execution())).collect();
+    let failed = |number| ("instance_failed", Some(execution_id(number)));
+    assert_eq!(found, [failed(1), ("executions_added", None), failed(2)]);
+}
+
 pub async fn events_are_read_up_to_a_number_of_bytes(store: Arc<dyn Store>) {
     const TEXT: usize = 100_000;
     let named = |number: u32| {

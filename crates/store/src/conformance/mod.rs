@@ -120,6 +120,7 @@ macro_rules! conformance_suite {
                 events_are_read_from_a_number_on_and_by_run
                 events_are_read_up_to_a_number_of_bytes
                 events_name_their_subject
+                a_failure_precedes_the_executions_that_follow_from_it
                 the_events_replayed_give_equal_tables
             }
             listing {

@@ -67,6 +67,8 @@ pub async fn an_idempotency_key_names_its_first_run(store: Arc<dyn Store>) {
             .outcomes;
     assert_eq!(outcomes, [Ok(()), Err(Refusal::KeyInUse(run_id(1))), Ok(())]);
     refuse(&store, created_with_key(4, "k"), Refusal::KeyInUse(run_id(1))).await;
+    assert_eq!(store.runs_of_key("k").await.unwrap(), [read_run(&store, 1).await]);
+    assert_eq!(store.runs_of_key("K").await.unwrap(), []);
     // The id is checked first, because it is more specific.
     refuse(&store, created_with_key(3, "k"), Refusal::RunExists(run_id(3))).await;
     assert_eq!(store.run(&run_id(2)).await.unwrap(), None);

@@ -321,6 +321,13 @@ impl Runs for MemoryStore {
         Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
     }
 
+    async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
+        let state = self.lock();
+        let keys = state.tables.keys.iter().filter(|((_, known), _)| known == key);
+        let ids: BTreeSet<&RunId> = keys.map(|(_, run)| run).collect();
+        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
+    }
+
     async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
         let state = self.lock();
         let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {

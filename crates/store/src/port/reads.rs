@@ -46,8 +46,8 @@ macro_rules! calls {
             }
         )+)+
 
-        /// A layer in front of a store, such as a slow connection. Every call is forwarded through [`Wrapper::read`] or
-        /// [`Wrapper::write`]; a method that does more is overridden.
+        /// A layer in front of a store, such as a slow connection or a fault. Every call is forwarded through
+        /// [`Wrapper::read`] or [`Wrapper::write`], which pass it on; a method that does more is overridden.
         #[async_trait]
         pub trait Wrapper: Debug + Send + Sync + 'static {
             fn store(&self) -> &dyn Store;
@@ -55,12 +55,18 @@ macro_rules! calls {
             async fn read<T, R>(&self, read: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T>> + Send;
+                R: Future<Output = Result<T>> + Send,
+            {
+                read.await
+            }
 
             async fn write<T, R>(&self, write: R) -> Result<T>
             where
                 T: Send,
-                R: Future<Output = Result<T>> + Send;
+                R: Future<Output = Result<T>> + Send,
+            {
+                write.await
+            }
 
             fn is_shared(&self) -> bool {
                 self.store().is_shared()
@@ -116,6 +122,8 @@ calls! {
             async fn definitions(&self, runs: &[RunId]) -> BTreeMap<RunId, Arc<Definition>>;
             /// Returns those of these runs that exist, by id, each once.
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
+            /// Returns the runs that were created with this idempotency key: at most one of each cluster, by id.
+            async fn runs_of_key(&self, key: &str) -> Vec<RunRecord>;
             /// Returns runs in the order of the filter.
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.

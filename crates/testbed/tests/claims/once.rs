@@ -54,7 +54,7 @@ async fn every_task_is_done_once(site: Site) -> Site {
     assert_eq!(claims.iter().sum::<u64>(), (RUNS * TASKS) as u64, "claims per server: {claims:?}");
     assert_eq!(site.per_server("downbeat_node_leases_expired_total").await.iter().sum::<u64>(), 0);
     // Every change that is not refused is an event; a refused change need not be a claim.
-    let events = site.servers[0].server.service().store().last_seq().await.unwrap();
+    let events = site.servers[0].server.service().views().last_seq().await.unwrap();
     let mut changes = 0;
     for server in &site.servers {
         changes += server.figure("downbeat_commit_batch_size_sum").await;

@@ -125,11 +125,11 @@ impl Site {
     }
 
     pub(crate) async fn executions(&self, run: &RunId) -> Vec<Execution> {
-        self.servers[0].server.service().store().executions_of(run).await.unwrap()
+        self.servers[0].server.service().views().executions_of(run).await.unwrap()
     }
 
     pub(crate) async fn is_ended(&self, run: &RunId) -> bool {
-        let run = self.servers[0].server.service().store().run(run).await.unwrap().unwrap();
+        let run = self.servers[0].server.service().views().run(run).await.unwrap().unwrap();
         run.live.is_ended()
     }
 

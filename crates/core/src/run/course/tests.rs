@@ -239,8 +239,8 @@ fn the_cleanup_of_a_run_that_timed_out_counts_from_the_moment_when_a_server_noti
 fn a_created_run_starts_unless_something_comes_before() {
     let created = |stage, limit, taken: &[Execution]| {
         let run = run_at(&stage, false);
-        let gate = Gate { is_known: true, limit, max_pending: &|| 7, max_open: None };
-        let new = New { run: &run, plan: &plan_of(&run), taken, gate };
+        let admission = AdmissionFacts { is_known: true, limit, max_pending: &|| 7, max_open: None };
+        let new = New { run: &run, plan: &plan_of(&run), taken, admission };
         let (course, changes) = turn(NOW, |turn| Course::create(&new, turn));
         let Change::RunCreated { max_pending, .. } = &changes[0] else { panic!("{changes:?}") };
         (course, *max_pending, text(&changes[1..]))

@@ -18,7 +18,9 @@ use crate::work::Parent;
 pub(super) enum End {
     Succeeded,
     Failed,
-    /// Failed without having been sent.
+    /// Created as failed: it cannot be sent.
+    Unsent,
+    /// Failed after it had waited to be sent.
     GivenUp,
     /// Cancelled by its agent.
     Cancelled,
@@ -32,7 +34,7 @@ impl End {
     pub(super) fn status(self) -> Status {
         match self {
             Self::Succeeded => Status::Succeeded,
-            Self::Failed | Self::GivenUp => Status::Failed,
+            Self::Failed | Self::Unsent | Self::GivenUp => Status::Failed,
             Self::Cancelled => Status::Cancelled,
             Self::Lost => Status::Lost,
             Self::Withdrawn => Status::Skipped,

@@ -42,7 +42,7 @@ impl Progress {
         match end {
             End::Failed => self.has_retries(at),
             End::Lost | End::Cancelled => !self.is_stopped(at.step) && self.has_resends(at),
-            End::Succeeded | End::GivenUp | End::Withdrawn => false,
+            End::Succeeded | End::Unsent | End::GivenUp | End::Withdrawn => false,
         }
     }
 
@@ -51,7 +51,7 @@ impl Progress {
         let Ended { at, end, .. } = ended;
         let failed = match end {
             End::Succeeded => false,
-            End::Failed | End::GivenUp => true,
+            End::Failed | End::Unsent | End::GivenUp => true,
             // An attempt that was cancelled without a request (its agent was drained) counts as lost. One that the run's
             // timeout ended has failed.
             End::Lost | End::Cancelled => self.stopping.is_none_or(Stop::is_timeout),

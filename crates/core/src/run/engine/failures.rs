@@ -61,6 +61,8 @@ impl Failures {
 pub(super) struct FinalFailure {
     instance: Instance,
     execution: ExecutionId,
+    /// The execution is created in the same turn.
+    is_new: bool,
     reason: &'static str,
 }
 
@@ -96,9 +98,9 @@ impl Progress {
             }
             End::Lost | End::Cancelled => "the task is not sent again after a loss",
             End::Withdrawn => "its retry was withdrawn",
-            End::GivenUp | End::Succeeded => "it could not be sent",
+            End::Unsent | End::GivenUp | End::Succeeded => "it could not be sent",
         };
-        FinalFailure { instance: self.instance(at), execution, reason }
+        FinalFailure { instance: self.instance(at), execution, is_new: end == End::Unsent, reason }
     }
 
     /// Records that an instance failed for good, if all servers know such records.
@@ -106,8 +108,8 @@ impl Progress {
         if turn.level < level::FINAL {
             return;
         }
-        let FinalFailure { instance: Instance { step, node, item }, execution, reason } = failure;
-        self.emit(Change::InstanceFailed {
+        let FinalFailure { instance: Instance { step, node, item }, execution, is_new, reason } = failure;
+        let failed = Change::InstanceFailed {
             run: self.run.clone(),
             epoch: self.epoch,
             execution,
@@ -116,7 +118,12 @@ impl Progress {
             item: item.map(|item| item.0),
             reason: reason.to_owned(),
             at: turn.now,
-        });
+        };
+        if is_new {
+            self.emit(failed);
+        } else {
+            self.emit_first(failed);
+        }
     }
 
     /// Marks the walk, the pass and the node as failed; returns the node.

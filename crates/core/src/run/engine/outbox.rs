@@ -2,7 +2,8 @@
 //!
 //! One commit must not grow with the run: a run that skips a million instances is many small commits, between which the
 //! commits of others go on. A crash between two portions loses nothing, because the next owner decides the rest again:
-//! executions are handed out in the order of the decisions, and changes of executions after all executions.
+//! failures come first, so that readers of the feed see the end of an attempt, a wave or a step before its consequences;
+//! then executions, in the order of the decisions; and changes of executions after all executions.
 
 use std::collections::VecDeque;
 
@@ -27,6 +28,8 @@ struct Added {
 
 #[derive(Clone, Debug)]
 pub(super) struct Outbox {
+    /// Failures of instances whose last attempt ended before the turn.
+    failures: VecDeque<Change>,
     added: VecDeque<Added>,
     is_grouping: bool,
     /// The group has its first execution.
@@ -42,6 +45,7 @@ pub(super) struct Outbox {
 impl Default for Outbox {
     fn default() -> Self {
         Self {
+            failures: VecDeque::new(),
             added: VecDeque::new(),
             is_grouping: false,
             in_group: false,
@@ -59,12 +63,16 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.changes.is_empty() && self.path.is_empty() && self.end.is_none()
+        self.rows() == 0 && self.path.is_empty() && self.end.is_none()
     }
 
     /// Returns whether a portion is complete, so that further decisions can wait.
     pub(super) fn is_full(&self) -> bool {
-        self.added.len() + self.changes.len() >= self.portion.rows
+        self.rows() >= self.portion.rows
+    }
+
+    fn rows(&self) -> usize {
+        self.failures.len() + self.added.len() + self.changes.len()
     }
 
     /// Adds executions that are committed together.
@@ -104,16 +112,17 @@ impl Progress {
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
         let (run, epoch) = (self.run.clone(), self.epoch);
         let outbox = &mut self.outbox;
-        let mut all = Vec::new();
-        if !outbox.added.is_empty() {
+        let most = outbox.portion.rows.min(outbox.failures.len());
+        let mut all: Vec<Change> = outbox.failures.drain(..most).collect();
+        if outbox.failures.is_empty() && !outbox.added.is_empty() {
             let executions = outbox.take_added();
             all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
         }
-        if outbox.added.is_empty() {
+        if outbox.failures.is_empty() && outbox.added.is_empty() {
             let most = outbox.portion.rows.min(outbox.changes.len());
             all.extend(outbox.changes.drain(..most));
         }
-        let is_last = outbox.added.is_empty() && outbox.changes.is_empty();
+        let is_last = outbox.rows() == 0;
         let mut path = std::mem::take(&mut outbox.path);
         let end = outbox.end.take_if(|_| is_last).map(|(last, end)| {
             path.extend(last);
@@ -140,6 +149,11 @@ impl Progress {
 
     pub(super) fn add(&mut self, execution: Execution) {
         self.outbox.add_group([execution]);
+    }
+
+    /// Emits the failure of an instance whose last attempt ended before the turn.
+    pub(super) fn emit_first(&mut self, failure: Change) {
+        self.outbox.failures.push_back(failure);
     }
 
     pub(super) fn emit(&mut self, change: Change) {

@@ -86,7 +86,7 @@ impl Progress {
         let at = At { pass, walk: WalkIx(0), step: self.plan.entry_of(pass).first };
         let state = State::Failed { lease: None, outcome: None, error: Some(error), at: turn.now };
         let execution = self.record(at, Prepared::first(), state, turn);
-        self.instance_failed(Ended { execution, at, end: End::GivenUp }, turn);
+        self.instance_failed(Ended { execution, at, end: End::Unsent }, turn);
         self.passes.next_leaf(pass, at.walk);
         self.advance(pass, at.walk, turn);
     }
@@ -203,7 +203,7 @@ impl Progress {
                 let execution =
                     self.record(at, Prepared { number, former: ended, ..Prepared::first() }, state, turn);
                 self.waves.note_end(turn.now);
-                return Err(Ended { execution, at, end: End::GivenUp });
+                return Err(Ended { execution, at, end: End::Unsent });
             }
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);

@@ -60,7 +60,7 @@ pub(super) async fn follow(api: Api, query: Query<LiveQuery>, headers: HeaderMap
     let feed = service.parts.feed.subscribe();
     let since = match Start::of(service, query.since, &headers).await? {
         Some(start) => start.since(),
-        None => service.store().last_seq().await?,
+        None => service.views().last_seq().await?,
     };
     Ok(live(service, Reader::new(service.clone(), caller.clone(), feed, topics, since)))
 }

@@ -61,7 +61,7 @@ impl Reader {
 
     /// Reads one page from the store. Returns the number of the first event that can still be sent, if some are missing.
     async fn read_store(&mut self) -> Result<Option<u64>, store::Error> {
-        let store = self.service.store();
+        let store = self.service.views();
         let committed = store.last_seq().await?;
         if committed.saturating_sub(self.seen) > limits::LIVE_REPLAYED {
             return Ok(Some(committed + 1));
@@ -76,7 +76,8 @@ impl Reader {
             self.gather.add(event);
             self.seen = event.seq;
         }
-        self.is_behind = !page.is_empty();
+        // What was committed since then is in the feed.
+        self.is_behind = !page.is_empty() && self.seen < committed;
         Ok(None)
     }
 
@@ -104,7 +105,7 @@ impl Reader {
     /// Checks whether the feed has missed something, and whether servers have come or gone.
     async fn look_again(&mut self) -> HttpResult<()> {
         self.next_look = Instant::now() + LOOK_AGAIN;
-        self.is_behind |= self.service.store().last_seq().await? > self.seen;
+        self.is_behind |= self.service.views().last_seq().await? > self.seen;
         if self.gather.topics().servers {
             let servers = servers_alive(&self.service, &self.caller).await?;
             if servers != self.servers {
@@ -119,8 +120,7 @@ impl Reader {
 impl Source for Reader {
     async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
         let now = Instant::now();
-        let is_due = now >= self.next_frame && !self.is_behind;
-        if !self.gather.is_empty() && (is_due || self.gather.is_full()) {
+        if !self.gather.is_empty() && (now >= self.next_frame || self.gather.is_full()) {
             let frame = self.gather.take_frame();
             self.next_frame = now + BETWEEN_FRAMES;
             ready.push_back(sse(Frame::NAME, &frame).id(frame.seq.to_string()));
@@ -137,5 +137,111 @@ impl Source for Reader {
             self.read_feed(until).await;
         }
         Ok(ControlFlow::Continue(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use downbeat_core::Change;
+    use downbeat_core::backend::Catalogue;
+    use downbeat_core::ids::{ClusterId, NodeId, SessionId};
+    use downbeat_core::node::Description;
+    use downbeat_proto::message::{InstanceId, Register};
+    use downbeat_store::MemoryStore;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{Server, Settings, Surroundings, start_within};
+
+    const HOSTNAME: &str = "web-01";
+
+    async fn server() -> Server {
+        let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+        let store = Arc::new(MemoryStore::new());
+        let server = start_within(settings, store, Surroundings::default()).await.unwrap();
+        let description = Description {
+            hostname: HOSTNAME.to_owned(),
+            groups: Vec::new(),
+            labels: [].into(),
+            capabilities: [].into(),
+            backends: Catalogue::builtin().backends().to_vec(),
+            slots: 1,
+            version: "test".to_owned(),
+        };
+        let register = Register {
+            cluster: ClusterId::DEFAULT,
+            node: NodeId::derive(ClusterId::DEFAULT, HOSTNAME),
+            session: SessionId(Uuid::new_v4()),
+            description,
+            instance: InstanceId(b"one".to_vec()),
+            undelivered: Vec::new(),
+            life: 1,
+        };
+        server.link().register(register).await.unwrap();
+        server
+    }
+
+    /// Returns a reader of nodes that starts after the last event.
+    async fn reader(service: &Service) -> Reader {
+        let topics = Topics { nodes: true, ..Topics::default() };
+        let (feed, since) = (service.parts.feed.subscribe(), service.views().last_seq().await.unwrap());
+        Reader::new(service.clone(), Caller::named("ada"), feed, topics, since)
+    }
+
+    /// Commits the given change of the node's drain.
+    async fn drain(service: &Service, draining: bool) {
+        let node = NodeId::derive(ClusterId::DEFAULT, HOSTNAME);
+        let (by, at) = ("ada".to_owned(), service.now());
+        service
+            .parts
+            .journal
+            .commit_one(Change::NodeDrainSet { node, draining, by, at })
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    /// Returns how many events a read adds.
+    async fn read(reader: &mut Reader) -> usize {
+        let mut ready = Ready::new();
+        assert!(reader.read(&mut ready).await.unwrap().is_continue());
+        ready.len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_are_sent_though_events_are_committed_between_all_reads() {
+        let server = server().await;
+        let service = server.service();
+        let mut reader = reader(service).await;
+        let mut frames = 0;
+        for round in 0..20 {
+            drain(service, round % 2 == 0).await;
+            frames += read(&mut reader).await;
+        }
+        assert_eq!(frames, 1, "the time for the next one has not come");
+        tokio::time::advance(BETWEEN_FRAMES).await;
+        drain(service, true).await;
+        assert_eq!(read(&mut reader).await, 1);
+        assert!(!reader.is_behind, "the feed has the rest");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_changes_are_one_frame_when_its_time_has_come() {
+        let server = server().await;
+        let service = server.service();
+        let mut reader = reader(service).await;
+        drain(service, true).await;
+        while read(&mut reader).await == 0 {}
+        let first = Instant::now();
+        for round in 0..60 {
+            drain(service, round % 2 == 1).await;
+        }
+        // The paused clock goes on only while the reader waits.
+        while read(&mut reader).await == 0 {}
+        assert!(first.elapsed() >= BETWEEN_FRAMES);
+        assert_eq!(reader.seen, service.views().last_seq().await.unwrap());
+        assert!(reader.gather.is_empty(), "one frame had all changes");
     }
 }
