@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunState;
-use downbeat_store::conformance::make::{SERVER, created};
+use downbeat_store::conformance::make::{SERVER, at, created, run_id};
 use downbeat_store::{ExecutionFilter, Page, Position, RunFilter, SqliteStore, Store};
 use downbeat_testbed::Database;
 use futures_util::{StreamExt as _, stream};
@@ -114,6 +114,15 @@ impl Fresh {
     }
 }
 
+/// Leaves the run as a program that keeps no counts does.
+const UNCOUNTED: &str = "UPDATE runs SET keeps = NULL, state = 12, finished_at = 1";
+
+/// Counts a run that has ended, and shows it in a list.
+async fn count(store: &Arc<dyn Store>) {
+    assert_eq!(store.keep_counts(at(1), 10).await.unwrap(), 1);
+    assert_eq!(store.run_counts(&[run_id(1)]).await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     let probe = Database::create().await;
@@ -133,6 +142,9 @@ async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     let last = fresh().await;
     proxy.cut(Cut::AfterCommit);
     last.store.commit(SERVER, &[created(1)]).await.unwrap();
+    // Nor does it use a program that keeps no counts.
+    last.database.as_ref().unwrap().run(UNCOUNTED).await;
+    count(&last.store).await;
     last.done().await;
     check_record("postgres", &proxy.statements());
 }
@@ -190,6 +202,12 @@ async fn the_statements_of_this_schema_are_on_record_for_sqlite() {
     for case in downbeat_store::conformance_futures!(fresh) {
         case.await;
     }
+    let last = fresh().await;
+    last.store.commit(SERVER, &[created(1)]).await.unwrap();
+    let path = last.dir.as_ref().unwrap().path().join("downbeat.db");
+    Connection::open(path).unwrap().execute_batch(UNCOUNTED).unwrap();
+    count(&last.store).await;
+    last.done().await;
     check_record("sqlite", &HEARD.lock().unwrap());
 }
 
