@@ -149,7 +149,7 @@ async fn the_key_of_a_retry_that_an_older_server_recorded_returns_its_run_for_th
         id
     };
     let (first, other) = (fail(&mut agent).await, fail(&mut agent).await);
-    let store = setup.server.service().store();
+    let store = setup.server.service().views();
     let run = store.run(&first.as_str().into()).await.unwrap().unwrap();
     let made = RunMade {
         id: "older".into(),
