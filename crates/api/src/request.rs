@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many,
-    Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunSummary,
+    Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunRow,
     Server, Stats, Status, Valid,
 };
 
@@ -95,7 +95,7 @@ macro_rules! requests {
 }
 
 requests! {
-    Get "runs" runs() -> List<RunSummary>;
+    Get "runs" runs() -> List<RunRow>;
     Post "runs" submit() -> Run;
     Post "runs/cancel" cancel_runs() -> Many;
     Post "runs/retry" retry_runs() -> Many;

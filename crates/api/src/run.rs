@@ -147,6 +147,28 @@ pub struct RunSummary {
     pub owner: ServerId,
 }
 
+/// A run in a list, with its progress.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunRow {
+    #[serde(flatten)]
+    pub summary: RunSummary,
+    /// Its instances that have an attempt, by the status of the last attempt that counts. Null if an older program
+    /// changed the run, until it has ended and was counted.
+    #[serde(default)]
+    pub counts: Option<Counts>,
+}
+
+impl RunRow {
+    pub fn of(run: &RunBrief, counts: Option<&BTreeMap<Status, u64>>) -> Self {
+        let counts = counts.map(|counts| {
+            let mut sums = Counts::default();
+            counts.iter().for_each(|(status, count)| sums.add(*status, *count));
+            sums
+        });
+        Self { summary: RunSummary::of(run), counts }
+    }
+}
+
 /// The steps of a run: their number, or the progress of each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]

@@ -1,6 +1,7 @@
 //! Starts a server: opens its store and its ports.
 
 mod assemble;
+mod counts;
 mod prune;
 mod server;
 #[cfg(test)]

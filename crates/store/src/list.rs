@@ -5,10 +5,11 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
 use downbeat_core::run::RunState;
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::filter::{Arg, arg};
-use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey};
+use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey, RunOrder};
 use crate::read::{Database, number, one};
 use crate::rows::{Bare, BriefRow, Code, Record, Text, condition, int, small};
 
@@ -16,13 +17,11 @@ use crate::rows::{Bare, BriefRow, Code, Record, Text, condition, int, small};
 pub(crate) trait List: Sync {
     type Key: Record + Clone + Sync;
 
-    /// The SELECT of the keys.
-    const KEYS: &'static str;
-    const ORDER: &'static str;
-    /// Selects the keys after `:after` up to and including `:last`.
-    const BETWEEN: &'static str;
     /// The conditions of all filters. Each holds if its filter is empty.
     const FILTERS: &'static str;
+
+    /// Returns the texts that depend on the order of the list.
+    fn sequence(&self) -> &'static Sequence;
 
     /// Returns the condition that an index serves, and whether other filters exclude further rows.
     fn index(&self) -> (&'static str, Others);
@@ -32,10 +31,18 @@ pub(crate) trait List: Sync {
 }
 
 /// A row of a list.
-pub(crate) trait Row: Record {
-    type Key;
+pub(crate) trait Row<L: List>: Record {
+    fn key(&self, list: &L) -> L::Key;
+}
 
-    fn key(&self) -> Self::Key;
+/// The texts of an order.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    /// The SELECT of the keys.
+    keys: &'static str,
+    order: &'static str,
+    /// Selects the keys after `:after` up to and including `:last`.
+    between: &'static str,
 }
 
 /// Whether filters besides the one that an index serves exclude rows.
@@ -87,38 +94,37 @@ fn bound<L: List>(
 }
 
 /// Reads one page of a list.
-pub(crate) async fn list<L: List, R: Row<Key = L::Key>>(
+pub(crate) async fn list<L: List, R: Row<L>>(
     database: &impl Database,
     list: &L,
     page: &Page<L::Key>,
 ) -> Result<Listed<R, L::Key>> {
     debug_assert!(page.limit > 0, "a page has room for a row");
     let (index, others) = list.index();
+    let Sequence { keys, order, between } = list.sequence();
     let Position { after, skip } = &page.start;
     let mut range = Range { after: after.clone(), last: None };
     if others == Others::Exclude {
-        let template =
-            format!("{} WHERE {index}{} ORDER BY {} LIMIT 1 OFFSET :skip", L::KEYS, L::BETWEEN, L::ORDER);
+        let template = format!("{keys} WHERE {index}{between} ORDER BY {order} LIMIT 1 OFFSET :skip");
         let skip = u64::from(limits::ROWS_READ) - 1;
         let (sql, args) = bound(list, &template, &range, &[("skip", skip)]);
         range.last = one(database, &sql, args).await?;
     }
-    let wanted = format!(" WHERE {index}{}{}", L::BETWEEN, L::FILTERS);
+    let wanted = format!(" WHERE {index}{between}{}", L::FILTERS);
     let limit = page.limit as usize;
-    let rest = format!("{wanted} ORDER BY {} LIMIT :limit OFFSET :skip", L::ORDER);
+    let rest = format!("{wanted} ORDER BY {order} LIMIT :limit OFFSET :skip");
     let (rest, args) = bound(list, &rest, &range, &[("limit", u64::from(page.limit) + 1), ("skip", *skip)]);
     let mut rows: Vec<R> = database.fetch(&rest, args).await?;
     let more = rows.len() > limit;
     rows.truncate(limit);
     let count = async |most: u64| {
         // The order makes PostgreSQL read along the index.
-        let template =
-            format!("SELECT count(*) FROM ({}{wanted} ORDER BY {} LIMIT :limit) found", L::KEYS, L::ORDER);
+        let template = format!("SELECT count(*) FROM ({keys}{wanted} ORDER BY {order} LIMIT :limit) found");
         let (sql, args) = bound(list, &template, &range, &[("limit", most)]);
         number(database, &sql, args).await
     };
     let next = match (rows.last(), range.last.clone()) {
-        (Some(row), _) if more => Some(Position::after(row.key())),
+        (Some(row), _) if more => Some(Position::after(row.key(list))),
         (_, Some(last)) => {
             let found = if rows.is_empty() && *skip > 0 { count(*skip).await? } else { *skip };
             Some(Position { after: Some(last), skip: skip - found })
@@ -157,26 +163,20 @@ fn pattern(text: &str) -> String {
     pattern
 }
 
-impl Row for BriefRow {
-    type Key = RunKey;
-
-    fn key(&self) -> RunKey {
-        BriefRow::key_of(&self.run)
+impl Row<RunFilter> for BriefRow {
+    fn key(&self, list: &RunFilter) -> RunKey {
+        RunKey::of(&self.run, list.order)
     }
 }
 
-impl Row for Execution {
-    type Key = ExecutionId;
-
-    fn key(&self) -> ExecutionId {
+impl Row<ExecutionFilter> for Execution {
+    fn key(&self, _: &ExecutionFilter) -> ExecutionId {
         self.id
     }
 }
 
-impl Row for Bare {
-    type Key = ExecutionId;
-
-    fn key(&self) -> ExecutionId {
+impl Row<ExecutionFilter> for Bare {
+    fn key(&self, _: &ExecutionFilter) -> ExecutionId {
         self.0.id
     }
 }
@@ -184,10 +184,6 @@ impl Row for Bare {
 impl List for RunFilter {
     type Key = RunKey;
 
-    const KEYS: &'static str = "SELECT r.created_at, r.id FROM runs r";
-    const ORDER: &'static str = "r.created_at DESC, r.id DESC";
-    const BETWEEN: &'static str = "(r.created_at, r.id) < (:after_at, :after_id) AND \
-                                   (r.created_at, r.id) >= (:last_at, :last_id)";
     const FILTERS: &'static str = concat!(
         " AND (r.cluster = :cluster OR :cluster IS NULL) AND (r.job = :job OR :job IS NULL) \
          AND (r.state = :state OR :state IS NULL) AND ((1 << r.state) & :states <> 0 OR :states IS NULL) \
@@ -195,11 +191,46 @@ impl List for RunFilter {
         condition!(open runs),
         ") = :paused OR :paused IS NULL) AND (lower(r.id) LIKE :text ESCAPE '\\' \
          OR lower(r.job) LIKE :text ESCAPE '\\' OR :text IS NULL) AND (r.id IN (SELECT e.run FROM executions e \
-         WHERE coalesce(e.pinned, e.lease_node) = :node ORDER BY e.id DESC LIMIT :rows_read) OR :node IS NULL)"
+         WHERE coalesce(e.pinned, e.lease_node) = :node ORDER BY e.id DESC LIMIT :rows_read) OR :node IS NULL) \
+         AND (r.created_at >= :from OR :from IS NULL) AND (r.created_at < :to OR :to IS NULL)"
     );
+
+    fn sequence(&self) -> &'static Sequence {
+        match self.order {
+            RunOrder::NewestFirst => &Sequence {
+                keys: "SELECT r.created_at, r.id, CAST(0 AS smallint) FROM runs r",
+                order: "r.created_at DESC, r.id DESC",
+                between: "(r.created_at, r.id) < (:after_at, :after_id) AND \
+                          (r.created_at, r.id) >= (:last_at, :last_id)",
+            },
+            RunOrder::OldestFirst => &Sequence {
+                keys: "SELECT r.created_at, r.id, CAST(1 AS smallint) FROM runs r",
+                order: "r.created_at, r.id",
+                between: "(r.created_at, r.id) > (:after_at, :after_id) AND \
+                          (r.created_at, r.id) <= (:last_at, :last_id)",
+            },
+            RunOrder::LastEndedFirst => &Sequence {
+                keys: "SELECT r.finished_at, r.id, CAST(2 AS smallint) FROM runs r",
+                order: "r.finished_at DESC, r.id DESC",
+                between: "(r.finished_at, r.id) < (:after_at, :after_id) AND \
+                          (r.finished_at, r.id) >= (:last_at, :last_id)",
+            },
+            RunOrder::FirstEndedFirst => &Sequence {
+                keys: "SELECT r.finished_at, r.id, CAST(3 AS smallint) FROM runs r",
+                order: "r.finished_at, r.id",
+                between: "(r.finished_at, r.id) > (:after_at, :after_id) AND \
+                          (r.finished_at, r.id) <= (:last_at, :last_id)",
+            },
+        }
+    }
 
     fn index(&self) -> (&'static str, Others) {
         let open = !self.states.is_empty() && !self.states.iter().any(|state| state.is_terminal());
+        if self.order.is_by_end() {
+            let is_filtered = Self { order: RunOrder::default(), ..self.clone() } != Self::default();
+            let others = if is_filtered { Others::Exclude } else { Others::None };
+            return ("r.finished_at IS NOT NULL AND ", others);
+        }
         let paused = self.paused == Some(true);
         let index = if open || paused {
             concat!("r.state ", condition!(open runs), " AND ")
@@ -228,23 +259,27 @@ impl List for RunFilter {
     }
 
     fn value(&self, name: &str, range: &Range<RunKey>) -> Arg {
-        // `from` and `to` bound the keys: no id is less than the empty one.
-        let from = self.from.map(|at| (at.as_microsecond(), ""));
-        let to = self.to.map(|at| (at.as_microsecond(), ""));
-        let part = |key: &'_ RunKey| (key.created_at.as_microsecond(), key.id.0.clone());
+        // `from` and `to` bound the keys if these are times of creation: no id is less than the empty one.
+        let (bounds, filters) = ((self.from, self.to), (None, None));
+        let (bounds, filters) = if self.order.is_by_end() { (filters, bounds) } else { (bounds, filters) };
+        let micros = |at: Option<Timestamp>| at.map(|at| at.as_microsecond());
+        let part = |key: &'_ RunKey| (key.at.as_microsecond(), key.id.as_str().to_owned());
+        let bound = |at: Option<Timestamp>| micros(at).map(|at| (at, String::default()));
+        let is_text = name.ends_with("_id");
+        let either = |key: (i64, String)| if is_text { optional_text(Some(&key.1)) } else { arg(key.0) };
+        let (after, last) = (range.after.as_ref().map(part), range.last.as_ref().map(part));
+        let (lowest, highest) = ((i64::MIN, String::default()), (i64::MAX, String::default()));
+        let lower =
+            |key: Option<(i64, String)>| key.into_iter().chain(bound(bounds.0)).max().unwrap_or(lowest);
+        let upper =
+            |key: Option<(i64, String)>| key.into_iter().chain(bound(bounds.1)).min().unwrap_or(highest);
         match name {
-            "after_at" | "after_id" => {
-                let after = range.after.as_ref().map(part);
-                let after = after.as_ref().map(|(at, id)| (*at, &**id)).into_iter().chain(to).min();
-                let (at, id) = after.unwrap_or((i64::MAX, ""));
-                if name == "after_at" { arg(at) } else { optional_text(Some(id)) }
-            }
-            "last_at" | "last_id" => {
-                let last = range.last.as_ref().map(part);
-                let last = last.as_ref().map(|(at, id)| (*at, &**id)).into_iter().chain(from).max();
-                let (at, id) = last.unwrap_or((i64::MIN, ""));
-                if name == "last_at" { arg(at) } else { optional_text(Some(id)) }
-            }
+            "after_at" | "after_id" if self.order.is_ascending() => either(lower(after)),
+            "after_at" | "after_id" => either(upper(after)),
+            "last_at" | "last_id" if self.order.is_ascending() => either(upper(last)),
+            "last_at" | "last_id" => either(lower(last)),
+            "from" => arg(micros(filters.0)),
+            "to" => arg(micros(filters.1)),
             "cluster" => arg(self.cluster.map(|cluster| cluster.0)),
             "job" => optional_text(self.job.as_deref()),
             "state" => arg(self.single_end().map(Code::code)),
@@ -272,12 +307,13 @@ impl RunFilter {
 impl List for ExecutionFilter {
     type Key = ExecutionId;
 
-    const KEYS: &'static str = "SELECT id FROM executions";
-    const ORDER: &'static str = "id";
-    const BETWEEN: &'static str = "id > :after AND id <= :last";
     const FILTERS: &'static str = " AND (run = :run OR :run IS NULL) \
          AND (coalesce(pinned, lease_node) = :node OR :node IS NULL) AND (step = :step OR :step IS NULL) \
          AND (item = :item OR :item IS NULL) AND ((1 << status) & :statuses <> 0 OR :statuses IS NULL)";
+
+    fn sequence(&self) -> &'static Sequence {
+        &Sequence { keys: "SELECT id FROM executions", order: "id", between: "id > :after AND id <= :last" }
+    }
 
     fn index(&self) -> (&'static str, Others) {
         let unsuccessful = !self.statuses.is_empty()

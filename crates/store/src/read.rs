@@ -210,7 +210,7 @@ impl<D: Database> Runs for D {
         for BriefRow { mut run, is_complete } in rows {
             // Until the rows of older programs are completed, a page that reads many definitions has fewer rows.
             if bytes >= limits::PAGE_BYTES {
-                next = runs.last().map(|last| Position::after(BriefRow::key_of(last)));
+                next = runs.last().map(|last| Position::after(RunKey::of(last, filter.order)));
                 break;
             }
             if !is_complete {

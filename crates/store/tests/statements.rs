@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use downbeat_core::Timestamp;
 use downbeat_core::execution::Status;
 use downbeat_core::run::RunState;
-use downbeat_store::conformance::make::{SERVER, created};
+use downbeat_store::conformance::make::{SERVER, at, created, run_id};
 use downbeat_store::{ExecutionFilter, Page, Position, RunFilter, SqliteStore, Store};
 use downbeat_testbed::Database;
 use futures_util::{StreamExt as _, stream};
@@ -118,6 +118,15 @@ impl Fresh {
     }
 }
 
+/// Leaves the run as a program that keeps no counts does.
+const UNCOUNTED: &str = "UPDATE runs SET keeps = NULL, state = 12, finished_at = 1";
+
+/// Counts a run that has ended, and shows it in a list.
+async fn count(store: &Arc<dyn Store>) {
+    assert_eq!(store.keep_counts(at(1), 10).await.unwrap(), 1);
+    assert_eq!(store.run_counts(&[run_id(1)]).await.unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     let probe = Database::create().await;
@@ -140,6 +149,9 @@ async fn the_statements_of_this_schema_are_on_record_for_postgres() {
     last.database.as_ref().unwrap().run(INCOMPLETE).await;
     last.store.runs(&RunFilter::default(), &Page::first(1)).await.unwrap();
     last.store.prune(Timestamp::UNIX_EPOCH, 1).await.unwrap();
+    // Nor does it use a program that keeps no counts.
+    last.database.as_ref().unwrap().run(UNCOUNTED).await;
+    count(&last.store).await;
     last.done().await;
     check_record("postgres", &proxy.statements());
 }
@@ -199,10 +211,12 @@ async fn the_statements_of_this_schema_are_on_record_for_sqlite() {
     }
     let last = fresh().await;
     last.store.commit(SERVER, &[created(1)]).await.unwrap();
-    let file = last.dir.as_ref().unwrap().path().join("downbeat.db");
-    Connection::open(file).unwrap().execute_batch(INCOMPLETE).unwrap();
+    let path = last.dir.as_ref().unwrap().path().join("downbeat.db");
+    Connection::open(&path).unwrap().execute_batch(INCOMPLETE).unwrap();
     last.store.runs(&RunFilter::default(), &Page::first(1)).await.unwrap();
     last.store.prune(Timestamp::UNIX_EPOCH, 1).await.unwrap();
+    Connection::open(&path).unwrap().execute_batch(UNCOUNTED).unwrap();
+    count(&last.store).await;
     last.done().await;
     check_record("sqlite", &HEARD.lock().unwrap());
 }

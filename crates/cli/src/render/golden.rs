@@ -1,7 +1,7 @@
 //! The look of every page, held against golden files.
 
 use downbeat_api::{
-    EndRules, EventList, InstanceResult, List, Node, NodeSummary, NodeWork, Plan, Run, RunSummary, Server,
+    EndRules, EventList, InstanceResult, List, Node, NodeSummary, NodeWork, Plan, Run, RunRow, Server,
     Status, WholeRun,
 };
 use jiff::Timestamp;
@@ -155,12 +155,14 @@ fn statuses_have_colours() {
 
 #[test]
 fn a_list_of_runs() {
-    let runs: List<RunSummary> = view(json!({
+    let runs: List<RunRow> = view(json!({
         "data": [
             summary(json!({})),
             summary(json!({"id": id(2), "job": null, "state": "pending", "status": "pending", "started_at": null, "nodes": 0,
                            "pending_reason": "2 runs are active; at most 2 may be"})),
-            summary(json!({"id": id(5), "paused": true, "paused_at": "2025-06-01T10:04:55Z"})),
+            summary(json!({"id": id(5), "paused": true, "paused_at": "2025-06-01T10:04:55Z",
+                           "counts": {"pending": 3, "leased": 1, "running": 2, "succeeded": 40, "failed": 2, "skipped": 1,
+                                      "cancelled": 0, "lost": 1}})),
             summary(json!({"id": id(3), "state": "terminating", "cancel_requested_at": "2025-06-01T10:04:59Z"})),
             summary(json!({"id": id(4), "state": "completed", "status": "completed", "created_at": "2025-05-01T00:00:00Z",
                            "finished_at": "2025-05-01T00:10:00Z", "duration": "10m"})),
@@ -403,8 +405,8 @@ fn a_run_of_ten_thousand_steps_shows_the_first_that_matter() {
 #[test]
 fn lists_and_pages_fit_eighty_columns() {
     let error = json!({"error": "step 0 (fetch) failed on web-02; 1 node failed, none was allowed", "status": "failed"});
-    let mut runs: Vec<RunSummary> = vec![view(summary(error)), view(summary(json!({"job": null})))];
-    runs[1].id = "0198c0df-1111-7000-8000-000000000002".into();
+    let mut runs: Vec<RunRow> = vec![view(summary(error)), view(summary(json!({"job": null})))];
+    runs[1].summary.id = "0198c0df-1111-7000-8000-000000000002".into();
     let list = plain(&run_table(&runs, now(), Some(80)));
     let nodes: Vec<NodeSummary> = view(json!([node(
         json!({"hostname": "a-rather-long-hostname-01.eu-central-1.example.com", "groups": ["web", "eu", "frontend", "canary"],

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_api::{
-    InstanceResult, Plan, Run, RunSummary, Step, StepProgress, StepWaiting, WaveStatus, WholeRun,
+    InstanceResult, Plan, Run, RunRow, RunSummary, Step, StepProgress, StepWaiting, WaveStatus, WholeRun,
 };
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
@@ -32,17 +32,23 @@ const MOST_FAILURES: usize = 40;
 const MOST_ITEMS: usize = 12;
 const MOST_FAILED_ITEMS: usize = 10;
 
-pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize>) -> String {
+pub(crate) fn run_table(runs: &[RunRow], now: Timestamp, width: Option<usize>) -> String {
     if runs.is_empty() {
         return "no runs\n".to_owned();
     }
     let ids = ids(runs, width);
-    let mut table = Table::new(["RUN", "JOB", "STATUS", "STEPS", "NODES", "DURATION", "AGE", "ERROR"])
-        .one_line_each()
-        .or_short("DURATION", "TOOK")
-        .may_cut("JOB", 8)
-        .may_cut("STATUS", 9);
-    for (run, id) in runs.iter().zip(ids) {
+    let mut table =
+        Table::new(["RUN", "JOB", "STATUS", "STEPS", "NODES", "DONE", "FAILED", "DURATION", "AGE", "ERROR"])
+            .one_line_each()
+            .or_short("DURATION", "TOOK")
+            .may_cut("JOB", 8)
+            .may_cut("STATUS", 9);
+    for (RunRow { summary: run, counts }, id) in runs.iter().zip(ids) {
+        let [done, failed] = match counts {
+            Some(counts) => [counts.ended(), counts.failed + counts.lost].map(Some),
+            None => [None, None],
+        };
+        let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
         let why = run.error.as_deref().or(run.pending_reason.as_deref());
         table.row([
             id.into(),
@@ -50,6 +56,8 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
             status(run),
             run.steps.count().to_string().into(),
             run.nodes.to_string().into(),
+            number(done).into(),
+            Cell::new(number(failed), if failed > Some(0) { Tone::Bad } else { Tone::Plain }),
             duration(run, now).into(),
             age(run.created_at, now).into(),
             Cell::new(why.unwrap_or_default(), Tone::Dim),
@@ -59,8 +67,8 @@ pub(crate) fn run_table(runs: &[RunSummary], now: Timestamp, width: Option<usize
 }
 
 /// Returns the ids. A narrow terminal gets the shortest unique prefixes, which every command accepts.
-fn ids(runs: &[RunSummary], width: Option<usize>) -> Vec<&str> {
-    let ids = || runs.iter().map(|run| run.id.as_str());
+fn ids(runs: &[RunRow], width: Option<usize>) -> Vec<&str> {
+    let ids = || runs.iter().map(|run| run.summary.id.as_str());
     if width.is_none_or(|width| width >= WIDE_COLUMNS) {
         return ids().collect();
     }

@@ -1,6 +1,6 @@
 //! Resolves the RUN argument: an id, a unique start of an id, or `last`.
 
-use downbeat_api::{List, RunSummary, request};
+use downbeat_api::{List, RunRow, request};
 use downbeat_client::{Client, Start};
 use downbeat_core::ids::RunId;
 use downbeat_core::limits;
@@ -28,7 +28,7 @@ impl Which {
         if text == "last" {
             let runs = page(client, 1, &Start::default()).await?;
             let run = runs.data.into_iter().next();
-            return run.map(|run| run.id).ok_or_else(|| Failure::not_found("there is no run yet"));
+            return run.map(|run| run.summary.id).ok_or_else(|| Failure::not_found("there is no run yet"));
         }
         let mut found = Vec::new();
         let mut similar = None;
@@ -36,8 +36,11 @@ impl Which {
         for _ in 0..MOST_PAGES {
             let runs = page(client, limits::PAGE_MOST, &start).await?;
             let next = start.next(&runs);
-            similar = similar.or_else(|| find_similar(text, runs.data.iter().map(|run| run.id.as_str())));
-            found.extend(runs.data.into_iter().map(|run| run.id).filter(|id| id.as_str().starts_with(text)));
+            similar =
+                similar.or_else(|| find_similar(text, runs.data.iter().map(|run| run.summary.id.as_str())));
+            found.extend(
+                runs.data.into_iter().map(|run| run.summary.id).filter(|id| id.as_str().starts_with(text)),
+            );
             match next {
                 Some(next) => start = next,
                 None => break,
@@ -47,7 +50,7 @@ impl Which {
     }
 }
 
-async fn page(client: &Client, limit: u32, start: &Start) -> Result<List<RunSummary>> {
+async fn page(client: &Client, limit: u32, start: &Start) -> Result<List<RunRow>> {
     let runs = request::runs().with_any("cluster", client.cluster());
     Ok(client.page(runs, limit, start).await?)
 }

@@ -45,6 +45,8 @@ pub(super) struct EventsQuery {
     follow: Option<Flag>,
     /// With `follow=0`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
+    /// With `follow=0`, `next` of the previous page: the same as `since`.
+    cursor: Option<u64>,
 }
 
 impl EventsQuery {
@@ -94,9 +96,10 @@ impl EventsQuery {
 pub(super) async fn all(api: Api, query: Query<EventsQuery>, headers: HeaderMap) -> HttpResult<Response> {
     let Api(service, _) = &api;
     let wanted = query.wanted(&api).await?;
-    let start = Start::of(service, query.since, &headers).await?;
+    let since = either(query.since, query.cursor)?;
+    let start = Start::of(service, since, &headers).await?;
     if query.follow.unwrap_or(Flag::On).is_on() {
-        no_limit(query.limit, "add `follow=0` for a list")?;
+        no_page(query.limit, query.cursor, "add `follow=0` for a list")?;
         let start = match (start, &wanted.run) {
             (None, None) => Start::Resumed(service.views().last_seq().await?),
             (None, Some(_)) => Start::Resumed(0),
@@ -123,6 +126,8 @@ pub(super) struct RunEventsQuery {
     follow: Flag,
     /// Without `follow`, the number of rows; default 100, at most 1,000. A page with large events has fewer.
     limit: Option<u32>,
+    /// Without `follow`, `next` of the previous page: the same as `since`.
+    cursor: Option<u64>,
 }
 
 /// Lists a run's events, or streams them with `follow=1` until it has ended
@@ -151,20 +156,34 @@ pub(super) async fn of_run(
 ) -> HttpResult<Response> {
     let Api(service, caller) = &api;
     let wanted = Wanted::of_run(service.run(caller, &id.run()).await?.id.clone());
-    let start = Start::of(service, query.since, &headers).await?.unwrap_or(Start::Resumed(0));
+    let since = either(query.since, query.cursor)?;
+    let start = Start::of(service, since, &headers).await?.unwrap_or(Start::Resumed(0));
     if query.follow.is_on() {
-        no_limit(query.limit, "remove `follow` for a list")?;
+        no_page(query.limit, query.cursor, "remove `follow` for a list")?;
         return streamed(service, wanted, Until::RunEnd, start).await;
     }
     let limit = limit(query.limit)?;
     listed(&api, &wanted, start.since(), limit).await
 }
 
-fn no_limit(limit: Option<u32>, advice: &str) -> HttpResult<()> {
-    match limit {
+/// Returns the number after which a list starts, which has two names.
+fn either(since: Option<u64>, cursor: Option<u64>) -> HttpResult<Option<u64>> {
+    match (since, cursor) {
+        (Some(_), Some(_)) => {
+            Err(Failure::bad_query("the query is wrong: since: it cannot be used with `cursor`"))
+        }
+        (since, cursor) => Ok(since.or(cursor)),
+    }
+}
+
+/// Refuses the parameters of a list in the request of a stream.
+fn no_page(limit: Option<u32>, cursor: Option<u64>, advice: &str) -> HttpResult<()> {
+    let given = [("limit", limit.is_some()), ("cursor", cursor.is_some())];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
         None => Ok(()),
-        Some(_) => {
-            let detail = format!("the query is wrong: limit: a stream has no limit; remove it, or {advice}");
+        Some((name, _)) => {
+            let detail =
+                format!("the query is wrong: {name}: a stream has no {name}; remove it, or {advice}");
             Err(Failure::bad_query(detail))
         }
     }

@@ -92,14 +92,17 @@ async fn mark_wholes(
     Ok(())
 }
 
-/// Returns the progress of a roll-out; none for other runs.
+/// Returns the progress of a roll-out; none for other runs. That of a large one that has not ended may be a little old.
 async fn rollout(service: &Service, run: &RunRecord) -> HttpResult<Option<Rollout>> {
     if run.definition.rollout.is_none() {
         return Ok(None);
     }
-    let facts = service.views().instance_facts(&run.id).await?;
-    let (size, run) = (facts.len(), run.clone());
-    Ok(service.view(size, move || rollout_of(&run, &facts)).await?)
+    let find = async || -> HttpResult<(u64, Option<Rollout>)> {
+        let facts = service.views().instance_facts(&run.id).await?;
+        let (size, run) = (facts.len(), run.clone());
+        Ok((size as u64, service.view(size, move || rollout_of(&run, &facts)).await?))
+    };
+    service.parts.counted.rollouts.of(run, find).await
 }
 
 fn rollout_of(run: &RunRecord, facts: &[InstanceFacts]) -> Option<Rollout> {

@@ -3,10 +3,11 @@
 use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{List, Plan, Run, RunSummary, code};
+use downbeat_api::{List, Plan, Run, RunRow, code};
 use downbeat_core::Timestamp;
+use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunState, RunStatus};
-use downbeat_store::RunFilter;
+use downbeat_store::{RunFilter, RunKey, RunOrder};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -96,6 +97,12 @@ pub(super) struct ListQuery {
     /// `1` lists only runs that are paused, `0` only others.
     #[param(value_type = Option<Flag>, inline)]
     paused: Option<Flag>,
+    #[serde(default)]
+    #[param(inline)]
+    sort: Sort,
+    #[serde(default)]
+    #[param(inline)]
+    order: Direction,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
     /// How many rows to skip; at most 10,000.
@@ -104,12 +111,39 @@ pub(super) struct ListQuery {
     cursor: Option<String>,
 }
 
+/// By which time runs are sorted. Only runs that have ended are sorted by `finished`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Sort {
+    #[default]
+    Created,
+    Finished,
+}
+
+/// The direction of a sorted list.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Direction {
+    Asc,
+    #[default]
+    Desc,
+}
+
+fn order_of(sort: Sort, direction: Direction) -> RunOrder {
+    match (sort, direction) {
+        (Sort::Created, Direction::Desc) => RunOrder::NewestFirst,
+        (Sort::Created, Direction::Asc) => RunOrder::OldestFirst,
+        (Sort::Finished, Direction::Desc) => RunOrder::LastEndedFirst,
+        (Sort::Finished, Direction::Asc) => RunOrder::FirstEndedFirst,
+    }
+}
+
 /// Lists runs, the newest first
 #[utoipa::path(
     get, operation_id = "listRuns", path = "/runs", tag = "runs", params(ListQuery),
-    responses((status = 200, description = "One page of runs", body = List<RunSummary>))
+    responses((status = 200, description = "One page of runs", body = List<RunRow>))
 )]
-pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunSummary>> {
+pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> Reply<List<RunRow>> {
     let page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let states = states(query.status.as_deref())?;
     let cluster = match &query.cluster {
@@ -120,14 +154,20 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         Some(node) => Some(service.node_id(&caller, node, query.cluster.as_deref()).await?),
         None => None,
     };
-    let Query(ListQuery { job, by, paused, q: text, from, to, .. }) = query;
-    let filter =
-        RunFilter { cluster, states, job, by, paused: paused.map(Flag::is_on), text, node, from, to };
+    let Query(ListQuery { job, by, paused, q: text, from, to, sort, order, .. }) = query;
+    let order = order_of(sort, order);
+    if page.start.after.as_ref().is_some_and(|after: &RunKey| after.order != order) {
+        return Err(Failure::bad_query("the query is wrong: cursor: it is of a list in another order"));
+    }
+    let paused = paused.map(Flag::is_on);
+    let filter = RunFilter { cluster, states, job, by, paused, text, node, from, to, order };
     let found = service.runs(&caller, &filter, &page).await?;
+    let ids: Vec<RunId> = found.rows.iter().map(|run| run.id.clone()).collect();
+    let counts = service.views().run_counts(&ids).await?;
     let mut reasons = service.pending_reasons(found.rows.iter().map(|run| (&run.id, &run.live)));
     Ok(Json(listed(&page, found, |run| {
-        let mut row = RunSummary::of(&run);
-        row.pending_reason = reasons.remove(&run.id);
+        let mut row = RunRow::of(&run, counts.get(&run.id));
+        row.summary.pending_reason = reasons.remove(&run.id);
         row
     })))
 }

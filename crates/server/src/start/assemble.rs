@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, info};
 
+use super::counts::keep_counts;
 use super::prune::prune;
 use super::{Server, StartError, hostname};
 use crate::admission::Admission;
@@ -67,6 +68,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("forgetting nodes", &stopping, forget(parts.clone(), stopping.clone()));
     vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
+    vital.spawn("counts", &stopping, keep_counts(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {

@@ -41,11 +41,16 @@ async fn events_are_listed_in_order_with_who_what_and_when() {
         page["pagination"],
         json!({"limit": 2, "offset": 1, "total": null, "has_more": true, "next": 3})
     );
+    assert_eq!(setup.ok("/events?follow=0&cursor=1&limit=2").await, page, "like every other list");
+    let both = setup.get("/events?follow=0&cursor=1&since=1").await;
+    assert_eq!(both.status, StatusCode::BAD_REQUEST);
     let latest = setup.ok("/events?follow=0&limit=1").await;
     assert_eq!(&latest["data"][0], last);
     let of_run = setup.ok(&format!("/runs/{id}/events")).await;
     assert!(of_run["data"].as_array().unwrap().iter().all(|event| event["run"] == json!(id)));
     assert_eq!(of_run["pagination"]["total"], seqs.len() as u64 - 1);
+    let (next, path) = (&of_run["pagination"]["next"], format!("/runs/{id}/events"));
+    assert_eq!(setup.ok(&format!("{path}?cursor={next}")).await["data"], json!([]));
     assert_eq!(setup.ok(&format!("/events?follow=0&run={id}")).await["data"], of_run["data"]);
 }
 
@@ -318,6 +323,7 @@ async fn a_stream_has_no_limit() {
     let id = setup.submit(&json!({"placement": {"labels": ["none"]}, "tasks": noop()["tasks"]})).await;
     for (path, advice) in [
         ("/events?limit=5".to_owned(), "or add `follow=0` for a list"),
+        ("/events?cursor=0".to_owned(), "or add `follow=0` for a list"),
         (format!("/runs/{id}/events?follow=1&limit=5"), "or remove `follow` for a list"),
     ] {
         let refused = setup.get(&path).await;

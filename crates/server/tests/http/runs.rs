@@ -503,3 +503,66 @@ async fn plans_show_steps_places_and_edges_without_starting_anything() {
     assert_eq!(shown["definition"]["tasks"][1]["tasks"][0]["name"], "down");
     assert_eq!(setup.ok(&format!("/runs/{id}")).await.get("definition"), None);
 }
+
+#[tokio::test]
+async fn a_list_of_runs_shows_their_progress() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &["web"]).await;
+    let small = json!({"target": "group:web", "tasks": [{"backend": "test", "action": "noop"}]});
+    let small = setup.submit(&small).await;
+    let work = agent.take().await;
+    agent.finish(&work, 3).await;
+    setup.ended(&small).await;
+    let items: Vec<u32> = (0..40).collect();
+    let task = json!({"backend": "test", "action": "noop", "for_each": {"items": items}});
+    let large = setup.submit(&json!({"placement": {"labels": ["none"]}, "tasks": [task]})).await;
+    let counts = async || {
+        let list = setup.ok("/runs").await;
+        list["data"].as_array().unwrap().iter().map(|run| run["counts"].clone()).collect::<Vec<_>>()
+    };
+    let [of_large, of_small] = &counts().await[..] else { panic!("there are two runs") };
+    assert_eq!((&of_large["pending"], &of_large["failed"]), (&json!(40), &json!(0)));
+    assert_eq!((&of_small["pending"], &of_small["failed"]), (&json!(0), &json!(1)));
+    let shown = setup.ok(&format!("/runs/{large}")).await;
+    assert_eq!(&shown["counts"], of_large, "the same as of the run itself");
+    setup.post(&format!("/runs/{large}/cancel"), &json!(null)).await;
+    setup.ended(&large).await;
+    assert_eq!(counts().await[0]["cancelled"], 40);
+}
+
+#[tokio::test]
+async fn runs_are_sorted_by_creation_or_by_their_end() {
+    let setup = Setup::new().await;
+    let never = json!({"placement": {"labels": ["none"]}, "tasks": noop()["tasks"]});
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(setup.submit(&never).await);
+    }
+    for run in [&runs[1], &runs[0]] {
+        setup.post(&format!("/runs/{run}/cancel"), &json!(null)).await;
+        setup.ended(run).await;
+    }
+    let ids = |list: &Value| -> Vec<String> {
+        let data = list["data"].as_array().unwrap();
+        data.iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+    };
+    for (query, expected) in [
+        ("", vec![&runs[2], &runs[1], &runs[0]]),
+        ("?order=asc", vec![&runs[0], &runs[1], &runs[2]]),
+        ("?sort=finished", vec![&runs[0], &runs[1]]),
+        ("?sort=finished&order=asc", vec![&runs[1], &runs[0]]),
+    ] {
+        assert_eq!(
+            ids(&setup.ok(&format!("/runs{query}")).await).iter().collect::<Vec<_>>(),
+            expected,
+            "{query}"
+        );
+    }
+    let first = setup.ok("/runs?sort=finished&limit=1").await;
+    let next = first["pagination"]["next"].as_str().unwrap();
+    let second = setup.ok(&format!("/runs?sort=finished&limit=1&cursor={next}")).await;
+    assert_eq!((ids(&first), ids(&second)), (vec![runs[0].clone()], vec![runs[1].clone()]));
+    let other = setup.get(&format!("/runs?cursor={next}")).await;
+    assert_eq!(other.status, StatusCode::BAD_REQUEST);
+    assert_eq!(setup.get("/runs?sort=size").await.status, StatusCode::BAD_REQUEST);
+}

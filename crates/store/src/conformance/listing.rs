@@ -17,8 +17,8 @@ use super::executions::states;
 use super::make::*;
 use super::snapshot::fill;
 use crate::port::{
-    ExecutionFilter, InstanceCount, InstanceFilter, Listed, NodeTotals, Page, Position, RunFilter, Store,
-    Tally,
+    ExecutionFilter, InstanceCount, InstanceFilter, Listed, NodeTotals, Page, Position, RunFilter, RunOrder,
+    Store, Tally,
 };
 
 /// How many rows to read, and how many to skip before.
@@ -398,6 +398,31 @@ pub async fn runs_are_found_by_every_filter(store: Arc<dyn Store>) {
     for (filter, expected) in cases.into_iter().chain(more) {
         let found = runs(&store, filter.clone(), ALL).await;
         assert_eq!(found, (expected.clone(), expected.len() as u64), "{filter:?}");
+    }
+}
+
+pub async fn runs_are_listed_in_every_order(store: Arc<dyn Store>) {
+    apply(&store, &[created(1), created(2), created(3), created(4), created(5)]).await;
+    let ended = |number, second| moved(number, &[RunState::Cancelled], second);
+    apply(&store, &[ended(2, 90), ended(3, 70), ended(4, 80), ended(5, 70)]).await;
+    let by_creation = RunFilter { from: Some(at(2)), to: Some(at(5)), ..RunFilter::default() };
+    let all = RunFilter::default;
+    let cases = [
+        (RunOrder::NewestFirst, all(), vec![5, 4, 3, 2, 1]),
+        (RunOrder::OldestFirst, all(), vec![1, 2, 3, 4, 5]),
+        (RunOrder::LastEndedFirst, all(), vec![2, 4, 5, 3]),
+        (RunOrder::FirstEndedFirst, all(), vec![3, 5, 4, 2]),
+        (RunOrder::OldestFirst, by_creation.clone(), vec![2, 3, 4]),
+        (RunOrder::LastEndedFirst, by_creation.clone(), vec![2, 4, 3]),
+        (RunOrder::FirstEndedFirst, by_creation, vec![3, 4, 2]),
+    ];
+    for (order, filter, expected) in cases {
+        let filter = RunFilter { order, ..filter };
+        let (found, total) = runs(&store, filter.clone(), ALL).await;
+        assert_eq!((&found, total), (&expected, expected.len() as u64), "{order:?}");
+        let listed = by_cursor(async |page| store.runs(&filter, &page).await.unwrap(), async |_| ()).await;
+        let ids: Vec<_> = listed.into_iter().map(|run| run.id).collect();
+        assert_eq!(ids, expected.iter().map(|number| run_id(*number)).collect::<Vec<_>>(), "{order:?}");
     }
 }
 

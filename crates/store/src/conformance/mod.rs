@@ -134,6 +134,7 @@ macro_rules! conformance_suite {
                 large_parts_of_executions_are_read_only_where_they_are_needed
                 a_list_that_is_read_by_cursor_has_each_row_once
                 runs_are_found_by_every_filter
+                runs_are_listed_in_every_order
                 open_and_held_executions_are_found
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work

@@ -353,9 +353,16 @@ impl Runs for MemoryStore {
         });
         let mut runs = state
             .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
-        runs.reverse();
-        let key = |run: &RunBrief| RunKey { created_at: run.created_at, id: run.id.clone() };
-        Ok(window(runs.iter().map(RunBrief::from).collect(), page, key, |key, after| key < after))
+        let order = filter.order;
+        runs.retain(|run| !order.is_by_end() || run.live.is_ended());
+        let mut runs: Vec<RunBrief> = runs.iter().map(RunBrief::from).collect();
+        let key = |run: &RunBrief| RunKey::of(run, order);
+        let compare = |a: &RunKey, b: &RunKey| {
+            let ascending = (a.at, &a.id).cmp(&(b.at, &b.id));
+            if order.is_ascending() { ascending } else { ascending.reverse() }
+        };
+        runs.sort_by(|a, b| compare(&key(a), &key(b)));
+        Ok(window(runs, page, key, |key, after| compare(key, after).is_gt()))
     }
 
     async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {

@@ -124,7 +124,7 @@ calls! {
             async fn runs_by_id(&self, ids: &[RunId]) -> Vec<RunRecord>;
             /// Returns the runs that were created with this idempotency key: at most one of each cluster, by id.
             async fn runs_of_key(&self, key: &str) -> Vec<RunRecord>;
-            /// Returns runs, newest first (by creation, then id).
+            /// Returns runs in the order of the filter.
             async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Listed<RunBrief, RunKey>;
             /// Returns all runs that have not ended, oldest first.
             async fn open_runs(&self) -> Vec<RunRecord>;

@@ -7,7 +7,7 @@ pub use downbeat_core::execution::OutputChunk;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::RunState;
+use downbeat_core::run::{RunBrief, RunState};
 use downbeat_core::state::Verdicts;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -71,11 +71,44 @@ pub struct Listed<T, K> {
     pub next: Option<Position<K>>,
 }
 
-/// The key of a list of runs, which starts with the newest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// The order of a list of runs. Runs with the same time are ordered by id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunOrder {
+    #[default]
+    NewestFirst,
+    OldestFirst,
+    /// By their end, the last first. Only runs that have ended are listed.
+    LastEndedFirst,
+    /// By their end. Only runs that have ended are listed.
+    FirstEndedFirst,
+}
+
+impl RunOrder {
+    pub(crate) fn is_by_end(self) -> bool {
+        matches!(self, Self::LastEndedFirst | Self::FirstEndedFirst)
+    }
+
+    pub(crate) fn is_ascending(self) -> bool {
+        matches!(self, Self::OldestFirst | Self::FirstEndedFirst)
+    }
+}
+
+/// The position of a run in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunKey {
-    pub created_at: Timestamp,
+    pub order: RunOrder,
+    /// When it was created, or when it ended.
+    pub at: Timestamp,
     pub id: RunId,
+}
+
+impl RunKey {
+    /// Returns the position of a run in a list of this order; of one that has not ended, the first or last.
+    pub(crate) fn of(run: &RunBrief, order: RunOrder) -> Self {
+        let ended = run.live.finished_at().filter(|_| order.is_by_end());
+        Self { order, at: ended.unwrap_or(run.created_at), id: run.id.clone() }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -97,6 +130,7 @@ pub struct RunFilter {
     pub from: Option<Timestamp>,
     /// Created before this time.
     pub to: Option<Timestamp>,
+    pub order: RunOrder,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,7 +4,7 @@ use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{Keeps, RunState, StopCause};
 
-use crate::port::{Error, Result};
+use crate::port::{Error, Result, RunOrder};
 
 /// A closed set that is stored as a small number.
 pub(crate) trait Code: Sized + Copy {
@@ -35,6 +35,9 @@ macro_rules! codes {
 
 codes!("execution status" Status {
     Pending = 0, Leased = 1, Running = 2, Succeeded = 3, Failed = 4, Skipped = 5, Cancelled = 6, Lost = 7,
+});
+codes!("order of runs" RunOrder {
+    NewestFirst = 0, OldestFirst = 1, LastEndedFirst = 2, FirstEndedFirst = 3,
 });
 codes!("kept counts" Keeps { Nothing = 0, Totals = 1, Steps = 2 });
 codes!("run state" RunState {

@@ -10,7 +10,7 @@ use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
-use crate::port::{NodeTotals, OutputChunk, Result, RunKey, ServerRecord};
+use crate::port::{NodeTotals, OutputChunk, Result, RunKey, RunOrder, ServerRecord};
 
 /// A value that is read from one row of a SELECT.
 pub(crate) trait Record: Sized + Send + 'static {
@@ -53,7 +53,9 @@ impl Record for String {
 
 impl Record for RunKey {
     fn from_row(row: &impl Cells) -> Result<Self> {
-        Ok(RunKey { created_at: time(row.cell(0)?)?, id: String::from(row.cell::<Text<'_>>(1)?).into() })
+        let id: Text<'_> = row.cell(1)?;
+        let order = RunOrder::decode(row.cell(2)?)?;
+        Ok(RunKey { order, at: time(row.cell(0)?)?, id: String::from(id).into() })
     }
 }
 

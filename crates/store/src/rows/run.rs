@@ -18,7 +18,7 @@ use super::scalar::{
     count, int, json, micros, params_column, parse, parse_opt, small, small_count, time, time_opt,
 };
 use super::text::Text;
-use crate::port::{Error, Result, RunKey};
+use crate::port::{Error, Result};
 
 columns! {
     /// The columns of `runs` that change.
@@ -193,12 +193,6 @@ pub(crate) struct BriefRow {
     pub(crate) run: RunBrief,
     /// Whether the row has the numbers of steps and nodes; otherwise they are 0 here, and in the [`Extent`].
     pub(crate) is_complete: bool,
-}
-
-impl BriefRow {
-    pub(crate) fn key_of(run: &RunBrief) -> RunKey {
-        RunKey { created_at: run.created_at, id: run.id.clone() }
-    }
 }
 
 impl Record for BriefRow {
