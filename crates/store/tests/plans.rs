@@ -219,9 +219,10 @@ fn rows_read(plan: &Value) -> f64 {
     let number = |name: &str| plan[name].as_f64().unwrap_or_default();
     let is_scan = plan["Node Type"].as_str().is_some_and(|kind| kind.contains("Scan"));
     let is_large = plan["Relation Name"].as_str().is_some_and(|table| LARGE.contains(&table));
-    let own = match is_scan && is_large {
-        true => (number("Actual Rows") + number("Rows Removed by Filter")) * number("Actual Loops"),
-        false => 0.0,
+    let own = if is_scan && is_large {
+        (number("Actual Rows") + number("Rows Removed by Filter")) * number("Actual Loops")
+    } else {
+        0.0
     };
     own + plan["Plans"].as_array().into_iter().flatten().map(rows_read).sum::<f64>()
 }
