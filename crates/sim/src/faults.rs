@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::network::NetworkFaults;
-use crate::seed::Broken;
 use crate::world::{HostId, World};
 use crate::{client, stranger};
 
@@ -208,9 +207,7 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
 async fn prune(cluster: &Cluster) {
     let world = &cluster.world;
     let before = world.now() - SignedDuration::from_secs(60);
-    let too_much =
-        SignedDuration::from_secs(if cluster.broken == Some(Broken::GreedyPrune) { 50 } else { 0 });
-    let runs = cluster.memory.prune(before + too_much, 100).await.expect("the memory store does not fail");
+    let runs = cluster.memory.prune(before, 100).await.expect("the memory store does not fail");
     world.log(format_args!("{runs} runs before {before} are removed"));
     world.truth(|truth| truth.pruned_before = truth.pruned_before.max(Some(before)));
 }

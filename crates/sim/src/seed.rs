@@ -57,8 +57,6 @@ pub enum Broken {
     DeafWork,
     /// A replica gets other results than its primary has.
     ForgedCopy,
-    /// Pruning removes runs and events that are not old enough.
-    GreedyPrune,
     /// A call of the store panics.
     Panic,
 }
@@ -80,7 +78,6 @@ impl Broken {
         Self::TooManySlots,
         Self::DeafWork,
         Self::ForgedCopy,
-        Self::GreedyPrune,
         Self::Panic,
     ];
 }

@@ -10,7 +10,7 @@ fn finder(broken: Broken) -> Checker {
     match broken {
         Broken::NoFencing | Broken::LostCommit | Broken::LostOutbox => Checker::Results,
         Broken::NoEpochGuard => Checker::Attempts,
-        Broken::FeedGap | Broken::GreedyPrune => Checker::Feed,
+        Broken::FeedGap => Checker::Feed,
         Broken::LastingHeartbeats => Checker::Detection,
         Broken::LostEnd => Checker::Ends,
         Broken::LostResult => Checker::Order,
