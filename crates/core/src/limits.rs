@@ -95,6 +95,8 @@ pub const COMPRESSED_LEAST_BYTES: u64 = 1024;
 pub const CHANGES_PER_COMMIT: usize = 1_000;
 /// Runs that one request retries: each is a new run with its own plan.
 pub const RETRIES_AT_ONCE: u32 = 100;
+/// Pages of a list that such a request reads to find its runs: tenths of a second.
+pub const PAGES_SEARCHED: usize = 10;
 /// Runs or nodes that the response to such a request names.
 pub const NAMED_OF_MANY: usize = 100;
 /// Rows on one page: the default, and the maximum.

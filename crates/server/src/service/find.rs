@@ -64,10 +64,14 @@ impl Service {
 
     /// Returns the id that a node has or would have; the node need not exist.
     pub async fn node_id(&self, caller: &Caller, name_or_id: &str, cluster: Option<&str>) -> Result<NodeId> {
-        match NodeId::from_str(name_or_id) {
-            Ok(id) => Ok(id),
-            Err(_) => Ok(NodeId::derive(self.cluster(caller, cluster).await?, name_or_id)),
+        let id = NodeId::from_str(name_or_id).ok();
+        let is_known = |id: NodeId| self.parts.dispatcher.board().node(id).is_some();
+        if let Some(id) = id.filter(|id| is_known(*id)) {
+            return Ok(id);
         }
+        // A hostname may look like an id.
+        let named = NodeId::derive(self.cluster(caller, cluster).await?, name_or_id);
+        Ok(id.filter(|_| !is_known(named)).unwrap_or(named))
     }
 
     pub async fn runs(

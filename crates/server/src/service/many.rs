@@ -1,5 +1,8 @@
 //! Cancels, retries and drains many runs or nodes with one request, or counts them.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -165,8 +168,9 @@ impl Service {
         Ok(done)
     }
 
-    /// Returns the first matching runs that failed or were cancelled, the oldest first, and how many match. A request that
-    /// is sent again does not match the runs that it created the first time.
+    /// Returns the first matching runs that failed or were cancelled, the oldest first, and how many match. Without ids
+    /// only the newest runs are searched. A request that is sent again does not match the runs that it created the first
+    /// time.
     async fn ended_runs(
         &self,
         caller: &Caller,
@@ -195,7 +199,10 @@ impl Service {
         let mut page = Page::first(limits::RETRIES_AT_ONCE + 1);
         let (mut total, mut own) = (None, 0);
         // A page may end before its limit is reached.
-        while found.len() <= limits::RETRIES_AT_ONCE as usize {
+        for _ in 0..limits::PAGES_SEARCHED {
+            if found.len() > limits::RETRIES_AT_ONCE as usize {
+                break;
+            }
             let listed = self.runs(caller, &filter, &page).await?;
             total = total.or(listed.total);
             for run in listed.rows {

@@ -137,3 +137,17 @@ async fn backends_are_listed_with_the_number_of_nodes_that_offer_them() {
     assert_eq!(setup.ok("/backends?limit=1&offset=1").await["data"], json!([backends["data"][1]]));
     assert_eq!(setup.get("/backends?cluster=nowhere").await.body["code"], "not_found");
 }
+
+#[tokio::test]
+async fn a_node_whose_hostname_looks_like_an_id_is_found_by_it() {
+    let setup = Setup::new().await;
+    for hostname in ["0d0bea70-1111-7000-8000-000000000001", "0d0bea7011117000800000000000000a"] {
+        let agent = setup.agent(hostname, &[]).await;
+        for name in [hostname.to_owned(), agent.node.to_string()] {
+            let node = setup.ok(&format!("/nodes/{name}")).await;
+            assert_eq!((&node["hostname"], &node["id"]), (&json!(hostname), &json!(agent.node)), "{name}");
+        }
+        let id = setup.submit(&noop()).await;
+        assert_eq!(setup.ok(&format!("/runs?node={hostname}")).await["data"][0]["id"], json!(id));
+    }
+}
