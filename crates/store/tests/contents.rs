@@ -139,8 +139,8 @@ async fn pruning_does_not_remove_what_a_commit_refers_to() {
     let mut slow = database.client().await;
     let open = slow.transaction().await.unwrap();
     open.batch_execute(
-        "INSERT INTO runs (id, cluster, state, submitted_by, created_at, owner, epoch) \
-         SELECT 'run-002', cluster, 0, submitted_by, created_at, owner, epoch FROM runs; \
+        "INSERT INTO runs (id, cluster, state, submitted_by, created_at, owner, epoch, steps, nodes) \
+         SELECT 'run-002', cluster, 0, submitted_by, created_at, owner, epoch, steps, nodes FROM runs; \
          INSERT INTO definitions (run, definition, resolved, definition_hash, resolved_hash) \
          SELECT 'run-002', definition, resolved, definition_hash, resolved_hash FROM definitions",
     )

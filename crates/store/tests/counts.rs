@@ -272,7 +272,7 @@ async fn a_change_of_a_program_that_keeps_no_counts_is_noticed_on_postgres() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_program_used_is_counted_anew_on_sqlite() {
+async fn a_file_that_another_program_used_is_counted_again_on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.db");
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());

@@ -133,13 +133,13 @@ async fn what_keeps_a_server_alive_does_not_wait_for_the_queries_of_users() {
     let views = store.views().unwrap();
     let mut other = database.client().await;
     let lock = other.transaction().await.unwrap();
-    lock.batch_execute("LOCK TABLE definitions IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    lock.batch_execute("LOCK TABLE cached IN ACCESS EXCLUSIVE MODE").await.unwrap();
     // More than can run at once.
     let stuck = VIEWS_AT_ONCE + 2;
     let stuck: Vec<_> = (0..stuck)
         .map(|_| {
             let views = Arc::clone(&views);
-            tokio::spawn(async move { views.run(&run_id(1)).await.map(drop) })
+            tokio::spawn(async move { views.cached(ClusterId::DEFAULT, &["key".into()]).await.map(drop) })
         })
         .collect();
     database.wait_until(&format!("SELECT count(*) = {} {ACTIVE}", VIEWS_AT_ONCE)).await;

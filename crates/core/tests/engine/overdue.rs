@@ -45,7 +45,7 @@ fn reason(world: &World) -> Option<String> {
 
 #[test]
 fn an_attempt_whose_end_is_not_reported_is_lost_after_timeout_and_grace() {
-    // An attempt whose start was not reported either is no exception.
+    // The same holds for an attempt whose start was not reported either.
     for (restarts, starts) in [(false, true), (true, true), (false, false), (true, false)] {
         let mut world = if starts { hung } else { leased }(&task("at_most_once"));
         if restarts {

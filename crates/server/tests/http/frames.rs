@@ -141,7 +141,7 @@ async fn drain(setup: &Setup, times: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_client_that_reads_slowly_gets_the_net_change_and_is_told_when_it_is_too_far_behind() {
+async fn a_client_that_reads_slowly_gets_the_net_change_and_learns_when_it_is_too_far_behind() {
     let mut setup = Setup::new().await;
     let _agent = setup.agent("own", &[]).await;
     commit(&setup, registered).await;

@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_elsewhere_is_no_reason_for_an_on_failure_step() {
+    fn an_on_failure_step_does_not_start_for_a_failure_elsewhere() {
         use Status::{Failed, Skipped, Succeeded};
         let task = |name: &str, after: &[&str], condition: &str| {
             let (backend, action) = ("test", "noop");

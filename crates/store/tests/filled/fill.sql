@@ -20,7 +20,7 @@ INSERT INTO runs (id, cluster, job, state, submitted_by, created_at, started_at,
 INSERT INTO definitions (run, definition, resolved)
     SELECT id, '{"tasks":[{"backend":"test","action":"noop"}]}', '{"nodes":[],"sets":[],"entries":[null]}' FROM runs;
 INSERT INTO contents (hash, text) SELECT 'content-' || id, id FROM runs;
-UPDATE definitions SET resolved_hash = 'content-' || run WHERE right(run, 1) = '0';
+UPDATE definitions SET resolved_hash = 'content-' || run WHERE run LIKE '%0';
 INSERT INTO executions (id, run, step, attempt, created_at, status, token, lease_node, session, granted_at, stop,
                         started_at, verdict, exit_code, finished_at, ended_at)
     :numbers(:rows)

@@ -13,7 +13,7 @@ use crate::limits;
 use crate::span::Span;
 
 /// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     Succeeded,
     Failed,

@@ -25,6 +25,8 @@ use crate::run::{Instance, RunRecord, RunState};
 pub(super) struct Resume {
     stop: Option<Stop>,
     failures: Vec<Failure>,
+    /// The failure that triggered fail-fast is that of an attempt that was given up.
+    gave_up: bool,
     /// Final failures that were not recorded as such.
     unrecorded: Vec<FinalFailure>,
     ended: Vec<Ended>,
@@ -50,6 +52,7 @@ struct Failure {
     step: StepIx,
     pass: PassIx,
     node: Option<NodeIx>,
+    end: End,
 }
 
 /// Why an instance failed.
@@ -102,8 +105,10 @@ impl Progress {
     fn count_failures(&mut self) {
         let mut failures = std::mem::take(&mut self.resume.failures);
         failures.sort_unstable();
-        for Failure { pass, step, node, .. } in failures {
-            self.count_failure(pass, step, node);
+        for Failure { pass, step, node, end, .. } in failures {
+            if self.count_failure(pass, step, node) {
+                self.resume.gave_up = end == End::GivenUp;
+            }
         }
     }
 
@@ -163,11 +168,17 @@ impl Progress {
         self.attempts.add_ended(resume.ended);
         self.agenda.add_walks(resume.walks);
         self.passes.add_due(resume.passes);
-        self.withdraw(turn);
+        // If a node that went away triggered fail-fast, the former owner was giving up all attempts that waited for it.
+        if !resume.gave_up {
+            self.withdraw(turn);
+        }
         // Nodes may have gone offline or been deleted while no server observed the run.
         let reach = turn.reach;
         let over = self.pending_over(|active| reach(active.node?).fails(active.patience.is_some()));
         self.give_up(over, turn);
+        if resume.gave_up {
+            self.withdraw(turn);
+        }
         self.run_to_fixpoint(turn);
     }
 
@@ -359,7 +370,7 @@ impl Progress {
         let cause = if is_withdrawn { Cause::Withdrawn } else { Cause::Own };
         let node = self.note_failure(at);
         let At { pass, step, .. } = at;
-        self.resume.failures.push(Failure { cause, at: time, step, pass, node });
+        self.resume.failures.push(Failure { cause, at: time, step, pass, node, end });
     }
 }
 
