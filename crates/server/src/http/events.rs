@@ -166,13 +166,14 @@ pub(super) async fn of_run(
     listed(&api, &wanted, start.since(), limit).await
 }
 
-/// Returns the number after which a list starts, which has two names.
-fn either(since: Option<u64>, cursor: Option<u64>) -> HttpResult<Option<u64>> {
+/// Returns the number after which a list starts, and which of its two names it has.
+fn either(since: Option<u64>, cursor: Option<u64>) -> HttpResult<Option<(&'static str, u64)>> {
     match (since, cursor) {
         (Some(_), Some(_)) => {
             Err(Failure::bad_query("the query is wrong: since: it cannot be used with `cursor`"))
         }
-        (since, cursor) => Ok(since.or(cursor)),
+        (Some(since), None) => Ok(Some(("since", since))),
+        (None, cursor) => Ok(cursor.map(|cursor| ("cursor", cursor))),
     }
 }
 
@@ -204,19 +205,20 @@ impl Start {
         since
     }
 
-    /// Returns the start that the client sent, if any.
+    /// Returns the start that the client sent, if any. `query` has the name of its parameter.
     pub(super) async fn of(
         service: &Service,
-        query: Option<u64>,
+        query: Option<(&str, u64)>,
         headers: &HeaderMap,
     ) -> HttpResult<Option<Self>> {
         let last_id = last_event_id(headers, "the number of an event")?;
-        let start = last_id.map(Start::Resumed).or(query.map(Start::Asked));
+        let start = last_id.map(Start::Resumed).or(query.map(|(_, since)| Start::Asked(since)));
         if let Some(start) = start {
             let (since, last) = (start.since(), service.views().last_seq().await?);
             if since > last {
                 // Waiting for it would look like a silent system. The store was replaced or reset.
-                let detail = format!("the query is wrong: since: {since} is after the last event, {last}");
+                let name = query.map_or("since", |(name, _)| name);
+                let detail = format!("the query is wrong: {name}: {since} is after the last event, {last}");
                 return Err(Failure::bad_query(detail));
             }
         }

@@ -179,7 +179,7 @@ impl Values {
         let most = schema["maximum"].as_u64().unwrap_or(by_format);
         let mut allowed = vec![least.to_string()];
         // Whether a number of an event exists depends on the store.
-        if name != "since" {
+        if name != "since" && name != "cursor" {
             allowed.push(most.to_string());
         }
         let above = (u128::from(most) + 1).to_string();

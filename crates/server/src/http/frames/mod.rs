@@ -58,7 +58,7 @@ pub(super) async fn follow(api: Api, query: Query<LiveQuery>, headers: HeaderMap
     let topics = topics(query.topics.as_deref(), run)?;
     // Subscribed before the last number is read, so that no event falls between the two.
     let feed = service.parts.feed.subscribe();
-    let since = match Start::of(service, query.since, &headers).await? {
+    let since = match Start::of(service, query.since.map(|since| ("since", since)), &headers).await? {
         Some(start) => start.since(),
         None => service.views().last_seq().await?,
     };
