@@ -11,7 +11,7 @@ pub struct Matrix {
     pub seq: u64,
     /// The number of nodes that the run has, and that `selector` matches.
     pub total: u64,
-    /// Hostnames: one for each row.
+    /// Hostnames: one for each row. There may be fewer rows than `limit`, and more after them, if the run has many steps.
     pub nodes: Vec<String>,
     /// The names of the tasks: one for each column.
     pub steps: Vec<String>,

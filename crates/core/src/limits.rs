@@ -274,3 +274,6 @@ pub const COUNTS_KEPT: usize = 64;
 /// Nodes in one matrix: the default, and the maximum.
 pub const MATRIX_NODES_DEFAULT: u32 = 1_000;
 pub const MATRIX_NODES_MOST: u32 = 10_000;
+/// Cells in one matrix, a letter each, and with times. The matrix of a run with more steps has fewer nodes.
+pub const MATRIX_CELLS: usize = 1_000_000;
+pub const MATRIX_TIMES: usize = 200_000;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::limits;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::error::{Error, Result};
@@ -36,12 +36,16 @@ impl HeavyWork {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
+        self.place().await?.run(work).await
+    }
+
+    /// Waits for a place: for work whose data take much memory, and are read when it may run.
+    pub(crate) async fn place(&self) -> Result<Place> {
         let busy = || Error::Busy("the server is busy with other large plans and runs; try again".to_owned());
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| busy())?;
         let thread =
             timeout(PATIENCE, Arc::clone(&self.threads).acquire_owned()).await.map_err(|_| busy())?;
-        let thread = thread.expect("it is never closed");
-        on_thread((room, thread), work).await
+        Ok(Place { _room: room, _thread: thread.expect("it is never closed") })
     }
 
     /// Like `run`, for work of the server itself: it is never refused, and waits for a thread as long as necessary.
@@ -57,6 +61,19 @@ impl HeavyWork {
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.room.available_permits()
+    }
+}
+
+/// The permits of work that may run.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _room: OwnedSemaphorePermit,
+    _thread: OwnedSemaphorePermit,
+}
+
+impl Place {
+    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        on_thread(self, work).await
     }
 }
 

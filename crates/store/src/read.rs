@@ -318,7 +318,7 @@ impl<D: Database> Executions for D {
         let small = known.iter().filter(|known| known.keeps == Keeps::Nothing).map(|known| &known.run);
         let small: Vec<&RunId> = small.collect();
         if !small.is_empty() {
-            let sql = instances::counts_of(&format!("run IN ({})", D::LISTED), "a.run = executions.run");
+            let sql = instances::counts_of_runs(D::LISTED);
             for (run, counts) in instances::counts_by_run(self.fetch(&sql, listed(&small)?).await?) {
                 totals.add(&run, &counts);
             }

@@ -322,13 +322,13 @@ const INCOMPLETE: &str = "UPDATE runs SET steps = NULL, nodes = NULL";
 const LEFT: &str = "SELECT count(*) FROM runs WHERE steps IS NULL OR nodes IS NULL";
 
 #[tokio::test]
-async fn pruning_completes_the_rows_of_an_older_program() {
+async fn upkeep_completes_the_rows_of_an_older_program() {
     let database = Database::create().await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     let (filter, before) = fill_incomplete(&store).await;
     database.run(INCOMPLETE).await;
     assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
-    assert_eq!(store.prune(at(0), 10).await.unwrap(), 0);
+    assert_eq!(store.keep_counts(at(0), 10).await.unwrap(), 0);
     assert_eq!(database.client().await.query_one(LEFT, &[]).await.unwrap().get::<_, i64>(0), 0);
     assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
     store.close().await;
@@ -341,7 +341,7 @@ async fn pruning_completes_the_rows_of_an_older_program() {
     let file = Connection::open(&path).unwrap();
     file.execute_batch(INCOMPLETE).unwrap();
     assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
-    assert_eq!(store.prune(at(0), 10).await.unwrap(), 0);
+    assert_eq!(store.keep_counts(at(0), 10).await.unwrap(), 0);
     assert_eq!(file.query_row(LEFT, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
     assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
     store.close().await;

@@ -37,15 +37,26 @@ pub(crate) fn run_table(runs: &[RunRow], now: Timestamp, width: Option<usize>) -
         return "no runs\n".to_owned();
     }
     let ids = ids(runs, width);
-    let mut table =
-        Table::new(["RUN", "JOB", "STATUS", "STEPS", "NODES", "DONE", "FAILED", "DURATION", "AGE", "ERROR"])
-            .one_line_each()
-            .or_short("DURATION", "TOOK")
-            .may_cut("JOB", 8)
-            .may_cut("STATUS", 9);
+    let mut table = Table::new([
+        "RUN",
+        "JOB",
+        "STATUS",
+        "STEPS",
+        "NODES",
+        "SUCCEEDED",
+        "FAILED",
+        "DURATION",
+        "AGE",
+        "ERROR",
+    ])
+    .one_line_each()
+    .or_short("DURATION", "TOOK")
+    .or_short("SUCCEEDED", "OK")
+    .may_cut("JOB", 8)
+    .may_cut("STATUS", 9);
     for (RunRow { summary: run, counts }, id) in runs.iter().zip(ids) {
-        let [done, failed] = match counts {
-            Some(counts) => [counts.ended(), counts.failed + counts.lost].map(Some),
+        let [succeeded, failed] = match counts {
+            Some(counts) => [counts.succeeded, counts.failed + counts.lost].map(Some),
             None => [None, None],
         };
         let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
@@ -56,7 +67,7 @@ pub(crate) fn run_table(runs: &[RunRow], now: Timestamp, width: Option<usize>) -
             status(run),
             run.steps.count().to_string().into(),
             run.nodes.to_string().into(),
-            number(done).into(),
+            number(succeeded).into(),
             Cell::new(number(failed), if failed > Some(0) { Tone::Bad } else { Tone::Plain }),
             duration(run, now).into(),
             age(run.created_at, now).into(),

@@ -78,18 +78,18 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<MatrixQ
     let selected = query.selector.as_deref().map(|text| selected(&service, text)).transpose()?;
     let run = service.run(&caller, &id.run()).await?;
     let seq = service.views().last_seq().await?;
-    let facts = service.views().instance_facts(&run.id).await?;
+    let (facts, place) = service.instance_facts(&run).await?;
     let names = names(&service, &run, &facts).await?;
-    let (size, Query(MatrixQuery { order, offset, times, .. })) = (facts.len(), query);
+    let Query(MatrixQuery { order, offset, times, .. }) = query;
     let cut = Cut { order, limit, offset, times: times.is_on() };
     let make = move || {
         let mut rows = Rows::of(&run, &facts, &names);
         if let Some(selected) = selected {
             rows.0.retain(|row| selected.contains(&row.node));
         }
-        rows.matrix(&run, seq, cut)
+        rows.matrix(&run, &facts, seq, cut)
     };
-    Ok(Json(service.view(size, make).await?))
+    Ok(Json(place.make(make).await?))
 }
 
 /// Returns the nodes that a selector matches.
@@ -116,35 +116,28 @@ struct Cut {
     times: bool,
 }
 
-/// The rows of a matrix.
-struct Rows<'a>(Vec<Row<'a>>);
+/// The rows of a matrix, without their cells: all together would be as many as nodes times steps.
+struct Rows(Vec<Row>);
 
-struct Row<'a> {
+struct Row {
     node: NodeId,
     hostname: String,
-    cells: Vec<Option<&'a InstanceFacts>>,
-}
-
-impl Row<'_> {
-    fn letters(&self) -> impl Iterator<Item = char> {
-        self.cells.iter().map(|cell| cell.map_or(Matrix::NONE, letter))
-    }
-
-    /// Returns how urgent the most urgent cell is.
-    fn urgency(&self) -> usize {
-        self.letters().map(Matrix::urgency).min().unwrap_or(usize::MAX)
-    }
+    /// How urgent the most urgent cell is.
+    urgency: usize,
 }
 
 fn letter(facts: &InstanceFacts) -> char {
     Matrix::letter(facts.status, facts.is_reused)
 }
 
-impl<'a> Rows<'a> {
-    fn of(run: &RunRecord, facts: &'a [InstanceFacts], names: &Names) -> Self {
-        let steps = run.definition.steps().count();
-        let new = |node: NodeId| Row { node, hostname: names.get(node), cells: vec![None; steps] };
-        let mut rows: Vec<Row<'a>> = run.resolved.nodes.iter().map(|node| new(node.id)).collect();
+fn urgency(facts: &InstanceFacts) -> usize {
+    Matrix::urgency(letter(facts))
+}
+
+impl Rows {
+    fn of(run: &RunRecord, facts: &[InstanceFacts], names: &Names) -> Self {
+        let new = |node: NodeId| Row { node, hostname: names.get(node), urgency: usize::MAX };
+        let mut rows: Vec<Row> = run.resolved.nodes.iter().map(|node| new(node.id)).collect();
         let mut places: HashMap<NodeId, usize> =
             (0..).zip(&rows).map(|(place, row)| (row.node, place)).collect();
         for fact in facts {
@@ -153,45 +146,58 @@ impl<'a> Rows<'a> {
                 rows.push(new(node));
                 rows.len() - 1
             });
-            let Some(cell) = rows[place].cells.get_mut(fact.step as usize) else { continue };
-            let urgency = |facts: &InstanceFacts| Matrix::urgency(letter(facts));
-            if cell.is_none_or(|shown| urgency(fact) < urgency(shown)) {
-                *cell = Some(fact);
-            }
+            rows[place].urgency = rows[place].urgency.min(urgency(fact));
         }
         Self(rows)
     }
 
-    fn matrix(mut self, run: &RunRecord, seq: u64, cut: Cut) -> Matrix {
+    fn matrix(mut self, run: &RunRecord, facts: &[InstanceFacts], seq: u64, cut: Cut) -> Matrix {
         match cut.order {
             Order::Node => self.0.sort_by(|a, b| a.hostname.cmp(&b.hostname)),
             Order::Failed => {
                 self.0.sort_by_cached_key(|row| {
                     // Only failures come first: other differences change all the time.
-                    let urgency = row.urgency().min(Matrix::urgency('r'));
-                    (urgency, row.hostname.clone())
+                    (row.urgency.min(Matrix::urgency('r')), row.hostname.clone())
                 });
             }
         }
+        let steps: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
         let total = self.0.len() as u64;
         let skip = usize::try_from(cut.offset).unwrap_or(usize::MAX);
-        let rows: Vec<Row<'_>> = self.0.into_iter().skip(skip).take(cut.limit as usize).collect();
+        let most = if cut.times { limits::MATRIX_TIMES } else { limits::MATRIX_CELLS };
+        let limit = (cut.limit as usize).min(most / steps.len().max(1)).max(1);
+        let rows: Vec<Row> = self.0.into_iter().skip(skip).take(limit).collect();
+        let cells = cells(&rows, steps.len(), facts);
         let after = |at: Option<Timestamp>| at.map(|at| at.duration_since(run.created_at).as_millis());
-        let times = |row: &Row<'_>| {
-            let times = row.cells.iter().map(|cell| match cell {
-                Some(facts) => [after(facts.started_at), after(facts.ended_at)]
-                    .map(|time| time.and_then(|millis| i64::try_from(millis).ok())),
-                None => [None, None],
-            });
-            times.collect()
+        let times = |cell: &Option<&InstanceFacts>| match cell {
+            Some(facts) => [after(facts.started_at), after(facts.ended_at)]
+                .map(|time| time.and_then(|millis| i64::try_from(millis).ok())),
+            None => [None, None],
         };
+        let letters = |cell: &Option<&InstanceFacts>| cell.map_or(Matrix::NONE, letter);
         Matrix {
             seq,
             total,
-            steps: run.definition.steps().map(|task| task.label()).collect(),
-            cells: rows.iter().map(|row| row.letters().collect()).collect(),
-            times: cut.times.then(|| rows.iter().map(times).collect()),
+            steps,
+            cells: cells.iter().map(|row| row.iter().map(letters).collect()).collect(),
+            times: cut.times.then(|| cells.iter().map(|row| row.iter().map(times).collect()).collect()),
             nodes: rows.into_iter().map(|row| row.hostname).collect(),
         }
     }
+}
+
+/// Returns the most urgent instance of each cell of these rows.
+fn cells<'a>(rows: &[Row], steps: usize, facts: &'a [InstanceFacts]) -> Vec<Vec<Option<&'a InstanceFacts>>> {
+    let places: HashMap<NodeId, usize> = (0..).zip(rows).map(|(place, row)| (row.node, place)).collect();
+    let mut cells = vec![vec![None; steps]; rows.len()];
+    for fact in facts {
+        let place = fact.node.and_then(|node| places.get(&node));
+        let cell = place.and_then(|place| cells[*place].get_mut(fact.step as usize));
+        if let Some(cell) = cell
+            && cell.is_none_or(|shown| urgency(fact) < urgency(shown))
+        {
+            *cell = Some(fact);
+        }
+    }
+    cells
 }

@@ -98,9 +98,9 @@ async fn rollout(service: &Service, run: &RunRecord) -> HttpResult<Option<Rollou
         return Ok(None);
     }
     let find = async || -> HttpResult<(u64, Option<Rollout>)> {
-        let facts = service.views().instance_facts(&run.id).await?;
-        let (size, run) = (facts.len(), run.clone());
-        Ok((size as u64, service.view(size, move || rollout_of(&run, &facts)).await?))
+        let (facts, place) = service.instance_facts(run).await?;
+        let (size, run) = (facts.len() as u64, run.clone());
+        Ok((size, place.make(move || rollout_of(&run, &facts)).await?))
     };
     service.parts.counted.rollouts.of(run, find).await
 }

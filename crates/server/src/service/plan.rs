@@ -9,10 +9,12 @@ use downbeat_core::limits;
 use downbeat_core::plan::{Plan, Resolved, resolve};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Definition, resolve_params};
+use downbeat_store::InstanceFacts;
 
 use super::Service;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
+use crate::heavy::Place;
 
 impl Service {
     /// Creates the plan of a definition, and returns the result of `show`. Starts nothing.
@@ -79,13 +81,20 @@ impl Service {
         self.by_size(&sized, on, make).await
     }
 
-    /// Creates a view of so many instances: a large one as heavy work, like a large plan.
-    pub(crate) async fn view<T: Send + 'static>(
-        &self,
-        instances: usize,
-        make: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
-        if instances <= limits::PLAN_SMALL_INSTANCES { Ok(make()) } else { self.parts.heavy.run(make).await }
+    /// Returns the facts about all instances of a run, and a place for the work on them, like that on a large plan. It
+    /// waits for the place first: the facts of a large run take much memory.
+    pub(crate) async fn instance_facts(&self, run: &RunRecord) -> Result<(Vec<InstanceFacts>, ViewPlace)> {
+        let steps = run.definition.steps().count();
+        let is_small = |instances: usize| instances <= limits::PLAN_SMALL_INSTANCES;
+        let mut place = ViewPlace(None);
+        if !is_small(steps.saturating_mul(run.resolved.nodes.len().max(1))) {
+            place = ViewPlace(Some(self.parts.heavy.place().await?));
+        }
+        let facts = self.views().instance_facts(&run.id).await?;
+        if place.0.is_none() && !is_small(facts.len()) {
+            place = ViewPlace(Some(self.parts.heavy.place().await?));
+        }
+        Ok((facts, place))
     }
 
     /// Creates a large plan as heavy work, where it waits for a free slot and does not delay others.
@@ -101,6 +110,22 @@ impl Service {
             make()
         } else {
             self.parts.heavy.run(make).await?
+        }
+    }
+}
+
+/// Where a view is made: here if it is small, otherwise as heavy work.
+#[derive(Debug)]
+pub(crate) struct ViewPlace(Option<Place>);
+
+impl ViewPlace {
+    pub(crate) async fn make<T: Send + 'static>(
+        self,
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        match self.0 {
+            Some(place) => place.run(make).await,
+            None => Ok(make()),
         }
     }
 }

@@ -238,8 +238,8 @@ calls! {
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
             /// `most` runs per call. Returns how many runs were removed. Also completes rows that an older program wrote.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
-            /// Adds up the kept counts, and counts runs that ended before `before` and whose counts are not kept; at most
-            /// `most` runs per call. Returns how many runs were counted.
+            /// Adds up the kept counts, completes the rows of runs that an older program wrote, and counts runs that ended
+            /// before `before` and whose counts are not kept; at most `most` runs per call. Returns how many were counted.
             async fn keep_counts(&self, before: Timestamp, most: u32) -> u64;
         }
     }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use tokio_postgres::Client;
 
 use super::failure::Result;
+use super::prune::complete_runs;
 use super::write::Write;
 use crate::counts::{CountRow, for_ended, rows_of};
 use crate::filter::lazy;
@@ -46,6 +47,10 @@ pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u3
         return Ok(0);
     }
     while client.query_one(ADD_UP, &[&ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        last = complete_runs(client, &after).await?;
+    }
     let runs = client.query(UNCOUNTED, &[&before.as_microsecond(), &i64::from(most)]).await?;
     for run in &runs {
         keep(client, &run.try_get::<_, String>(0)?.into()).await?;

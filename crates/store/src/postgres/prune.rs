@@ -110,10 +110,6 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
     while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(ADD_UP, &[]).await?;
     client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;
-    let mut last = Some(String::new());
-    while let Some(after) = last {
-        last = complete_runs(client, &after).await?;
-    }
     let mut last = Some(0);
     while let Some(after) = last {
         last = remove_contents(client, after).await?;
@@ -122,7 +118,7 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
 }
 
 /// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
-async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
+pub(super) async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
     let (mut ids, mut sizes): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
     for row in client.query(INCOMPLETE_RUNS, &[&after, &int(COMPLETED.rows as u64)]).await? {
         ids.push(row.try_get(0)?);

@@ -7,6 +7,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
 use super::commit::ADD_COUNTS;
 use super::failure::Result;
+use super::prune::complete_runs;
 use super::write::fetch;
 use super::writer::Writer;
 use crate::counts::{for_ended, rows_of};
@@ -36,6 +37,10 @@ pub(super) fn check(connection: &Connection) -> Result<()> {
 
 /// Counts runs one by one, so that commits do not wait for long. Returns how many.
 pub(super) async fn keep_counts(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        last = writer.run(move |connection| complete_runs(connection, &after)).await?;
+    }
     for done in 0..most {
         if !writer.run(move |connection| keep_one(connection, before)).await? {
             return Ok(u64::from(done));

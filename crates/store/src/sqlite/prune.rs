@@ -50,10 +50,6 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     while writer.run(move |connection| remove_uses(connection, at)).await? {}
     let buried_before = deleted_before(at);
     writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
-    let mut last = Some(String::new());
-    while let Some(after) = last {
-        last = writer.run(move |connection| complete_runs(connection, &after)).await?;
-    }
     remove_contents(writer).await?;
     shrink_all(writer).await?;
     Ok(gone)
@@ -202,7 +198,7 @@ fn shrink(connection: &Connection) -> Result<bool> {
 }
 
 /// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
-fn complete_runs(connection: &mut Connection, after: &str) -> Result<Option<String>> {
+pub(super) fn complete_runs(connection: &mut Connection, after: &str) -> Result<Option<String>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: Vec<(String, i64)> = transaction
         .prepare_cached(&INCOMPLETE)?

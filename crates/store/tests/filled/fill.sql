@@ -24,12 +24,13 @@ UPDATE definitions SET resolved_hash = 'content-' || run WHERE run LIKE '%0';
 INSERT INTO executions (id, run, step, attempt, created_at, status, token, lease_node, session, granted_at, stop,
                         started_at, verdict, exit_code, finished_at, ended_at)
     :numbers(:rows)
-    SELECT :id(3, n), :name(n), 0, 1, n * 1000,
+    SELECT :id(3, n), :name(n), 0, CASE WHEN n % 10 = 1 THEN 2 ELSE 1 END, n * 1000,
            CASE WHEN n > :rows - 100 THEN 2 WHEN n % 10 = 0 THEN 4 ELSE 3 END, :id(4, n),
            :id(1, n % 1000 + 1), :id(1, n % 1000 + 1), n * 1000, false, n * 1000,
            CASE WHEN n > :rows - 100 THEN NULL WHEN n % 10 = 0 THEN 1 ELSE 0 END, 0, n * 1000 + 400,
            CASE WHEN n <= :rows - 100 THEN n * 1000 + 500 END
     FROM numbers;
+UPDATE executions SET reused = id WHERE run LIKE '%2';
 INSERT INTO events (seq, at, server, kind, run, data)
     :numbers(2 * :rows)
     SELECT n, n * 500, :id(2, 1), 'run_moved', :name((n + 1) / 2),
