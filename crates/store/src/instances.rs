@@ -92,8 +92,8 @@ fn end_of_run(order: &str) -> String {
 /// The size is that of the outputs: all else that is read is small. Neither database reads the data for it.
 const SIZES: &str = "SELECT id, step, coalesce(octet_length(outputs), 0) AS own FROM executions";
 
-/// The conditions of a page.
-const WITHIN: &str = "(step, id) > ($3, $4) AND step <= $5 AND item IS NOT DISTINCT FROM coalesce($6, item)";
+/// The conditions of a page. Without an item PostgreSQL drops the last one: it would expect few rows, and sort them all.
+const WITHIN: &str = "(step, id) > ($3, $4) AND step <= $5 AND (item = $6 OR $6 IS NULL)";
 
 lazy! {
     IS_RESULT: String = format!("AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED})");

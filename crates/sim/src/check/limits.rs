@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use downbeat_core::execution::{Lease, Status};
-use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId, ServerId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::{Change, Event, Timestamp};
@@ -27,20 +27,31 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 /// Checks that an attempt with `max_per_node` is only leased while its node has fewer attempts of the run.
 fn per_node(findings: &mut Findings, evidence: &Evidence) {
     let mut log = AttemptLog::default();
+    // The commit in which each lease was granted: those of one server have different times.
+    let mut commits: BTreeMap<LeaseToken, (ServerId, Option<Timestamp>)> = BTreeMap::new();
     for event in &evidence.events {
+        let commit = (event.server, evidence.committed_at(event));
+        commits.extend(granted(&event.change).into_iter().map(|(_, _, lease)| (lease.token, commit)));
         let step_of = |id| evidence.tables.executions.get(&id).map(|each| StepIx(each.step()));
         let leased = granted(&event.change).into_iter();
         let leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> =
             leased.filter_map(|(run, id, lease)| Some((run, step_of(id)?, id, lease))).collect();
         for (index, (run, step, id, lease)) in leased.iter().enumerate() {
             let plan = &evidence.plans[*run];
-            let rule = plan.placement(*step).filter(|_| plan.is_placed(*step));
-            let Some(most) = rule.and_then(|rule| rule.max_per_node) else { continue };
-            // Attempts without a limit may follow it. Within one commit, additions come first.
+            let limit_of = |step: StepIx| {
+                plan.placement(step).filter(|_| plan.is_placed(step)).and_then(|rule| rule.max_per_node)
+            };
+            let Some(most) = limit_of(*step) else { continue };
+            // Attempts without a limit may follow it. Within one commit additions come first, whatever was decided
+            // first: there, those with a higher limit may follow it too.
             let counts = |step: StepIx, other: &Lease| {
-                let limited = plan.is_placed(step)
-                    && plan.placement(step).is_some_and(|rule| rule.max_per_node.is_some());
-                other.node == lease.node && (limited || other.granted_at < lease.granted_at)
+                let limit = limit_of(step);
+                let follows = if commits.get(&other.token) == Some(&commit) {
+                    limit.is_none_or(|limit| limit > most)
+                } else {
+                    limit.is_none() && other.granted_at >= lease.granted_at
+                };
+                other.node == lease.node && !follows
             };
             let held = log.of(run).filter(|each| matches!(each.status, Status::Leased | Status::Running));
             let held = held.filter(|each| each.lease.is_some_and(|other| counts(each.step, &other))).count();
