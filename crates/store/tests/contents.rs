@@ -11,7 +11,7 @@ use downbeat_core::run::RunState;
 use downbeat_core::spec::Definition;
 use downbeat_store::conformance::contents::{each_content_is_stored_once, equipped, large, large_made};
 use downbeat_store::conformance::make::{
-    SERVER, apply, at, created_as, made_as, moved, node, registration, run_id, server, session,
+    SERVER, apply, at, moved, node, registration, run_id, server, session,
 };
 use downbeat_store::conformance::{Snapshot, fill};
 use downbeat_store::{SqliteStore, Store};
@@ -260,59 +260,4 @@ async fn a_store_is_given_back_its_texts_as_the_documentation_says() {
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&file(&dir)).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
-}
-
-/// Registers 9,000 nodes with seven backends, and creates 100 runs on all of them.
-async fn fill_large(store: &Arc<dyn Store>) {
-    store.share_contents().await.unwrap();
-    let nodes: Vec<Change> =
-        (1..=9_000).map(|number| Change::NodeRegistered { registration: equipped(number, 1, 7) }).collect();
-    for some in nodes.chunks(500) {
-        apply(store, some).await;
-    }
-    for number in 1..=100 {
-        apply(store, &[created_as(made_as(large_made(number, 9_000)))]).await;
-    }
-}
-
-/// Prints how large the tables are with shared contents, and with the texts in their rows.
-#[tokio::test]
-#[ignore = "prints figures; takes a minute"]
-#[expect(clippy::print_stdout, reason = "the figures")]
-async fn figures() {
-    let (store, database) = postgres().await;
-    fill_large(&store).await;
-    store.close().await;
-    let sizes = async || {
-        let sql = "SELECT string_agg(relname || ' ' || pg_total_relation_size(oid), ', ' ORDER BY relname) \
-                   FROM pg_class WHERE relname IN ('nodes', 'definitions', 'contents', 'events') AND relkind = 'r'";
-        database.client().await.query_one(sql, &[]).await.unwrap().get::<_, String>(0)
-    };
-    println!("PostgreSQL, shared: {}", sizes().await);
-    database.run(&back()).await;
-    for table in ["nodes", "definitions", "contents"] {
-        database.client().await.batch_execute(&format!("VACUUM FULL {table}")).await.unwrap();
-    }
-    println!("PostgreSQL, in rows: {}", sizes().await);
-    database.drop().await;
-
-    let (store, dir) = sqlite().await;
-    fill_large(&store).await;
-    store.close().await;
-    let connection = Connection::open(file(&dir)).unwrap();
-    let sizes = || {
-        let sql = "SELECT (SELECT sum(octet_length(description)) FROM nodes), \
-                   (SELECT sum(octet_length(definition) + octet_length(resolved)) FROM definitions), \
-                   (SELECT coalesce(sum(octet_length(text)), 0) FROM contents), \
-                   (SELECT sum(octet_length(data)) FROM events), \
-                   (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size)";
-        let row = |row: &rusqlite::Row<'_>| (0..5).map(|column| row.get(column)).collect();
-        let sizes: Vec<i64> = connection.query_row(sql, [], row).unwrap();
-        let names = ["nodes", "definitions", "contents", "events", "file"];
-        names.iter().zip(sizes).map(|(name, size)| format!("{name} {size}")).collect::<Vec<_>>().join(", ")
-    };
-    println!("SQLite, shared: {}", sizes());
-    connection.execute_batch(&back()).unwrap();
-    connection.execute_batch("VACUUM").unwrap();
-    println!("SQLite, in rows: {}", sizes());
 }

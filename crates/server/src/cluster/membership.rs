@@ -249,22 +249,6 @@ mod tests {
             &self.memory
         }
 
-        async fn read<T, R>(&self, read: R) -> Result<T, Error>
-        where
-            T: Send,
-            R: Future<Output = Result<T, Error>> + Send,
-        {
-            read.await
-        }
-
-        async fn write<T, R>(&self, write: R) -> Result<T, Error>
-        where
-            T: Send,
-            R: Future<Output = Result<T, Error>> + Send,
-        {
-            write.await
-        }
-
         fn is_shared(&self) -> bool {
             true
         }

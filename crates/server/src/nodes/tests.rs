@@ -97,22 +97,6 @@ impl Wrapper for Picky {
         &self.inner
     }
 
-    async fn read<T, R>(&self, read: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        read.await
-    }
-
-    async fn write<T, R>(&self, write: R) -> Result<T, Error>
-    where
-        T: Send,
-        R: Future<Output = Result<T, Error>> + Send,
-    {
-        write.await
-    }
-
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         let is_bad = |change: &Change| matches!(change, Change::NodeMoved { node, .. } if *node == self.node);
         if changes.iter().any(is_bad) {
