@@ -5,9 +5,11 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::params_bytes;
 use crate::execution::{Execution, Lease, Outcome, Status};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
+use crate::portion::json_bytes;
 use crate::run::{RunEnd, RunRecord, RunState, Stopped};
 use crate::work::Parent;
 
@@ -314,7 +316,31 @@ pub enum Subject<'a> {
     Unknown(Option<&'a RunId>),
 }
 
+/// What a change of an execution has as JSON beside its texts and values, and what each added execution has: about as
+/// much.
+const FIXED_BYTES: usize = 400;
+
 impl Change {
+    /// Returns about how many bytes the change has as JSON, without control characters in texts. The kinds that a busy
+    /// server commits thousands of times per second are not written for it.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Change::ExecutionsAdded { executions, .. } => {
+                let bytes = |execution: &Execution| FIXED_BYTES + execution.values_bytes();
+                FIXED_BYTES + executions.iter().map(bytes).sum::<usize>()
+            }
+            Change::ExecutionLeased { .. } | Change::ExecutionStarted { .. } => FIXED_BYTES,
+            Change::ExecutionFinished { outcome, .. } => {
+                FIXED_BYTES + outcome.error.as_ref().map_or(0, String::len) + params_bytes(&outcome.outputs)
+            }
+            Change::ExecutionLost { reason, .. }
+            | Change::ExecutionCancelRequested { reason, .. }
+            | Change::ExecutionSkipped { reason, .. }
+            | Change::InstanceFailed { reason, .. } => FIXED_BYTES + reason.len(),
+            rare => json_bytes(rare),
+        }
+    }
+
     pub fn kind(&self) -> &str {
         match self {
             Change::Unknown { name, .. } => name,

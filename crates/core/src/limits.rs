@@ -15,7 +15,7 @@ pub const STEPS_PER_RUN: usize = 10_000;
 pub const INSTANCES_PER_RUN: usize = 1_000_000;
 /// Executions that one commit of a run adds or changes, and their params and reused outputs, unless one execution has
 /// more: a run that skips a million instances is many small commits, so that others need not wait.
-pub const EXECUTIONS_PER_COMMIT: usize = 2_000;
+pub const EXECUTIONS_PER_COMMIT: usize = 1_000;
 pub const PARAMS_PER_COMMIT_BYTES: usize = 1024 * 1024;
 /// The evaluated params of all executions of one run: they are stored, sent to replicas, and kept by the run's owner.
 pub const PARAMS_OF_RUN_BYTES: usize = 256 * 1024 * 1024;

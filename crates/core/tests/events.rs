@@ -88,3 +88,23 @@ fn an_unknown_kind_is_never_written() {
         .is_err()
     );
 }
+
+/// Batches and the feed are cut by these sizes.
+#[test]
+fn the_estimated_size_of_a_change_is_about_its_size_as_json() {
+    let long = "x".repeat(100_000);
+    for level in level::FIRST..=level::LEVEL {
+        for mut value in recorded(level) {
+            // Texts and values of any length count in full.
+            for at in ["/reason", "/outcome/error", "/executions/0/params/message", "/outcome/outputs/a"] {
+                if let Some(text) = value.pointer_mut(at).filter(|text| text.is_string()) {
+                    *text = json!(long);
+                }
+            }
+            let change = read(&value).change;
+            let (estimated, exact) = (change.bytes(), downbeat_core::portion::json_bytes(&change));
+            let difference = estimated.abs_diff(exact);
+            assert!(difference <= 500.max(exact / 10), "{estimated} instead of {exact}: {change:?}");
+        }
+    }
+}

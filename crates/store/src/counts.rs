@@ -12,7 +12,7 @@
 //! - A run whose counts lack a change, or that an older program created, is counted when somebody looks at it.
 //!   `keep_counts` counts it once more after its end, and then its counts are kept, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ExecutionId, RunId};
@@ -55,7 +55,7 @@ impl Record for CountRow<'static> {
 
 /// How the executions that a batch may change counted before it: by status, or not at all.
 #[derive(Debug)]
-pub(crate) struct Standing(BTreeMap<ExecutionId, Option<Status>>);
+pub(crate) struct Standing(HashMap<ExecutionId, Option<Status>>);
 
 /// Returns the status by which an execution counts, unless a later attempt replaces it.
 fn standing(execution: &Execution) -> Option<Status> {
@@ -77,7 +77,7 @@ impl Standing {
 
 /// Adds up differences.
 #[derive(Debug, Default)]
-struct Differences<'a>(BTreeMap<(&'a RunId, i32, i16), [i64; 3]>);
+struct Differences<'a>(HashMap<(&'a RunId, i32, i16), [i64; 3]>);
 
 impl<'a> Differences<'a> {
     fn add(&mut self, run: &'a RunId, keeps: Keeps, step: u32, status: Status, counts: [i64; 3]) {
@@ -93,8 +93,11 @@ impl<'a> Differences<'a> {
     }
 
     fn rows(self) -> Vec<CountRow<'a>> {
-        let changed = self.0.into_iter().filter(|(_, sums)| *sums != [0; 3]);
+        let mut changed: Vec<_> = self.0.into_iter().filter(|(_, sums)| *sums != [0; 3]).collect();
+        // All servers write them in the same order.
+        changed.sort_unstable_by_key(|(key, _)| *key);
         changed
+            .into_iter()
             .map(|((run, step, status), [total, carried, cached])| {
                 let run = run.as_str().into();
                 CountRow { run, step, status, total, carried, cached }

@@ -27,7 +27,8 @@ macro_rules! later {
 
 /// An attempt that ended unsuccessfully, and after which another one came that was not withdrawn.
 const IS_REPLACED: &str = concat!(
-    "executions.status ",
+    condition!(ended executions),
+    " AND executions.status ",
     condition!(replaceable executions),
     " AND CASE WHEN executions.pinned IS NOT NULL THEN EXISTS (",
     later!("l.pinned = executions.pinned"),
@@ -40,8 +41,8 @@ const IS_REPLACED: &str = concat!(
 
 lazy! {
     /// Selects ids. Arguments: run, wanted statuses as bits, step and execution after which to start, last step, item,
-    /// rows, bytes. The index has the status before the step, so each status is read by itself. It is one statement,
-    /// because an instance that moves on between two reads could be missed by both.
+    /// rows, bytes. The indexes have the status or the lease before the step, so each status is read by itself. It is one
+    /// statement, because an instance that moves on between two reads could be missed by both.
     pub(crate) OF_RUN: String = fitting(&Status::ALL.map(of_status).join(" UNION ALL "));
     /// Arguments: as above, then the node. Reads only those executions of the node that were created while the run's were:
     /// the ids are in the order of creation. A node has fewer executions than a large run: the comparison of runs is
@@ -57,7 +58,11 @@ lazy! {
     pub(crate) COUNTS: String = {
         // Most runs have no further attempts. Then the attempts of a large run are read only once.
         let again = "AND EXISTS (SELECT 1 FROM executions a WHERE a.run = $1 AND a.attempt > 1)";
-        counts_of("run = $1", &format!("{IS_WITHDRAWN} {again}"), again)
+        let all = [
+            concat!("run = $1 AND ", condition!(ended executions)),
+            concat!("run || '' = $1 AND ", condition!(open executions)),
+        ];
+        counts_of(&all, "run = $1", &format!("{IS_WITHDRAWN} {again}"), again)
     };
 }
 
@@ -65,17 +70,24 @@ lazy! {
 pub(crate) fn counts_of_runs(listed: &str) -> String {
     // SQLite would read the whole index of further attempts: the sum is not in it.
     let withdrawn = IS_WITHDRAWN.replace("attempt > 1", "attempt + 0 > 1");
-    counts_of(&format!("run IN ({listed})"), &withdrawn, "")
+    let which = format!("run IN ({listed})");
+    counts_of(&[&which], &which, &withdrawn, "")
 }
 
 /// Returns the SELECT that counts attempts by step and status; then those that are not results, to be subtracted; then
-/// the reused results. `which` selects the runs; `again` is a further condition of replaced attempts.
-fn counts_of(which: &str, withdrawn: &str, again: &str) -> String {
+/// the reused results. `which` selects the runs, and `all` their attempts, one index at a time; `again` is a further
+/// condition of replaced attempts.
+fn counts_of(all: &[&str], which: &str, withdrawn: &str, again: &str) -> String {
+    let count = "count(*), 0 FROM executions WHERE";
+    let all = all
+        .iter()
+        .map(|part| format!("SELECT 0, run, step, status, {count} {part} GROUP BY run, status, step"));
+    let all = all.collect::<Vec<_>>().join(" UNION ALL ");
     format!(
-        "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE {which} GROUP BY run, status, step \
-         UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {IS_REPLACED} \
+        "{all} \
+         UNION ALL SELECT 1, run, step, status, {count} {which} AND {IS_REPLACED} \
          {again} GROUP BY run, status, step \
-         UNION ALL SELECT 1, run, step, status, count(*), 0 FROM executions WHERE {which} AND {withdrawn} \
+         UNION ALL SELECT 1, run, step, status, {count} {which} AND {withdrawn} \
          GROUP BY run, status, step \
          UNION ALL SELECT 2, run, step, status, count(*), count(cache_key) FROM executions \
          WHERE {which} AND reused IS NOT NULL GROUP BY run, status, step"
@@ -105,8 +117,16 @@ fn of_status(status: Status) -> String {
     // An open or succeeded attempt is never withdrawn or replaced.
     let is_certain = status.is_open() || status == Status::Succeeded;
     let is_result = if is_certain { "" } else { IS_RESULT.as_str() };
+    let indexed = match status {
+        Status::Pending => concat!("lease_node IS NULL AND run = $1 AND ", condition!(open executions)),
+        // Those of all runs are read: they are as few as the nodes have slots. No index by run is used.
+        Status::Leased | Status::Running => {
+            concat!("lease_node IS NOT NULL AND run || '' = $1 AND ", condition!(open executions))
+        }
+        _ => concat!("run = $1 AND ", condition!(ended executions)),
+    };
     format!(
-        "SELECT * FROM ({SIZES} WHERE run = $1 AND status = {code} AND ((CAST($2 AS integer) >> {code}) & 1) = 1 \
+        "SELECT * FROM ({SIZES} WHERE {indexed} AND status = {code} AND ((CAST($2 AS integer) >> {code}) & 1) = 1 \
          AND {WITHIN} {is_result} ORDER BY step, id LIMIT $7) of_{status}"
     )
 }

@@ -151,9 +151,10 @@ mod tests {
         let taking = ["DROP ", "RENAME ", "DELETE ", "TRUNCATE ", " SET NOT NULL", " TYPE "];
         for migration in SQLITE.iter().chain(POSTGRES).filter(|each| each.works_since < each.number) {
             let sql: Vec<_> = migration.sql.lines().filter(|line| !line.starts_with("--")).collect();
-            // Neither a trigger nor a reference takes anything away.
-            let sql =
-                sql.join(" ").to_uppercase().replace("AFTER DELETE ON ", "").replace("ON DELETE CASCADE", "");
+            // Neither a trigger nor a reference takes anything away, nor does an index that another one replaces.
+            let harmless = ["AFTER DELETE ON ", "ON DELETE CASCADE", "DROP INDEX "];
+            let sql = sql.join(" ").to_uppercase();
+            let sql = harmless.iter().fold(sql, |sql, words| sql.replace(words, ""));
             for word in taking {
                 assert!(!sql.contains(word), "migration {} contains {word}", migration.number);
             }

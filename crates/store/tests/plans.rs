@@ -23,7 +23,7 @@ const LARGE: [&str; 8] =
     ["runs", "definitions", "executions", "events", "output", "cached", "limit_uses", "contents"];
 
 /// Indexes of rows that are few: of what is open.
-const OF_OPEN_ROWS: [&str; 3] = ["runs_open", "executions_open", "limit_uses_at_once"];
+const OF_OPEN_ROWS: [&str; 3] = ["runs_open", "executions_open_by_node", "limit_uses_at_once"];
 
 /// The starts and ends of statements that read a whole table, and why they may.
 const ALLOWED: &[(&str, &str, &str)] = &[

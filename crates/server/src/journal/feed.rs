@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use downbeat_api::Event as EventView;
-use downbeat_core::portion::json_bytes;
 use downbeat_core::{Event, limits};
 use tokio::sync::broadcast;
 
@@ -132,7 +131,7 @@ impl Deref for Published {
 impl Waiting {
     fn add(&self, events: Arc<[Event]>) -> Arc<Batch> {
         // Twice: the event itself and its text, which is about as large.
-        let bytes = 2 * events.iter().map(json_bytes).sum::<usize>();
+        let bytes = 2 * events.iter().map(|event| event.change.bytes()).sum::<usize>();
         let total = Arc::clone(&self.bytes);
         total.fetch_add(bytes, Ordering::AcqRel);
         let events = Mutex::new(Some(Arc::new(Published::new(events))));

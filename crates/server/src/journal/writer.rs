@@ -1,4 +1,5 @@
-//! Owns the group commit: a batch is everything that queued up while the last one was written.
+//! Owns the group commit: a batch is everything that queued up while the last one was written. Only the parts of a large
+//! whole are written by themselves, after the batch: small runs go on between two parts of a large one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +7,6 @@ use std::time::Duration;
 
 use downbeat_core::change::About;
 use downbeat_core::ids::ServerId;
-use downbeat_core::portion::json_bytes;
 use downbeat_core::{Applied, Change, Event, Portion, Refusal, limits};
 use downbeat_proto::message::Fault;
 use downbeat_store::{self as store, EventFilter, Hint, Store};
@@ -64,9 +64,21 @@ impl Condition {
 #[derive(Debug)]
 struct Submission {
     changes: Vec<Change>,
-    /// The size of the changes as JSON.
+    /// About the size of the changes as JSON.
     bytes: usize,
+    /// More of the same follows.
+    is_part: bool,
     reply: oneshot::Sender<Result<Vec<Applied>, CommitError>>,
+}
+
+/// Takes the next batch: whole submissions as far as they fit, or one part.
+fn next_batch(waiting: &mut Vec<Submission>) -> Vec<Submission> {
+    waiting.sort_by_key(|submission| submission.is_part);
+    let whole = waiting.partition_point(|submission| !submission.is_part);
+    let later = waiting.split_off(whole.max(1).min(waiting.len()));
+    let batch = BATCH.take(waiting, |submission| submission.bytes);
+    waiting.extend(later);
+    batch
 }
 
 /// The commit failed.
@@ -121,14 +133,23 @@ impl Journal {
 
     /// Commits changes in one batch with those of other submitters. Returns an outcome for each change, in order.
     pub(crate) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>, CommitError> {
+        self.submit(changes, false).await
+    }
+
+    /// Commits a part of what the submitter has to commit, by itself, after everything else that waits.
+    pub(crate) async fn commit_part(&self, changes: Vec<Change>) -> Result<Vec<Applied>, CommitError> {
+        self.submit(changes, true).await
+    }
+
+    async fn submit(&self, changes: Vec<Change>, is_part: bool) -> Result<Vec<Applied>, CommitError> {
         if !changes.iter().all(|change| self.level.allows(change)) {
             // Callers check the level before they decide; a part of a decision must not be committed alone.
             return Ok(vec![Err(Refusal::NotKnownToAll); changes.len()]);
         }
         let stopped = || CommitError::Unavailable("the server is stopping".to_owned());
         let (reply, response) = oneshot::channel();
-        let bytes = changes.iter().map(json_bytes).sum();
-        self.submissions.send(Submission { changes, bytes, reply }).await.map_err(|_| stopped())?;
+        let bytes = changes.iter().map(Change::bytes).sum();
+        self.submissions.send(Submission { changes, bytes, is_part, reply }).await.map_err(|_| stopped())?;
         response.await.map_err(|_| stopped())?
     }
 
@@ -224,7 +245,7 @@ impl Writer {
                 }
             }
             while !waiting.is_empty() {
-                let batch = BATCH.take(&mut waiting, |submission| submission.bytes);
+                let batch = next_batch(&mut waiting);
                 if !self.write(batch).await {
                     self.catch_up(&mut waiting, &mut queue, &stop).await;
                 }
@@ -266,7 +287,7 @@ impl Writer {
                 let mut is_known = true;
                 for (count, reply) in replies {
                     let part: Vec<Change> = changes.by_ref().take(count).collect();
-                    let submission = Submission { changes: part, bytes: 0, reply };
+                    let submission = Submission { changes: part, bytes: 0, is_part: false, reply };
                     is_known &= Box::pin(self.write(vec![submission])).await;
                 }
                 is_known
@@ -292,11 +313,17 @@ impl Writer {
     /// Publishes committed changes in the order of their numbers. Returns false if events before them are
     /// missing and cannot be read.
     async fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>], abouts: Vec<About>) -> bool {
-        let event = |((change, seq), about): ((Change, &Option<u64>), About)| {
-            Some(Event { seq: (*seq)?, server: self.server, about, change })
-        };
-        let mut events: Vec<Event> = changes.into_iter().zip(seqs).zip(abouts).filter_map(event).collect();
-        events.sort_unstable_by_key(|event| event.seq);
+        let first = seqs.iter().flatten().min().copied().unwrap_or(0);
+        // The numbers of a commit have no gaps: each event has its place, and a sort would move large values often.
+        let mut events: Vec<Option<Event>> = seqs.iter().flatten().map(|_| None).collect();
+        for ((change, about), seq) in changes.into_iter().zip(abouts).zip(seqs) {
+            if let Some(seq) = *seq
+                && let Some(place) = events.get_mut((seq - first) as usize)
+            {
+                *place = Some(Event { seq, server: self.server, about, change });
+            }
+        }
+        let events: Vec<Event> = events.into_iter().flatten().collect();
         if let Some(first) = events.first()
             && self.read_up_to(first.seq).await.is_err()
         {
@@ -427,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_ends_at_its_bytes_and_a_submission_is_never_divided() {
+    async fn submissions_are_batched_up_to_the_bytes_and_parts_follow_one_by_one() {
         let (open, commits) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(Mutex::default()));
         let held = Held { store: MemoryStore::new(), open: Arc::clone(&open), commits: Arc::clone(&commits) };
         let stop = CancellationToken::new();
@@ -446,11 +473,15 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
         };
         let third = limits::COMMIT_BYTES / 3;
-        let sizes = [1, third, third, third, 1, 2 * limits::COMMIT_BYTES, third];
+        let sizes = [1, 1, third, third, third, 1, 2 * limits::COMMIT_BYTES, 1, third];
+        let parts = [1, 7];
         let mut submitted = tokio::task::JoinSet::new();
         for (index, bytes) in sizes.into_iter().enumerate() {
             let (own, changes) = (journal.clone(), vec![change(bytes); if index == 0 { 2 } else { 1 }]);
-            submitted.spawn(async move { own.commit(changes).await });
+            let is_part = parts.contains(&index);
+            submitted.spawn(async move {
+                if is_part { own.commit_part(changes).await } else { own.commit(changes).await }
+            });
             // The first is being written while the others queue up, in this order.
             let queued = || journal.submissions.max_capacity() - journal.submissions.capacity();
             while commits.lock().unwrap().is_empty() || queued() < index {
@@ -461,7 +492,8 @@ mod tests {
         while let Some(outcome) = submitted.join_next().await {
             outcome.unwrap().unwrap();
         }
-        assert_eq!(*commits.lock().unwrap(), [2, 2, 2, 1, 1]);
+        // A submission is never divided.
+        assert_eq!(*commits.lock().unwrap(), [2, 2, 2, 1, 1, 1, 1]);
         stop.cancel();
         task.await.unwrap();
     }

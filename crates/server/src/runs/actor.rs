@@ -189,9 +189,14 @@ impl Actor {
             if reserving == Reserving::On {
                 self.parts.dispatcher.reserve(&mut changes, self.parts.clock.now(), &mut self.dice);
             }
+            let (journal, submitted) = (&self.parts.journal, changes.clone());
+            let has_more = self.course.has_more();
+            let commit = async {
+                if has_more { journal.commit_part(submitted).await } else { journal.commit(submitted).await }
+            };
             let committed = tokio::select! {
                 biased;
-                committed = self.parts.journal.commit(changes.clone()) => committed,
+                committed = commit => committed,
                 () = stop.cancelled() => return Err(Uncommitted::Disowned),
             };
             match committed {

@@ -11,12 +11,16 @@ CREATE INDEX runs_incomplete ON runs (id) WHERE steps IS NULL;
 CREATE INDEX executions_unsuccessful ON executions (run, id) WHERE status > 3;
 CREATE INDEX limit_uses_at_once ON limit_uses (execution) WHERE until IS NULL;
 
--- Counts by status, and lists of a run's results by status and step. The id follows by itself.
-CREATE INDEX executions_by_status ON executions (run, status, step);
+-- Lists of a run's results by status and step; the id follows by itself. An execution enters the index once, when it ends:
+-- an index of all statuses would be rewritten each time the status changes.
+CREATE INDEX executions_ended ON executions (run, status, step) WHERE status > 2;
+-- The open executions, by node and run: those without a lease have no node.
+DROP INDEX executions_open;
+CREATE INDEX executions_open_by_node ON executions (lease_node, run, step) WHERE status <= 2;
 -- Further attempts: they show which earlier attempts are not results. Few instances have any.
 CREATE INDEX executions_again ON executions (run, step, pinned, item, attempt) WHERE attempt > 1;
 -- Results that were reused.
-CREATE INDEX executions_reused ON executions (run, status, step, cache_key) WHERE reused IS NOT NULL;
+CREATE INDEX executions_reused ON executions (run, step, cache_key) WHERE reused IS NOT NULL;
 
 -- Identifies the request that used the idempotency key. NULL in rows of older programs: their keys match any request.
 ALTER TABLE runs ADD COLUMN request_hash TEXT;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::Object;
-use downbeat_core::change::Change;
+use downbeat_core::change::{About, Change};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::{Keeps, RunLive};
@@ -23,7 +23,7 @@ use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::counts::{Standing, differences};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{Code, Record, Text, condition, count};
+use crate::rows::{ChangeColumns, Code, Record, Text, condition, count};
 
 /// How often a batch is retried after conflicts with other servers.
 const TRIES: u32 = 5;
@@ -73,6 +73,13 @@ pub(super) struct Batch<'a> {
     pub(super) hints: &'a str,
     /// Whether equal contents are stored once.
     pub(super) is_sharing: bool,
+}
+
+impl Batch<'_> {
+    /// Returns the event of a change that was applied, with its subject.
+    pub(super) fn event(&self, index: usize, about: &About) -> Result<ChangeColumns<'_>, Error> {
+        self.documents[index].event.with_about(&self.changes[index], about)
+    }
 }
 
 pub(crate) async fn commit(
@@ -138,7 +145,7 @@ async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) 
         Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
             drop(Object::take(client));
-            let event = |&index: &usize| batch.documents[index].event.with_about(&verdicts.abouts[index]);
+            let event = |&index: &usize| batch.event(index, &verdicts.abouts[index]);
             let last = verdicts.applied.last().map(event).transpose()?;
             let last = last.as_ref().map_or("", |event| &event.data.0);
             find_outcome(connections, batch.server, &transaction, last, verdicts, failure).await

@@ -38,7 +38,16 @@ const INDEXES: &[Index] = &[
     },
     Index { name: "executions_unsuccessful", table: "executions", columns: "(run, id) WHERE status > 3" },
     Index { name: "limit_uses_at_once", table: "limit_uses", columns: "(execution) WHERE until IS NULL" },
-    Index { name: "executions_by_status", table: "executions", columns: "(run, status, step, id)" },
+    Index {
+        name: "executions_ended",
+        table: "executions",
+        columns: "(run, status, step, id) WHERE status > 2",
+    },
+    Index {
+        name: "executions_open_by_node",
+        table: "executions",
+        columns: "(lease_node, run, step, id) WHERE status <= 2",
+    },
     Index {
         name: "executions_again",
         table: "executions",
@@ -47,7 +56,7 @@ const INDEXES: &[Index] = &[
     Index {
         name: "executions_reused",
         table: "executions",
-        columns: "(run, status, step, cache_key) WHERE reused IS NOT NULL",
+        columns: "(run, step, cache_key) WHERE reused IS NOT NULL",
     },
     Index {
         name: "definitions_by_definition",
@@ -61,6 +70,9 @@ const INDEXES: &[Index] = &[
     },
     Index { name: "nodes_by_common", table: "nodes", columns: "(common_hash) WHERE common_hash IS NOT NULL" },
 ];
+
+/// Indexes of older programs that one of [`INDEXES`] serves in place of. They are dropped after all of these are there.
+const REPLACED: &[&str] = &["executions_open"];
 
 /// A table up to this size is indexed in well under a second.
 const SMALL_BYTES: i64 = 64 * 1024 * 1024;
@@ -114,7 +126,22 @@ pub(super) async fn build_small(client: &mut Client) -> Result<bool> {
             },
         };
     }
-    Ok(complete)
+    if !complete {
+        return Ok(false);
+    }
+    match drop_at_once(client).await {
+        Err(failure) if failure.is_lock_timeout() => Ok(false),
+        dropped => dropped.map(|()| true),
+    }
+}
+
+/// Drops the replaced indexes. It takes no time, but a lock.
+async fn drop_at_once(client: &mut Client) -> Result<()> {
+    let transaction = client.transaction().await?;
+    for name in REPLACED {
+        transaction.batch_execute(&format!("{LOCK_WAIT}; DROP INDEX IF EXISTS {name}")).await?;
+    }
+    Ok(transaction.commit().await?)
 }
 
 /// Indexes a small table, for which writers wait. Returns false if it is large, or if another server builds an index.
@@ -162,6 +189,9 @@ async fn build_all(target: &Target, stopped: &CancellationToken) -> Result<()> {
     let building = async {
         for index in INDEXES {
             build_beside_writers(&client, index).await?;
+        }
+        for name in REPLACED {
+            client.batch_execute(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}")).await?;
         }
         tracing::info!("all indexes are there");
         Ok(())

@@ -122,7 +122,7 @@ pub(super) async fn save(
     let cached: Vec<_> = dirty.cached(tables).collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
     let ended = dirty.ended(tables);
-    let event = |&index: &usize| batch.documents[index].event.with_about(&verdicts.abouts[index]);
+    let event = |&index: &usize| batch.event(index, &verdicts.abouts[index]);
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 
     let mut flight = Flight::default();

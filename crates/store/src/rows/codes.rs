@@ -77,6 +77,9 @@ macro_rules! condition {
     (leased executions) => {
         "IN (1, 2)"
     };
+    (ended executions) => {
+        "status > 2"
+    };
     (unsuccessful executions) => {
         "status > 3"
     };
@@ -142,13 +145,16 @@ mod tests {
                 holds(condition!(open executions)),
                 holds(condition!(held executions)),
                 holds(concat!("status ", condition!(leased executions))),
+                holds(condition!(ended executions)),
                 holds(condition!(unsuccessful executions)),
                 holds(concat!("status ", condition!(replaceable executions))),
             ];
             let is_leased = matches!(status, Status::Leased | Status::Running);
             let is_unsuccessful = !status.is_open() && status != Status::Succeeded;
             let may_be_replaced = is_unsuccessful && status != Status::Skipped;
-            let expected = [status.is_open(), is_leased, is_leased, is_unsuccessful, may_be_replaced];
+            let is_ended = !status.is_open();
+            let expected =
+                [status.is_open(), is_leased, is_leased, is_ended, is_unsuccessful, may_be_replaced];
             assert_eq!(found, expected, "{status}");
         }
     }

@@ -12,6 +12,7 @@ mod file;
 mod output;
 mod prune;
 mod readers;
+mod recent;
 mod replicate;
 mod snapshot;
 mod store;

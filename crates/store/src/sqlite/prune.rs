@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::commit::{COUNT_ENDED, forget_uses};
 use super::connect;
 use super::failure::Result;
+use super::recent::Recent;
 use super::write::fetch_each;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
@@ -83,7 +84,11 @@ pub(super) async fn remove(writer: &Writer, mut runs: Vec<String>) -> Result<(),
     // A crash must leave the newest: a copy learns only which run is the oldest that is left.
     runs.reverse();
     while !runs.is_empty() {
-        runs = writer.run(move |connection| remove_some(connection, runs)).await?;
+        let remove = move |connection: &mut Connection, recent: &mut Recent| {
+            recent.forget_all();
+            remove_some(connection, runs)
+        };
+        runs = writer.run_knowing(remove).await?;
     }
     Ok(())
 }

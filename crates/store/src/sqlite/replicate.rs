@@ -21,6 +21,7 @@ use super::commit::{
 };
 use super::failure::Result;
 use super::output::APPEND;
+use super::recent::Recent;
 use super::store::{ADD_SERVER, touch};
 use super::write::{Write, fetch};
 use super::{SqliteStore, counts, output, prune};
@@ -31,7 +32,7 @@ use crate::copy::{
 use crate::counts::{ListedRun, Standing, differences};
 use crate::port::{Error, OutputChunk, ServerRecord};
 use crate::rows::{
-    ChangeColumns, EventData, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, json,
+    ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, write_event,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
@@ -186,7 +187,9 @@ fn count_copied(transaction: &Transaction<'_>) -> Result<()> {
 
 fn put_events(transaction: &Transaction<'_>, events: &[Event]) -> Result<()> {
     let rows = events.iter().map(|Event { seq, server, about, change }| {
-        let data = json(&EventData { change, about })?;
+        let mut data = Vec::new();
+        write_event(&mut data, change, about)?;
+        let data = String::from_utf8(data).expect("serde_json writes UTF-8");
         Ok((NumberColumns::of(*seq, *server), ChangeColumns::of(change, data)))
     });
     INSERT_EVENTS.try_each(transaction, rows)
@@ -204,7 +207,7 @@ fn replicate(
         return Ok(Replicated::Diverged(gap));
     }
     let changes = replayed(events);
-    let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
+    let mut tables = load(&transaction, &Recent::default(), &Needs::of(&changes, NewIds::Checked))?;
     let (held, standing) = (tables.holds.clone(), Standing::of(&tables));
     if let Err((index, refusal)) = tables.apply_in_order(&changes) {
         return Ok(refused(&events[index], refusal));

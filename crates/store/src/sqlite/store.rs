@@ -281,9 +281,9 @@ impl Store for SqliteStore {
         let changes = changes.to_vec();
         let files = Arc::clone(&self.files);
         self.writer
-            .run(move |connection| {
+            .run_knowing(move |connection, recent| {
                 files.check_exist()?;
-                commit::commit(connection, server, &changes)
+                commit::commit(connection, recent, server, &changes)
             })
             .await
     }
