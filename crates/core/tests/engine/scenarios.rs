@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, State, Status, Verdict};
-use downbeat_core::run::RunState;
+use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::run::engine::{self, Progress, Stop};
+use downbeat_core::run::{RunStage, RunState};
 use downbeat_core::{Change, Portion, level, limits};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -570,6 +571,28 @@ fn an_offline_node_does_not_take_the_first_attempt_of_the_others() {
         assert_eq!(ran, 2, "whatever its name: {:?}", world.results());
         assert!(!world.sent.iter().any(|sent| sent.starts_with("1@")), "fail-fast struck");
     }
+}
+
+#[test]
+fn a_restart_withdraws_what_waits_after_a_step_could_not_be_sent() {
+    let pinned = |name: &str, node: &str| {
+        let task = with(task(name), "target", json!(format!("node:{node}")));
+        with(task, "depends_on", json!([]))
+    };
+    let tasks = [pinned("waits", "n1"), pinned("unsent", "n0")];
+    let mut world = World::new(json!({"strategy": "fail-fast", "tasks": tasks}), 2, 1);
+    let [n0, n1] = ["n0", "n1"].map(|hostname| NodeId::derive(ClusterId::DEFAULT, hostname));
+    world.offline.insert(n0);
+    world.begin();
+    assert_eq!(world.results(), ["0@n1 skipped", "1@n0 failed"]);
+    // The former owner died before it withdrew the attempt, and then the other node went offline, too.
+    let waiting = world.executions.values_mut().find(|execution| execution.step() == 0).unwrap();
+    waiting.state = State::Pending { not_before: None };
+    world.record.live.stage = RunStage::Running;
+    world.offline.insert(n1);
+    world.now += SignedDuration::from_secs(1);
+    world.restart();
+    assert_eq!(world.results(), ["0@n1 skipped", "1@n0 failed"]);
 }
 
 #[test]
