@@ -156,11 +156,12 @@ fn text(change: &Change) -> String {
             let item = item.map(|item| format!(", item {item},")).unwrap_or_default();
             format!("step {step}{item} failed for good: {reason}")
         }
-        Change::RunMoved { path, end, .. } => {
+        Change::RunMoved { path, stop, end, .. } => {
             let error = end.as_ref().and_then(|end| end.error.as_deref());
             match (path.last(), error) {
                 (Some(to), Some(error)) => format!("run is {to}: {error}"),
                 (Some(to), None) => format!("run is {to}"),
+                (None, _) if stop.is_some() => "the rest of the run is ended".to_owned(),
                 (None, _) => "run state unchanged".to_owned(),
             }
         }

@@ -71,7 +71,7 @@ pub(super) fn make_room_for(connections: u32) -> Result<()> {
     if hard < needed {
         return Err(Failure::bad_input(format!(
             "{connections} connections need {needed} open files, and a process may have {hard}: raise `ulimit -Hn`, \
-             or take fewer --nodes"
+             or use fewer nodes"
         )));
     }
     Ok(())

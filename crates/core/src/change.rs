@@ -136,7 +136,7 @@ pub enum Change {
         at: Timestamp,
     },
     /// Guard: the run's epoch, and `path` is allowed from the run's state. `stop` is set when the rest of the run is
-    /// ended, and `end` with a terminal state.
+    /// ended, also with an empty path if the run was terminating already, and `end` with a terminal state.
     RunMoved {
         run: RunId,
         epoch: u64,

@@ -19,8 +19,8 @@ pub const EXECUTIONS_PER_COMMIT: usize = 1_000;
 pub const PARAMS_PER_COMMIT_BYTES: usize = 1024 * 1024;
 /// The evaluated params of all executions of one run: they are stored, sent to replicas, and kept by the run's owner.
 pub const PARAMS_OF_RUN_BYTES: usize = 256 * 1024 * 1024;
-/// The outputs of one run that its expressions refer to: the run's owner keeps them until the run ends. Beyond it, steps
-/// with such expressions fail. Other outputs are only stored.
+/// The outputs of one run that its expressions refer to: the run's owner keeps them until the run ends. Beyond it, those of
+/// the steps with the most are dropped, and what refers to them fails. Other outputs are only stored.
 pub const OUTPUTS_OF_RUN_BYTES: usize = 64 * 1024 * 1024;
 /// The default for the nodes of one cluster that are not offline: a server keeps about 30 KiB of each in memory.
 pub const NODES_DEFAULT: usize = 10_000;

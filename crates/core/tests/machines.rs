@@ -7,7 +7,8 @@ use downbeat_core::Timestamp;
 use downbeat_core::execution::{Event, Illegal, Lease, Outcome, State, Verdict, step};
 use downbeat_core::ids::{LeaseToken, NodeId, ServerId, SessionId};
 use downbeat_core::run::{
-    self, Ended, Hook, RunEnd, RunEvent, RunLive, RunStage, RunState, RunVerdict, check_path, successors,
+    self, Ended, Hook, RunEnd, RunEvent, RunLive, RunStage, RunState, RunVerdict, StopCause, Stopped,
+    check_path, successors,
 };
 use uuid::Uuid;
 
@@ -111,6 +112,9 @@ fn run_events() -> Vec<(String, RunEvent<'static>)> {
         events.push((format!("admitted{whose}"), RunEvent::Admitted { epoch, at }));
         let nowhere = RunEvent::Moved { epoch, path: &[], stop: None, end: None, at };
         events.push((format!("moved nowhere{whose}"), nowhere));
+        let stop = Some(Stopped { cause: StopCause::Rejected, at });
+        let stopped = RunEvent::Moved { epoch, path: &[], stop, end: None, at };
+        events.push((format!("stopped{whose}"), stopped));
     }
     events.push(("cancel requested".to_owned(), RunEvent::CancelRequested { at }));
     for paused in [true, false] {

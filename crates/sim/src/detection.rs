@@ -13,10 +13,10 @@ use crate::faults::jump_us;
 use crate::world::HostId;
 
 /// The time until every server is up again after everything has healed.
-const SETTLE_TIME: Duration = Duration::from_secs(40);
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(40);
 /// How long after `node_offline_after` a node may go offline: one sweep, one commit, and the difference between the
 /// servers' clock and the true time.
-const SLACK: Duration = Duration::from_secs(5);
+pub(crate) const SLACK: Duration = Duration::from_secs(5);
 const NEVER_FAILS: &str = "the memory store does not fail";
 
 pub(crate) async fn check(cluster: &Arc<Cluster>) -> Option<Violation> {

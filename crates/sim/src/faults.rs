@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::network::NetworkFaults;
+use crate::seed::Broken;
 use crate::world::{HostId, World};
 use crate::{client, stranger};
 
@@ -207,8 +208,10 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
 async fn prune(cluster: &Cluster) {
     let world = &cluster.world;
     let before = world.now() - SignedDuration::from_secs(60);
-    let runs = cluster.memory.prune(before, 100).await.expect("the memory store does not fail");
-    world.log(format_args!("{runs} runs before {before} are removed"));
+    let is_greedy = cluster.broken == Some(Broken::GreedyPrune);
+    let end = if is_greedy { world.now() } else { before };
+    let runs = cluster.memory.prune(end, 100).await.expect("the memory store does not fail");
+    world.log(format_args!("{runs} runs before {end} are removed"));
     world.truth(|truth| truth.pruned_before = truth.pruned_before.max(Some(before)));
 }
 

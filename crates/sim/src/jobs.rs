@@ -28,7 +28,7 @@ fn pick<'a>(dice: &mut Dice, from: &'a [&'a str]) -> &'a str {
     from[usize::try_from(dice.below(from.len() as u64)).expect("an index fits in usize")]
 }
 
-fn task(name: &str, dice: &mut Dice) -> Value {
+fn task(name: &str, scale: u64, dice: &mut Dice) -> Value {
     let mut task = match dice.below(3) {
         0 => json!({"backend": "test", "action": "noop"}),
         1 => json!({"backend": "test", "action": "echo", "params": {"message": "hello"}}),
@@ -44,16 +44,17 @@ fn task(name: &str, dice: &mut Dice) -> Value {
     sometimes(dice, 3, &mut task, "on_disconnect", |dice| json!(pick(dice, &["stop", "continue"])));
     sometimes(dice, 8, &mut task, "cache", |_| json!(true));
     sometimes(dice, 3, &mut task, "outputs", |_| json!(["v"]));
-    sometimes(dice, 4, &mut task, "limits", limits);
+    sometimes(dice, 4, &mut task, "limits", |dice| limits(scale, dice));
     task
 }
 
 /// Keys that all runs share, so that they compete.
-fn limits(dice: &mut Dice) -> Value {
+fn limits(scale: u64, dice: &mut Dice) -> Value {
+    let rate = |most: u64| format!("{}/10s", scale * most);
     match dice.below(3) {
-        0 => json!({"db": 1 + dice.below(2)}),
-        1 => json!({"api": format!("{}/10s", 1 + dice.below(3))}),
-        _ => json!({"db": 1 + dice.below(3), "api": format!("{}/10s", 2 + dice.below(3))}),
+        0 => json!({"db": scale * (1 + dice.below(2))}),
+        1 => json!({"api": rate(1 + dice.below(3))}),
+        _ => json!({"db": scale * (1 + dice.below(3)), "api": rate(2 + dice.below(3))}),
     }
 }
 
@@ -96,8 +97,8 @@ fn rollout(dice: &mut Dice) -> Value {
 /// Returns a job for `agents` nodes, named from `n0`.
 pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let graph = chance(dice, 2);
-    // A large cluster has large jobs.
-    let most = if agents > 10 { 20 } else { 5 };
+    // A large cluster has large jobs. If their limits were as low as others', they would take hours.
+    let (most, scale) = if agents > 10 { (20, 10) } else { (5, 1) };
     let count = 1 + usize::try_from(dice.below(most)).expect("it is small");
     let fleet = dice.below(3) > 0;
     let is_placed =
@@ -107,12 +108,12 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
         let name = format!("t{index}");
         let mut entry = if chance(dice, 4) {
             let leaves: Vec<Value> =
-                (0..1 + dice.below(3)).map(|leaf| task(&format!("t{index}l{leaf}"), dice)).collect();
+                (0..1 + dice.below(3)).map(|leaf| task(&format!("t{index}l{leaf}"), scale, dice)).collect();
             let mut branch = json!({"name": name, "tasks": leaves});
             sometimes(dice, 3, &mut branch, "condition", |dice| json!(pick(dice, &CONDITIONS)));
             branch
         } else {
-            let mut leaf = task(&name, dice);
+            let mut leaf = task(&name, scale, dice);
             // A target that differs from the others'.
             match dice.below(6) {
                 0 => leaf["placement"] = placement(agents, dice),
@@ -163,8 +164,8 @@ pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     } else if chance(dice, 2) {
         job["placement"] = placement(agents, dice);
     }
-    sometimes(dice, 4, &mut job, "max_parallel", |dice| json!(1 + dice.below(4)));
-    sometimes(dice, 6, &mut job, "limits", limits);
+    sometimes(dice, 4, &mut job, "max_parallel", |dice| json!(scale * (1 + dice.below(4))));
+    sometimes(dice, 6, &mut job, "limits", |dice| limits(scale, dice));
     sometimes(dice, 4, &mut job, "placement_timeout", |dice| json!(format!("{}s", 10 + dice.below(60))));
     sometimes(dice, 5, &mut job, "timeout", |dice| json!(format!("{}s", 10 + dice.below(80))));
     sometimes(dice, 4, &mut job, "cleanup_timeout", |dice| json!(format!("{}s", 1 + dice.below(60))));

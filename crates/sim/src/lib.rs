@@ -17,6 +17,7 @@ mod faults;
 mod gate;
 mod host;
 mod jobs;
+mod mute;
 mod network;
 mod replica;
 mod seed;

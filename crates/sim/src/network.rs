@@ -45,6 +45,8 @@ struct State {
     weather: NetworkFaults,
     /// Directions in which nothing arrives.
     blocked: BTreeSet<(HostId, HostId)>,
+    /// Agents whose reports never arrive. All their other calls do.
+    mute: BTreeSet<HostId>,
     listening: BTreeMap<HostId, (Arc<dyn Link>, Gate)>,
 }
 
@@ -77,6 +79,14 @@ impl Network {
 
     pub(crate) fn unblock_all(&self) {
         self.state(|state| state.blocked.clear());
+    }
+
+    pub(crate) fn mute(&self, host: HostId) {
+        self.state(|state| state.mute.insert(host));
+    }
+
+    pub(crate) fn unmute(&self, host: HostId) {
+        self.state(|state| state.mute.remove(&host));
     }
 
     pub(crate) fn listen(&self, host: HostId, link: Arc<dyn Link>, gate: Gate) {
@@ -288,7 +298,12 @@ impl Link for Wire {
     }
 
     async fn register(&self, register: Register) -> Result<(), Fault> {
-        let serve = |link: Arc<dyn Link>, register| async move { link.register(register).await };
+        let world = self.network.world.clone();
+        let serve = move |link: Arc<dyn Link>, register: Register| {
+            let now = world.now();
+            world.truth(|truth| truth.arrivals.entry(register.session).or_insert(now).to_owned());
+            async move { link.register(register).await }
+        };
         self.call(("register", SHORT_BYTES), deadline(SHORT_BYTES), register, serve).await
     }
 
@@ -308,6 +323,10 @@ impl Link for Wire {
         let facts = report.started.len() + report.finished.len();
         let output = report.finished.iter().map(|finished| output_bytes(&finished.output)).sum::<usize>();
         let bytes = SHORT_BYTES * (1 + facts) + output;
+        if self.network.state(|state| state.mute.contains(&self.from)) {
+            tokio::time::sleep(deadline(bytes)).await;
+            return Err(Fault::TimedOut("no response in time".to_owned()));
+        }
         let answer = self.call(("report", bytes), deadline(bytes), report.clone(), serve).await?;
         let receipts = answer.receipts.iter().skip(report.started.len());
         for (finished, receipt) in report.finished.into_iter().zip(receipts) {

@@ -14,6 +14,7 @@ use crate::client;
 use crate::cluster::{Cluster, Shape};
 use crate::detection;
 use crate::faults::{self, Kinds};
+use crate::mute;
 use crate::truth::Counts;
 use crate::world::World;
 
@@ -57,6 +58,8 @@ pub enum Broken {
     DeafWork,
     /// A replica gets other results than its primary has.
     ForgedCopy,
+    /// Pruning removes runs and events that have to be kept.
+    GreedyPrune,
     /// A call of the store panics.
     Panic,
 }
@@ -78,6 +81,7 @@ impl Broken {
         Self::TooManySlots,
         Self::DeafWork,
         Self::ForgedCopy,
+        Self::GreedyPrune,
         Self::Panic,
     ];
 }
@@ -91,13 +95,15 @@ pub struct Setup {
     pub faults: bool,
     /// All servers are down for hours while agents work.
     pub outage: bool,
+    /// An agent is alive and never reports, also without other faults.
+    pub mute: bool,
     /// Includes the product's own log in the trace.
     pub log: bool,
 }
 
 impl Setup {
     pub fn new(seed: u64) -> Self {
-        Self { seed, broken: None, faults: true, outage: false, log: false }
+        Self { seed, broken: None, faults: true, outage: false, mute: false, log: false }
     }
 }
 
@@ -197,18 +203,26 @@ async fn simulate(setup: Setup) -> Outcome {
             tokio::spawn(client::submit(cluster.clone(), number, faulty / 2, cancel))
         })
         .collect();
+    // Few seeds have a mute agent: it takes an hour of simulated time.
+    let is_mute = setup.mute || (setup.faults && setup.seed % 40 == 17);
+    let mute = is_mute.then(|| mute::start(&cluster, faulty / 2));
     if setup.faults {
         faults::inject(&cluster, kinds, faulty).await;
+    } else if mute.is_some() {
+        tokio::time::sleep(faulty).await;
     }
     if setup.outage {
         faults::outage(&cluster, faulty / 2).await;
     }
     faults::heal(&cluster);
-    let healed = Instant::now();
     let mut violations = Vec::new();
     if kinds.clocks {
         violations.extend(detection::check(&cluster).await);
     }
+    if let Some(agent) = mute {
+        violations.extend(mute::check(&cluster, agent).await);
+    }
+    let healed = Instant::now();
     loop {
         let open = cluster.memory.open_runs().await.expect("the memory store does not fail");
         if open.is_empty() && clients.iter().all(|client| client.is_finished()) {

@@ -22,7 +22,7 @@ use tokio::sync::broadcast;
 use crate::clock::HostClock;
 use crate::gate::Gate;
 use crate::seed::Broken;
-use crate::truth::Renewal;
+use crate::truth::{Commit, Renewal};
 use crate::world::{HostId, World};
 
 /// How far in the future the heartbeats of [`Broken::LastingHeartbeats`] are.
@@ -144,15 +144,16 @@ impl ServerStore {
             self.world.log(format_args!("{} commits {} {}", self.host, shown(change), seq));
         }
         let event = |((change, seq), about): ((&Change, &Option<u64>), &About)| {
-            Some((Event { seq: (*seq)?, server, about: about.clone(), change: change.clone() }, now))
+            Some(Event { seq: (*seq)?, server, about: about.clone(), change: change.clone() })
         };
         let events = changes.iter().zip(&committed.seqs).zip(&committed.abouts).filter_map(event);
         // A store may apply the changes of a batch in another order.
-        let mut events: Vec<(Event, Timestamp)> = events.collect();
-        events.sort_by_key(|(event, _)| event.seq);
+        let mut events: Vec<Event> = events.collect();
+        events.sort_by_key(|event| event.seq);
         self.world.truth(|truth| {
             truth.counts.commits += 1;
-            truth.commits.extend(events);
+            let number = truth.counts.commits;
+            truth.commits.extend(events.into_iter().map(|event| Commit { number, event, at: now }));
         });
         self.announce(&Hint::Events);
         Ok(committed)

@@ -1,8 +1,10 @@
 //! Owns the truth, independent of servers and agents: which processes ran where and when, and what was promised.
 
+use std::collections::BTreeMap;
+
 use downbeat_backends::Identity;
 use downbeat_core::execution::{Outcome, Verdict};
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId, SessionId};
 use downbeat_core::{Event, Timestamp};
 use downbeat_proto::message::LeaseRef;
 
@@ -20,13 +22,25 @@ pub(crate) struct Truth {
     pub(crate) kept: Vec<LeaseRef>,
     /// Runs that were confirmed to a client.
     pub(crate) accepted: Vec<RunId>,
-    /// Every event as it was committed, whatever the store keeps of it, with the true time of its commit.
-    pub(crate) commits: Vec<(Event, Timestamp)>,
-    /// Set once a server removed old runs and events: those that were older than this.
+    /// Every event as it was committed, whatever the store keeps of it.
+    pub(crate) commits: Vec<Commit>,
+    /// When a server first got a registration of each session.
+    pub(crate) arrivals: BTreeMap<SessionId, Timestamp>,
+    /// Runs that ended before this time, and events from before it, may have been removed.
     pub(crate) pruned_before: Option<Timestamp>,
     /// The servers that asked for what the store never accepts.
     pub(crate) rejected: Vec<HostId>,
     pub(crate) counts: Counts,
+}
+
+/// One event of a commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Commit {
+    /// All events of one commit have the same number.
+    pub(crate) number: u64,
+    pub(crate) event: Event,
+    /// The true time.
+    pub(crate) at: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -83,6 +97,8 @@ pub struct Counts {
     pub pruned: u64,
     /// Submissions that the store will never accept.
     pub rejected: u64,
+    /// Attempts that were ended because their agent did not report them.
+    pub unreported: u64,
     /// Times at which a server of an earlier release was in the cluster.
     pub older_servers: u64,
     /// Registrations by strangers: refused, and accepted because the node was silent.

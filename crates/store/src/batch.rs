@@ -259,8 +259,8 @@ impl<'a> Dirty<'a> {
                 Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
                 }
-                // An empty path changes nothing, not even a run that has ended.
-                Change::RunMoved { path, .. } if path.is_empty() => {}
+                // An empty path without a stop changes nothing, not even a run that has ended.
+                Change::RunMoved { path, stop: None, .. } if path.is_empty() => {}
                 Change::Unknown { .. } => {}
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }

@@ -172,7 +172,10 @@ impl<'a> Target<'a> {
         let response = request.send().await.map_err(|error| lost(&error))?;
         match response.status() {
             status if status.is_success() => Ok(response),
-            status => Err(Failure::new(Code::Refused, format!("refused with {}", status.as_u16()))),
+            status => {
+                let path = response.url().path();
+                Err(Failure::new(Code::Refused, format!("{path} was refused with {}", status.as_u16())))
+            }
         }
     }
 
@@ -224,7 +227,9 @@ impl<'a> Target<'a> {
 
     async fn ended(&self) -> Result<()> {
         let ended = tokio::time::timeout(ANSWER, self.until_ended()).await;
-        ended.map(drop).map_err(|_| Failure::bug("a run that an attack needs does not end"))
+        ended.map(drop).map_err(|_| {
+            Failure::bug(format!("a run that the attack needs did not end within {} s", ANSWER.as_secs()))
+        })
     }
 
     async fn run_to_end(&self, definition: &Value) -> Result<String> {

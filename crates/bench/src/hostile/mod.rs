@@ -78,15 +78,18 @@ pub(super) struct Hostile {
 }
 
 pub(super) async fn measure(args: HostileArgs, note: Note) -> Result<Hostile> {
-    let is_time = |seconds: f64| seconds > 0.0 && seconds.is_finite();
-    if !(LEAST..=MOST).contains(&args.n) || !is_time(args.seconds) || !is_time(args.patience) {
-        return Err(Failure::bad_input(format!(
-            "--n must be {LEAST} to {MOST}, and --seconds and --patience more than 0"
-        )));
+    if !(LEAST..=MOST).contains(&args.n) {
+        return Err(Failure::bad_input(format!("--n: {} is not from {LEAST} to {MOST}", args.n)));
     }
+    let times =
+        Times { rest: time("--seconds", args.seconds)?, patience: time("--patience", args.patience)? };
     // Servers run in a directory of their own.
-    let program = args.program.as_ref().map(|path| path.canonicalize()).transpose();
-    let program = program.map_err(|error| Failure::bad_input(format!("--program: {error}")))?;
+    let absolute = |path: &PathBuf| {
+        let error =
+            |error| Failure::bad_input(format!("--program: cannot find `{}`: {error}", path.display()));
+        path.canonicalize().map_err(error)
+    };
+    let program = args.program.as_ref().map(absolute).transpose()?;
     let all = if args.only.is_empty() { Attack::value_variants() } else { &args.only };
     let (mut scenarios, mut latencies, mut store) = (Vec::new(), Latencies::default(), String::new());
     for attack in all {
@@ -95,7 +98,7 @@ pub(super) async fn measure(args: HostileArgs, note: Note) -> Result<Hostile> {
         let wanted = Wanted { program: program.clone(), ..Wanted::new(&args.store, 1) };
         let load = async |sites: &mut [Site]| {
             store.clone_from(&sites[0].store);
-            one(&sites[0], *attack, &args, note).await
+            one(&sites[0], *attack, args.n, times, note).await
         };
         let (scenario, runs) = within(&[wanted], load).await?;
         note(&scenario.line());
@@ -117,25 +120,46 @@ pub(super) async fn measure(args: HostileArgs, note: Note) -> Result<Hostile> {
     })
 }
 
-async fn one(site: &Site, attack: Attack, args: &HostileArgs, note: Note) -> Result<(Scenario, Latencies)> {
-    let nodes = attack.nodes(args.n);
+/// How long the server is observed at least, and how long an attack may take.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    rest: Duration,
+    patience: Duration,
+}
+
+fn time(flag: &str, seconds: f64) -> Result<Duration> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| {
+        Failure::bad_input(format!(
+            "{flag}: {seconds:?} is not a valid time; write seconds, such as 0.5 or 60"
+        ))
+    })
+}
+
+async fn one(
+    site: &Site,
+    attack: Attack,
+    n: u32,
+    Times { rest, patience }: Times,
+    note: Note,
+) -> Result<(Scenario, Latencies)> {
+    let nodes = attack.nodes(n);
     note(&format!("{}: {nodes} nodes join", attack.name()));
     let server = site.first();
     // The agent that does the small runs. It is real: the simulated nodes do nothing.
     let agents = site.join(1, 64).await?;
     let simulated = (nodes > 0).then(|| Nodes::start(&server.grpc, nodes)).transpose()?;
     server.reached(ONLINE, f64::from(nodes + 1), Duration::from_millis(20)).await?;
-    let (rest, patience) = (Duration::from_secs_f64(args.seconds), Duration::from_secs_f64(args.patience));
-    let target = Target::new(site, args.n, rest)?;
+    let target = Target::new(site, n, rest)?;
     attack.prepare(&target).await?;
     target.warm_up().await?;
     let ((), idle, _) = probe::beside(&target, tokio::time::sleep(rest)).await;
-    note(&format!("{}: {}", attack.name(), attack.what(args.n)));
+    note(&format!("{}: {}", attack.name(), attack.what(n)));
     let whole = async {
         let begun = Instant::now();
         let outcome = match tokio::time::timeout(patience, attack.run(&target)).await {
             Ok(outcome) => outcome,
-            Err(_) => format!("given up after {:.0} s", args.patience),
+            Err(_) => format!("given up after {:.0} s", patience.as_secs_f64()),
         };
         let took = begun.elapsed();
         tokio::time::sleep(rest.saturating_sub(took)).await;
@@ -146,7 +170,7 @@ async fn one(site: &Site, attack: Attack, args: &HostileArgs, note: Note) -> Res
     let of = |found: f64, idle: f64| found / idle.max(f64::MIN_POSITIVE);
     let scenario = Scenario {
         attack: attack.name(),
-        what: attack.what(args.n),
+        what: attack.what(n),
         nodes,
         outcome,
         seconds: took.as_secs_f64(),

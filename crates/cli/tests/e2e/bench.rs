@@ -305,10 +305,18 @@ fn every_attack_is_made_and_small_runs_go_on_beside_it() {
             assert!(one["memory_of_idle"].as_f64().unwrap() > 0.0, "{one}");
         }
     }
-    for args in
-        [&["hostile", "--n", "8"][..], &["hostile", "--seconds", "0"], &["hostile", "--program", "nowhere"]]
-    {
-        let done = bench(args);
-        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+}
+
+#[test]
+fn a_wrong_flag_of_the_attacks_is_named_with_its_value() {
+    for (flag, value, problem) in [
+        ("--n", "8", "--n: 8 is not from 9 to 9000"),
+        ("--seconds", "0", "--seconds: 0.0 is not a valid time; write seconds, such as 0.5 or 60"),
+        ("--patience", "1e300", "--patience: 1e300 is not a valid time"),
+        ("--program", "nowhere", "--program: cannot find `nowhere`: "),
+    ] {
+        let done = bench(&["hostile", flag, value]);
+        assert_eq!(done.code, 2, "{flag}: {done:?}");
+        assert!(done.stderr.contains(problem), "{flag}: {done:?}");
     }
 }

@@ -222,32 +222,19 @@ impl Course {
 
     /// Takes in committed changes that concern the run, and decides the consequences.
     pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
-        let mut changes = changes.into_iter();
-        while let Some(before) = self.before {
-            let Some(change) = changes.next() else { return };
-            self.observe_before(before, change, turn);
+        let Some(before) = self.before else { return self.progress.observe_all(changes, turn) };
+        let (mut is_admitted, mut is_cancelled) = (false, false);
+        for change in changes {
+            is_admitted |= before == Before::Admission && matches!(change, Change::RunAdmitted { .. });
+            is_cancelled |= matches!(change, Change::RunCancelRequested { .. });
+            self.progress.take_in(change, turn);
         }
-        self.progress.observe_all(changes, turn);
-    }
-
-    fn observe_before(&mut self, before: Before, change: &Change, turn: &mut Turn<'_>) {
-        match (before, change) {
-            (_, Change::RunCancelRequested { .. }) => {
-                self.before = None;
-                self.progress.observe(change, turn);
-                self.progress.go_on(turn);
-            }
+        if is_cancelled {
+            self.before = None;
+            self.progress.go_on(turn);
+        } else if is_admitted {
             // The timeout counts from the run's start.
-            (Before::Admission, Change::RunAdmitted { .. }) => self.go_on(turn.now, turn),
-            (
-                Before::Admission
-                | Before::Schedule
-                | Before::Constraint
-                | Before::Action
-                | Before::Retry
-                | Before::Rescue,
-                _,
-            ) => self.progress.take_in(change, turn),
+            self.go_on(turn.now, turn);
         }
     }
 
@@ -269,6 +256,9 @@ impl Course {
         if self.is_late(turn.now) {
             self.deadline = None;
             self.progress.time_out(turn);
+            if self.progress.is_unfinished() {
+                return;
+            }
         }
         self.progress.tick(turn);
     }

@@ -75,6 +75,7 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
     check_epoch(live, event)?;
     // Only admission depends on the stage of an open run. The path of a move depends on the state.
     match *event {
+        RunEvent::Moved { path: [], stop: Some(_), .. } if live.is_ended() => wrong(),
         RunEvent::Moved { epoch: _, path, stop, end, at } => {
             let moved = walk(live, path, end, at)?;
             Ok(RunLive { stopped: stop.or(moved.stopped), ..moved })

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use downbeat_core::execution::{State, Status, Verdict};
+use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::node::Reach;
 use downbeat_core::run::engine::{COMMIT, Turn};
 use downbeat_core::run::{RunState, engine::Progress};
@@ -106,9 +106,90 @@ fn outputs_beyond_the_bound_fail_what_refers_to_them() {
         });
         let errors: Vec<&str> = errors.collect();
         assert_eq!(errors.len(), nodes);
-        assert_eq!(errors[0], "the outputs that expressions of the run refer to exceed 64 MiB");
+        let error = "the outputs of step 0 (read) are not kept: all outputs that expressions of the run refer to exceed 64 MiB";
+        assert_eq!(errors[0], error);
         assert_eq!(world.record.state(), RunState::Failed);
     }
+}
+
+#[test]
+fn large_outputs_of_one_step_do_not_take_the_items_of_another() {
+    let output = "x".repeat(limits::VALUES_BYTES - 16);
+    let count = limits::OUTPUTS_OF_RUN_BYTES / output.len() + 1;
+    let task = |name: &str, message: &str, more: Value| {
+        let mut task = echo(message);
+        (task["name"], task["outputs"]) = (json!(name), json!(["value"]));
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    let items: Vec<usize> = (0..count).collect();
+    let tasks = [
+        task("list", "l", json!({"depends_on": []})),
+        task("large", "l", json!({"depends_on": [], "for_each": {"items": items}})),
+        task(
+            "each",
+            "{{ item }}",
+            json!({"depends_on": ["list"], "for_each": {"items": "{{ steps.list.outputs.value }}", "max_parallel": 1}}),
+        ),
+        task("reads", "{{ steps.large.outputs.value }}", json!({"depends_on": ["large"]})),
+        task("after", "{{ steps.list.outputs.value }}", json!({"depends_on": ["each"]})),
+    ];
+    for restarts in [false, true] {
+        let mut world = World::new(json!({"strategy": "continue", "tasks": tasks}), 0, 1);
+        world.begin();
+        let succeed = |world: &mut World, execution: &Execution, value: Value| {
+            world.lease(execution);
+            let outputs = [("value".to_owned(), value)].into_iter().collect();
+            let finished = world.finished_with(execution.id, Verdict::Succeeded, outputs);
+            world.happens(&finished);
+        };
+        let of = |world: &World, step: u32| -> Vec<Execution> {
+            world.open(Status::Pending).into_iter().filter(|each| each.step() == step).collect()
+        };
+        let list = of(&world, 0).remove(0);
+        succeed(&mut world, &list, json!(["a", "b", "c"]));
+        for execution in of(&world, 1) {
+            succeed(&mut world, &execution, json!(output));
+        }
+        if restarts {
+            world.restart();
+        }
+        for item in 0..3 {
+            let each = of(&world, 2).remove(0);
+            assert_eq!(each.item(), Some(item), "{restarts}");
+            succeed(&mut world, &each, json!(""));
+        }
+        // The outputs of the other step are still there.
+        let after = of(&world, 4).remove(0);
+        succeed(&mut world, &after, json!(""));
+        let results = world.results();
+        let results: Vec<&str> = results.iter().map(String::as_str).collect();
+        let reads: Vec<&str> = results.iter().copied().filter(|result| result.starts_with("3@")).collect();
+        assert_eq!((reads, world.record.state()), (vec!["3@- failed"], RunState::Failed), "{restarts}");
+        assert!(results.contains(&"4@- succeeded"), "{restarts}");
+    }
+}
+
+#[test]
+fn failures_new_executions_and_changes_share_the_rows_of_a_submission() {
+    let pipeline = json!({"name": "first", "depends_on": [], "tasks": [echo("a"), echo("b")]});
+    let mut other = echo("c");
+    (other["name"], other["depends_on"]) = (json!("other"), json!([]));
+    let definition = json!({"target": "all", "tasks": [pipeline, other]});
+    let mut world = World::new(definition, 6, 1);
+    world.set_portion(Portion::of_rows(3));
+    world.begin();
+    let first: Vec<Execution> =
+        world.open(Status::Pending).into_iter().filter(|each| each.step() == 0).take(3).collect();
+    first.iter().for_each(|execution| assert!(world.lease(execution)));
+    world.largest_submission = 0;
+    let failed: Vec<Change> =
+        first.iter().map(|execution| world.finished(execution.id, Verdict::Failed)).collect();
+    failed.iter().for_each(|change| assert!(world.apply(change)));
+    world.observe_all(&failed);
+    // Three failures, three skipped steps, and six attempts that are withdrawn.
+    assert_eq!((world.failed_for_good.len(), world.largest_submission), (3, 3));
+    assert_eq!(world.open(Status::Skipped).len(), 9);
 }
 
 #[test]
@@ -126,4 +207,5 @@ fn a_waiting_change_keeps_no_params() {
     };
     assert_eq!(executions.len(), 1);
     assert!(executions[0].params.is_none());
+    assert_eq!(Progress::observable(&world.started(executions[0].id)), None);
 }

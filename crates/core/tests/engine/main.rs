@@ -7,4 +7,5 @@ mod graph;
 mod model;
 mod overdue;
 mod scenarios;
+mod stops;
 mod world;

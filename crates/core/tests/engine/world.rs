@@ -30,6 +30,8 @@ pub(crate) struct World {
     has_timed_out: bool,
     /// The number of executions in the largest single change.
     pub(crate) largest_addition: usize,
+    /// The number of executions that the largest submission added or changed.
+    pub(crate) largest_submission: usize,
     /// The executions created to run, in order: step@node.
     pub(crate) sent: Vec<String>,
     /// After this many more submissions the server dies before the next one, and another takes over.
@@ -87,6 +89,15 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
         .collect()
 }
 
+/// Returns how many executions a change of the engine adds or changes.
+fn rows(change: &Change) -> usize {
+    match change {
+        Change::ExecutionsAdded { executions, .. } => executions.len(),
+        Change::RunMoved { .. } => 0,
+        _ => 1,
+    }
+}
+
 impl World {
     pub(crate) fn new(definition: Value, node_count: usize, seed: u64) -> Self {
         let definition: Definition = serde_json::from_value(definition).unwrap();
@@ -126,6 +137,7 @@ impl World {
             deleted: HashSet::new(),
             has_timed_out: false,
             largest_addition: 0,
+            largest_submission: 0,
             sent: Vec::new(),
             dies_after: None,
             unfit: HashSet::new(),
@@ -227,6 +239,7 @@ impl World {
                 continue;
             }
             self.answer_from_cache(&mut changes);
+            self.largest_submission = self.largest_submission.max(changes.iter().map(rows).sum());
             match &mut self.dies_after {
                 Some(0) => {
                     self.dies_after = None;

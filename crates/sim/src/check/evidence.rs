@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(test)]
+use downbeat_core::change::About;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
@@ -19,7 +21,7 @@ use uuid::Uuid;
 use super::feed;
 use crate::cluster::Cluster;
 use crate::seed::Broken;
-use crate::truth::Truth;
+use crate::truth::{Commit, Truth};
 
 const NEVER_FAILS: &str = "the memory store does not fail";
 
@@ -134,16 +136,31 @@ impl Tables {
 }
 
 impl Evidence {
+    /// Returns the commit of an event.
+    pub(super) fn commit_of(&self, event: &Event) -> Option<&Commit> {
+        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
+        self.truth.commits.get(index)
+    }
+
     /// Returns the true time at which an event was committed.
     pub(super) fn committed_at(&self, event: &Event) -> Option<Timestamp> {
-        let index = usize::try_from(event.seq - 1).expect("sequence numbers are small here");
-        self.truth.commits.get(index).map(|(_, at)| *at)
+        self.commit_of(event).map(|commit| commit.at)
     }
 
     /// Returns the last heartbeat of a node that was recorded by then.
     pub(super) fn last_heard(&self, node: NodeId, by: Timestamp) -> Option<Timestamp> {
-        let renewals = self.truth.renewals.iter().filter(|one| one.node == node && one.applied <= by);
-        renewals.map(|one| one.at).max()
+        self.last_heard_within(node, Timestamp::MIN, by)
+    }
+
+    /// Returns the last heartbeat of a node that was recorded within this time.
+    pub(super) fn last_heard_within(
+        &self,
+        node: NodeId,
+        from: Timestamp,
+        by: Timestamp,
+    ) -> Option<Timestamp> {
+        let renewals = self.truth.renewals.iter().filter(|one| one.node == node);
+        renewals.filter(|one| (from..=by).contains(&one.applied)).map(|one| one.at).max()
     }
 
     pub(crate) async fn gather(cluster: &Cluster, broken: Option<Broken>) -> Self {
@@ -154,7 +171,7 @@ impl Evidence {
             kept.retain(|event| event.seq % 17 != 0);
         }
         let (events, pruned_before) = cluster.world.truth(|truth| {
-            let events: Vec<Event> = truth.commits.iter().map(|(event, _)| event.clone()).collect();
+            let events: Vec<Event> = truth.commits.iter().map(|commit| commit.event.clone()).collect();
             (events, truth.pruned_before)
         });
         let replayed = feed::replay(&events).await;
@@ -163,7 +180,9 @@ impl Evidence {
         if let (Ok(replayed), Some(before)) = (&replayed, pruned_before) {
             pruned = tables.restore(replayed, before);
         }
-        let plans = tables.runs.values().map(|run| {
+        // The events of a run may be there without the run.
+        let runs = replayed.iter().chain([&tables]).flat_map(|tables| tables.runs.values());
+        let plans = runs.map(|run| {
             let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
             (run.id.clone(), Arc::new(plan.expect("accepted jobs compile")))
         });
@@ -177,6 +196,7 @@ impl Evidence {
                 match event.change {
                     Change::ExecutionLost { ref reason, .. } if !reason.contains("by force") => {
                         truth.counts.lost += 1;
+                        truth.counts.unreported += u64::from(reason.contains("did not report the end"));
                     }
                     Change::RunTaken { .. } => truth.counts.takeovers += 1,
                     Change::NodeDeleted { .. } => truth.counts.deletions += 1,
@@ -202,6 +222,43 @@ impl Evidence {
             hosts: (0..cluster.shape.agents)
                 .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))
                 .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Evidence {
+    /// Returns the evidence of these commits of one server, each with its second.
+    pub(super) async fn of(commits: Vec<(i64, Vec<Change>)>) -> Self {
+        use downbeat_store::conformance::make::{SERVER, at};
+
+        let mut truth = Truth::default();
+        for (number, (second, changes)) in (1..).zip(commits) {
+            for change in changes {
+                let (seq, about) = (truth.commits.len() as u64 + 1, About::default());
+                let event = Event { seq, server: SERVER, about, change };
+                truth.commits.push(Commit { number, event, at: at(second) });
+            }
+        }
+        let events: Vec<Event> = truth.commits.iter().map(|commit| commit.event.clone()).collect();
+        let tables = feed::replay(&events).await.expect("the changes are legal");
+        let plans = tables.runs.values().map(|run| {
+            let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
+            (run.id.clone(), Arc::new(plan.expect("the job compiles")))
+        });
+        Self {
+            kept: events.clone(),
+            last_seq: events.len() as u64,
+            plans: plans.collect(),
+            events,
+            tables,
+            replayed: Err("it is not replayed".to_owned()),
+            truth,
+            slots: 1,
+            lease_ttl: Duration::from_secs(3),
+            stale_after: Duration::from_secs(3),
+            max_concurrent_runs: None,
+            hosts: BTreeMap::new(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use downbeat_core::execution::{Lease, Status};
-use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, RunId};
 use downbeat_core::plan::{EntryIx, StepIx};
 use downbeat_core::spec::{Limit, Limits};
 use downbeat_core::{Change, Event, Timestamp};
@@ -27,10 +27,10 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 /// Checks that an attempt with `max_per_node` is only leased while its node has fewer attempts of the run.
 fn per_node(findings: &mut Findings, evidence: &Evidence) {
     let mut log = AttemptLog::default();
-    // The commit in which each lease was granted: those of one server have different times.
-    let mut commits: BTreeMap<LeaseToken, (ServerId, Option<Timestamp>)> = BTreeMap::new();
+    // The number of the commit in which each lease was granted.
+    let mut commits: BTreeMap<LeaseToken, Option<u64>> = BTreeMap::new();
     for event in &evidence.events {
-        let commit = (event.server, evidence.committed_at(event));
+        let commit = evidence.commit_of(event).map(|commit| commit.number);
         commits.extend(granted(&event.change).into_iter().map(|(_, _, lease)| (lease.token, commit)));
         let step_of = |id| evidence.tables.executions.get(&id).map(|each| StepIx(each.step()));
         let leased = granted(&event.change).into_iter();
@@ -80,6 +80,8 @@ fn named(findings: &mut Findings, events: &[Event]) {
     let mut homes: BTreeMap<&RunId, ClusterId> = BTreeMap::new();
     let mut known: BTreeMap<ExecutionId, &Arc<Limits>> = BTreeMap::new();
     let mut given: BTreeMap<ExecutionId, Given> = BTreeMap::new();
+    // The time of a lease is set before its commit: a later commit may have an earlier time. Time does not go back.
+    let mut latest = Timestamp::MIN;
     for event in events {
         match &event.change {
             Change::RunCreated { run, .. } => {
@@ -95,9 +97,10 @@ fn named(findings: &mut Findings, events: &[Event]) {
         }
         for (run, id, Lease { granted_at: at, .. }) in granted(&event.change) {
             let (Some(limits), Some(&cluster)) = (known.get(&id), homes.get(run)) else { continue };
+            latest = latest.max(at);
             for (key, limit) in limits.iter() {
-                let count =
-                    given.values().filter(|each| each.cluster == cluster && counts(each, key, *limit, at));
+                let own = given.values().filter(|each| each.cluster == cluster);
+                let count = own.filter(|each| counts(each, key, *limit, latest));
                 let (count, most) = (count.count(), limit.most());
                 if count >= most as usize {
                     findings.add(format!("{id} is leased while {count} have `{key}`; the limit is {most}"));
@@ -172,20 +175,23 @@ fn on_hosts(findings: &mut Findings, evidence: &Evidence) {
 #[cfg(test)]
 mod tests {
     use downbeat_core::change::About;
+    use downbeat_core::execution::Execution;
     use downbeat_core::ids::ServerId;
+    use downbeat_core::plan::resolve;
+    use downbeat_core::run::RunMade;
+    use downbeat_core::spec::Definition;
     use downbeat_core::work::Parent;
     use downbeat_store::conformance::make::{
-        added, at, created, execution, execution_id, finished, lease, pending, run_id,
+        added, at, created, created_as, execution, execution_id, finished, granted, lease, made, made_as,
+        origin, pending, run_id,
     };
+    use serde_json::json;
 
     use super::*;
 
     fn found(limit: &str, changes: &[(u32, i64)], ended: Option<u32>) -> usize {
         let limits = || Some(Arc::new(Limits::from([("key".to_owned(), limit.parse().unwrap())])));
-        let limited = |number| downbeat_core::execution::Execution {
-            limits: limits(),
-            ..execution(number, 1, pending())
-        };
+        let limited = |number| Execution { limits: limits(), ..execution(number, 1, pending()) };
         let mut all = vec![created(1), added(1, (1..=3).map(limited).collect())];
         for &(number, second) in changes {
             let lease = Lease { granted_at: at(second), ..lease(number, 1) };
@@ -221,8 +227,37 @@ mod tests {
             ("1/1m", &[(1, 0), (2, 60)], None, 0),
             ("1/1m", &[(1, 0), (2, 59)], Some(1), 1),
             ("2/1m", &[(1, 0), (2, 30), (3, 60)], None, 0),
+            ("2/1m", &[(1, 0), (2, 60), (3, 59)], None, 0),
         ] {
             assert_eq!(found(limit, given, ended), expected, "{limit} {given:?} {ended:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_order_of_leases_is_open_only_within_one_commit() {
+        let task = |most: u32| {
+            let placement = json!({"max_per_node": most});
+            json!({"backend": "test", "action": "noop", "depends_on": [], "placement": placement})
+        };
+        let definition: Definition = serde_json::from_value(json!({"tasks": [task(2), task(1)]})).unwrap();
+        let resolved = Arc::new(resolve(&definition, &definition.params, &[]).unwrap());
+        let made = RunMade { definition: Arc::new(definition), resolved, ..made(1) };
+        let placed = |number, step| Execution {
+            of: origin(1, step, None),
+            pinned: None,
+            ..execution(number, 1, pending())
+        };
+        let before = || vec![created_as(made_as(made.clone())), added(1, vec![placed(1, 0), placed(2, 1)])];
+        let (first, second) = (granted(1, 1, lease(1, 1)), granted(1, 2, lease(2, 1)));
+        let count = async |commits: Vec<(i64, Vec<Change>)>| {
+            let mut findings = Findings::of(Checker::Limits);
+            per_node(&mut findings, &Evidence::of(commits).await);
+            findings.found.len()
+        };
+        let together = vec![(0, before()), (1, vec![first.clone(), second.clone()])];
+        assert_eq!(count(together).await, 0);
+        // Two commits may have the same time.
+        let apart = vec![(0, before()), (1, vec![first]), (1, vec![second])];
+        assert_eq!(count(apart).await, 1);
     }
 }

@@ -39,7 +39,7 @@ pub enum Checker {
     Limits,
     /// A node that is alive neither counts as silent nor is given to another installation.
     Nodes,
-    /// A node that is gone goes offline in time, and its leases end in time.
+    /// A node that is gone goes offline in time, and its leases end in time. So do those of a node that never reports.
     Detection,
     /// A replica has what its primary has.
     Replica,

@@ -6,18 +6,16 @@ use std::collections::BTreeMap;
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::{Change, Timestamp};
-use jiff::SignedDuration;
 
 use super::evidence::{Evidence, at_least};
 use super::{Checker, Findings};
-
-/// How long a commit may take while the store is slow.
-const SLOW_COMMIT: SignedDuration = SignedDuration::from_secs(20);
 
 /// The installation that owns a node.
 struct Owner {
     digest: Option<String>,
     status: NodeStatus,
+    /// When a server got its registration, and when that was committed.
+    arrived: Timestamp,
     registered: Timestamp,
 }
 
@@ -44,7 +42,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                         ));
                     }
                 }
-                owners.insert(node, Owner { digest, status: NodeStatus::Online, registered: at });
+                let arrived = evidence.truth.arrivals.get(&registration.session).copied().unwrap_or(at);
+                owners.insert(node, Owner { digest, status: NodeStatus::Online, arrived, registered: at });
             }
             Change::NodeMoved { node, to, silent_since, .. } => {
                 let Some(owner) = owners.get_mut(node) else { continue };
@@ -53,9 +52,9 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
                 if silent_since.is_none() {
                     continue;
                 }
-                // The commit of a registration may take long.
-                let is_new = at < owner.registered + stale_after + SLOW_COMMIT;
-                let Some(heard) = evidence.last_heard(*node, at).filter(|_| !is_new) else { continue };
+                // A registration counts from its arrival: its commit may take long. Earlier heartbeats do not count.
+                let beat = evidence.last_heard_within(*node, owner.registered, at);
+                let heard = beat.map_or(owner.arrived, |beat| beat.max(owner.arrived));
                 if *to == NodeStatus::Stale && at < heard + stale_after {
                     findings.add(format!("{node} was seen at {heard}, but counts as silent at {at}"));
                 }
@@ -67,4 +66,45 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         }
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_store::conformance::make::{at, node, registered, session};
+
+    use super::*;
+    use crate::truth::Renewal;
+
+    /// Returns whether it is a violation that a node counts as silent at this second. Its registration arrived in second
+    /// 0 and was committed in second 2.
+    async fn is_early(second: i64, heard: &[i64]) -> bool {
+        let moved = Change::NodeMoved {
+            node: node(1),
+            session: session(1),
+            from: NodeStatus::Online,
+            to: NodeStatus::Stale,
+            silent_since: Some(at(0)),
+            at: at(second),
+        };
+        let commits = vec![(2, vec![registered(1, session(1), 0)]), (second, vec![moved])];
+        let mut evidence = Evidence::of(commits).await;
+        evidence.truth.arrivals.insert(session(1), at(0));
+        let renewal = |second: &i64| Renewal { node: node(1), at: at(*second), applied: at(*second) };
+        evidence.truth.renewals = heard.iter().map(renewal).collect();
+        !check(&evidence).found.is_empty()
+    }
+
+    #[tokio::test]
+    async fn a_node_may_be_silent_right_after_its_registration_but_not_too_early() {
+        for (second, heard, expected) in [
+            (2, &[][..], true),
+            (3, &[], false),
+            // A heartbeat of the former session.
+            (3, &[1], false),
+            (5, &[3], true),
+            (6, &[3], false),
+        ] {
+            assert_eq!(is_early(second, heard).await, expected, "{second} {heard:?}");
+        }
+    }
 }

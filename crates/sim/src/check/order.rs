@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::plan::{Each, EntryIx, Items, PassIx, Plan, Shape, StepIx};
-use downbeat_core::run::RunState;
+use downbeat_core::run::{RunState, StopCause, Stopped};
 use downbeat_core::spec::{Condition, Delivery};
 use downbeat_core::{Change, limits};
 
@@ -91,22 +91,26 @@ fn for_a_reason(findings: &mut Findings, plan: &Plan, execution: &Execution, for
 
 /// Checks that a run that ended has nothing open, and a record of every instance.
 fn check_complete(findings: &mut Findings, plan: &Plan, run: &RunId, log: &AttemptLog) {
-    let mut instances: BTreeSet<Instance> = BTreeSet::new();
+    let (mut instances, mut carried): (BTreeSet<Instance>, BTreeSet<Instance>) = Default::default();
     for attempt in log.of(run) {
         if attempt.is_open() {
             let (step, status) = (attempt.step, attempt.status);
             findings.add(format!("{run} ended while an attempt of step {step} is {status}"));
         }
         instances.insert(attempt.instance());
+        if attempt.is_carried {
+            carried.insert(attempt.instance());
+        }
     }
     for (number, entry) in (0..).map(EntryIx).zip(&plan.entries) {
         let of_entry = |(_, step, _, _): &&Instance| plan.steps[*step].entry == number;
         let recorded: Vec<&Instance> = instances.iter().filter(of_entry).collect();
         let length = entry.length as usize;
-        // An entry that is skipped before it starts has no items.
-        let began = recorded.iter().any(|(_, _, _, item)| item.is_some());
+        // An entry that is skipped before it starts has no items, except those that were carried over.
+        let is_skipped = recorded.iter().any(|(_, _, _, item)| item.is_none());
         let expected = match (&entry.each, plan.nodes_of(number)) {
-            (Some(each), _) if began || recorded.is_empty() => length * known(each),
+            (Some(_), _) if is_skipped => length + carried.iter().filter(of_entry).count(),
+            (Some(each), _) => length * known(each),
             (_, Some(nodes)) => length * nodes.len(),
             (_, None) => length,
         };
@@ -131,13 +135,13 @@ fn known(each: &Each) -> usize {
 pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut findings = Findings::of(Checker::Order);
     let mut log = AttemptLog::default();
-    let mut timed_out: BTreeSet<&RunId> = BTreeSet::new();
+    let mut cleaning_up: BTreeSet<&RunId> = BTreeSet::new();
     for event in &evidence.events {
-        // A run that is terminating and has not ended has timed out.
-        if let Change::RunMoved { run, end: None, path, .. } = &event.change
-            && path.last() == Some(&RunState::Terminating)
-        {
-            timed_out.insert(run);
+        if let Change::RunMoved { run, stop: Some(Stopped { cause, .. }), .. } = &event.change {
+            match cause {
+                StopCause::CleaningUp => cleaning_up.insert(run),
+                StopCause::TimedOut | StopCause::Rejected => cleaning_up.remove(run),
+            };
         }
         let Change::ExecutionsAdded { run, executions, .. } = &event.change else {
             log.apply(event);
@@ -148,8 +152,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
             // An attempt that is reused from another run does not start here.
             if execution.state.status() != Status::Skipped && execution.reused.is_none() {
                 let attempts: Vec<&Attempt> = log.of(run).collect();
-                let timed_out = timed_out.contains(run);
-                begins(&mut findings, &evidence.plans[run], execution, &attempts, timed_out);
+                let cleans_up = cleaning_up.contains(run);
+                begins(&mut findings, &evidence.plans[run], execution, &attempts, cleans_up);
             }
             log.add(run, execution);
         }
@@ -162,7 +166,7 @@ fn begins(
     plan: &Plan,
     execution: &Execution,
     attempts: &[&Attempt],
-    timed_out: bool,
+    cleans_up: bool,
 ) {
     let number = StepIx(execution.step());
     let step = &plan.steps[number];
@@ -204,7 +208,7 @@ fn begins(
             ));
         }
     }
-    if is_first && !met(plan, step.entry, attempts, timed_out) {
+    if is_first && !met(plan, step.entry, attempts, cleans_up) {
         let condition = entry.condition;
         findings.add(format!("{id} of step {} starts although {condition:?} is not met", execution.step()));
     }
@@ -319,7 +323,7 @@ fn end(plan: &Plan, entry: EntryIx, attempts: &[&Attempt]) -> End {
     }
 }
 
-fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], timed_out: bool) -> bool {
+fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], cleans_up: bool) -> bool {
     let entry = &plan.entries[number];
     match plan.shape {
         Shape::Graph => {
@@ -340,7 +344,7 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], timed_out: bool) -> 
                 // In a rollout, the earlier waves have run all entries.
                 Some(Condition::OnSuccess) if plan.definition.rollout.is_some() => !any_failed(usize::MAX),
                 Some(Condition::OnSuccess) => !any_failed(number.get()),
-                Some(Condition::OnFailure) => timed_out || any_failed(number.get()),
+                Some(Condition::OnFailure) => cleans_up || any_failed(number.get()),
                 Some(Condition::Always) | None => true,
             }
         }
@@ -351,8 +355,11 @@ fn met(plan: &Plan, number: EntryIx, attempts: &[&Attempt], timed_out: bool) -> 
 mod tests {
     use std::sync::Arc;
 
+    use downbeat_core::execution::{State, Verdict};
     use downbeat_core::plan::resolve;
+    use downbeat_core::run::RunMade;
     use downbeat_core::spec::Definition;
+    use downbeat_store::conformance::make;
     use serde_json::json;
 
     use super::*;
@@ -399,5 +406,70 @@ mod tests {
         // `unneeded` was skipped because `handler` was, whatever else failed.
         assert!(!is_met(6, &[Succeeded, Skipped, Failed, Skipped, Skipped]));
         assert!(is_met(6, &[Failed, Succeeded, Succeeded, Skipped, Skipped]));
+    }
+
+    #[tokio::test]
+    async fn an_on_failure_step_starts_without_a_failure_only_to_clean_up() {
+        let undo = json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+        let tasks = json!([{"backend": "test", "action": "noop"}, undo]);
+        let definition: Definition = serde_json::from_value(json!({"tasks": tasks})).unwrap();
+        let resolved = Arc::new(resolve(&definition, &definition.params, &[]).unwrap());
+        let made = RunMade { definition: Arc::new(definition), resolved, ..make::made(1) };
+        let placed = |number, step| Execution {
+            of: make::origin(1, step, None),
+            pinned: None,
+            ..make::execution(number, 1, make::pending())
+        };
+        for (cause, expected) in [(StopCause::CleaningUp, 0), (StopCause::Rejected, 1)] {
+            let terminating = Change::RunMoved {
+                run: make::run_id(1),
+                epoch: 1,
+                path: vec![RunState::Terminating],
+                stop: Some(Stopped { cause, at: make::at(2) }),
+                end: None,
+                at: make::at(2),
+            };
+            let changes = vec![
+                make::created_as(make::made_as(made.clone())),
+                make::added(1, vec![placed(1, 0)]),
+                make::granted(1, 1, make::lease(1, 1)),
+                make::finished(1, 1, 1, Verdict::Succeeded),
+                terminating,
+                make::added(1, vec![placed(2, 1)]),
+            ];
+            let found = check(&Evidence::of(vec![(0, changes)]).await).found;
+            assert_eq!(found.len(), expected, "{cause:?}: {found:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_skipped_task_has_only_the_items_that_were_carried_over() {
+        let each = json!({"backend": "test", "action": "noop", "for_each": {"items": [0, 1, 2]}});
+        let definition: Definition = serde_json::from_value(json!({"tasks": [each]})).unwrap();
+        let resolved = Arc::new(resolve(&definition, &definition.params, &[]).unwrap());
+        let made = RunMade { definition: Arc::new(definition), resolved, ..make::made(1) };
+        let of = |number, item, state| Execution {
+            of: make::origin(1, 0, item),
+            pinned: None,
+            ..make::execution(number, 1, state)
+        };
+        let succeeded =
+            State::Succeeded { lease: make::lease(1, 1), outcome: make::outcome(Verdict::Succeeded) };
+        let carried = |number, item| Execution {
+            reused: Some(make::execution_id(9)),
+            ..of(number, Some(item), succeeded.clone())
+        };
+        let skipped = of(5, None, State::Skipped { reason: String::new(), at: make::at(1) });
+        for (executions, expected) in [
+            (vec![carried(1, 1), skipped.clone()], 0),
+            (vec![carried(1, 0), carried(2, 1), carried(3, 2)], 0),
+            (vec![carried(1, 0), carried(2, 1)], 1),
+        ] {
+            let ended = make::moved(1, &[RunState::Terminating, RunState::Failed], 2);
+            let created = make::created_as(make::made_as(made.clone()));
+            let changes = vec![created, make::added(1, executions), ended];
+            let found = attempts(&Evidence::of(vec![(0, changes)]).await).found;
+            assert_eq!(found.len(), expected, "{found:?}");
+        }
     }
 }

@@ -12,7 +12,7 @@ fn finder(broken: Broken) -> Checker {
         Broken::NoEpochGuard => Checker::Attempts,
         Broken::FeedGap => Checker::Feed,
         Broken::LastingHeartbeats => Checker::Detection,
-        Broken::LostEnd => Checker::Ends,
+        Broken::LostEnd | Broken::GreedyPrune => Checker::Ends,
         Broken::LostResult => Checker::Order,
         Broken::ShortLeases => Checker::Terms,
         Broken::EarlySilence => Checker::Nodes,

@@ -105,3 +105,14 @@ fn no_result_is_lost_while_no_server_runs() {
         assert_eq!(outcome.counts.lost, 0, "seed {seed}");
     }
 }
+
+#[test]
+fn the_work_of_an_agent_that_never_reports_is_ended() {
+    let mut unreported = 0;
+    for seed in 0..3 {
+        let outcome = run(Setup { faults: false, mute: true, ..Setup::new(seed) });
+        assert!(outcome.violations.is_empty(), "{}", report(&outcome));
+        unreported += outcome.counts.unreported;
+    }
+    assert!(unreported > 0, "the agents had no work");
+}

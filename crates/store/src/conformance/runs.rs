@@ -156,7 +156,13 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
         Change::RunMoved { run: run_id(1), epoch: 1, path: vec![Terminating], stop, end: None, at: at(12) };
     apply(&store, &[stopped]).await;
     let terminating = RunLive { stage: RunStage::Terminating, stopped: stop, ..running.clone() };
-    assert_eq!(read_run(&store, 1).await, living(1, terminating));
+    assert_eq!(read_run(&store, 1).await, living(1, terminating.clone()));
+    // The reason may change while the run is terminating.
+    let stop = Some(Stopped { cause: StopCause::TimedOut, at: at(11) });
+    let stopped =
+        Change::RunMoved { run: run_id(1), epoch: 1, path: Vec::new(), stop, end: None, at: at(12) };
+    apply(&store, std::slice::from_ref(&stopped)).await;
+    assert_eq!(read_run(&store, 1).await, living(1, RunLive { stopped: stop, ..terminating }));
     // A retry of the whole run keeps its first start time.
     apply(&store, &[moved(1, &[Retrying, Pending, Starting, Running], 12)]).await;
     assert_eq!(read_run(&store, 1).await, living(1, running.clone()));
@@ -170,6 +176,8 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     };
     apply(&store, &[ended]).await;
     let stage = RunStage::Ended(Ended { verdict: RunVerdict::Completed, at: at(13), end });
+    assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage: stage.clone(), ..running.clone() }));
+    refuse(&store, stopped, Refusal::WrongState).await;
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage, ..running }));
 }
 

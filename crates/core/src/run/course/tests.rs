@@ -4,9 +4,10 @@ use uuid::Uuid;
 
 use super::*;
 use crate::dice::Dice;
-use crate::execution::{Lease, Outcome, State, Verdict};
+use crate::execution::{Lease, Outcome, State, Status, Verdict};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, ServerId, SessionId};
 use crate::level;
+use crate::limits;
 use crate::node::Reach;
 use crate::plan::{NodeIx, SetIx};
 use crate::plan::{NodeRef, Resolved};
@@ -25,11 +26,15 @@ fn run_at(stage: &RunStage, started: bool) -> RunRecord {
 }
 
 fn run_of(tasks: &[serde_json::Value], stage: &RunStage, started: bool) -> RunRecord {
-    let definition = serde_json::json!({"target": "all", "timeout": "1m", "tasks": tasks});
+    run_on(2, serde_json::json!({"target": "all", "timeout": "1m", "tasks": tasks}), stage, started)
+}
+
+fn run_on(nodes: u32, definition: serde_json::Value, stage: &RunStage, started: bool) -> RunRecord {
+    let tasks = definition["tasks"].as_array().unwrap().len();
     let resolved = Resolved {
-        nodes: (1..=2).map(|n| NodeRef { id: node(n), hostname: format!("web-0{n}") }).collect(),
-        sets: vec![NodeIx::first(2).collect()],
-        entries: vec![Some(SetIx(0)); tasks.len()],
+        nodes: (1..=nodes).map(|n| NodeRef { id: node(n.into()), hostname: format!("web-{n:02}") }).collect(),
+        sets: vec![NodeIx::first(nodes).collect()],
+        entries: vec![Some(SetIx(0)); tasks],
         ..Resolved::default()
     };
     let made = RunMade {
@@ -56,14 +61,17 @@ fn plan_of(run: &RunRecord) -> Arc<Plan> {
     Arc::new(Plan::compile(Arc::clone(&run.definition), Arc::clone(&run.resolved)).unwrap())
 }
 
-/// The step on a node, as it succeeded.
-fn succeeded(number: u128) -> Execution {
-    let lease = Lease {
+fn lease(number: u128) -> Lease {
+    Lease {
         token: LeaseToken(Uuid::nil()),
         node: node(number),
         session: SessionId(Uuid::nil()),
         granted_at: NOW,
-    };
+    }
+}
+
+/// The step on a node, as it succeeded.
+fn succeeded(number: u128) -> Execution {
     let outcome = Outcome {
         verdict: Verdict::Succeeded,
         exit_code: None,
@@ -85,7 +93,7 @@ fn succeeded(number: u128) -> Execution {
         former: None,
         failed_for_good: None,
         created_at: NOW,
-        state: State::Succeeded { lease, outcome },
+        state: State::Succeeded { lease: lease(number), outcome },
     }
 }
 
@@ -120,6 +128,32 @@ fn error_in(changes: &[Change]) -> Option<&str> {
         Change::RunMoved { end, .. } => end.as_ref()?.error.as_deref(),
         _ => None,
     })
+}
+
+/// Returns why the rest of the run is ended.
+fn stop_in(changes: &[Change]) -> Option<Stopped> {
+    changes.iter().find_map(|change| match change {
+        Change::RunMoved { stop, .. } => *stop,
+        _ => None,
+    })
+}
+
+/// Commits all that the last turn decided, and returns it.
+fn commit_all(course: &mut Course, now: Timestamp) -> Vec<Change> {
+    let mut all = course.take_changes(now);
+    while course.has_more() {
+        turn(now, |turn| course.finish_turn(turn));
+        all.extend(course.take_changes(now));
+    }
+    all
+}
+
+fn count(changes: &[Change], status: Status) -> usize {
+    let added = changes.iter().filter_map(|change| match change {
+        Change::ExecutionsAdded { executions, .. } => Some(executions),
+        _ => None,
+    });
+    added.flatten().filter(|execution| execution.state.status() == status).count()
 }
 
 /// Commits what the course decides, and returns it.
@@ -250,6 +284,85 @@ fn the_cleanup_of_a_run_that_timed_out_counts_from_the_moment_when_a_server_noti
     // The cleanup has taken too long when the next server takes over.
     let mut course = restored(&terminating(5), &sent, after(15));
     assert_eq!(commit(&mut course), "+skipped failed");
+    // The run had no server for a while: its cleanup does not begin again.
+    let mut orphaned = terminating(5);
+    orphaned.live.stage = RunStage::Orphaned;
+    let changes = restored(&orphaned, &done, after(8)).take_changes(after(8));
+    assert_eq!(
+        (text(&changes).as_str(), stop_in(&changes)),
+        ("+pending +pending running terminating", orphaned.live.stopped)
+    );
+}
+
+#[test]
+fn a_rejection_during_the_cleanup_is_known_to_the_next_server() {
+    let error = "the store cannot hold the next step of the run";
+    let task = serde_json::json!({"backend": "test", "action": "noop"});
+    let undo = serde_json::json!({"backend": "test", "action": "noop", "condition": "on_failure"});
+    let late = NOW + SignedDuration::from_mins(2);
+    let mut run = run_of(&[task, undo], &RunStage::Terminating, true);
+    run.live.stopped = Some(Stopped { cause: StopCause::CleaningUp, at: late });
+    run.live.epoch = 2;
+    let cleanup = |number: u128, state| Execution {
+        id: ExecutionId(Uuid::from_u128(number)),
+        of: Origin::Step { run: RunId::from("run"), step: 1, item: None },
+        state,
+        ..succeeded(number - 2)
+    };
+    let leased = |number| cleanup(number, State::Leased { lease: lease(number - 2), stop: false });
+    let executions = [succeeded(1), succeeded(2), leased(3), leased(4)];
+    let mut course = turn(late, |turn| Course::reject(plan_of(&run), &run, 2, &executions, turn));
+    let changes = commit_all(&mut course, late);
+    assert_eq!(text(&changes), "execution_cancel_requested execution_cancel_requested");
+    run.live.follow(&changes);
+    assert_eq!(run.live.stopped, Some(Stopped { cause: StopCause::Rejected, at: late }));
+    let stopped = |number| {
+        let (lease, at, reason) = (Some(lease(number - 2)), late, String::new());
+        cleanup(number, State::Cancelled { lease, outcome: None, reason, at })
+    };
+    let executions = [succeeded(1), succeeded(2), stopped(3), stopped(4)];
+    let changes = restored(&run, &executions, late).take_changes(late);
+    assert_eq!((error_in(&changes), stop_in(&changes)), (Some(error), None));
+}
+
+#[test]
+fn a_waiting_run_with_many_instances_starts_or_ends_in_one_turn() {
+    let nodes = u32::try_from(limits::EXECUTIONS_PER_COMMIT).unwrap() + 1;
+    let task = serde_json::json!({"backend": "test", "action": "noop"});
+    let job = serde_json::json!({"target": "all", "tasks": [task]});
+    let cases = [
+        (vec![admitted()], Status::Pending, RunState::Running),
+        (vec![admitted(), paused(true), paused(false)], Status::Pending, RunState::Running),
+        (vec![cancelled()], Status::Skipped, RunState::Cancelled),
+        (vec![admitted(), cancelled(), paused(true)], Status::Skipped, RunState::Cancelled),
+    ];
+    for (changes, status, state) in cases {
+        let mut course = restored(&run_on(nodes, job.clone(), &RunStage::Waiting, false), &[], NOW);
+        turn(NOW, |turn| course.observe_all(&changes, turn));
+        assert!(course.is_unfinished(), "{changes:?}");
+        let all = commit_all(&mut course, NOW);
+        assert_eq!((count(&all, status), course.state()), (nodes as usize, state), "{changes:?}");
+    }
+}
+
+#[test]
+fn nothing_else_is_decided_while_the_timeout_of_a_large_run_is() {
+    let nodes = u32::try_from(limits::EXECUTIONS_PER_COMMIT).unwrap() + 2;
+    let task = serde_json::json!({"backend": "test", "action": "noop", "timeout": "1s"});
+    let job = serde_json::json!({"target": "all", "timeout": "1h", "max_parallel": 1, "tasks": [task]});
+    let run = run_on(nodes, job, &RunStage::Running, true);
+    let leased = Execution { state: State::Leased { lease: lease(1), stop: false }, ..succeeded(1) };
+    let mut course = restored(&run, &[leased], NOW);
+    assert_eq!(commit(&mut course), "nothing");
+    // The run's timeout is over, and the report is overdue.
+    let late = NOW + SignedDuration::from_hours(2);
+    turn(late, |turn| course.time_passed(turn));
+    assert!(course.is_unfinished());
+    let changes = commit_all(&mut course, late);
+    assert_eq!(count(&changes, Status::Skipped), nodes as usize - 1);
+    assert!(text(&changes).ends_with(" execution_cancel_requested"), "{}", text(&changes[1..]));
+    turn(late, |turn| course.time_passed(turn));
+    assert_eq!(commit(&mut course), "execution_lost");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::attempts::Ended;
 use super::progress::{Progress, Turn};
@@ -29,8 +30,8 @@ pub(super) struct Agenda {
 struct Undecided {
     pass: PassIx,
     walks: Range<u32>,
-    /// Why the pass is skipped, if it is.
-    skipped: Option<String>,
+    /// Why the pass is skipped, if it is: one text for all walks.
+    skipped: Option<Arc<str>>,
 }
 
 impl Agenda {
@@ -53,7 +54,7 @@ impl Agenda {
     /// Adds the walks of a pass that begins, or is skipped for a reason. There is one such pass at a time.
     pub(super) fn set_pass(&mut self, pass: PassIx, walks: Range<u32>, skipped: Option<String>) {
         debug_assert!(self.pass.is_none(), "passes are decided one after the other");
-        self.pass = Some(Undecided { pass, walks, skipped });
+        self.pass = Some(Undecided { pass, walks, skipped: skipped.map(Arc::from) });
     }
 }
 
@@ -87,11 +88,11 @@ impl Progress {
             self.agenda.pass = None;
             return false;
         };
-        let joins = match skipped.clone() {
-            Some(reason) => Err(reason),
-            None => self.joins(pass, walk, turn),
-        };
-        match joins {
+        if let Some(reason) = skipped.clone() {
+            self.skip_walk(pass, walk, &reason, turn);
+            return true;
+        }
+        match self.joins(pass, walk, turn) {
             Ok(()) => self.advance(pass, walk, turn),
             Err(reason) => self.skip_walk(pass, walk, &reason, turn),
         }

@@ -63,7 +63,7 @@ pub(super) struct FinalFailure {
     pub instance: Instance,
     pub execution: ExecutionId,
     /// The execution is created in the same turn.
-    is_new: bool,
+    pub is_new: bool,
     pub reason: &'static str,
 }
 

@@ -1,9 +1,11 @@
 //! Owns the changes that were decided and not committed yet, and hands them out in portions.
 //!
 //! One commit must not grow with the run: a run that skips a million instances is many small commits, between which the
-//! commits of others go on. A crash between two portions loses nothing, because the next owner decides the rest again:
-//! failures come first, so that readers of the feed see the end of an attempt, a wave or a step before its consequences;
-//! then executions, in the order of the decisions; and changes of executions after all executions of the agenda.
+//! commits of others go on. A crash between two portions loses nothing: the next owner decides the rest again.
+//!
+//! The order of the changes: results of another run; failures of instances whose last attempt ended before the turn, so
+//! that readers of the feed see the end of an attempt, a wave or a step before its consequences; new executions, in the
+//! order of the decisions; and once the agenda is empty, changes of executions and the failures of new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,9 +17,10 @@ use super::progress::{Progress, Turn};
 use crate::change::Change;
 use crate::execution::Execution;
 use crate::ids::{ExecutionId, LeaseToken, RunId};
+use crate::level;
 use crate::limits;
 use crate::portion::Portion;
-use crate::run::{Instance, RunEnd, RunState, Stopped};
+use crate::run::{Instance, RunEnd, RunState, Stopped, successors};
 use crate::work::Parent;
 
 /// The bounds of one submission: executions that are added or changed, and the values of added ones.
@@ -83,10 +86,11 @@ pub(super) struct Outbox {
     changes: VecDeque<(Decided, Timestamp)>,
     /// The states that the run has reached: they are committed with the next portion.
     path: Vec<RunState>,
-    /// Why the rest of the run is ended: it is committed with `path`.
+    /// Why the rest of the run is ended: it is committed with `path`, which may be empty.
     stop: Option<Stopped>,
     /// The last states and the run's end: they are committed with the last portion.
     end: Option<(Vec<RunState>, RunEnd)>,
+    /// The bounds of one submission.
     portion: Portion,
 }
 
@@ -112,7 +116,8 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.carried.is_empty() && self.rows() == 0 && self.path.is_empty() && self.end.is_none()
+        let has_moves = !self.path.is_empty() || self.stop.is_some() || self.end.is_some();
+        self.carried.is_empty() && self.rows() == 0 && !has_moves
     }
 
     /// Returns whether a portion of failures or of executions is complete.
@@ -134,16 +139,15 @@ impl Outbox {
         }
     }
 
-    /// Takes the first executions that fit into a portion: at least one, and all that are committed with it.
-    fn take_added(&mut self) -> Vec<Execution> {
-        let Portion { rows, bytes: mut left } = self.portion;
+    /// Takes the first executions that fit into `left`: at least one, and all that are committed with it.
+    fn take_added(&mut self, mut left: Portion) -> Vec<Execution> {
         let mut count = 0;
         for Added { bytes, joins_former, .. } in &self.added {
-            if count > 0 && !joins_former && (count >= rows || *bytes > left) {
+            if count > 0 && !joins_former && (count >= left.rows || *bytes > left.bytes) {
                 break;
             }
             count += 1;
-            left = left.saturating_sub(*bytes);
+            left.bytes = left.bytes.saturating_sub(*bytes);
             self.bytes = self.bytes.saturating_sub(*bytes);
         }
         self.added.drain(..count).map(|added| added.execution).collect()
@@ -160,23 +164,30 @@ impl Progress {
         let has_agenda = self.has_agenda();
         let outbox = &mut self.outbox;
         let mut all = Vec::new();
+        // What the portion has room for.
+        let mut left = outbox.portion;
         if !outbox.carried.is_empty() {
-            let count = outbox.portion.fitting(outbox.carried.iter().map(Execution::values_bytes));
-            let executions = outbox.carried.drain(..count).collect();
+            let count = left.fitting(outbox.carried.iter().map(Execution::values_bytes));
+            let executions: Vec<Execution> = outbox.carried.drain(..count).collect();
+            left.rows = left.rows.saturating_sub(count);
+            let bytes = executions.iter().map(Execution::values_bytes).sum();
+            left.bytes = left.bytes.saturating_sub(bytes);
             all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
             if !outbox.carried.is_empty() {
                 return all;
             }
         }
-        let most = outbox.portion.rows.min(outbox.failures.len());
+        let most = left.rows.min(outbox.failures.len());
+        left.rows -= most;
         let failures = outbox.failures.drain(..most).map(|(failure, at)| (Decided::Failed(failure), at));
         all.extend(failures.map(|(failed, at)| failed.into_change(run.clone(), epoch, at)));
-        if outbox.failures.is_empty() && !outbox.added.is_empty() {
-            let executions = outbox.take_added();
+        if outbox.failures.is_empty() && !outbox.added.is_empty() && left.rows > 0 {
+            let executions = outbox.take_added(left);
+            left.rows = left.rows.saturating_sub(executions.len());
             all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
         }
         if outbox.failures.is_empty() && outbox.added.is_empty() && !has_agenda {
-            let most = outbox.portion.rows.min(outbox.changes.len());
+            let most = left.rows.min(outbox.changes.len());
             let changes = outbox.changes.drain(..most);
             all.extend(changes.map(|(decided, at)| decided.into_change(run.clone(), epoch, at)));
         }
@@ -186,8 +197,9 @@ impl Progress {
             path.extend(last);
             end
         });
-        if !path.is_empty() {
-            let moved = Change::RunMoved { run, epoch, path, stop: outbox.stop.take(), end, at: now };
+        let stop = outbox.stop.take();
+        if !path.is_empty() || stop.is_some() {
+            let moved = Change::RunMoved { run, epoch, path, stop, end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
         all
@@ -242,10 +254,16 @@ impl Progress {
     }
 
     /// Records why the rest of the run is ended, before anything that follows from it: another server has to decide
-    /// the rest in the same way.
-    pub(super) fn record_stop(&mut self, stopped: Stopped) {
+    /// the rest in the same way. A run may already be terminating for another reason; servers of older releases do not
+    /// record that.
+    pub(super) fn record_stop(&mut self, stopped: Stopped, turn: &Turn<'_>) {
+        if successors(self.state).contains(&RunState::Terminating) {
+            self.move_to(&[RunState::Terminating]);
+        } else if self.stopped == Some(stopped.cause) || turn.level < level::CLEANUP {
+            return;
+        }
+        self.stopped = Some(stopped.cause);
         self.outbox.stop = Some(stopped);
-        self.move_to(&[RunState::Terminating]);
     }
 
     pub(super) fn end_run(&mut self, path: Vec<RunState>, end: RunEnd) {

@@ -1,6 +1,6 @@
-//! Owns the outputs of steps, and decides which of them the expressions of later steps see.
+//! Owns the outputs of steps, and decides which of them are kept, and which the expressions of later steps see.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::passes::Walk;
@@ -11,20 +11,29 @@ use crate::ids::ExecutionId;
 use crate::limits;
 use crate::plan::{EntryIx, ItemIx, NodeIx, Plan, ResolvedTemplate, StepIx};
 
-/// The outputs of a run's instances that expressions refer to, by step and node or item.
+/// The outputs of a run's instances that expressions refer to.
 #[derive(Clone, Debug)]
 pub(super) struct Outputs {
-    /// The steps that expressions refer to. The outputs of others are not kept.
-    read: HashSet<StepIx>,
-    values: HashMap<(StepIx, OutputOf), Data>,
-    /// The size of all values so far. It depends only on the records, and so does whether it is too large.
+    /// The outputs of the steps that expressions refer to. Those of other steps are not kept.
+    steps: HashMap<StepIx, StepOutputs>,
+    /// The size of all kept values.
     bytes: usize,
     /// The number of items of each entry.
     items: HashMap<EntryIx, u32>,
-    /// A step's outputs on all nodes, by hostname. A cache: built on first use, removed when another node sets outputs.
-    by_hostname: HashMap<StepIx, Data>,
-    /// A step's outputs for all items. A cache, like `by_hostname`.
-    by_item: HashMap<StepIx, Data>,
+}
+
+/// The outputs of one step, by node or item.
+#[derive(Clone, Debug, Default)]
+struct StepOutputs {
+    values: HashMap<OutputOf, Data>,
+    /// The size of the values.
+    bytes: usize,
+    /// The values were too large to be kept.
+    is_dropped: bool,
+    /// The outputs on all nodes, by hostname. A cache: built on first use, removed when another node sets outputs.
+    by_hostname: Option<Data>,
+    /// The outputs for all items. A cache, like `by_hostname`.
+    by_item: Option<Data>,
 }
 
 /// The part of a step that set the outputs: a node, an item, or the only instance.
@@ -47,23 +56,9 @@ impl OutputOf {
 
 impl Outputs {
     pub(super) fn of(plan: &Plan) -> Self {
-        Self {
-            read: plan.read_steps(),
-            values: HashMap::new(),
-            bytes: 0,
-            items: HashMap::new(),
-            by_hostname: HashMap::new(),
-            by_item: HashMap::new(),
-        }
-    }
-
-    /// Returns why a template cannot be evaluated: there are more outputs than a server keeps of one run.
-    fn check(&self, template: &ResolvedTemplate) -> Result<(), String> {
-        if template.steps.is_empty() || self.bytes <= limits::OUTPUTS_OF_RUN_BYTES {
-            return Ok(());
-        }
-        let most = limits::OUTPUTS_OF_RUN_BYTES / 1024 / 1024;
-        Err(format!("the outputs that expressions of the run refer to exceed {most} MiB"))
+        let read = plan.read_steps().into_iter();
+        let steps = read.map(|step| (step, StepOutputs::default())).collect();
+        Self { steps, bytes: 0, items: HashMap::new() }
     }
 
     pub(super) fn note_items(&mut self, entry: EntryIx, count: u32) {
@@ -71,18 +66,28 @@ impl Outputs {
     }
 
     fn note(&mut self, step: StepIx, of: OutputOf, outputs: &Params) {
-        if !self.read.contains(&step) {
-            return;
+        let Some(known) = self.steps.get_mut(&step).filter(|known| !known.is_dropped) else { return };
+        let bytes = params_bytes(outputs);
+        known.bytes = known.bytes.saturating_add(bytes);
+        self.bytes = self.bytes.saturating_add(bytes);
+        known.values.insert(of, Data::from(outputs));
+        (known.by_hostname, known.by_item) = (None, None);
+    }
+
+    /// Drops the outputs of the steps with the largest ones, until a server can keep the rest.
+    pub(super) fn drop_excess(&mut self) {
+        while self.bytes > limits::OUTPUTS_OF_RUN_BYTES {
+            let largest = self.steps.iter_mut().max_by_key(|(step, known)| (known.bytes, **step));
+            let Some((_, largest)) = largest else { return };
+            self.bytes -= largest.bytes;
+            *largest = StepOutputs { is_dropped: true, ..StepOutputs::default() };
         }
-        self.by_hostname.remove(&step);
-        self.by_item.remove(&step);
-        self.bytes = self.bytes.saturating_add(params_bytes(outputs));
-        if self.bytes <= limits::OUTPUTS_OF_RUN_BYTES {
-            self.values.insert((step, of), Data::from(outputs));
-        } else {
-            // No expression sees them any more.
-            self.values = HashMap::new();
-        }
+    }
+
+    /// Returns a step that a template refers to and whose outputs were dropped.
+    fn dropped(&self, template: &ResolvedTemplate) -> Option<StepIx> {
+        let is_dropped = |step: &StepIx| self.steps.get(step).is_some_and(|known| known.is_dropped);
+        template.steps.iter().map(|(_, step)| *step).find(is_dropped)
     }
 
     /// Returns a step's outputs as the instance `of` of `entry` sees them: those of its own node or item, or of the
@@ -98,7 +103,8 @@ impl Outputs {
             (Some(&[only]), _) => OutputOf::Node(only),
             (Some(_), own) => own,
         };
-        self.values.get(&(step, own)).cloned().unwrap_or_else(|| Data::from(&Params::new()))
+        let known = self.steps.get(&step).and_then(|known| known.values.get(&own));
+        known.cloned().unwrap_or_else(|| Data::from(&Params::new()))
     }
 
     /// Returns each output as a list, in the order of the items.
@@ -107,10 +113,10 @@ impl Outputs {
             // The entry was skipped, or its items were invalid: it has no outputs, which is not an empty list.
             return Data::from(&Params::new());
         };
-        let made = self.by_item.entry(step).or_insert_with(|| {
+        let StepOutputs { values, by_item, .. } = self.steps.entry(step).or_default();
+        let made = by_item.get_or_insert_with(|| {
             let lists = plan.task(step).outputs.iter().map(|name| {
-                let outputs =
-                    |item| self.values.get(&(step, OutputOf::Item(item))).and_then(|data| data.part(name));
+                let outputs = |item| values.get(&OutputOf::Item(item)).and_then(|data| data.part(name));
                 (name.clone(), Data::list(ItemIx::first(count).map(outputs)))
             });
             Data::map(lists)
@@ -119,10 +125,11 @@ impl Outputs {
     }
 
     fn by_hostname(&mut self, plan: &Plan, step: StepIx) -> Data {
-        let made = self.by_hostname.entry(step).or_insert_with(|| {
+        let StepOutputs { values, by_hostname, .. } = self.steps.entry(step).or_default();
+        let made = by_hostname.get_or_insert_with(|| {
             let nodes = plan.nodes_of(plan.steps[step].entry).unwrap_or_default();
             let outputs = nodes.iter().filter_map(|node| {
-                let outputs = self.values.get(&(step, OutputOf::Node(*node)))?.clone();
+                let outputs = values.get(&OutputOf::Node(*node))?.clone();
                 Some((plan.node(*node).hostname.clone(), Data::map([("outputs".to_owned(), outputs)])))
             });
             Data::map(outputs)
@@ -137,9 +144,12 @@ impl Progress {
         if let Some(at) = self.attempts.get(execution).map(|active| active.at) {
             let Walk { node, item, .. } = *self.passes.walk(at.pass, at.walk);
             self.note_outputs_of(at.step, OutputOf::of(node, item), outputs);
+            self.outputs.drop_excess();
         }
     }
 
+    /// Like `note_outputs`, for a recorded attempt. All outputs are kept until all records are read: passes that began
+    /// before others set large outputs have their items.
     pub(super) fn note_outputs_of(&mut self, step: StepIx, of: OutputOf, outputs: &Params) {
         self.outputs.note(step, of, outputs);
     }
@@ -153,7 +163,12 @@ impl Progress {
         item: Option<(Data, ItemIx)>,
         facts: Option<Data>,
     ) -> Result<Scope, String> {
-        self.outputs.check(template)?;
+        if let Some(step) = self.outputs.dropped(template) {
+            let (most, step) = (limits::OUTPUTS_OF_RUN_BYTES / 1024 / 1024, self.step_text(step));
+            return Err(format!(
+                "the outputs of {step} are not kept: all outputs that expressions of the run refer to exceed {most} MiB"
+            ));
+        }
         let plan = Arc::clone(&self.plan);
         let of = OutputOf::of(node, item.as_ref().map(|(_, index)| *index));
         let mut steps = BTreeMap::new();

@@ -72,11 +72,11 @@ impl Stop {
     }
 
     /// Returns what is recorded when a run begins to stop. A person's request is recorded already.
-    fn cause(self) -> Option<StopCause> {
+    fn recorded(self, now: Timestamp) -> Option<Stopped> {
         match self {
-            Stop::CleaningUp { .. } => Some(StopCause::CleaningUp),
-            Stop::TimedOut => Some(StopCause::TimedOut),
-            Stop::Rejected => Some(StopCause::Rejected),
+            Stop::CleaningUp { since } => Some(Stopped { cause: StopCause::CleaningUp, at: since }),
+            Stop::TimedOut => Some(Stopped { cause: StopCause::TimedOut, at: now }),
+            Stop::Rejected => Some(Stopped { cause: StopCause::Rejected, at: now }),
             Stop::Cancelled | Stop::CleanupTimedOut => None,
         }
     }
@@ -102,6 +102,8 @@ pub struct Progress {
     pub(super) params: Arc<Params>,
     pub(super) state: RunState,
     pub(super) stopping: Option<Stop>,
+    /// The recorded cause of the stop.
+    pub(super) stopped: Option<StopCause>,
     /// A person has paused the run: no pass begins.
     pub(super) paused: bool,
     /// Instances that succeeded in the run that this one retries.
@@ -136,6 +138,7 @@ impl Progress {
             params: Arc::default(),
             state,
             stopping: None,
+            stopped: None,
             paused: false,
             carried: HashSet::new(),
             instances: 0,
@@ -208,7 +211,10 @@ impl Progress {
     /// executions.
     pub fn observable(change: &Change) -> Option<Change> {
         match change {
-            Change::RunCreated { .. } | Change::InstanceFailed { .. } => None,
+            Change::RunCreated { .. }
+            | Change::RunMoved { .. }
+            | Change::ExecutionStarted { .. }
+            | Change::InstanceFailed { .. } => None,
             Change::ExecutionsAdded { run, epoch, executions, at } => {
                 let has_news = |execution: &&Execution| {
                     matches!(execution.state, State::Leased { .. }) || execution.is_cached()
@@ -324,10 +330,8 @@ impl Progress {
                 self.emit(Decided::Cancelled { execution, reason: Arc::clone(&reason) }, turn);
             }
         }
-        if let Some(cause) = stop.cause()
-            && successors(self.state).contains(&RunState::Terminating)
-        {
-            self.record_stop(Stopped { cause, at: turn.now });
+        if let Some(stopped) = stop.recorded(turn.now) {
+            self.record_stop(stopped, turn);
         }
         if self.state == RunState::Pending {
             // The run never began: everything is skipped.

@@ -85,6 +85,7 @@ impl Progress {
         let mut progress =
             Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
         progress.resume.stop = stop;
+        progress.stopped = run.live.stopped.map(|stopped| stopped.cause);
         progress.params_bytes =
             executions.iter().filter_map(|execution| execution.params.as_deref()).map(params_bytes).sum();
         progress.paused = run.live.paused_at.is_some();
@@ -98,6 +99,7 @@ impl Progress {
             progress.restore_pass(pass, &history);
         }
         progress.count_failures();
+        progress.outputs.drop_excess();
         progress
     }
 
@@ -312,7 +314,8 @@ impl Progress {
                 }
             }
             State::Failed { lease: None, at: time, .. } => {
-                self.restore_failure(at, last.id, recorded, End::GivenUp, *time);
+                let end = if last.created_at == *time { End::Unsent } else { End::GivenUp };
+                self.restore_failure(at, last.id, recorded, end, *time);
             }
             State::Failed { lease: Some(_), at: time, .. } => {
                 if self.has_retries(at) && !is_final(self) {
@@ -363,7 +366,7 @@ impl Progress {
     fn restore_failure(&mut self, at: At, last: ExecutionId, recorded: bool, end: End, time: Timestamp) {
         let ended = Ended { execution: last, at, end };
         if !recorded {
-            let failure = self.final_failure(ended);
+            let failure = FinalFailure { is_new: false, ..self.final_failure(ended) };
             self.resume.unrecorded.push(failure);
         }
         let is_withdrawn = end == End::Withdrawn || self.may_come_again(&ended);

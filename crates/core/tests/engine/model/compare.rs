@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use downbeat_core::execution::{Execution, State, Status};
 
+use super::parts::{Given, Why};
 use super::story::{BEGINNING_MS, Fact, Line, Story, place_of};
-use super::tables::{Given, Why};
 
 impl Story<'_> {
     /// Compares all records with all expected ones.

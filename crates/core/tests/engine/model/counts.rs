@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::Status;
 
+use super::parts::{Given, Stop, Why};
 use super::story::Story;
-use super::tables::{Given, Stop, Why};
 
 /// The situations that must occur in some of the stories.
 pub(crate) const KINDS: [&str; 46] = [

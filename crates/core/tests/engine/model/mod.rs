@@ -4,6 +4,7 @@
 mod case;
 mod compare;
 mod counts;
+mod parts;
 mod rules;
 mod story;
 mod tables;

@@ -8,7 +8,8 @@ use downbeat_core::spec::{Amount, Batch, Condition, Delivery, Entry, Strategy, T
 use serde_json::Value;
 
 use super::case::{Written, read};
-use super::tables::{Attempt, Fate, Given, Instance, Part, Place, Stage, Stop, Tables, Why};
+use super::parts::{Attempt, Fate, Given, Instance, Part, Place, Stage, Stop, Why};
+use super::tables::Tables;
 
 impl<'a> Tables<'a> {
     /// `batch` is the size of a wave: a number, or a percentage of all nodes (rounded down, at least one node). A list

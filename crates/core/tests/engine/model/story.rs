@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::case::{Case, node_id, node_number, number};
 use super::counts::Counts;
+use super::parts::{Instance, Place, Stop};
 use super::rules::inputs;
-use super::tables::{Instance, Place, Stop, Tables};
+use super::tables::Tables;
 use crate::world::World;
 
 pub(super) const BEGINNING_MS: i64 = 1_000_000_000;
