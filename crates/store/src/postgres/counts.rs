@@ -1,30 +1,31 @@
-//! Adds up the counts of instances that commits appended, and counts runs whose counts are not kept, on PostgreSQL: on one
-//! server at a time, in small transactions.
+//! Adds up the counts of instances that commits appended, counts runs whose counts are not kept, and completes rows of runs
+//! that an older program wrote, on PostgreSQL: on one server at a time, in small transactions.
 
 use downbeat_core::ids::RunId;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
 use super::failure::Result;
-use super::prune::complete_runs;
 use super::write::Write;
-use crate::counts::{CountRow, for_ended, rows_of};
-use crate::filter::lazy;
+use crate::counts::{CountRow, for_ended, readable, rows_of};
+use crate::filter::{COMPLETED, INCOMPLETE_RUNS, lazy};
 use crate::instances::{self, CountedRow};
-use crate::rows::{Code, Record, condition};
+use crate::rows::{Code, Extent, Record, condition, int, small};
 
 /// Rows that one transaction adds up.
 const ROWS: i64 = 10_000;
 /// The lock of the one server that adds up: "downcnts". It ends with the connection.
 const LOCK: i64 = 0x646f_776e_636e_7473;
 
-/// A run whose counts lack a change does not keep them any more. Rows of runs that are gone are dropped.
+/// A run whose counts lack a change does not keep them any more. Rows of runs that are gone are dropped: the lock waits for
+/// pruning, and skips what it has removed.
 const ADD_UP: &str = "WITH gone AS (DELETE FROM instance_counts_lately WHERE ctid = ANY (ARRAY(\
      SELECT ctid FROM instance_counts_lately LIMIT $1)) RETURNING run, step, status, total, carried, cached), \
      missed AS (UPDATE runs SET keeps = NULL WHERE id IN (SELECT run FROM gone WHERE status < 0)), \
+     kept AS (SELECT id FROM runs WHERE id IN (SELECT run FROM gone) AND keeps > 0 FOR KEY SHARE), \
      sums AS (INSERT INTO instance_counts AS c (run, step, status, total, carried, cached) \
      SELECT g.run, g.step, g.status, sum(g.total), sum(g.carried), sum(g.cached) \
-     FROM gone g JOIN runs r ON r.id = g.run WHERE g.status >= 0 AND r.keeps > 0 \
+     FROM gone g JOIN kept k ON k.id = g.run WHERE g.status >= 0 \
      GROUP BY g.run, g.step, g.status ON CONFLICT (run, step, status) DO UPDATE SET \
      total = c.total + excluded.total, carried = c.carried + excluded.carried, cached = c.cached + excluded.cached) \
      SELECT count(*) FROM gone";
@@ -36,9 +37,12 @@ const UNCOUNTED: &str = concat!(
 const FORGET: [&str; 2] =
     ["DELETE FROM instance_counts WHERE run = $1", "DELETE FROM instance_counts_lately WHERE run = $1"];
 const MARK: &str = "UPDATE runs SET keeps = $2 WHERE id = $1 AND keeps IS NULL";
+const COMPLETE_RUNS: &str = "UPDATE runs r SET steps = c.steps, nodes = c.nodes \
+     FROM unnest($1::text[], $2::integer[], $3::integer[]) AS c (id, steps, nodes) WHERE r.id = c.id";
 
 lazy! {
     INSERT: Write = Write::insert::<CountRow<'_>>("instance_counts");
+    EXTENTS: String = format!("{} WHERE d.run = ANY($1) ORDER BY d.run", Extent::select());
 }
 
 /// Needs a connection of its own.
@@ -47,13 +51,13 @@ pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u3
         return Ok(0);
     }
     while client.query_one(ADD_UP, &[&ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
-    let mut last = Some(String::new());
-    while let Some(after) = last {
-        last = complete_runs(client, &after).await?;
-    }
     let runs = client.query(UNCOUNTED, &[&before.as_microsecond(), &i64::from(most)]).await?;
     for run in &runs {
         keep(client, &run.try_get::<_, String>(0)?.into()).await?;
+    }
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        last = complete_runs(client, &after).await?;
     }
     Ok(runs.len() as u64)
 }
@@ -73,4 +77,24 @@ async fn keep(client: &mut Client, run: &RunId) -> Result<()> {
         transaction.execute_raw(INSERT.sql(), INSERT.args(&rows)).await?;
     }
     Ok(transaction.commit().await?)
+}
+
+/// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
+async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
+    let (mut ids, mut sizes): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
+    for row in client.query(INCOMPLETE_RUNS, &[&after, &int(COMPLETED.rows as u64)]).await? {
+        ids.push(row.try_get(0)?);
+        sizes.push(usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
+    }
+    ids.truncate(COMPLETED.fitting(sizes));
+    let rows = client.query(&**EXTENTS, &[&ids]).await?;
+    let extents = rows.iter().map(Record::from_row).collect::<Result<Vec<_>, _>>()?;
+    let (mut runs, mut steps, mut nodes): (Vec<String>, Vec<i32>, Vec<i32>) = Default::default();
+    for extent in readable(extents) {
+        runs.push(extent.run);
+        steps.push(small(extent.steps));
+        nodes.push(small(extent.nodes));
+    }
+    client.execute(COMPLETE_RUNS, &[&runs, &steps, &nodes]).await?;
+    Ok(ids.pop())
 }
