@@ -187,8 +187,12 @@ async fn a_copy_that_refuses_a_change_of_its_primary_is_replaced() {
 async fn a_replica_completes_the_rows_that_an_older_release_left_in_its_copy() {
     let dir = tempfile::tempdir().unwrap();
     let primary = Setup::on(&sqlite(&dir, "primary.db")).await;
+    let mut agent = primary.agent("web-1", &[]).await;
     let replica = replica(&primary, &sqlite(&dir, "copy.db")).await;
-    primary.submit(&noop()).await;
+    let run = primary.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    primary.ended(&run).await;
     caught_up(&primary, &replica).await;
     let file = rusqlite::Connection::open(dir.path().join("copy.db")).unwrap();
     file.busy_timeout(Duration::from_secs(5)).unwrap();
