@@ -25,8 +25,8 @@ use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
 use crate::rows::{Record, Text, condition, count};
 
-/// How often a batch is retried after conflicts with other servers.
-const TRIES: u32 = 5;
+/// How often a transaction is tried that conflicts with other servers.
+pub(super) const TRIES: u32 = 5;
 /// How long to query the outcome of a commit after the connection broke.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTCOME_INTERVAL: Duration = Duration::from_millis(100);

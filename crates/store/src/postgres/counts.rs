@@ -5,7 +5,8 @@ use downbeat_core::ids::RunId;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use super::failure::Result;
+use super::commit::TRIES;
+use super::failure::{Failure, Result};
 use super::write::Write;
 use crate::counts::{CountRow, for_ended, readable, rows_of};
 use crate::filter::{COMPLETED, INCOMPLETE_RUNS, lazy};
@@ -17,15 +18,13 @@ const ROWS: i64 = 10_000;
 /// The lock of the one server that adds up: "downcnts". It ends with the connection.
 const LOCK: i64 = 0x646f_776e_636e_7473;
 
-/// A run whose counts lack a change does not keep them any more. Rows of runs that are gone are dropped: the lock waits for
-/// pruning, and skips what it has removed.
+/// A run whose counts lack a change does not keep them any more. Rows of runs that are gone are dropped.
 const ADD_UP: &str = "WITH gone AS (DELETE FROM instance_counts_lately WHERE ctid = ANY (ARRAY(\
      SELECT ctid FROM instance_counts_lately LIMIT $1)) RETURNING run, step, status, total, carried, cached), \
      missed AS (UPDATE runs SET keeps = NULL WHERE id IN (SELECT run FROM gone WHERE status < 0)), \
-     kept AS (SELECT id FROM runs WHERE id IN (SELECT run FROM gone) AND keeps > 0 FOR KEY SHARE), \
      sums AS (INSERT INTO instance_counts AS c (run, step, status, total, carried, cached) \
      SELECT g.run, g.step, g.status, sum(g.total), sum(g.carried), sum(g.cached) \
-     FROM gone g JOIN kept k ON k.id = g.run WHERE g.status >= 0 \
+     FROM gone g JOIN runs r ON r.id = g.run WHERE g.status >= 0 AND r.keeps > 0 \
      GROUP BY g.run, g.step, g.status ON CONFLICT (run, step, status) DO UPDATE SET \
      total = c.total + excluded.total, carried = c.carried + excluded.carried, cached = c.cached + excluded.cached) \
      SELECT count(*) FROM gone";
@@ -50,7 +49,7 @@ pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u3
     if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
-    while client.query_one(ADD_UP, &[&ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
+    while add_up(client).await? == ROWS {}
     let runs = client.query(UNCOUNTED, &[&before.as_microsecond(), &i64::from(most)]).await?;
     for run in &runs {
         keep(client, &run.try_get::<_, String>(0)?.into()).await?;
@@ -60,6 +59,18 @@ pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u3
         last = complete_runs(client, &after).await?;
     }
     Ok(runs.len() as u64)
+}
+
+/// Adds up the next rows. Returns how many. If pruning removes one of their runs at the same time, the row of a count
+/// cannot refer to it; the next try does not find the run any more.
+async fn add_up(client: &Client) -> Result<i64> {
+    let mut tries = 1;
+    loop {
+        match client.query_one(ADD_UP, &[&ROWS]).await.map_err(Failure::from) {
+            Err(failure) if failure.is_collision() && tries < TRIES => tries += 1,
+            added => return Ok(added?.try_get(0)?),
+        }
+    }
 }
 
 /// Counts the instances of a run that has ended, and keeps the counts.
