@@ -7,12 +7,14 @@
 //!
 //! - On PostgreSQL the differences are appended to `instance_counts_lately`, and `keep_counts` adds them up: a row that
 //!   each commit rewrites would leave a dead version each time. SQLite adds them up at once.
-//! - Older programs do not keep counts. On PostgreSQL a trigger notes each of their changes as [`MISSED`]. A SQLite file
+//! - Older programs do not keep counts. On PostgreSQL a trigger notes with [`MISSED`] which runs they change. A SQLite file
 //!   has one program at a time: when it is opened, `feed.counted_seq` shows whether the last one kept counts.
 //! - A run whose counts lack a change, or that an older program created, is counted when somebody looks at it.
-//!   `keep_counts` counts it once more after its end, and then its counts are kept, too.
+//!   `keep_counts` counts it once more after its end, and then its counts are kept, too. It also completes the rows of such
+//!   runs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Once;
 
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ExecutionId, RunId};
@@ -21,7 +23,7 @@ use downbeat_core::state::Tables;
 
 use crate::batch::Dirty;
 use crate::port::{InstanceCount, Result};
-use crate::rows::{Cells, Code, Columns, Record, Text, columns, count, int, small, small_count};
+use crate::rows::{Cells, Code, Columns, Extent, Record, Text, columns, count, int, small, small_count};
 
 /// The step of the counts of a whole run.
 const WHOLE_RUN: i32 = -1;
@@ -137,6 +139,18 @@ pub(crate) fn differences<'a>(before: &Standing, tables: &'a Tables, dirty: &Dir
     differences.rows()
 }
 
+/// Returns the extents of runs that could be read. Others are left out; the first one is logged, once.
+pub(crate) fn readable(extents: Vec<(RunId, Result<Extent>)>) -> impl Iterator<Item = Extent> {
+    static LOGGED: Once = Once::new();
+    extents.into_iter().filter_map(|(run, extent)| match extent {
+        Ok(extent) => Some(extent),
+        Err(error) => {
+            LOGGED.call_once(|| tracing::warn!(%run, %error, "the row of a run cannot be completed"));
+            None
+        }
+    })
+}
+
 /// Returns what to keep for a run that has ended with these counts.
 pub(crate) fn for_ended(counts: &[InstanceCount]) -> Keeps {
     Keeps::for_size(counts.iter().map(|count| count.total).sum())
@@ -152,27 +166,31 @@ pub(crate) fn rows_of<'a>(run: &'a RunId, keeps: Keeps, counts: &[InstanceCount]
     differences.rows()
 }
 
-/// Returns the SELECT of the kept counts of some runs, from the dialect's tables.
+/// Returns the SELECT of kept counts, not added up, from the dialect's tables.
 fn select(tables: &[&str], which: &str) -> String {
-    let parts: Vec<String> = tables
-        .iter()
-        .map(|table| format!("SELECT {} FROM {table} WHERE {which}", CountRow::names()))
-        .collect();
-    format!(
-        "SELECT run, step, status, CAST(sum(total) AS bigint), CAST(sum(carried) AS bigint), \
-         CAST(sum(cached) AS bigint) FROM ({}) kept GROUP BY run, step, status HAVING sum(total) <> 0",
-        parts.join(" UNION ALL ")
-    )
+    let parts = tables.iter().map(|table| format!("SELECT {} FROM {table} WHERE {which}", CountRow::names()));
+    parts.collect::<Vec<_>>().join(" UNION ALL ")
 }
 
 /// Returns the SELECT of the kept counts of the run `$1`.
 pub(crate) fn of_run(tables: &[&str]) -> String {
-    select(tables, "run = $1 AND EXISTS (SELECT 1 FROM runs r WHERE r.id = $1 AND r.keeps > 0)")
+    format!(
+        "SELECT run, step, status, CAST(sum(total) AS bigint), CAST(sum(carried) AS bigint), \
+         CAST(sum(cached) AS bigint) FROM ({}) kept GROUP BY run, step, status HAVING sum(total) <> 0",
+        select(tables, "run = $1 AND EXISTS (SELECT 1 FROM runs r WHERE r.id = $1 AND r.keeps > 0)")
+    )
 }
 
-/// Returns the SELECT of the kept counts of whole runs; `listed` selects their ids.
+/// Returns the SELECT of those of the listed runs whose counts may be shown, with the kept counts of the whole runs. It is
+/// one statement: between two, the note that a change is missing could become a run that keeps no counts. Without the inner
+/// list, PostgreSQL would read all counts.
 pub(crate) fn of_runs(tables: &[&str], listed: &str) -> String {
-    select(tables, &format!("run IN ({listed}) AND step = {WHOLE_RUN}"))
+    format!(
+        "SELECT r.id, r.keeps, kept.status, CAST(sum(kept.total) AS bigint) \
+         FROM runs r LEFT JOIN ({}) kept ON kept.run = r.id \
+         WHERE r.id IN ({listed}) AND r.keeps IS NOT NULL GROUP BY r.id, r.keeps, kept.status",
+        select(tables, &format!("run IN ({listed}) AND step = {WHOLE_RUN}"))
+    )
 }
 
 /// Returns the counts by step; none if they are not kept.
@@ -195,7 +213,12 @@ pub(crate) fn by_step(rows: &[CountRow<'_>]) -> Result<Option<Vec<InstanceCount>
     Ok(Some(counts).filter(|counts| !counts.is_empty()))
 }
 
-/// A run of a list, with what is kept for it.
+/// Returns what is kept for a run, according to its row. Nothing is, where an older program wrote the row.
+pub(crate) fn stored_keeps(keeps: Option<i16>) -> Keeps {
+    keeps.and_then(Keeps::find).unwrap_or(Keeps::Nothing)
+}
+
+/// A run that keeps counts, or whose counts may be shown.
 #[derive(Debug)]
 pub(crate) struct ListedRun {
     pub(crate) run: RunId,
@@ -205,11 +228,6 @@ pub(crate) struct ListedRun {
 impl ListedRun {
     /// Selects the runs that keep counts.
     pub(crate) const KEPT: &str = "SELECT id, keeps FROM runs WHERE keeps > 0";
-
-    /// Selects those of the listed runs whose counts may be shown.
-    pub(crate) fn select_of(listed: &str) -> String {
-        format!("SELECT id, keeps FROM runs WHERE id IN ({listed}) AND keeps IS NOT NULL")
-    }
 }
 
 impl Record for ListedRun {
@@ -219,29 +237,71 @@ impl Record for ListedRun {
     }
 }
 
+/// A row of [`of_runs`].
+#[derive(Debug)]
+pub(crate) struct ListedCount {
+    listed: ListedRun,
+    /// None if no counts are kept for the run.
+    status: Option<i16>,
+    total: Option<i64>,
+}
+
+impl Record for ListedCount {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Ok(Self { listed: ListedRun::from_row(row)?, status: row.cell(2)?, total: row.cell(3)? })
+    }
+}
+
 /// The counts of whole runs, by status. Runs whose counts are not known are missing.
 #[derive(Debug, Default)]
-pub(crate) struct Totals(pub(crate) BTreeMap<RunId, BTreeMap<Status, u64>>);
+pub(crate) struct Totals {
+    pub(crate) of_runs: BTreeMap<RunId, BTreeMap<Status, u64>>,
+    /// Runs for which nothing is kept: they are to be counted.
+    pub(crate) uncounted: BTreeSet<RunId>,
+}
 
 impl Totals {
-    pub(crate) fn of(listed: &[ListedRun], rows: Vec<CountRow<'_>>) -> Result<Self> {
-        let mut totals: BTreeMap<RunId, BTreeMap<Status, u64>> =
-            listed.iter().map(|listed| (listed.run.clone(), BTreeMap::new())).collect();
-        for row in rows {
-            let run = RunId::from(String::from(row.run));
-            if row.status == MISSED {
-                totals.remove(&run);
-            } else if let Some(counts) = totals.get_mut(&run) {
-                counts.insert(Status::decode(row.status)?, count(row.total)?);
+    pub(crate) fn of(rows: Vec<ListedCount>) -> Result<Self> {
+        let (mut totals, mut missed) = (Self::default(), BTreeSet::new());
+        for ListedCount { listed: ListedRun { run, keeps }, status, total } in rows {
+            let counts = totals.of_runs.entry(run.clone()).or_default();
+            match (keeps, status.zip(total)) {
+                (Keeps::Nothing, _) => _ = totals.uncounted.insert(run),
+                (_, None | Some((_, 0))) => {}
+                (_, Some((MISSED, _))) => _ = missed.insert(run),
+                (_, Some((status, total))) => _ = counts.insert(Status::decode(status)?, count(total)?),
             }
         }
-        Ok(Self(totals))
+        totals.of_runs.retain(|run, _| !missed.contains(run));
+        Ok(totals)
     }
 
     pub(crate) fn add(&mut self, run: &RunId, counts: &[InstanceCount]) {
-        let totals = self.0.entry(run.clone()).or_default();
+        let totals = self.of_runs.entry(run.clone()).or_default();
         for count in counts {
             *totals.entry(count.status).or_default() += count.total;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::migrate::SQLITE;
+
+    #[test]
+    fn the_counts_of_listed_runs_are_looked_up() {
+        let connection = Connection::open_in_memory().unwrap();
+        for migration in SQLITE {
+            connection.execute_batch(migration.sql).unwrap();
+        }
+        let sql = of_runs(&["instance_counts"], "SELECT value FROM json_each(?1)");
+        let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let plan = query.query_map(["[]"], |row| row.get::<_, String>(3)).unwrap();
+        let plan: Vec<String> = plan.map(Result::unwrap).collect();
+        let is_whole = |step: &&String| step.starts_with("SCAN ") && !step.starts_with("SCAN json_each");
+        assert_eq!(plan.iter().find(is_whole), None, "{plan:#?}");
     }
 }

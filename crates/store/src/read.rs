@@ -1,7 +1,7 @@
 //! Owns the reads of both SQL stores: one text for both dialects, with `$n` for arguments. Where the dialects differ, a
 //! [`Database`] has its own text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Tombstone};
-use downbeat_core::run::{Keeps, RunBrief, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive};
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
-use crate::counts::{self, CountRow, ListedRun};
+use crate::counts::{self, CountRow};
 use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
 use crate::instances;
 use crate::list::list;
@@ -31,11 +31,13 @@ use crate::port::{
 };
 use crate::rows::{
     Attempt, Bare, BriefRow, Code, ContentRow, Contents, Extent, Record, Stored, StoredDefinition,
-    StoredNode, StoredRun, WithoutParams, condition, count, int, json, small,
+    StoredNode, StoredRun, WithoutParams, condition, count, hashes_of, int, json, small,
 };
 
 /// How often rows are read at most until their contents are found.
 const READS: u32 = 5;
+/// Contents that are read at once: some may have megabytes, and each read has a time limit.
+const CONTENTS: usize = 100;
 
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
@@ -69,6 +71,7 @@ pub(crate) trait Database: Send + Sync {
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
+    /// Reads the contents with these few hashes.
     async fn fetch_contents(&self, hashes: &[String]) -> Result<Vec<ContentRow<'static>>>;
 
     async fn fetch_runs(&self, ids: &[RunId]) -> Result<Vec<StoredRun>>;
@@ -109,12 +112,12 @@ where
     let mut tries = READS;
     loop {
         let rows = read().await?;
-        let hashes: BTreeSet<&str> = rows.iter().flat_map(T::hashes).collect();
-        let hashes: Vec<String> = hashes.into_iter().map(str::to_owned).collect();
-        let mut contents = match hashes.is_empty() {
-            true => Contents::default(),
-            false => Contents::of(database.fetch_contents(&hashes).await?),
-        };
+        let hashes: Vec<String> = hashes_of(&rows).into_iter().map(str::to_owned).collect();
+        let mut found = Vec::new();
+        for some in hashes.chunks(CONTENTS) {
+            found.extend(database.fetch_contents(some).await?);
+        }
+        let mut contents = Contents::of(found);
         tries -= 1;
         if tries == 0 || hashes.iter().all(|hash| contents.has(hash)) {
             return rows.into_iter().map(|row| row.whole(&mut contents)).collect();
@@ -310,20 +313,16 @@ impl<D: Database> Executions for D {
     }
 
     async fn run_counts(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, BTreeMap<Status, u64>>> {
-        let listed = |runs: &[&RunId]| -> Result<Vec<Arg>> { Ok(vec![text(&json(&runs)?)]) };
-        let all: Vec<&RunId> = runs.iter().collect();
-        let known: Vec<ListedRun> = self.fetch(&ListedRun::select_of(D::LISTED), listed(&all)?).await?;
-        let kept = self.fetch(&counts::of_runs(D::COUNTS, D::LISTED), listed(&all)?).await?;
-        let mut totals = counts::Totals::of(&known, kept)?;
-        let small = known.iter().filter(|known| known.keeps == Keeps::Nothing).map(|known| &known.run);
-        let small: Vec<&RunId> = small.collect();
-        if !small.is_empty() {
-            let sql = instances::counts_of_runs(D::LISTED);
-            for (run, counts) in instances::counts_by_run(self.fetch(&sql, listed(&small)?).await?) {
+        let kept = self.fetch(&counts::of_runs(D::COUNTS, D::LISTED), vec![text(&json(&runs)?)]).await?;
+        let mut totals = counts::Totals::of(kept)?;
+        if !totals.uncounted.is_empty() {
+            let listed = vec![text(&json(&totals.uncounted)?)];
+            let counted = self.fetch(&instances::counts_of_runs(D::LISTED), listed).await?;
+            for (run, counts) in instances::counts_by_run(counted) {
                 totals.add(&run, &counts);
             }
         }
-        Ok(totals.0)
+        Ok(totals.of_runs)
     }
 
     async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {

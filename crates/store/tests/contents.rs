@@ -5,13 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
+use downbeat_core::ids::RunId;
+use downbeat_core::limits::SHARED_CONTENT_BYTES;
 use downbeat_core::node::Description;
 use downbeat_core::plan::Resolved;
-use downbeat_core::run::RunState;
+use downbeat_core::run::{RunMade, RunState};
 use downbeat_core::spec::Definition;
-use downbeat_store::conformance::contents::{each_content_is_stored_once, equipped, large, large_made};
+use downbeat_store::conformance::contents::{
+    each_content_is_stored_once, equipped, large, large_definition, large_made,
+};
 use downbeat_store::conformance::make::{
-    SERVER, apply, at, moved, node, registration, run_id, server, session,
+    SERVER, apply, at, created_as, made, made_as, moved, node, registration, run_id, server, session,
 };
 use downbeat_store::conformance::{Snapshot, fill};
 use downbeat_store::{SqliteStore, Store};
@@ -80,6 +84,49 @@ async fn records_that_are_read_together_share_their_contents() {
     database.drop().await;
     let (store, _dir) = sqlite().await;
     check(store).await;
+}
+
+#[tokio::test]
+async fn all_contents_are_found_however_many_there_are() {
+    const RUNS: u32 = 210;
+    let check = async |store: Arc<dyn Store>| {
+        store.share_contents().await.unwrap();
+        let made = |number: u32| {
+            let definition = Arc::new(large_definition(SHARED_CONTENT_BYTES + number as usize));
+            RunMade { definition, ..made(number) }
+        };
+        let create: Vec<Change> = (1..=RUNS).map(|number| created_as(made_as(made(number)))).collect();
+        apply(&store, &create).await;
+        let ids: Vec<RunId> = (1..=RUNS).map(run_id).collect();
+        for (number, run) in (1..=RUNS).zip(store.runs_by_id(&ids).await.unwrap()) {
+            assert_eq!(*run.made, made(number));
+        }
+        assert_eq!(store.open_runs().await.unwrap().len(), RUNS as usize);
+        store.close().await;
+    };
+    let (store, database) = postgres().await;
+    check(store).await;
+    assert_eq!(number(&database, COUNT).await, i64::from(RUNS));
+    database.drop().await;
+    let (store, _dir) = sqlite().await;
+    check(store).await;
+}
+
+#[tokio::test]
+async fn contents_stay_until_their_users_can_be_found_by_an_index() {
+    let (store, database) = postgres().await;
+    store.share_contents().await.unwrap();
+    apply(&store, &[large(1), moved(1, &[RunState::Cancelled], 10)]).await;
+    let built =
+        "CREATE INDEX definitions_by_resolved ON definitions (resolved_hash) WHERE resolved_hash IS NOT NULL";
+    database.run("DROP INDEX definitions_by_resolved").await;
+    assert_eq!(store.prune(at(200), 10).await.unwrap(), 1);
+    assert_eq!((number(&database, COUNT).await, number(&database, RELEASED).await), (2, 2));
+    database.run(built).await;
+    assert_eq!(store.prune(at(200), 10).await.unwrap(), 0);
+    assert_eq!((number(&database, COUNT).await, number(&database, RELEASED).await), (0, 0));
+    store.close().await;
+    database.drop().await;
 }
 
 #[tokio::test]
@@ -212,13 +259,24 @@ fn back() -> String {
     rest.split_once("```").expect("the statements end").0.to_owned()
 }
 
+/// As a server of schema 7 writes it that was silent and comes back: the description is whole, and the hash stays.
+fn described_again() -> String {
+    let description = serde_json::to_string(&equipped(72, 70, 7).description).unwrap().replace('\'', "''");
+    format!("UPDATE nodes SET description = '{description}' WHERE hostname = 'web-72'")
+}
+
 #[tokio::test]
 async fn a_store_is_given_back_its_texts_as_the_documentation_says() {
     let fill = async |store: &Arc<dyn Store>| {
         fill(store).await;
         store.share_contents().await.unwrap();
-        let registered = |number| Change::NodeRegistered { registration: equipped(number, 70, 7) };
-        apply(store, &[large(71), large(72), registered(71), registered(72)]).await;
+        let registered = |registration| Change::NodeRegistered { registration };
+        let mut confusing = equipped(73, 70, 7);
+        confusing.description.labels.insert("slots".to_owned(), "{}}".to_owned());
+        confusing.description.capabilities.insert("slots".to_owned(), 4.into());
+        let nodes = [equipped(71, 70, 7), equipped(72, 70, 7), confusing].map(registered);
+        apply(store, &[large(71), large(72)]).await;
+        apply(store, &nodes).await;
         Snapshot::of(store).await
     };
     let whole = |definition: &str, resolved: &str, description: &str| {
@@ -232,6 +290,7 @@ async fn a_store_is_given_back_its_texts_as_the_documentation_says() {
     let (store, database) = postgres().await;
     let before = fill(&store).await;
     store.close().await;
+    database.run(&described_again()).await;
     database.run(&back()).await;
     for row in database.client().await.query(all, &[]).await.unwrap() {
         whole(row.get(0), row.get(1), row.get(2));
@@ -249,6 +308,7 @@ async fn a_store_is_given_back_its_texts_as_the_documentation_says() {
     store.close().await;
     assert_eq!(number_in(&file(&dir), since), 8);
     let connection = Connection::open(file(&dir)).unwrap();
+    connection.execute_batch(&described_again()).unwrap();
     connection.execute_batch(&back()).unwrap();
     let mut query = connection.prepare(all).unwrap();
     let mut rows = query.query([]).unwrap();

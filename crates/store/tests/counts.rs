@@ -253,6 +253,10 @@ async fn a_change_of_a_program_that_keeps_no_counts_is_noticed_on_postgres() {
     store.keep_counts(at(0), 10).await.unwrap();
     // Status 3 is succeeded, 0 pending, 1 leased.
     database.run("UPDATE executions SET status = 5, reason = '', ended_at = 1 WHERE status = 0").await;
+    database.run("UPDATE executions SET reason = reason").await;
+    let notes = "SELECT count(*) FROM instance_counts_lately WHERE status < 0";
+    let notes: i64 = database.client().await.query_one(notes, &[]).await.unwrap().get(0);
+    assert_eq!(notes, 2, "one for each run that keeps counts");
     let after = statuses([(Status::Leased, 1), (Status::Skipped, 1)]);
     for of in [STEPS, TOTALS] {
         assert_eq!(counts(&store, of).await, (after.clone(), None), "not known in lists: {of}");
@@ -267,6 +271,60 @@ async fn a_change_of_a_program_that_keeps_no_counts_is_noticed_on_postgres() {
     for of in RUNS {
         assert_eq!(counts(&store, of).await, (after.clone(), Some(after.clone())), "{of}");
     }
+    store.close().await;
+    database.drop().await;
+}
+
+const WAITS: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
+     AND wait_event_type = 'Lock'";
+
+#[tokio::test]
+async fn a_list_never_shows_counts_that_lack_a_change() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill(&store).await;
+    store.keep_counts(at(0), 10).await.unwrap();
+    database.run("UPDATE executions SET status = 5, reason = '', ended_at = 1 WHERE status = 0").await;
+    // A list waits in the middle, while another server adds up and finds the notes of the missing changes.
+    let mut other = database.client().await;
+    let gate = other.transaction().await.unwrap();
+    gate.batch_execute("LOCK TABLE instance_counts").await.unwrap();
+    let listing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.run_counts(&[run_id(STEPS), run_id(TOTALS)]).await.unwrap() }
+    });
+    database.wait_until(WAITS).await;
+    gate.batch_execute("DELETE FROM instance_counts_lately; UPDATE runs SET keeps = NULL WHERE keeps > 0")
+        .await
+        .unwrap();
+    gate.commit().await.unwrap();
+    assert_eq!(listing.await.unwrap(), BTreeMap::new());
+    store.close().await;
+    database.drop().await;
+}
+
+#[tokio::test]
+async fn counts_of_a_run_that_is_being_removed_stop_nothing() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill(&store).await;
+    let mut other = database.client().await;
+    let pruning = other.transaction().await.unwrap();
+    pruning
+        .batch_execute("DELETE FROM executions WHERE run = 'run-001'; DELETE FROM runs WHERE id = 'run-001'")
+        .await
+        .unwrap();
+    let adding_up = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.keep_counts(at(0), 10).await }
+    });
+    database.wait_until(WAITS).await;
+    pruning.commit().await.unwrap();
+    assert_eq!(adding_up.await.unwrap().unwrap(), 0);
+    let added_up =
+        "SELECT array_agg(DISTINCT run), (SELECT count(*) FROM instance_counts_lately) FROM instance_counts";
+    let row = database.client().await.query_one(added_up, &[]).await.unwrap();
+    assert_eq!((row.get::<_, Vec<String>>(0), row.get::<_, i64>(1)), (vec!["run-002".to_owned()], 0));
     store.close().await;
     database.drop().await;
 }

@@ -245,8 +245,8 @@ const BEFORE_THE_RULE: &str =
 /// Drops what schema 8 has in one of the databases only.
 const ONLY_POSTGRES: &str = "DROP FUNCTION release_contents CASCADE; DROP FUNCTION counts_miss_a_change CASCADE; \
      DROP TABLE instance_counts_lately;";
-const ONLY_SQLITE: &str = "DROP TRIGGER definitions_release; DROP TRIGGER nodes_release; DROP TRIGGER nodes_replace; \
-     ALTER TABLE feed DROP COLUMN counted_seq;";
+const ONLY_SQLITE: &str = "DROP INDEX runs_open_by_cluster; DROP TRIGGER definitions_release; \
+     DROP TRIGGER nodes_release; DROP TRIGGER nodes_replace; ALTER TABLE feed DROP COLUMN counted_seq;";
 /// Reverts to schema 7: drops what later migrations added.
 const SCHEMA_7: &str = "DROP INDEX definitions_by_definition; DROP INDEX definitions_by_resolved; \
      DROP INDEX nodes_by_common; ALTER TABLE definitions DROP COLUMN definition_hash; \
@@ -345,6 +345,32 @@ async fn upkeep_completes_the_rows_of_an_older_program() {
     assert_eq!(store.keep_counts(at(0), 10).await.unwrap(), 0);
     assert_eq!(file.query_row(LEFT, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
     assert_eq!(store.runs(&filter, &Page::first(1_000)).await.unwrap().rows, before);
+    store.close().await;
+}
+
+/// One definition cannot be read, and one run has ended and is not counted.
+const UNREADABLE: &str = "UPDATE definitions SET definition = '?' WHERE run = 'run-001'; \
+     UPDATE runs SET keeps = NULL, state = 12, finished_at = 1 WHERE id = 'run-002'";
+
+#[tokio::test]
+async fn a_definition_that_cannot_be_read_does_not_stop_upkeep() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill_incomplete(&store).await;
+    database.run(&format!("{INCOMPLETE}; {UNREADABLE}")).await;
+    assert_eq!(store.keep_counts(at(1), 10).await.unwrap(), 1);
+    assert_eq!(database.client().await.query_one(LEFT, &[]).await.unwrap().get::<_, i64>(0), 1);
+    store.close().await;
+    database.drop().await;
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
+    fill_incomplete(&store).await;
+    let file = Connection::open(&path).unwrap();
+    file.execute_batch(&format!("{INCOMPLETE}; {UNREADABLE}")).unwrap();
+    assert_eq!(store.keep_counts(at(1), 10).await.unwrap(), 1);
+    assert_eq!(file.query_row(LEFT, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
     store.close().await;
 }
 

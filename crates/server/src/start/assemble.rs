@@ -80,7 +80,8 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     Ok(server)
 }
 
-/// Starts a read replica: it commits, claims and sweeps nothing.
+/// Starts a read replica: it commits, claims and sweeps nothing. It keeps the counts of its own copy, whose rows an older
+/// program may have written.
 pub(super) async fn replica(
     order: Order,
     copy: Arc<dyn Replica>,
@@ -94,7 +95,9 @@ pub(super) async fn replica(
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
         let follower = Follower::new(Applier::new(copy, parts.clone(), following.clone()), upstream, seed);
-        parts.vital.spawn("replication", &server.stopping, follower.run(server.stopping.clone()));
+        let stopping = &server.stopping;
+        parts.vital.spawn("replication", stopping, follower.run(stopping.clone()));
+        parts.vital.spawn("counts", stopping, keep_counts(parts.clone(), stopping.clone()));
         if let Some(doors) = doors {
             listen(&mut server, doors, Arc::new(Door::new(parts.clone(), following)));
         }

@@ -184,6 +184,28 @@ async fn a_copy_that_refuses_a_change_of_its_primary_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_replica_completes_the_rows_that_an_older_release_left_in_its_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let primary = Setup::on(&sqlite(&dir, "primary.db")).await;
+    let mut agent = primary.agent("web-1", &[]).await;
+    let replica = replica(&primary, &sqlite(&dir, "copy.db")).await;
+    let run = primary.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    primary.ended(&run).await;
+    caught_up(&primary, &replica).await;
+    let file = rusqlite::Connection::open(dir.path().join("copy.db")).unwrap();
+    file.busy_timeout(Duration::from_secs(5)).unwrap();
+    assert_eq!(file.execute("UPDATE runs SET steps = NULL, nodes = NULL", []).unwrap(), 1);
+    let left = "SELECT count(*) FROM runs WHERE steps IS NULL OR nodes IS NULL";
+    eventually("the rows to be complete", async || {
+        (file.query_row(left, [], |row| row.get::<_, i64>(0)).unwrap() == 0).then_some(())
+    })
+    .await;
+    alike(&primary, &replica).await;
+}
+
+#[tokio::test]
 async fn a_copy_of_another_history_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = (Setup::new().await, Setup::new().await);

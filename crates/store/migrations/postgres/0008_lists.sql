@@ -1,5 +1,5 @@
 -- How many steps and nodes a run has, so that lists need not read its definition. NULL in rows of older
--- programs, until pruning fills them in.
+-- programs, until a server completes them.
 -- The indexes of this schema are in postgres/indexes.rs: they are built while servers write.
 ALTER TABLE runs ADD COLUMN steps integer;
 ALTER TABLE runs ADD COLUMN nodes integer;
@@ -38,13 +38,15 @@ CREATE TABLE instance_counts_lately (
     carried bigint NOT NULL,
     cached  bigint NOT NULL
 );
-CREATE INDEX instance_counts_lately_by_run ON instance_counts_lately (run);
+CREATE INDEX instance_counts_lately_by_run ON instance_counts_lately (run, status);
 
--- A program that keeps counts says so in the settings of its connections.
+-- A program that keeps counts says so in the settings of its connections. One note of a run is enough: the program may
+-- change a million executions.
 CREATE FUNCTION counts_miss_a_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO instance_counts_lately (run, step, status, total, carried, cached)
-    SELECT id, -1, -1, 1, 0, 0 FROM runs WHERE id = NEW.run AND keeps > 0;
+    SELECT id, -1, -1, 1, 0, 0 FROM runs WHERE id = NEW.run AND keeps > 0
+        AND NOT EXISTS (SELECT 1 FROM instance_counts_lately WHERE run = NEW.run AND status = -1);
     RETURN NULL;
 END $$;
 CREATE TRIGGER counts_miss_a_change AFTER INSERT OR UPDATE ON executions FOR EACH ROW

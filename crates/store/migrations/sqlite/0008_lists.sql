@@ -1,5 +1,5 @@
 -- How many steps and nodes a run has, so that lists need not read its definition. NULL in rows of older
--- programs, until pruning fills them in.
+-- programs, until a server completes them.
 ALTER TABLE runs ADD COLUMN steps INTEGER;
 ALTER TABLE runs ADD COLUMN nodes INTEGER;
 
@@ -10,6 +10,10 @@ CREATE INDEX runs_by_end ON runs (state, created_at, id) WHERE state IN (10, 11,
 CREATE INDEX runs_incomplete ON runs (id) WHERE steps IS NULL;
 CREATE INDEX executions_unsuccessful ON executions (run, id) WHERE status > 3;
 CREATE INDEX limit_uses_at_once ON limit_uses (execution) WHERE until IS NULL;
+
+-- The number of open runs is counted for each new run. On PostgreSQL an index would not save reading the rows: it does not
+-- know which of them are visible.
+CREATE INDEX runs_open_by_cluster ON runs (cluster, state, admitted_at) WHERE state NOT IN (10, 11, 12);
 
 -- Lists of a run's results by status and step; the id follows by itself. An execution enters the index once, when it ends:
 -- an index of all statuses would be rewritten each time the status changes.

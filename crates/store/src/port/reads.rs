@@ -236,10 +236,10 @@ calls! {
             /// such rows and refuse the store: to be called when every live server has that level.
             async fn share_contents(&self) -> ();
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
-            /// `most` runs per call. Returns how many runs were removed. Also completes rows that an older program wrote.
+            /// `most` runs per call. Returns how many runs were removed.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
-            /// Adds up the kept counts, completes the rows of runs that an older program wrote, and counts runs that ended
-            /// before `before` and whose counts are not kept; at most `most` runs per call. Returns how many were counted.
+            /// Adds up the kept counts, counts runs that ended before `before` and whose counts are not kept, at most
+            /// `most` per call, and completes the rows of runs that an older program wrote. Returns how many were counted.
             async fn keep_counts(&self, before: Timestamp, most: u32) -> u64;
         }
     }

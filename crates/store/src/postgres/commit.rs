@@ -7,7 +7,7 @@ use deadpool_postgres::Object;
 use downbeat_core::change::{About, Change};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::run::{Keeps, RunLive};
+use downbeat_core::run::RunLive;
 use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
@@ -20,13 +20,13 @@ use super::documents::Documents;
 use super::failure::{Failure, Result};
 use super::save::{self, Besides};
 use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
-use crate::counts::{Standing, differences};
+use crate::counts::{Standing, differences, stored_keeps};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{ChangeColumns, Code, Record, Text, condition, count};
+use crate::rows::{ChangeColumns, Record, Text, condition, count};
 
-/// How often a batch is retried after conflicts with other servers.
-const TRIES: u32 = 5;
+/// How often a transaction is tried that conflicts with other servers.
+pub(super) const TRIES: u32 = 5;
 /// How long to query the outcome of a commit after the connection broke.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTCOME_INTERVAL: Duration = Duration::from_millis(100);
@@ -342,8 +342,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let executions: Vec<Execution> = records(&execution_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     for row in home_rows? {
-        let keeps: Option<i16> = row.try_get(3)?;
-        let keeps = keeps.and_then(Keeps::find).unwrap_or(Keeps::Nothing);
+        let keeps = stored_keeps(row.try_get(3)?);
         let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)?, keeps };
         tables.homes.insert(row.try_get::<_, String>(0)?.into(), home);
     }

@@ -1,17 +1,17 @@
-//! Adds up the counts of instances that commits appended, and counts runs whose counts are not kept, on PostgreSQL: on one
-//! server at a time, in small transactions.
+//! Adds up the counts of instances that commits appended, counts runs whose counts are not kept, and completes rows of runs
+//! that an older program wrote, on PostgreSQL: on one server at a time, in small transactions.
 
 use downbeat_core::ids::RunId;
 use jiff::Timestamp;
 use tokio_postgres::Client;
 
-use super::failure::Result;
-use super::prune::complete_runs;
+use super::commit::TRIES;
+use super::failure::{Failure, Result};
 use super::write::Write;
-use crate::counts::{CountRow, for_ended, rows_of};
-use crate::filter::lazy;
+use crate::counts::{CountRow, for_ended, readable, rows_of};
+use crate::filter::{COMPLETED, INCOMPLETE_RUNS, lazy};
 use crate::instances::{self, CountedRow};
-use crate::rows::{Code, Record, condition};
+use crate::rows::{Code, Extent, Record, condition, int, small};
 
 /// Rows that one transaction adds up.
 const ROWS: i64 = 10_000;
@@ -36,9 +36,12 @@ const UNCOUNTED: &str = concat!(
 const FORGET: [&str; 2] =
     ["DELETE FROM instance_counts WHERE run = $1", "DELETE FROM instance_counts_lately WHERE run = $1"];
 const MARK: &str = "UPDATE runs SET keeps = $2 WHERE id = $1 AND keeps IS NULL";
+const COMPLETE_RUNS: &str = "UPDATE runs r SET steps = c.steps, nodes = c.nodes \
+     FROM unnest($1::text[], $2::integer[], $3::integer[]) AS c (id, steps, nodes) WHERE r.id = c.id";
 
 lazy! {
     INSERT: Write = Write::insert::<CountRow<'_>>("instance_counts");
+    EXTENTS: String = format!("{} WHERE d.run = ANY($1) ORDER BY d.run", Extent::select());
 }
 
 /// Needs a connection of its own.
@@ -46,16 +49,28 @@ pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u3
     if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
-    while client.query_one(ADD_UP, &[&ROWS]).await?.try_get::<_, i64>(0)? == ROWS {}
-    let mut last = Some(String::new());
-    while let Some(after) = last {
-        last = complete_runs(client, &after).await?;
-    }
+    while add_up(client).await? == ROWS {}
     let runs = client.query(UNCOUNTED, &[&before.as_microsecond(), &i64::from(most)]).await?;
     for run in &runs {
         keep(client, &run.try_get::<_, String>(0)?.into()).await?;
     }
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        last = complete_runs(client, &after).await?;
+    }
     Ok(runs.len() as u64)
+}
+
+/// Adds up the next rows. Returns how many. If pruning removes one of their runs at the same time, the row of a count
+/// cannot refer to it; the next try does not find the run any more.
+async fn add_up(client: &Client) -> Result<i64> {
+    let mut tries = 1;
+    loop {
+        match client.query_one(ADD_UP, &[&ROWS]).await.map_err(Failure::from) {
+            Err(failure) if failure.is_collision() && tries < TRIES => tries += 1,
+            added => return Ok(added?.try_get(0)?),
+        }
+    }
 }
 
 /// Counts the instances of a run that has ended, and keeps the counts.
@@ -73,4 +88,24 @@ async fn keep(client: &mut Client, run: &RunId) -> Result<()> {
         transaction.execute_raw(INSERT.sql(), INSERT.args(&rows)).await?;
     }
     Ok(transaction.commit().await?)
+}
+
+/// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
+async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
+    let (mut ids, mut sizes): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
+    for row in client.query(INCOMPLETE_RUNS, &[&after, &int(COMPLETED.rows as u64)]).await? {
+        ids.push(row.try_get(0)?);
+        sizes.push(usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
+    }
+    ids.truncate(COMPLETED.fitting(sizes));
+    let rows = client.query(&**EXTENTS, &[&ids]).await?;
+    let extents = rows.iter().map(Record::from_row).collect::<Result<Vec<_>, _>>()?;
+    let (mut runs, mut steps, mut nodes): (Vec<String>, Vec<i32>, Vec<i32>) = Default::default();
+    for extent in readable(extents) {
+        runs.push(extent.run);
+        steps.push(small(extent.steps));
+        nodes.push(small(extent.nodes));
+    }
+    client.execute(COMPLETE_RUNS, &[&runs, &steps, &nodes]).await?;
+    Ok(ids.pop())
 }

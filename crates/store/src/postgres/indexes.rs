@@ -74,6 +74,9 @@ const INDEXES: &[Index] = &[
 /// Indexes of older programs that one of [`INDEXES`] serves in place of. They are dropped after all of these are there.
 const REPLACED: &[&str] = &["executions_open"];
 
+/// The indexes by which pruning finds out whether a row refers to a content.
+const OF_CONTENTS: [&str; 3] = ["definitions_by_definition", "definitions_by_resolved", "nodes_by_common"];
+
 /// A table up to this size is indexed in well under a second.
 const SMALL_BYTES: i64 = 64 * 1024 * 1024;
 /// How long the store's opening waits for the writers of a small table.
@@ -101,11 +104,11 @@ enum Found {
     Valid,
 }
 
-async fn find(client: &Client, index: &Index) -> Result<Found> {
+async fn find(client: &Client, name: &str) -> Result<Found> {
     let sql = "SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
                JOIN pg_namespace n ON n.oid = c.relnamespace \
                WHERE c.relname = $1 AND n.nspname = current_schema()";
-    let row = client.query_opt(sql, &[&index.name]).await?;
+    let row = client.query_opt(sql, &[&name]).await?;
     Ok(match row.map(|row| row.try_get(0)).transpose()? {
         None => Found::Nothing,
         Some(false) => Found::Invalid,
@@ -113,11 +116,21 @@ async fn find(client: &Client, index: &Index) -> Result<Found> {
     })
 }
 
+/// Returns whether the rows that refer to a content can be found by indexes.
+pub(super) async fn are_contents_indexed(client: &Client) -> Result<bool> {
+    for name in OF_CONTENTS {
+        if find(client, name).await? != Found::Valid {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Indexes the small tables. Returns whether all indexes are there.
 pub(super) async fn build_small(client: &mut Client) -> Result<bool> {
     let mut complete = true;
     for index in INDEXES {
-        complete &= match find(client, index).await? {
+        complete &= match find(client, index.name).await? {
             Found::Valid => true,
             Found::Invalid => false,
             Found::Nothing => match build_at_once(client, index).await {
@@ -210,14 +223,14 @@ async fn build_all(target: &Target, stopped: &CancellationToken) -> Result<()> {
 /// dies.
 async fn build_beside_writers(client: &Client, index: &Index) -> Result<()> {
     let lock = "SELECT pg_try_advisory_lock($1)";
-    while find(client, index).await? != Found::Valid {
+    while find(client, index.name).await? != Found::Valid {
         if !client.query_one(lock, &[&LOCK]).await?.try_get::<_, bool>(0)? {
             tokio::time::sleep(PAUSE).await;
             continue;
         }
         let Index { name, table, columns } = index;
         // Under the lock nobody builds it, so an invalid one is left over.
-        let found = find(client, index).await?;
+        let found = find(client, name).await?;
         if found == Found::Invalid {
             client.batch_execute(&format!("DROP INDEX CONCURRENTLY IF EXISTS {name}")).await?;
         }

@@ -1,6 +1,5 @@
 //! Owns pruning on PostgreSQL: on one server at a time, many runs at once, in small transactions, so that no lock is
-//! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash. It also
-//! completes rows of runs that a server of an older release wrote.
+//! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash.
 
 use downbeat_core::limits;
 use jiff::Timestamp;
@@ -8,11 +7,10 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::failure::Result;
+use super::indexes;
 use crate::copy::deleted_before;
-use crate::filter::{
-    COMPLETED, CONTENTS_AT_ONCE, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy,
-};
-use crate::rows::{Extent, Record, condition, count, int, small};
+use crate::filter::{CONTENTS_AT_ONCE, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy};
+use crate::rows::{condition, count};
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
@@ -55,9 +53,6 @@ const REMOVE_EVENTS: &str =
 /// Removes expired uses of rates. Granting leases removes them too.
 const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses \
      WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)";
-
-const COMPLETE_RUNS: &str = "UPDATE runs r SET steps = c.steps, nodes = c.nodes \
-     FROM unnest($1::text[], $2::integer[], $3::integer[]) AS c (id, steps, nodes) WHERE r.id = c.id";
 
 const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
 
@@ -110,31 +105,12 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
     while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(ADD_UP, &[]).await?;
     client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;
-    let mut last = Some(0);
+    // Without indexes, each content would be searched in whole tables, while commits wait for its lock.
+    let mut last = indexes::are_contents_indexed(client).await?.then_some(0);
     while let Some(after) = last {
         last = remove_contents(client, after).await?;
     }
     Ok(gone)
-}
-
-/// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
-pub(super) async fn complete_runs(client: &Client, after: &str) -> Result<Option<String>> {
-    let (mut ids, mut sizes): (Vec<String>, Vec<usize>) = (Vec::new(), Vec::new());
-    for row in client.query(INCOMPLETE_RUNS, &[&after, &int(COMPLETED.rows as u64)]).await? {
-        ids.push(row.try_get(0)?);
-        sizes.push(usize::try_from(row.try_get::<_, i32>(1)?).unwrap_or(0));
-    }
-    ids.truncate(COMPLETED.fitting(sizes));
-    let select = format!("{} WHERE d.run = ANY($1) ORDER BY d.run", Extent::select());
-    let (mut runs, mut steps, mut nodes): (Vec<String>, Vec<i32>, Vec<i32>) = Default::default();
-    for row in client.query(&select, &[&ids]).await? {
-        let extent = Extent::from_row(&row)?;
-        runs.push(extent.run);
-        steps.push(small(extent.steps));
-        nodes.push(small(extent.nodes));
-    }
-    client.execute(COMPLETE_RUNS, &[&runs, &steps, &nodes]).await?;
-    Ok(ids.pop())
 }
 
 /// Removes those of the next released contents that nothing refers to. Returns the last one that it checked, if any.

@@ -1,8 +1,6 @@
 //! Owns snapshots on PostgreSQL: one REPEATABLE READ transaction, read through portals, so that all parts have the same
 //! sequence number and bounded size.
 
-use std::collections::BTreeSet;
-
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
@@ -16,7 +14,7 @@ use crate::copy::{PART, Part, interrupted};
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
 use crate::read::Database;
-use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count};
+use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count, hashes_of};
 
 /// The contents that rows refer to, as columns.
 const DEFINITION: &str = "(SELECT c.text FROM contents c WHERE c.hash = definition_hash)";
@@ -60,11 +58,10 @@ async fn send<T: Stored>(
 
 /// Reads the contents that these rows refer to.
 async fn contents<T: Stored>(view: &Transaction<'_>, rows: &[T]) -> Result<Contents> {
-    let hashes: BTreeSet<&str> = rows.iter().flat_map(T::hashes).collect();
+    let hashes: Vec<&str> = hashes_of(rows).into_iter().collect();
     if hashes.is_empty() {
         return Ok(Contents::default());
     }
-    let hashes: Vec<&str> = hashes.into_iter().collect();
     let sql = format!("{} WHERE hash = ANY($1)", ContentRow::select());
     let rows = view.query(&sql, &[&hashes]).await?;
     Ok(Contents::of(rows.iter().map(ContentRow::from_row).collect::<Result<_, _>>()?))

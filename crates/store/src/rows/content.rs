@@ -7,7 +7,7 @@
 //! - A text in a row counts more than its hash: an older program that replaces a node's description leaves the hash.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use downbeat_core::change::Event;
@@ -133,6 +133,16 @@ pub(crate) trait Stored: Record {
 
     /// Returns the record with its contents, which are all there.
     fn whole(self, contents: &mut Contents) -> Result<Self::Whole>;
+}
+
+/// Returns the hashes that these rows have, each once.
+pub(crate) fn hashes_of<T: Stored>(rows: &[T]) -> BTreeSet<&str> {
+    rows.iter().flat_map(T::hashes).collect()
+}
+
+/// Returns those of a row's hashes that are set.
+pub(crate) fn hashes<'a>(columns: impl IntoIterator<Item = &'a Option<Text<'static>>>) -> Vec<&'a str> {
+    columns.into_iter().flatten().map(|hash| &*hash.0).collect()
 }
 
 /// Declares records whose rows refer to no contents.

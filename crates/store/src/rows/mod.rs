@@ -15,7 +15,7 @@ mod text;
 
 pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
-pub(crate) use content::{ContentRow, Contents, NewContents, Stored};
+pub(crate) use content::{ContentRow, Contents, NewContents, Stored, hashes_of};
 pub(crate) use event::{ChangeColumns, EventRow, NumberColumns, write_event};
 pub(crate) use execution::{
     Attempt, Bare, ExecutionDocuments, ExecutionRow, FailedRow, WithoutParams, execution_row,

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
-use super::content::{Contents, NewContents, Stored};
+use super::content::{Contents, NewContents, Stored, hashes};
 use super::record::{Record, select};
 use super::scalar::{json, parse, parse_opt, time};
 use super::text::Text;
@@ -289,7 +289,7 @@ impl Stored for StoredNode {
     type Whole = NodeRecord;
 
     fn hashes(&self) -> Vec<&str> {
-        self.1.common_hash.iter().map(|hash| &*hash.0).collect()
+        hashes([&self.1.common_hash])
     }
 
     fn whole(self, contents: &mut Contents) -> Result<NodeRecord> {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::codes::Code;
 use super::column::{Cells, Columns, columns};
-use super::content::{Contents, NewContents, Stored};
+use super::content::{Contents, NewContents, Stored, hashes};
 use super::record::{Record, select};
 use super::scalar::{
     count, int, json, micros, params_column, parse, parse_opt, small, small_count, time, time_opt,
@@ -178,7 +178,7 @@ impl Stored for StoredDefinition {
     type Whole = (RunId, Arc<Definition>);
 
     fn hashes(&self) -> Vec<&str> {
-        self.hash.iter().map(|hash| &*hash.0).collect()
+        hashes([&self.hash])
     }
 
     fn whole(self, contents: &mut Contents) -> Result<Self::Whole> {
@@ -243,6 +243,18 @@ impl Record for Extent {
     }
 }
 
+/// The extent of a run, or why it cannot be read.
+impl Record for (RunId, Result<Extent>) {
+    fn select() -> &'static str {
+        Extent::select()
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let run: Text<'_> = row.cell(0)?;
+        Ok((String::from(run).into(), Extent::from_row(row)))
+    }
+}
+
 /// A run, without the contents that its definition may refer to.
 #[derive(Debug)]
 pub(crate) struct StoredRun(RunRow<'static>, DefinitionRow<'static>);
@@ -263,8 +275,7 @@ impl Stored for StoredRun {
     type Whole = RunRecord;
 
     fn hashes(&self) -> Vec<&str> {
-        let DefinitionRow { definition_hash, resolved_hash, .. } = &self.1;
-        [definition_hash, resolved_hash].into_iter().flatten().map(|hash| &*hash.0).collect()
+        hashes([&self.1.definition_hash, &self.1.resolved_hash])
     }
 
     fn whole(self, contents: &mut Contents) -> Result<RunRecord> {

@@ -4,8 +4,8 @@
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
-use downbeat_core::run::{Keeps, RunLive};
-use downbeat_core::state::{Counted, Home, NodeLive, Tables, Verdicts};
+use downbeat_core::run::RunLive;
+use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use uuid::Uuid;
@@ -14,17 +14,27 @@ use super::failure::{Failure, Result};
 use super::recent::Recent;
 use super::write::{Write, fetch, fetch_each};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
-use crate::counts::{CountRow, Standing, differences};
+use crate::counts::{CountRow, Standing, differences, stored_keeps};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::Committed;
 use crate::rows::{
-    BuriedRow, CachedRow, ChangeColumns, Code, EventRow, ExecutionDocuments, FailedRow, HoldRow,
-    LEASE_COLUMNS, LimitUseRow, NewContents, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow,
-    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
-    write_event,
+    BuriedRow, CachedRow, ChangeColumns, EventRow, ExecutionDocuments, FailedRow, HoldRow, LEASE_COLUMNS,
+    LimitUseRow, NewContents, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns,
+    condition, count, definition_row, description_row, execution_row, int, run_row, write_event,
 };
 
 writes!();
+
+/// Counts the waiting runs, and all that wait or are active, by cluster.
+const COUNT_RUNS: &str = concat!(
+    "SELECT cluster, sum(",
+    condition!(run waits),
+    "), count(*) FROM runs WHERE state ",
+    condition!(open runs),
+    " AND ",
+    condition!(run is due),
+    " GROUP BY cluster"
+);
 
 lazy! {
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
@@ -124,8 +134,7 @@ pub(super) fn load(transaction: &Transaction<'_>, recent: &Recent, needs: &Needs
     let mut query = transaction.prepare_cached("SELECT cluster, job, keeps FROM runs WHERE id = ?1")?;
     for run in &needs.homes {
         let home = |row: &Row<'_>| {
-            let keeps: Option<i16> = row.get(2)?;
-            let keeps = keeps.and_then(Keeps::find).unwrap_or(Keeps::Nothing);
+            let keeps = stored_keeps(row.get(2)?);
             Ok(Home { cluster: ClusterId(row.get(0)?), job: row.get(1)?, keeps })
         };
         let home = query.query_row([run.as_str()], home).optional()?;
@@ -169,25 +178,20 @@ fn any_holds(transaction: &Transaction<'_>) -> Result<bool> {
     Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
 }
 
-/// Counts the runs that were not loaded, by cluster.
+/// Counts the runs that were not loaded, by cluster. Up to 10,000 may be open in each: an index has all that is counted, and
+/// those that were loaded are subtracted.
 fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> {
-    let sql = concat!(
-        "SELECT id, cluster, ",
-        condition!(run waits),
-        " FROM runs WHERE state ",
-        condition!(open runs),
-        " AND ",
-        condition!(run is due)
-    );
-    let mut query = transaction.prepare_cached(sql)?;
+    let mut query = transaction.prepare_cached(COUNT_RUNS)?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
-        let (id, cluster) = (RunId::from(row.get::<_, String>(0)?), ClusterId(row.get(1)?));
-        if !tables.runs.contains_key(&id) {
-            let elsewhere = tables.elsewhere.entry(cluster).or_default();
-            let is_waiting: bool = row.get(2)?;
-            let count = if is_waiting { &mut elsewhere.waiting } else { &mut elsewhere.active };
-            *count += 1;
+        let (waiting, due): (u32, u32) = (row.get(1)?, row.get(2)?);
+        tables.elsewhere.insert(ClusterId(row.get(0)?), Elsewhere { waiting, active: due - waiting });
+    }
+    for (run, live) in &tables.runs {
+        let home = tables.homes.get(run);
+        if let Some(elsewhere) = home.and_then(|home| tables.elsewhere.get_mut(&home.cluster)) {
+            elsewhere.waiting -= u32::from(live.is_waiting());
+            elsewhere.active -= u32::from(live.is_active());
         }
     }
     Ok(())
@@ -329,4 +333,22 @@ fn save_events(
         record.run(&(NumberColumns::of(seq, server), ChangeColumns::of(change, text)))?;
     }
     Ok(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::migrate::SQLITE;
+
+    #[test]
+    fn counting_open_runs_reads_only_an_index() {
+        let connection = Connection::open_in_memory().unwrap();
+        for migration in SQLITE {
+            connection.execute_batch(migration.sql).unwrap();
+        }
+        let mut query = connection.prepare(&format!("EXPLAIN QUERY PLAN {COUNT_RUNS}")).unwrap();
+        let plan = query.query_map([], |row| row.get::<_, String>(3)).unwrap();
+        let plan: Vec<String> = plan.map(Result::unwrap).collect();
+        assert_eq!(plan, ["SCAN runs USING COVERING INDEX runs_open_by_cluster"]);
+    }
 }

@@ -1,6 +1,5 @@
 //! Owns pruning on SQLite: in small transactions, so that commits do not wait long. The output of executions is removed
-//! before them, and a run's row last, so that the next call continues after a crash. It
-//! also completes rows of runs that an older release wrote.
+//! before them, and a run's row last, so that the next call continues after a crash.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +12,12 @@ use super::commit::{COUNT_ENDED, forget_uses};
 use super::connect;
 use super::failure::Result;
 use super::recent::Recent;
-use super::write::fetch_each;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
-use crate::filter::{
-    COMPLETED, CONTENTS_AT_ONCE, INCOMPLETE_RUNS, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy,
-};
+use crate::filter::{CONTENTS_AT_ONCE, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy};
 use crate::port::Error;
-use crate::rows::{Code, Extent, Record, condition, int};
+use crate::rows::{Code, condition};
 
 /// Rows that one transaction removes: some 20 ms of the writer's time.
 const ROWS: i64 = 2_000;
@@ -33,8 +29,6 @@ const SPARE_PAGES: i64 = 1_024;
 
 lazy! {
     OLD_EVENT: String = LAST_OLD_EVENT.replace('$', "?");
-    INCOMPLETE: String = INCOMPLETE_RUNS.replace('$', "?");
-    EXTENT: String = format!("{} WHERE d.run = ?1", Extent::select());
     REMOVE_CONTENTS: String = format!(
         "DELETE FROM contents WHERE hash IN (SELECT hash FROM contents_released WHERE id <= ?1) AND {UNUSED_CONTENT}"
     );
@@ -200,25 +194,6 @@ fn shrink(connection: &Connection) -> Result<bool> {
     let mut steps = vacuum.query([])?;
     while steps.next()?.is_some() {}
     Ok(true)
-}
-
-/// Completes the next rows of runs that an older program wrote. Returns the last of them, if there is any.
-pub(super) fn complete_runs(connection: &mut Connection, after: &str) -> Result<Option<String>> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found: Vec<(String, i64)> = transaction
-        .prepare_cached(&INCOMPLETE)?
-        .query_map(params![after, int(COMPLETED.rows as u64)], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<_, _>>()?;
-    let fitting = COMPLETED.fitting(found.iter().map(|(_, size)| usize::try_from(*size).unwrap_or(0)));
-    let mut ids: Vec<String> = found.into_iter().take(fitting).map(|(id, _)| id).collect();
-    let extents: Vec<Extent> = fetch_each(&transaction, &EXTENT, ids.iter().map(|id| [id]))?;
-    let mut complete = transaction.prepare_cached("UPDATE runs SET steps = ?2, nodes = ?3 WHERE id = ?1")?;
-    for Extent { run, steps, nodes, .. } in extents {
-        complete.execute(params![run, steps, nodes])?;
-    }
-    drop(complete);
-    transaction.commit()?;
-    Ok(ids.pop())
 }
 
 /// Forgets nodes that were deleted before this time.

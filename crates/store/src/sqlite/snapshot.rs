@@ -1,8 +1,6 @@
 //! Owns snapshots on SQLite: one read transaction on one connection, so that all parts have the same sequence number.
 //! Writers are not blocked; the log grows until it ends.
 
-use std::collections::BTreeSet;
-
 use downbeat_core::change::Event;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{NodeId, RunId};
@@ -16,7 +14,7 @@ use super::write::fetch_each;
 use crate::copy::{PART, Part, interrupted};
 use crate::filter::HOLDS;
 use crate::port::OutputChunk;
-use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count};
+use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count, hashes_of};
 
 /// Returns the bytes of a row's texts.
 fn bytes(row: &Row<'_>) -> rusqlite::Result<usize> {
@@ -37,11 +35,10 @@ fn content_bytes(connection: &Connection, hashes: &[&str]) -> Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Reads the contents with these hashes.
-fn contents<'a>(connection: &Connection, hashes: impl Iterator<Item = &'a str>) -> Result<Contents> {
-    let hashes: BTreeSet<&str> = hashes.collect();
+/// Reads the contents that these rows refer to.
+fn contents<T: Stored>(connection: &Connection, rows: &[T]) -> Result<Contents> {
     let sql = format!("{} WHERE hash = ?1", ContentRow::select());
-    Ok(Contents::of(fetch_each(connection, &sql, hashes.into_iter().map(|hash| [hash]))?))
+    Ok(Contents::of(fetch_each(connection, &sql, hashes_of(rows).into_iter().map(|hash| [hash]))?))
 }
 
 /// Sends the rows of a query in parts.
@@ -55,7 +52,7 @@ fn send<T: Stored>(
     let mut rows = query.query([])?;
     let (mut gathered, mut total) = (Vec::new(), 0);
     let flush = |gathered: &mut Vec<T>| -> Result<()> {
-        let mut contents = contents(connection, gathered.iter().flat_map(T::hashes))?;
+        let mut contents = contents(connection, gathered)?;
         let rows = gathered.drain(..).map(|row| row.whole(&mut contents)).collect::<Result<_, _>>()?;
         Ok(to.blocking_send(part(rows)).map_err(|_| interrupted())?)
     };
