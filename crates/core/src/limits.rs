@@ -210,7 +210,8 @@ pub const HTTP_BODIES_BYTES: usize = 64 * 1024 * 1024;
 /// seconds and up to hundreds of megabytes.
 pub const PLANS_AT_ONCE: usize = 2;
 pub const PLANS_WAITING: usize = 32;
-/// Views of large runs that are made at once: each has up to a million instances in memory.
+/// Views of large runs that are made at once: each has up to a million instances in memory. As many more may wait as
+/// plans.
 pub const LARGE_VIEWS_AT_ONCE: usize = 2;
 /// Plans of up to this many instances are compiled immediately, without waiting for a slot.
 pub const PLAN_SMALL_INSTANCES: usize = 10_000;

@@ -152,12 +152,12 @@ async fn check_nodes(parts: &Parts) -> Result<(), store::Error> {
 /// or with its move. A change that the store will never accept is left out, because the other nodes must not wait for it.
 /// If it is the end of a lease, its node does not go offline.
 async fn commit(parts: &Parts, mut changes: Vec<Change>) -> Result<(), store::Error> {
+    // Nodes with a lease whose end was rejected.
     let mut holding: HashSet<NodeId> = HashSet::default();
-    let is_possible = |change: &Change, holding: &HashSet<NodeId>| !matches!(change, Change::NodeMoved { node, to: NodeStatus::Offline, .. } if holding.contains(node));
     while !changes.is_empty() {
         let rest = changes.split_off(changes.len().min(limits::EXECUTIONS_PER_COMMIT));
         let mut portion = std::mem::replace(&mut changes, rest);
-        portion.retain(|change| is_possible(change, &holding));
+        portion.retain(|change| !takes_one_offline(change, &holding));
         if portion.is_empty() {
             continue;
         }
@@ -173,10 +173,15 @@ async fn commit(parts: &Parts, mut changes: Vec<Change>) -> Result<(), store::Er
         let outcomes = parts.journal.commit_apart(&losses).await?;
         let rejected = losses.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_none());
         holding.extend(rejected.filter_map(|(loss, _)| silent_node(loss)));
-        moves.retain(|change| is_possible(change, &holding));
+        moves.retain(|change| !takes_one_offline(change, &holding));
         parts.journal.commit_apart(&moves).await?;
     }
     Ok(())
+}
+
+/// Returns whether one of these nodes goes offline with the change.
+fn takes_one_offline(change: &Change, nodes: &HashSet<NodeId>) -> bool {
+    matches!(change, Change::NodeMoved { node, to: NodeStatus::Offline, .. } if nodes.contains(node))
 }
 
 /// Returns the node whose lease ends with this change because it is silent.
