@@ -176,6 +176,13 @@ pub struct Cluster {
     pub nodes: BTreeMap<NodeStatus, u64>,
 }
 
+impl Cluster {
+    /// Returns the name of a cluster; its id if the name is not known. This version has only one cluster.
+    pub fn name_of(id: ClusterId) -> String {
+        if id == ClusterId::DEFAULT { "default".to_owned() } else { id.to_string() }
+    }
+}
+
 /// How many nodes have the same group, label or status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeCount {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::execution::{Facts, Names, Waiting};
+use crate::node::Cluster;
 use crate::outline::{Outline, StepOutline};
 use crate::plan::left_out;
 use crate::problem::NodeReason;
@@ -105,6 +106,10 @@ pub struct RunSummary {
     pub job: Option<String>,
     #[schema(value_type = Uuid)]
     pub cluster: ClusterId,
+    /// The cluster's name; its id if the name is not known.
+    // Older servers do not send it.
+    #[serde(default)]
+    pub cluster_name: String,
     /// The exact state.
     #[schema(schema_with = schema::run_state)]
     pub state: RunState,
@@ -303,6 +308,7 @@ impl RunSummary {
             id: run.id.clone(),
             job: run.job.clone(),
             cluster: run.cluster,
+            cluster_name: Cluster::name_of(run.cluster),
             state: run.state(),
             status: run.state().status(),
             partial: run.live.end().is_some_and(|end| end.partial),

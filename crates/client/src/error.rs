@@ -61,6 +61,11 @@ impl Error {
             || self.status().is_some_and(|status| matches!(status, 502..=504))
     }
 
+    /// Returns whether a server may handle the same request later.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.is_unreachable() && !matches!(self, Error::OtherProtocol { .. })
+    }
+
     /// Returns the error of a request without a complete response.
     pub(crate) fn no_response(base: &str, error: &reqwest::Error) -> Self {
         let base = base.to_owned();

@@ -11,11 +11,11 @@ use downbeat_api::{Event, EventList, List, Pagination, request};
 use downbeat_core::backend::Params;
 use downbeat_core::limits;
 use futures_util::{Stream, StreamExt};
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::address::{is_local, url};
 use crate::error::{Error, Result, is_other_protocol};
@@ -26,9 +26,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The slowest responses are plans of a million instances: seconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long to wait for a server that responded before, and the pause between two attempts.
+/// How long to wait for a server that responded before.
 const PATIENCE: Duration = Duration::from_secs(60);
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// The pause before a read is repeated, unless the server asks for a longer one. A server needs seconds to restart.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a request is sent again whose connection broke: another server may respond at once.
+const RESEND_PAUSE: Duration = Duration::from_millis(200);
 
 /// Called with a server that does not respond, before the client waits for it.
 pub(crate) type OnUnreachable = Arc<dyn Fn(&str) + Send + Sync>;
@@ -122,8 +125,9 @@ impl Client {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns a client that waits a while for a server to respond to reads, for callers that had a response before:
-    /// the server restarts. Before it waits, it calls `on_unreachable` with the server.
+    /// Returns a client that waits up to a minute for a server to respond to reads, for callers that had a response
+    /// before: the server restarts. It tries again every second, or later if a server asks for it with `Retry-After`.
+    /// Before it waits, it calls `on_unreachable` with the server.
     pub fn waiting(&self, on_unreachable: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { on_unreachable: Some(Arc::new(on_unreachable)), ..self.clone() }
     }
@@ -138,26 +142,27 @@ impl Client {
         self.repeat(async || {
             let response = self.fetch(|| self.build(&request).timeout(RESPONSE_TIMEOUT)).await?;
             let text = response.bytes().await.map_err(|error| Error::no_response(self.base(), &error))?;
-            self.read(&text)
+            Ok(self.read(&text)?)
         })
         .await
     }
 
-    /// Reads something; a client that waits repeats it for a while until a server responds.
-    async fn repeat<T>(&self, read: impl AsyncFn() -> Result<T>) -> Result<T> {
-        let Some(on_unreachable) = &self.on_unreachable else { return read().await };
+    /// Reads something; a client that waits repeats it until a server responds, or until the next try would be too late.
+    async fn repeat<T>(&self, read: impl AsyncFn() -> Result<T, Failed>) -> Result<T> {
+        let Some(on_unreachable) = &self.on_unreachable else { return Ok(read().await?) };
         let give_up_at = Instant::now() + PATIENCE;
         let mut reported = false;
         loop {
-            match read().await {
-                Err(error) if error.is_unreachable() && Instant::now() < give_up_at => {
-                    if !std::mem::replace(&mut reported, true) {
-                        on_unreachable(self.base());
-                    }
-                    sleep(RETRY_PAUSE).await;
-                }
-                other => return other,
+            let failed = match read().await {
+                Ok(read) => return Ok(read),
+                Err(failed) => failed,
+            };
+            let next = failed.next_try().and_then(|pause| Instant::now().checked_add(pause));
+            let Some(next) = next.filter(|next| *next < give_up_at) else { return Err(failed.error) };
+            if !std::mem::replace(&mut reported, true) {
+                on_unreachable(self.base());
             }
+            sleep_until(next).await;
         }
     }
 
@@ -214,7 +219,7 @@ impl Client {
                     broken = true;
                     unreachable = 0;
                     self.try_next();
-                    sleep(RETRY_PAUSE).await;
+                    sleep(RESEND_PAUSE).await;
                 }
                 Err(error) => return Err(Error::no_response(self.base(), &error)),
             }
@@ -318,19 +323,22 @@ impl Client {
         self.http.request(method, url).query(&request.query).header("user-agent", agent)
     }
 
-    async fn fetch(&self, build: impl Fn() -> RequestBuilder) -> Result<Response> {
+    async fn fetch(&self, build: impl Fn() -> RequestBuilder) -> Result<Response, Failed> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let error = match build().send().await {
+            let failed = match build().send().await {
                 Ok(response) if response.status().is_success() => return Ok(response),
-                Ok(response) if is_unavailable(&response) => Error::refused(self.base(), response).await,
-                Ok(response) => return Err(Error::refused(self.base(), response).await),
-                Err(error) => Error::no_response(self.base(), &error),
+                Ok(response) if is_unavailable(&response) => {
+                    let retry_after = retry_after(response.headers());
+                    Failed { error: Error::refused(self.base(), response).await, retry_after }
+                }
+                Ok(response) => return Err(Error::refused(self.base(), response).await.into()),
+                Err(error) => Error::no_response(self.base(), &error).into(),
             };
             self.try_next();
             if tries >= self.servers.len() {
-                return Err(error);
+                return Err(failed);
             }
         }
     }
@@ -339,6 +347,36 @@ impl Client {
         serde_json::from_slice(text)
             .map_err(|error| Error::Unreadable { base: self.base().to_owned(), why: error.to_string() })
     }
+}
+
+/// Why a read failed, and when the server wants the next try.
+struct Failed {
+    error: Error,
+    retry_after: Option<Duration>,
+}
+
+impl Failed {
+    /// Returns after which pause the next try may succeed; none if it would fail too.
+    fn next_try(&self) -> Option<Duration> {
+        self.error.is_temporary().then(|| self.retry_after.unwrap_or_default().max(RETRY_PAUSE))
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { error, retry_after: None }
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
+/// Returns the pause in `Retry-After`. Proxies may write a date instead of seconds: it is ignored.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// Where a page of a list starts.
@@ -481,8 +519,50 @@ mod tests {
             assert!(error.is_unreachable());
             assert!(error.to_string().contains("is this the agents' port?"), "{attempt}: {error}");
         }
-        let error = client.ask(request::runs()).await.unwrap_err();
-        assert!(error.to_string().contains("is this the agents' port?"), "{error}");
+        for client in [client.clone(), client.waiting(|base| panic!("waits for {base}"))] {
+            let error = client.ask(request::runs()).await.unwrap_err();
+            assert!(error.to_string().contains("is this the agents' port?"), "{error}");
+        }
         served.abort();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_waits_repeats_a_read_until_the_server_is_available() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let served = tokio::spawn(async move {
+            let problem = "503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0";
+            for head in [problem, "200 OK\r\ncontent-length: 2"] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await;
+                let response = format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n42");
+                let _ = stream.write_all(response.as_bytes()).await;
+            }
+        });
+        let (waits, waited) = std::sync::mpsc::channel();
+        let client = client(&address);
+        let waiting = client.waiting(move |base| waits.send(base.to_owned()).unwrap());
+        assert_eq!(waiting.ask(request::status().reading::<u32>()).await.unwrap(), 42);
+        assert_eq!(waited.try_iter().collect::<Vec<_>>(), [client.base()], "it says so once");
+        served.await.unwrap();
+    }
+
+    #[test]
+    fn the_pause_before_the_next_try_is_a_second_or_what_the_server_asks_for() {
+        let unreachable = || Error::Unreachable { base: "http://a".to_owned(), why: "refused".to_owned() };
+        let foreign = |status| Error::Foreign { base: "http://a".to_owned(), status };
+        let other = || Error::OtherProtocol { base: "http://a".to_owned() };
+        let next = |error: Error, seconds: &str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, seconds.parse().unwrap())]);
+            Failed { error, retry_after: retry_after(&headers) }.next_try().map(|pause| pause.as_secs())
+        };
+        assert_eq!(Failed::from(unreachable()).next_try(), Some(RETRY_PAUSE));
+        for (asked, pause) in
+            [("7", 7), (" 7 ", 7), ("0", 1), ("Wed, 21 Oct 2026 07:28:00 GMT", 1), ("-1", 1)]
+        {
+            assert_eq!(next(foreign(StatusCode::SERVICE_UNAVAILABLE), asked), Some(pause), "{asked}");
+        }
+        assert_eq!(next(foreign(StatusCode::NOT_FOUND), "7"), None);
+        assert_eq!(next(other(), "7"), None);
     }
 }

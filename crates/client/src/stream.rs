@@ -1,17 +1,13 @@
 //! Owns streams that resume: after a broken connection, the next one starts after the last received event.
 
 use std::fmt;
-use std::time::Duration;
 
 use downbeat_api::request::Request;
 use tokio::time::sleep;
 
 use crate::error::Result;
-use crate::http::Client;
+use crate::http::{Client, RETRY_PAUSE};
 use crate::sse::{Feed, Message};
-
-/// The pause before the next connection, after one that broke.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The last message of a stream.
 const END: &str = "end";

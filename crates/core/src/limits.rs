@@ -210,6 +210,9 @@ pub const HTTP_BODIES_BYTES: usize = 64 * 1024 * 1024;
 /// seconds and up to hundreds of megabytes.
 pub const PLANS_AT_ONCE: usize = 2;
 pub const PLANS_WAITING: usize = 32;
+/// Views of large runs that are made at once: each has up to a million instances in memory. As many more may wait as
+/// plans.
+pub const LARGE_VIEWS_AT_ONCE: usize = 2;
 /// Plans of up to this many instances are compiled immediately, without waiting for a slot.
 pub const PLAN_SMALL_INSTANCES: usize = 10_000;
 /// Committed events that are kept for slow readers, as JSON; in memory they take a few times as much. A reader that is
@@ -239,6 +242,9 @@ pub const RUNS_COMPLETED_BYTES: usize = 1024 * 1024;
 pub const LAST_LINES_SHOWN: usize = 10;
 pub const LAST_LINE_CHUNKS: u32 = 8;
 pub const LAST_LINE_CHARS: usize = 200;
+/// The output of a run's executions is merged line by line: a longer line may be divided if very many executions have a
+/// line without an end, because all of these lines are kept in memory.
+pub const MERGED_LINE_LEAST_BYTES: usize = 1024;
 /// Changes in one frame of the live stream: about a megabyte.
 pub const FRAME_CHANGES: usize = 10_000;
 /// Events that the live stream replays: a client that is further behind reads everything again, which is faster.

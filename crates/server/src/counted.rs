@@ -12,6 +12,8 @@ use downbeat_core::run::RunRecord;
 use downbeat_store::{self as store, InstanceCount, Store};
 use tokio::time::Instant;
 
+use crate::heavy::is_heavy;
+
 /// Looking at an open run takes at most one part in this many of the time.
 const PAUSE_PER_LOOK: u32 = 10;
 
@@ -70,7 +72,7 @@ impl<T: Clone> Remembered<T> {
         let started = Instant::now();
         let (size, fact) = find().await?;
         let read_at = Instant::now();
-        if size > limits::PLAN_SMALL_INSTANCES as u64 {
+        if is_heavy(size) {
             let kept = Kept { fact: fact.clone(), has_ended, read_at, cost: read_at - started };
             self.keep(run.id.clone(), kept);
         }

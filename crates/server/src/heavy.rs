@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::limits;
+use downbeat_core::run::RunRecord;
+use downbeat_core::spec::Definition;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -11,6 +13,22 @@ use crate::error::{Error, Result};
 
 /// How long work waits for a thread.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns whether work on this many instances is heavy. For less, the hand-over to another thread would cost more.
+pub(crate) fn is_heavy(instances: u64) -> bool {
+    instances > limits::PLAN_SMALL_INSTANCES as u64
+}
+
+/// Returns whether it is heavy to compile the plan of a definition on this many nodes. Items of `for_each` hardly matter
+/// for it.
+pub(crate) fn is_heavy_plan(definition: &Definition, nodes: usize) -> bool {
+    is_heavy(u64::from(definition.step_count()).saturating_mul(nodes.max(1) as u64))
+}
+
+/// Returns whether it is heavy to compile the plan of a stored run.
+pub(crate) fn is_heavy_run(run: &RunRecord) -> bool {
+    is_heavy_plan(&run.definition, run.resolved.nodes.len())
+}
 
 /// Limits heavy work; cheap to clone.
 #[derive(Clone, Debug)]
@@ -20,13 +38,18 @@ pub(crate) struct HeavyWork {
     threads: Arc<Semaphore>,
 }
 
-impl Default for HeavyWork {
-    fn default() -> Self {
+impl HeavyWork {
+    /// For plans and job files.
+    pub(crate) fn of_plans() -> Self {
         Self::new(limits::PLANS_AT_ONCE, limits::PLANS_WAITING)
     }
-}
 
-impl HeavyWork {
+    /// For views of large runs. They keep their places while they read the store, which may be slow: plans do not wait
+    /// for them.
+    pub(crate) fn of_views() -> Self {
+        Self::new(limits::LARGE_VIEWS_AT_ONCE, limits::PLANS_WAITING)
+    }
+
     fn new(at_once: usize, waiting: usize) -> Self {
         Self { room: Arc::new(Semaphore::new(at_once + waiting)), threads: Arc::new(Semaphore::new(at_once)) }
     }
@@ -55,6 +78,15 @@ impl HeavyWork {
     ) -> Result<T> {
         let thread = Arc::clone(&self.threads).acquire_owned().await.expect("it is never closed");
         on_thread(thread, work).await
+    }
+
+    /// Runs work of the server itself: like `run_own` if it is heavy, otherwise here.
+    pub(crate) async fn run_own_if<T: Send + 'static>(
+        &self,
+        is_heavy: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        if is_heavy { self.run_own(work).await } else { Ok(work()) }
     }
 
     /// Returns how much more work is accepted, to run or to wait.

@@ -27,6 +27,8 @@ mod signal;
 mod start;
 mod stats;
 mod surroundings;
+#[cfg(test)]
+mod testing;
 mod vital;
 mod works;
 

@@ -48,7 +48,10 @@ pub(crate) struct Parts {
     pub chance: Chance,
     pub last_sign: LastSign,
     pub level: CommonLevel,
+    /// Limits the plans and job files that are processed at the same time.
     pub heavy: HeavyWork,
+    /// Limits the views of large runs that are made at the same time.
+    pub large_views: HeavyWork,
     /// Limits the snapshots that are sent to replicas at the same time.
     pub snapshots: Arc<Semaphore>,
     pub counted: Counted,

@@ -8,11 +8,11 @@ use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::plan::{self, Plan, StepIx};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::work::{Origin, Work};
-use downbeat_core::{Change, Event, limits};
+use downbeat_core::{Change, Event};
 use downbeat_store::{self as store, Store};
 use tracing::error;
 
-use crate::heavy::HeavyWork;
+use crate::heavy::{HeavyWork, is_heavy_run};
 
 /// A handle; cheap to clone. The lock is never held while a plan is compiled.
 #[derive(Clone, Debug, Default)]
@@ -76,14 +76,9 @@ impl Works {
         match of {
             Origin::Step { run, step, .. } => {
                 let Some(record) = store.run(run).await? else { return Ok(None) };
-                let is_large = is_large(&record);
-                let compile = move || RunWork::compile(&record);
-                let compiled = if is_large {
-                    let compiled = heavy.run_own(compile).await;
-                    compiled.map_err(|error| store::Error::Unavailable(error.to_string()))?
-                } else {
-                    compile()
-                };
+                let is_heavy = is_heavy_run(&record);
+                let compiled = heavy.run_own_if(is_heavy, move || RunWork::compile(&record)).await;
+                let compiled = compiled.map_err(|error| store::Error::Unavailable(error.to_string()))?;
                 let work = compiled.map_err(|error| not_compiled(run, &error))?;
                 Ok(work.step(*step).cloned())
             }
@@ -125,11 +120,6 @@ impl Works {
             }
         }
     }
-}
-
-/// Returns whether the plan of a stored run is compiled on its own thread. For a small one the hand-over would cost more.
-pub(crate) fn is_large(run: &RunRecord) -> bool {
-    run.definition.steps().count() * run.resolved.nodes.len().max(1) > limits::PLAN_SMALL_INSTANCES
 }
 
 fn not_compiled(run: &RunId, error: &plan::Error) -> store::Error {

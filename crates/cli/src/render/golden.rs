@@ -69,9 +69,10 @@ fn changed(view: &mut Value, changes: Value) {
 
 fn summary(changes: Value) -> Value {
     let mut run = json!({
-        "id": RUN, "job": "deploy-web", "cluster": id(9), "state": "running", "status": "running", "partial": false,
-        "steps": 4, "nodes": 3, "by": "api", "created_at": "2025-06-01T10:04:50Z", "started_at": "2025-06-01T10:04:51Z",
-        "finished_at": null, "duration": null, "cancel_requested_at": null, "error": null, "owner": id(8),
+        "id": RUN, "job": "deploy-web", "cluster": id(9), "cluster_name": "default", "state": "running",
+        "status": "running", "partial": false, "steps": 4, "nodes": 3, "by": "api",
+        "created_at": "2025-06-01T10:04:50Z", "started_at": "2025-06-01T10:04:51Z", "finished_at": null,
+        "duration": null, "cancel_requested_at": null, "error": null, "owner": id(8),
     });
     changed(&mut run, changes);
     run

@@ -202,6 +202,7 @@ fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str
     let mut head = vec![
         ("run", summary.id.as_str().into()),
         ("job", summary.job.as_deref().unwrap_or("-").into()),
+        ("cluster", cluster(summary).into()),
         ("status", status(summary)),
         ("state", summary.state.as_str().into()),
         ("target", target(plan, rows).into()),
@@ -240,6 +241,11 @@ fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str
         head.push(("error", Cell::new(error.as_str(), Tone::Bad)));
     }
     head
+}
+
+/// Older servers do not send the name.
+fn cluster(run: &RunSummary) -> String {
+    if run.cluster_name.is_empty() { run.cluster.to_string() } else { run.cluster_name.clone() }
 }
 
 fn target(plan: &Plan, rows: Rows) -> String {

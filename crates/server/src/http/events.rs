@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 use super::docs::StreamedEvent;
 use super::extract::{Api, Flag, Id, Query, words};
 use super::follow::{Follower, Item, Until, Wanted, find_gap, first_kept};
-use super::live::{Ready, Source, last_event_id, live, sse};
+use super::live::{Ready, Source, bad_last_event_id, last_event_id, live, sse};
 use super::paging::limit;
 use super::problem::{Failure, HttpResult};
 use crate::service::Service;
@@ -212,17 +212,21 @@ impl Start {
         headers: &HeaderMap,
     ) -> HttpResult<Option<Self>> {
         let last_id = last_event_id(headers, "the number of an event")?;
-        let start = last_id.map(Start::Resumed).or(query.map(|(_, since)| Start::Asked(since)));
-        if let Some(start) = start {
-            let (since, last) = (start.since(), service.views().last_seq().await?);
-            if since > last {
-                // Waiting for it would look like a silent system. The store was replaced or reset.
-                let name = query.map_or("since", |(name, _)| name);
-                let detail = format!("the query is wrong: {name}: {since} is after the last event, {last}");
-                return Err(Failure::bad_query(detail));
-            }
+        let start = match (last_id, query) {
+            (Some(last_id), _) => Start::Resumed(last_id),
+            (None, Some((_, since))) => Start::Asked(since),
+            (None, None) => return Ok(None),
+        };
+        let (since, last) = (start.since(), service.views().last_seq().await?);
+        if since > last {
+            // Waiting for it would look like a silent system. The store was replaced or reset.
+            let why = format!("{since} is after the last event, {last}");
+            return Err(match query.filter(|_| last_id.is_none()) {
+                Some((name, _)) => Failure::bad_query(format!("the query is wrong: {name}: {why}")),
+                None => bad_last_event_id(&why),
+            });
         }
-        Ok(start)
+        Ok(Some(start))
     }
 }
 

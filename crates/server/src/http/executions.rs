@@ -73,6 +73,7 @@ pub(super) async fn of_run(api: Api, id: Id, query: Query<ExecutionsQuery>) -> R
 }
 
 /// Selects executions of a run; a missing field selects all.
+#[derive(Default)]
 pub(super) struct Part {
     node: Option<NodeId>,
     step: Option<u32>,

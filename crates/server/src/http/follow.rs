@@ -234,12 +234,12 @@ fn ends_its_run(change: &Change) -> bool {
 mod tests {
     use downbeat_core::Timestamp;
     use downbeat_core::change::About;
-    use downbeat_core::ids::{ServerId, SessionId};
-    use downbeat_core::node::{Description, Former, Registration};
+    use downbeat_core::ids::ServerId;
     use downbeat_store::MemoryStore;
 
     use super::*;
     use crate::journal::Feed;
+    use crate::testing::registered;
 
     const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -265,29 +265,7 @@ mod tests {
 
         /// Commits one change. `Publish::Not`: as another server, so that the feed does not get it.
         async fn commit(&self, publish: Publish) {
-            let hostname = "web-01".to_owned();
-            let node = NodeId::derive(ClusterId::DEFAULT, &hostname);
-            let description = Description {
-                hostname,
-                groups: Vec::new(),
-                labels: [].into(),
-                capabilities: [].into(),
-                backends: Vec::new(),
-                slots: 1,
-                version: String::new(),
-            };
-            let (session, at) = (SessionId(uuid::Uuid::nil()), Timestamp::UNIX_EPOCH);
-            let registration = Registration {
-                node,
-                cluster: ClusterId::DEFAULT,
-                session,
-                description,
-                installation: None,
-                undelivered: Vec::new(),
-                former: Former::Any,
-                at,
-            };
-            let change = Change::NodeRegistered { registration };
+            let change = registered(1, Timestamp::UNIX_EPOCH);
             let server = ServerId(uuid::Uuid::nil());
             let committed = self.store.commit(server, std::slice::from_ref(&change)).await.unwrap();
             if publish == Publish::ToFeed {

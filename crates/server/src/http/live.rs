@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::str::FromStr;
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
@@ -46,12 +47,15 @@ pub(super) fn sse(name: &str, data: &impl Serialize) -> SseEvent {
     SseEvent::default().event(name).data(data)
 }
 
-/// Returns the header `Last-Event-ID` of a client that reconnects. It is newer than the start in the query.
-pub(super) fn last_event_id(headers: &HeaderMap, what: &str) -> HttpResult<Option<u64>> {
+/// Returns the header `Last-Event-ID` of a client that reconnects. It is newer than the start in the query. `what` says
+/// what the ids of the stream are.
+pub(super) fn last_event_id<T: FromStr>(headers: &HeaderMap, what: &str) -> HttpResult<Option<T>> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
-    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    number.map(Some).ok_or_else(|| {
-        let detail = format!("the header Last-Event-ID is not {what}");
-        Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
-    })
+    let id = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    id.map(Some).ok_or_else(|| bad_last_event_id(&format!("it is not {what}")))
+}
+
+pub(super) fn bad_last_event_id(why: &str) -> Failure {
+    let detail = format!("the header Last-Event-ID is wrong: {why}");
+    Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
 }

@@ -72,6 +72,8 @@ pub(super) struct DrainNodes {
 }
 
 /// Cancels all open runs that match
+///
+/// `refused` names ids without a run.
 #[utoipa::path(
     post, operation_id = "cancelRuns", path = "/runs/cancel", tag = "runs", request_body = CancelRuns,
     responses(
@@ -92,8 +94,8 @@ pub(super) async fn cancel(
 
 /// Retries all runs that match and failed or were cancelled, at most 100
 ///
-/// Without `ids`, the newest 100,000 runs of the job or the statuses are searched. With an `Idempotency-Key`, a second
-/// request retries only runs that the first one did not retry.
+/// `refused` names ids without a run. Without `ids`, the newest 100,000 runs of the job or the statuses are searched. With
+/// an `Idempotency-Key`, a second request retries only runs that the first one did not retry.
 #[utoipa::path(
     post, operation_id = "retryRuns", path = "/runs/retry", tag = "runs", request_body = RetryRuns,
     params(("Idempotency-Key" = Option<String>, Header, description = "A second request with the same key creates no second runs")),

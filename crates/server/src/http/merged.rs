@@ -1,4 +1,4 @@
-//! Owns the output of a run's executions in the order of time, each chunk with its execution.
+//! Owns the output of a run's executions, merged by time, each chunk with its execution.
 //!
 //! Executions are listed once, page by page, and the existing output of one page is merged. After that, only executions
 //! that have changed or grown are read. Chunks have the agents' times, which serve for nothing but this order.
@@ -14,7 +14,7 @@ use downbeat_core::run::{RunRecord, RunStatus};
 use downbeat_store::{ExecutionFilter, OutputChunk, Page, Position};
 use uuid::Uuid;
 
-use super::executions::Part;
+use super::executions::{Labels, Part};
 use super::output::{Lines, READ_AT_ONCE, chunk_view};
 use super::problem::HttpResult;
 use super::wake::Look;
@@ -30,13 +30,15 @@ pub(super) struct Merged {
     service: Service,
     /// The run as it was at first: only its fixed part is used.
     run: RunRecord,
-    tasks: Vec<String>,
+    labels: Labels,
     names: Names,
     part: Part,
     pieces: Pieces,
     pub(super) status: RunStatus,
     /// The run has ended, and its executions were read after that.
     is_over: bool,
+    /// The position of the request: the client has the output of all executions up to it.
+    start: Option<ExecutionId>,
     /// The last listed execution, while executions are being listed.
     listing: Option<Option<ExecutionId>>,
     /// The last execution that is known.
@@ -114,12 +116,13 @@ impl Merged {
         Ok(Self {
             service: service.clone(),
             names: service.names(&run, []).await?,
-            tasks: run.definition.steps().map(|task| task.label()).collect(),
+            labels: Labels::of(&run.definition),
             part,
             pieces,
             status: run.state().status(),
             is_over: run.state().is_terminal(),
             run,
+            start: after,
             listing: Some(after),
             last: after,
             waiting: BTreeSet::new(),
@@ -156,12 +159,16 @@ impl Merged {
             }
             if let Some((_, id)) = self.read.pop_first() {
                 pieces.extend(self.take(id));
-            } else if let Some(after) = self.listing.filter(|_| pieces.is_empty()) {
-                self.list(after).await?;
-                continue;
             }
-            if !pieces.is_empty() || (self.unread.is_empty() && self.read.is_empty()) {
+            if !pieces.is_empty() {
                 return Ok(pieces);
+            }
+            // There may be more even if nothing was returned: the taken output may be the start of a line.
+            if self.unread.is_empty() && self.read.is_empty() {
+                match self.listing {
+                    Some(after) => self.list(after).await?,
+                    None => return Ok(pieces),
+                }
             }
         }
     }
@@ -182,7 +189,7 @@ impl Merged {
         Some(RunChunk {
             execution: id,
             step: cursor.step,
-            task: self.tasks.get(cursor.step as usize).cloned().unwrap_or_default(),
+            task: self.labels.get(cursor.step),
             item: cursor.item,
             node: cursor.node.clone(),
             attempt: cursor.attempt,
@@ -224,7 +231,7 @@ impl Merged {
 
     /// Reads output of one execution ahead. Returns its last line if that has no end and no output follows.
     async fn read(&mut self, id: ExecutionId) -> HttpResult<Option<RunChunk>> {
-        let most = AHEAD_BYTES / self.cursors.len().max(1);
+        let most = self.part_of_ahead();
         let Some(cursor) = self.cursors.get_mut(&id) else { return Ok(None) };
         if !cursor.ahead.is_empty() {
             cursor.has_more = true;
@@ -251,9 +258,16 @@ impl Merged {
         }
     }
 
+    /// Returns the part of one execution in what is read ahead of all.
+    fn part_of_ahead(&self) -> usize {
+        AHEAD_BYTES / self.cursors.len().max(1)
+    }
+
     /// Takes the output of one execution that precedes the output of all others.
     fn take(&mut self, id: ExecutionId) -> Vec<RunChunk> {
         let other = self.read.first().copied();
+        // Lines without an end are kept for all executions at once: together they have the bound of what is read ahead.
+        let longest_bytes = self.part_of_ahead().max(limits::MERGED_LINE_LEAST_BYTES);
         let mut pieces = Vec::new();
         while let Some(cursor) = self.cursors.get_mut(&id)
             && let Some(time) = cursor.time()
@@ -263,7 +277,7 @@ impl Merged {
             let chunk = chunk_view(chunk);
             let chunks = match self.pieces {
                 Pieces::Chunks => vec![chunk],
-                Pieces::Lines => cursor.lines.push(&chunk),
+                Pieces::Lines => cursor.lines.push(&chunk, longest_bytes),
             };
             pieces.extend(chunks.into_iter().filter_map(|chunk| self.piece(id, chunk)));
         }
@@ -300,7 +314,7 @@ impl Merged {
             }
             Look::AtOpen => self.look_at(self.cursors.keys().copied().collect(), false).await,
             Look::AtAll => {
-                self.listing = Some(None);
+                self.listing = Some(self.start);
                 self.look_at(Vec::new(), true).await
             }
         }
@@ -319,3 +333,6 @@ impl Merged {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

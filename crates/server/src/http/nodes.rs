@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use super::extract::{Api, Flag, Id, Nothing, Query, words};
-use super::paging::{Key, PageQuery, cut, page};
+use super::paging::{Direction, Key, PageQuery, cut, page};
 use super::problem::{Failure, HttpResult, Reply};
 use super::system::zeros;
 use crate::error::{Error, Noun};
@@ -40,9 +40,9 @@ pub(super) struct NodesQuery {
     #[serde(default)]
     #[param(inline)]
     sort: Sort,
-    #[serde(default)]
+    /// Default `asc`.
     #[param(inline)]
-    order: Order,
+    order: Option<Direction>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
     /// How many rows to skip; at most 10,000.
@@ -50,6 +50,12 @@ pub(super) struct NodesQuery {
     /// `next` of the previous page. It continues a list with the same `sort` and `order`. A node whose status or
     /// heartbeat changes between two pages may be on both or on neither, if the list is sorted by it.
     cursor: Option<String>,
+}
+
+impl NodesQuery {
+    fn order(&self) -> Direction {
+        self.order.unwrap_or(Direction::Asc)
+    }
 }
 
 /// Sorts the nodes.
@@ -63,19 +69,11 @@ enum Sort {
     SeenAt,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum Order {
-    #[default]
-    Asc,
-    Desc,
-}
-
 /// The key of a list of nodes: what it is sorted by, then the hostname.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct NodeKey {
     sort: Sort,
-    order: Order,
+    order: Direction,
     value: i64,
     hostname: String,
     id: NodeId,
@@ -93,7 +91,7 @@ impl NodeKey {
             Sort::RegisteredAt => node.registered_at.as_microsecond(),
             Sort::SeenAt => seen.get(&node.id).unwrap_or(&node.seen_at).as_microsecond(),
         };
-        let (sort, order, hostname) = (query.sort, query.order, node.description.hostname.clone());
+        let (sort, order, hostname) = (query.sort, query.order(), node.description.hostname.clone());
         Self { sort, order, value, hostname, id: node.id }
     }
 }
@@ -102,8 +100,8 @@ impl Ord for NodeKey {
     fn cmp(&self, other: &Self) -> Ordering {
         let (own, others) = ((self.value, &self.hostname, self.id), (other.value, &other.hostname, other.id));
         match self.order {
-            Order::Asc => own.cmp(&others),
-            Order::Desc => others.cmp(&own),
+            Direction::Asc => own.cmp(&others),
+            Direction::Desc => others.cmp(&own),
         }
     }
 }
@@ -176,7 +174,7 @@ async fn listed(
     query: &NodesQuery,
 ) -> Reply<List<NodeSummary>> {
     let page: Page<NodeKey> = page(query.limit, query.offset, query.cursor.as_deref())?;
-    if page.start.after.as_ref().is_some_and(|key| (key.sort, key.order) != (query.sort, query.order)) {
+    if page.start.after.as_ref().is_some_and(|key| (key.sort, key.order) != (query.sort, query.order())) {
         let detail = "the query is wrong: cursor: it is of a list with another `sort` or `order`";
         return Err(Failure::bad_query(detail));
     }
@@ -418,6 +416,5 @@ fn shown_cluster(service: &Service, id: ClusterId) -> Cluster {
     for node in service.known_nodes(Some(id)) {
         *nodes.entry(node.status).or_default() += 1;
     }
-    let name = if id == ClusterId::DEFAULT { "default".to_owned() } else { id.to_string() };
-    Cluster { id, name, nodes }
+    Cluster { id, name: Cluster::name_of(id), nodes }
 }

@@ -111,7 +111,7 @@ pub(super) async fn show(
     }
     let mut output = whole(service.views().as_ref(), &execution, query.offset).await?;
     if query.selects_lines() {
-        output = select(output, &query);
+        output = select(&output, &query);
     }
     Ok(match query.format {
         Format::Json => Json(output).into_response(),
@@ -120,8 +120,8 @@ pub(super) async fn show(
 }
 
 /// Keeps the lines that a query selects: each becomes a chunk.
-fn select(output: Output, query: &OutputQuery) -> Output {
-    let mut lines = lines(output.chunks);
+fn select(output: &Output, query: &OutputQuery) -> Output {
+    let mut lines = lines(&output.chunks);
     if let Some(before) = query.before {
         lines.retain(|line| line.offset + line.text.len() as u64 <= before);
     }
@@ -139,12 +139,9 @@ fn select(output: Output, query: &OutputQuery) -> Output {
         text: lines.iter().map(|line| line.text.as_str()).collect(),
         chunks: lines,
         matches,
-        ..output
+        ..*output
     }
 }
-
-/// A longer line is divided: lines of many executions are held at once.
-const LONGEST_LINE_BYTES: usize = 4 * limits::OUTPUT_CHUNK_BYTES;
 
 /// Divides chunks of one execution into lines with their ends. A line consists of chunks of one stream that follow each
 /// other.
@@ -155,8 +152,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Adds a chunk. Returns the lines that are complete.
-    pub(super) fn push(&mut self, chunk: &Chunk) -> Vec<Chunk> {
+    /// Adds a chunk. Returns the lines that are complete. A line is divided when it reaches `longest_bytes`.
+    pub(super) fn push(&mut self, chunk: &Chunk, longest_bytes: usize) -> Vec<Chunk> {
         let mut complete = Vec::new();
         let mut offset = chunk.offset;
         for part in chunk.text.split_inclusive('\n') {
@@ -173,7 +170,7 @@ impl Lines {
                 }
             };
             offset += part.len() as u64;
-            if line.text.ends_with('\n') || line.text.len() >= LONGEST_LINE_BYTES {
+            if line.text.ends_with('\n') || line.text.len() >= longest_bytes {
                 complete.push(line);
             } else {
                 self.open = Some(line);
@@ -188,9 +185,10 @@ impl Lines {
     }
 }
 
-fn lines(chunks: Vec<Chunk>) -> Vec<Chunk> {
+/// Divides the output of one execution, which is bounded as a whole, into lines.
+fn lines(chunks: &[Chunk]) -> Vec<Chunk> {
     let mut open = Lines::default();
-    let mut lines: Vec<Chunk> = chunks.into_iter().flat_map(|chunk| open.push(&chunk)).collect();
+    let mut lines: Vec<Chunk> = chunks.iter().flat_map(|chunk| open.push(chunk, usize::MAX)).collect();
     lines.extend(open.finish());
     lines
 }
@@ -277,8 +275,27 @@ mod tests {
         };
         let (out, err) = (Stream::Stdout, Stream::Stderr);
         let chunks = vec![chunk(out, "one\ntw"), chunk(out, "o\nth"), chunk(err, "no\n"), chunk(out, "ree")];
-        let found = lines(chunks);
+        let found = lines(&chunks);
         let shown: Vec<(u64, &str)> = found.iter().map(|line| (line.offset, line.text.as_str())).collect();
         assert_eq!(shown, [(0, "one\n"), (4, "two\n"), (8, "th"), (10, "no\n"), (13, "ree")]);
+    }
+
+    #[test]
+    fn a_long_line_is_divided_only_where_lines_of_many_executions_are_kept() {
+        let text = "x".repeat(limits::OUTPUT_CHUNK_BYTES);
+        let chunk = |offset: usize| Chunk {
+            offset: offset as u64,
+            stream: Stream::Stdout,
+            text: text.clone(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let chunks: Vec<Chunk> = (0..limits::OUTPUT_BYTES).step_by(text.len()).map(chunk).collect();
+        let mut open = Lines::default();
+        let divided = chunks.iter().flat_map(|chunk| open.push(chunk, 2 * text.len()));
+        assert_eq!(
+            divided.map(|line| line.text.len()).collect::<Vec<_>>(),
+            vec![2 * text.len(); chunks.len() / 2]
+        );
+        assert_eq!(lines(&chunks).len(), 1);
     }
 }

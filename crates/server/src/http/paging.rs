@@ -34,6 +34,14 @@ impl PageQuery {
     }
 }
 
+/// The direction of a sorted list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Direction {
+    Asc,
+    Desc,
+}
+
 /// The valid values of `limit` and `offset`.
 pub(super) const LIMITS: &str = "a number from 1 to 1000";
 const OFFSETS: &str = "a number from 0 to 10000; `cursor` is the way through a long list";

@@ -5,9 +5,9 @@ use std::io;
 use std::ops::ControlFlow;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{End, RunChunk, code};
+use downbeat_api::{End, RunChunk};
 use downbeat_core::execution::Stream as Standard;
 use downbeat_core::ids::ExecutionId;
 use downbeat_core::limits;
@@ -18,7 +18,7 @@ use utoipa::IntoParams;
 use super::docs::StreamedRunChunk;
 use super::executions::Part;
 use super::extract::{Api, Flag, Id, Query};
-use super::live::{Ready, Source, live, sse};
+use super::live::{Ready, Source, last_event_id, live, sse};
 use super::merged::{Merged, Pieces};
 use super::output::{Format, TEXT};
 use super::problem::{Failure, HttpResult};
@@ -47,7 +47,7 @@ pub(super) struct RunOutputQuery {
     /// Only the last lines, this many, at most 1,000 and about 1 MiB.
     #[param(minimum = 1, maximum = 1000)]
     tail: Option<u32>,
-    /// The `id` of the last event that the client received, as `Last-Event-ID`.
+    /// The `id` of the last event that the client received; the header `Last-Event-ID` overrides it.
     #[param(value_type = Option<uuid::Uuid>)]
     cursor: Option<String>,
 }
@@ -86,9 +86,11 @@ impl RunOutputQuery {
 
 /// Streams the output of a run's executions (SSE)
 ///
-/// Starts with the existing output in the order of time; that of a run with more than 1,000 executions comes in groups of
-/// 1,000. With `follow=1` it continues until the run has ended. The last event is `end`, with the run's status. After
-/// `Last-Event-ID` the stream repeats output of executions that had not ended: `execution` and `offset` identify a chunk.
+/// Starts with the existing output, sorted by the time at which agents read it; that of a run with more than 1,000
+/// executions comes in groups of 1,000. With `format=text`, `grep` or `tail`, a line has the time of its first piece and
+/// the place of its last one. With `follow=1` the stream continues with new output as it arrives, until the run has ended.
+/// The last event is `end`, with the run's status. After `Last-Event-ID` the stream repeats output of executions that had
+/// not ended: `execution` and `offset` identify a chunk.
 #[utoipa::path(
     get, operation_id = "followRunOutput", path = "/runs/{id}/output", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), RunOutputQuery),
@@ -119,20 +121,16 @@ pub(super) async fn show(
     Ok(live(service, Stream { merged, selection, wake, follow: query.follow }))
 }
 
+/// What the ids of events of this stream are.
+const POSITION: &str = "the `id` of an event of such a stream, a UUID";
+
 /// Returns the position after which the stream continues.
 fn position(headers: &HeaderMap, cursor: Option<&str>) -> HttpResult<Option<ExecutionId>> {
-    let parse = |text: &str| text.trim().parse::<ExecutionId>().ok();
-    if let Some(last) = headers.get("last-event-id") {
-        let position = last.to_str().ok().and_then(parse);
-        return position.map(Some).ok_or_else(|| {
-            let detail = "the header Last-Event-ID is not the id of an event of this stream";
-            Failure::new(StatusCode::BAD_REQUEST, code::BAD_LAST_EVENT_ID, detail)
-        });
+    if let Some(last) = last_event_id(headers, POSITION)? {
+        return Ok(Some(last));
     }
-    let Some(cursor) = cursor else { return Ok(None) };
-    let wrong =
-        || Failure::bad_query("the query is wrong: cursor: it is not the id of an event of this stream");
-    parse(cursor).map(Some).ok_or_else(wrong)
+    let wrong = |text| Failure::bad_query(format!("the query is wrong: cursor: `{text}` is not {POSITION}"));
+    cursor.map(|text| text.parse().map_err(|_| wrong(text))).transpose()
 }
 
 /// Selects lines.

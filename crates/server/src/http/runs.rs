@@ -15,7 +15,7 @@ use super::definition::{Body, TargetQuery};
 use super::docs::JobRequest;
 use super::extract::{Api, Flag, Id, Nothing, Query, words};
 use super::idempotency::{Scope, idempotency_key};
-use super::paging::{listed, page};
+use super::paging::{Direction, listed, page};
 use super::payload::{Payload, object};
 use super::problem::{Failure, HttpResult, Reply};
 use super::{plans, run_view};
@@ -100,9 +100,9 @@ pub(super) struct ListQuery {
     #[serde(default)]
     #[param(inline)]
     sort: Sort,
-    #[serde(default)]
+    /// Default `desc`.
     #[param(inline)]
-    order: Direction,
+    order: Option<Direction>,
     /// The number of rows; default 100, at most 1,000.
     limit: Option<u32>,
     /// How many rows to skip; at most 10,000.
@@ -120,15 +120,6 @@ enum Sort {
     Finished,
 }
 
-/// The direction of a sorted list.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum Direction {
-    Asc,
-    #[default]
-    Desc,
-}
-
 fn order_of(sort: Sort, direction: Direction) -> RunOrder {
     match (sort, direction) {
         (Sort::Created, Direction::Desc) => RunOrder::NewestFirst,
@@ -138,7 +129,7 @@ fn order_of(sort: Sort, direction: Direction) -> RunOrder {
     }
 }
 
-/// Lists runs, the newest first
+/// Lists runs, by default the newest first
 #[utoipa::path(
     get, operation_id = "listRuns", path = "/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "One page of runs", body = List<RunRow>))
@@ -155,7 +146,7 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         None => None,
     };
     let Query(ListQuery { job, by, paused, q: text, from, to, sort, order, .. }) = query;
-    let order = order_of(sort, order);
+    let order = order_of(sort, order.unwrap_or(Direction::Desc));
     if page.start.after.as_ref().is_some_and(|after: &RunKey| after.order != order) {
         return Err(Failure::bad_query("the query is wrong: cursor: it is of a list in another order"));
     }

@@ -164,7 +164,7 @@ impl Journal {
     pub(crate) async fn commit_apart(&self, changes: &[Change]) -> Result<Vec<Option<Applied>>, CommitError> {
         let mut outcomes = Vec::with_capacity(changes.len());
         // The next part is the last one.
-        let mut parts = vec![changes];
+        let mut parts = if changes.is_empty() { Vec::new() } else { vec![changes] };
         while let Some(part) = parts.pop() {
             match self.commit(part.to_vec()).await {
                 Ok(applied) => outcomes.extend(applied.into_iter().map(Some)),

@@ -16,8 +16,9 @@ use crate::parts::Parts;
 /// How often a server looks for such nodes: a tenth of the time until they are forgotten, within these bounds.
 const LOOK_LEAST: Duration = Duration::from_millis(100);
 const LOOK_MOST: Duration = Duration::from_secs(60);
-/// How long nodes have to return after an outage, at most: servers may be restarted more often than nodes are forgotten.
-const GRACE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long nodes have to return after an outage, at most. Agents try again at least every minute, so a few minutes are
+/// enough. They must not be many: a server that is restarted every night has to forget nodes between two restarts.
+const GRACE: Duration = Duration::from_secs(10 * 60);
 /// How many nodes one commit deletes.
 const AT_ONCE: usize = 200;
 /// The name under which deletions are recorded.

@@ -5,7 +5,7 @@ mod forget;
 mod heartbeat;
 mod sweep;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 pub(crate) use delete::delete;
 pub(crate) use forget::forget;

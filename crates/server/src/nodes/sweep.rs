@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use downbeat_core::collections::HashMap;
+use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::NodeId;
 use downbeat_core::node::NodeStatus;
@@ -14,6 +14,7 @@ use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::journal::CommitError;
 use crate::parts::Parts;
 use crate::settings::Settings;
 
@@ -142,13 +143,51 @@ async fn check_nodes(parts: &Parts) -> Result<(), store::Error> {
         }
         let ended = |one: &Silent<'_>| one.changes(held.get(&one.id).map_or(&[], Vec::as_slice), parts, now);
         let changes: Vec<Change> = silent.iter().flat_map(ended).collect();
-        // In order: a node that is offline is not checked again, so its leases end before or with its move.
-        for portion in changes.chunks(limits::EXECUTIONS_PER_COMMIT) {
-            // One that the store will never accept is left out: the other nodes must not wait for it.
-            parts.journal.commit_apart(portion).await?;
-        }
+        commit(parts, changes).await?;
     }
     Ok(())
+}
+
+/// Commits the consequences of silence. In order: a node that is offline is not checked again, so its leases end before
+/// or with its move. A change that the store will never accept is left out, because the other nodes must not wait for it.
+/// If it is the end of a lease, its node does not go offline.
+async fn commit(parts: &Parts, mut changes: Vec<Change>) -> Result<(), store::Error> {
+    // Nodes with a lease whose end was rejected.
+    let mut holding: HashSet<NodeId> = HashSet::default();
+    while !changes.is_empty() {
+        let rest = changes.split_off(changes.len().min(limits::EXECUTIONS_PER_COMMIT));
+        let mut portion = std::mem::replace(&mut changes, rest);
+        portion.retain(|change| !takes_one_offline(change, &holding));
+        if portion.is_empty() {
+            continue;
+        }
+        match parts.journal.commit(portion.clone()).await {
+            Err(CommitError::Rejected(_)) => {}
+            committed => {
+                committed?;
+                continue;
+            }
+        }
+        let (mut moves, losses): (Vec<Change>, Vec<Change>) =
+            portion.into_iter().partition(|change| matches!(change, Change::NodeMoved { .. }));
+        let outcomes = parts.journal.commit_apart(&losses).await?;
+        let rejected = losses.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_none());
+        holding.extend(rejected.filter_map(|(loss, _)| silent_node(loss)));
+        moves.retain(|change| !takes_one_offline(change, &holding));
+        parts.journal.commit_apart(&moves).await?;
+    }
+    Ok(())
+}
+
+/// Returns whether one of these nodes goes offline with the change.
+fn takes_one_offline(change: &Change, nodes: &HashSet<NodeId>) -> bool {
+    matches!(change, Change::NodeMoved { node, to: NodeStatus::Offline, .. } if nodes.contains(node))
+}
+
+/// Returns the node whose lease ends with this change because it is silent.
+fn silent_node(change: &Change) -> Option<NodeId> {
+    let Change::ExecutionLost { silence, .. } = change else { return None };
+    silence.as_ref().map(|silence| silence.node)
 }
 
 /// A silent node.

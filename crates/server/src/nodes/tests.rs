@@ -1,20 +1,22 @@
 //! The sweep of a large cluster on a slow store, nodes that are gone during an outage, and a server whose users block their connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, NodeId, ServerId, SessionId};
-use downbeat_core::node::{Former, NodeRecord, NodeStatus, Registration};
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{NodeId, ServerId};
+use downbeat_core::node::{NodeRecord, NodeStatus};
+use downbeat_core::run::RunState;
 use downbeat_core::{Change, Span, Timestamp, limits};
+use downbeat_store::conformance::make;
 use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Store, Wrapped, Wrapper};
 use downbeat_testbed::Database;
-use serde_json::json;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::testing::{placed, registered};
 use crate::{Settings, Surroundings, start_within};
 
 const NODES: u32 = 9_000;
@@ -38,23 +40,6 @@ impl Wrapper for Slow {
         self.queries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(SLOW).await;
         self.inner.held_by(nodes).await
-    }
-}
-
-pub(crate) fn registered(number: u32, at: Timestamp) -> Change {
-    let description = json!({"hostname": format!("web-{number:04}"), "slots": 1, "version": "1"});
-    let id = Uuid::from_u128(number.into());
-    Change::NodeRegistered {
-        registration: Registration {
-            node: NodeId(id),
-            cluster: ClusterId::DEFAULT,
-            session: SessionId(id),
-            description: serde_json::from_value(description).unwrap(),
-            installation: None,
-            undelivered: Vec::new(),
-            former: Former::Any,
-            at,
-        },
     }
 }
 
@@ -84,11 +69,12 @@ async fn many_silent_nodes_go_offline_with_few_queries_however_slow_they_are() {
     server.stop().await;
 }
 
-/// A store that never accepts the moves of one node.
+/// A store that does not accept some changes until it is mended.
 #[derive(Debug)]
 struct Picky {
     inner: MemoryStore,
-    node: NodeId,
+    is_bad: fn(&Change) -> bool,
+    is_mended: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -98,8 +84,7 @@ impl Wrapper for Picky {
     }
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
-        let is_bad = |change: &Change| matches!(change, Change::NodeMoved { node, .. } if *node == self.node);
-        if changes.iter().any(is_bad) {
+        if !self.is_mended.load(Ordering::Relaxed) && changes.iter().any(self.is_bad) {
             return Err(Error::Corrupt("string or blob too big".to_owned()));
         }
         self.inner.commit(server, changes).await
@@ -113,13 +98,13 @@ async fn a_node_that_the_store_cannot_move_keeps_no_other_from_going_offline() {
     let inner = MemoryStore::new();
     let registrations: Vec<_> = (1..=10).map(|number| registered(number, wall_began)).collect();
     inner.commit(ServerId(Uuid::nil()), &registrations).await.unwrap();
-    let bad = NodeId(Uuid::from_u128(4));
-    let store: Arc<dyn Store> = Arc::new(Wrapped(Picky { inner, node: bad }));
+    let is_bad = |change: &Change| matches!(change, Change::NodeMoved { node, .. } if *node == make::node(4));
+    let store: Arc<dyn Store> = Arc::new(Wrapped(Picky { inner, is_bad, is_mended: Arc::default() }));
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let offline_after = settings.node_offline_after.0;
     let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
     let others_are_offline = async {
-        let is_due = |node: &NodeRecord| node.id != bad && node.status != NodeStatus::Offline;
+        let is_due = |node: &NodeRecord| node.id != make::node(4) && node.status != NodeStatus::Offline;
         while store.nodes(None).await.unwrap().iter().any(is_due) {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -129,12 +114,47 @@ async fn a_node_that_the_store_cannot_move_keeps_no_other_from_going_offline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_silent_during_an_outage_has_time_to_return() {
-    const HOUR: Duration = Duration::from_secs(3_600);
+async fn a_node_does_not_go_offline_before_the_ends_of_its_leases_are_stored() {
+    let (began, wall_began) = (Instant::now(), make::at(60));
+    let wall = Arc::new(move || wall_began + began.elapsed());
+    let is_bad = |change: &Change| matches!(change, Change::ExecutionLost { execution, .. } if *execution == make::execution_id(1));
+    let is_mended = Arc::new(AtomicBool::new(false));
+    let store = Picky { inner: MemoryStore::new(), is_bad, is_mended: Arc::clone(&is_mended) };
+    let store: Arc<dyn Store> = Arc::new(Wrapped(store));
+    let mut changes: Vec<Change> = (1..=3).map(|number| registered(number, wall_began)).collect();
+    for number in 1..=2 {
+        changes.push(make::created_as(placed(number, 1, 1)));
+        changes.push(make::moved(number, &[RunState::Starting, RunState::Running], 15));
+        let of = make::origin(number, 0, Some(0));
+        let execution = make::execution(number, number, make::leased(number, number));
+        changes.push(make::added(number, vec![Execution { of, ..execution }]));
+    }
+    make::apply(&store, &changes).await;
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let offline_after = settings.node_offline_after.0;
+    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    let status = async |number| store.node(make::node(number)).await.unwrap().unwrap().status;
+    let execution = async |number| {
+        let found = store.execution(make::execution_id(number)).await.unwrap();
+        found.unwrap().state.status()
+    };
+    tokio::time::sleep(3 * offline_after).await;
+    assert_eq!([status(2).await, status(3).await], [NodeStatus::Offline; 2]);
+    assert_eq!((execution(2).await, execution(1).await), (Status::Lost, Status::Leased));
+    assert_eq!(status(1).await, NodeStatus::Stale, "it is checked again");
+    is_mended.store(true, Ordering::Relaxed);
+    tokio::time::sleep(offline_after).await;
+    assert_eq!((status(1).await, execution(1).await), (NodeStatus::Offline, Status::Lost));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_silent_during_an_outage_has_a_few_minutes_to_return() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
     let (began, wall_began) = (Instant::now(), Timestamp::from_second(1_800_000_000).unwrap());
     let wall = Arc::new(move || wall_began + began.elapsed());
-    let id = Uuid::from_u128(1);
-    let (node, session, at) = (NodeId(id), SessionId(id), wall_began - 10 * HOUR);
+    let (node, session, at) = (make::node(1), make::session(1), wall_began - 10 * DAY);
     let offline = Change::NodeMoved {
         node,
         session,
@@ -146,17 +166,17 @@ async fn a_node_that_was_silent_during_an_outage_has_time_to_return() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let committed = store.commit(ServerId(Uuid::nil()), &[registered(1, at), offline]).await.unwrap();
     assert_eq!(committed.outcomes, [Ok(()), Ok(())]);
-    let forget_nodes_after = Span(HOUR);
+    let forget_nodes_after = Span(7 * DAY);
     let settings = Settings { name: "one".to_owned(), forget_nodes_after, ..Settings::default() };
     let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
-    tokio::time::sleep(HOUR / 2).await;
+    tokio::time::sleep(5 * MINUTE).await;
     assert!(store.node(node).await.unwrap().is_some());
     let is_forgotten = async {
         while store.node(node).await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_secs(10)).await;
         }
     };
-    tokio::time::timeout(HOUR, is_forgotten).await.expect("the node is forgotten");
+    tokio::time::timeout(60 * MINUTE, is_forgotten).await.expect("the node is forgotten");
     server.stop().await;
 }
 
@@ -195,7 +215,7 @@ async fn slow_queries_of_users_do_not_stop_what_keeps_a_server_alive() {
     let seen = store.servers().await.unwrap()[0].seen_at.as_microsecond();
     database.wait_until(&format!("SELECT bool_or(seen_at > {seen} + 1000000) FROM servers")).await;
     let offline = NodeStatus::Offline;
-    while store.node(NodeId(Uuid::from_u128(1))).await.unwrap().unwrap().status != offline {
+    while store.node(make::node(1)).await.unwrap().unwrap().status != offline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let elsewhere = downbeat_store::open(&database.url).await.unwrap();

@@ -151,14 +151,15 @@ impl Applier {
 mod tests {
     use async_trait::async_trait;
     use downbeat_core::execution::Execution;
-    use downbeat_core::ids::{NodeId, ServerId};
+    use downbeat_core::ids::ServerId;
+    use downbeat_store::conformance::make;
     use downbeat_store::{Executions as _, MemoryStore, Store, Wrapped, Wrapper};
     use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;
     use uuid::Uuid;
 
     use super::*;
-    use crate::nodes::tests::registered;
+    use crate::testing::registered;
     use crate::{Settings, Surroundings, start_within};
 
     /// A store whose open executions are read only while it is not held.
@@ -196,7 +197,7 @@ mod tests {
         let settings = Settings { name: "one".to_owned(), ..Settings::default() };
         let server = start_within(settings, Arc::new(store), Surroundings::default()).await.unwrap();
         let parts = server.service().parts.clone();
-        let known = |number: u128| parts.dispatcher.board().node(NodeId(Uuid::from_u128(number))).is_some();
+        let known = |number| parts.dispatcher.board().node(make::node(number)).is_some();
         register(2).await;
         while reads.try_recv().is_ok() {}
         hold.send(true).unwrap();

@@ -4,10 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::execution::Execution;
-use downbeat_core::plan::Plan;
+use downbeat_core::run::Course;
 use downbeat_core::run::engine::Turn;
-use downbeat_core::run::{Course, RunRecord};
 use downbeat_core::{Applied, Change, Dice, Refusal};
 use downbeat_store::Store;
 use tokio_util::sync::CancellationToken;
@@ -15,9 +13,10 @@ use tracing::{debug, error, info, warn};
 
 use super::cache::Cache;
 use super::registry::{Input, Mailbox};
-use super::takeover::Stored;
+use super::takeover::{Restore, Stored};
 use crate::clock::Clock;
 use crate::dispatch::Dispatcher;
+use crate::heavy::HeavyWork;
 use crate::journal::{CommitError, Journal};
 
 /// The pause before a failed commit is retried.
@@ -43,6 +42,7 @@ pub(crate) struct ActorParts {
     pub cache: Option<Cache>,
     pub clock: Clock,
     pub store: Arc<dyn Store>,
+    pub heavy: HeavyWork,
 }
 
 /// Why a turn was not committed, for good.
@@ -135,22 +135,29 @@ impl Actor {
             if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
                 return false;
             }
-            match Stored::read(&*self.parts.store, &run, &mut self.dice).await {
-                Ok(Some(Stored { record, .. })) if record.live.epoch != epoch => {
+            let read = Stored::read(&*self.parts.store, &self.parts.heavy, &run, &mut self.dice);
+            let stored = match read.await {
+                Ok(Some(stored)) if stored.record.live.epoch == epoch => stored,
+                Ok(Some(_)) => {
                     info!("another server owns the run now");
                     return false;
                 }
-                Ok(Some(Stored { record, executions, left })) => {
-                    let (course, now) = (&mut self.course, self.parts.clock.now());
-                    self.parts.dispatcher.turn(&run, now, &mut self.dice, |turn| {
-                        *course = restore(plan, &record, epoch, &executions, turn).carrying(left);
-                    });
+                Ok(None) => return false,
+                Err(error) => {
+                    warn!(%error, "cannot read the run; trying again");
+                    continue;
+                }
+            };
+            let restored = stored.restore(restore, Arc::clone(&plan), &self.parts, self.dice.clone());
+            match stop.run_until_cancelled(restored).await {
+                Some(Ok((course, dice))) => {
+                    (self.course, self.dice) = (course, dice);
                     // The store had everything that they say.
                     self.kept.clear();
                     return true;
                 }
-                Ok(None) => return false,
-                Err(error) => warn!(%error, "cannot read the run; trying again"),
+                Some(Err(error)) => error!(%error, "cannot restore the run; trying again"),
+                None => return false,
             }
         }
     }
@@ -281,9 +288,6 @@ impl Actor {
         result
     }
 }
-
-/// Restores the course of a stored run.
-type Restore = fn(Arc<Plan>, &RunRecord, u64, &[Execution], &mut Turn<'_>) -> Course;
 
 /// Returns whether a person cancelled, paused or resumed the run, or another server took it over.
 fn requests_stop(input: &Input) -> bool {

@@ -36,8 +36,8 @@ impl ActorParts {
     pub(super) fn of(parts: &Parts, run: &RunRecord, plan: &Arc<Plan>) -> Self {
         let cache = Cache::of(&parts.store, run, plan);
         let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
-        let (clock, store) = (parts.clock.clone(), Arc::clone(&parts.store));
-        Self { journal, dispatcher, cache, clock, store }
+        let (clock, store, heavy) = (parts.clock.clone(), Arc::clone(&parts.store), parts.heavy.clone());
+        Self { journal, dispatcher, cache, clock, store, heavy }
     }
 }
 

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::RunId;
+use downbeat_core::plan::Plan;
+use downbeat_core::run::engine::Turn;
 use downbeat_core::run::{Course, RunRecord};
-use downbeat_core::{Change, Dice, limits};
+use downbeat_core::{Change, Dice};
 use downbeat_store::{self as store, Store};
 use futures_util::{StreamExt as _, stream};
 use tracing::{Instrument, error, info};
@@ -16,16 +18,16 @@ use super::carry;
 use super::registry::{Delivery, Mailbox};
 use crate::admission::Admission;
 use crate::dispatch::Dispatcher;
+use crate::error::Error;
+use crate::heavy::{HeavyWork, is_heavy, is_heavy_run};
 use crate::parts::Parts;
-use crate::works::{self, RunWork};
+use crate::works::RunWork;
 
 /// Runs that are taken in one commit. Several servers that take over at once share the work: the first one
 /// gets each run.
 const AT_ONCE: usize = 64;
 /// Taken runs whose executions are read at once. The store has connections left for others.
 const READ_AT_ONCE: usize = 3;
-/// Runs with more instances are read after all others.
-const LARGE_INSTANCES: usize = limits::PLAN_SMALL_INSTANCES;
 /// The first and the longest pause before a run that cannot be read is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
@@ -64,8 +66,9 @@ struct Taking {
 }
 
 impl Taking {
+    /// Large runs are read after all others.
     fn is_large(&self) -> bool {
-        self.work.plan.instances() > LARGE_INSTANCES
+        is_heavy(self.work.plan.instances() as u64)
     }
 
     /// The epoch in which this server owns the run.
@@ -78,15 +81,16 @@ impl Taking {
 async fn take_some(parts: &Parts, ids: &[RunId]) -> Result<Vec<Taking>, store::Error> {
     let mut takings = Vec::with_capacity(ids.len());
     for run in parts.store.runs_by_id(ids).await? {
-        let (works, is_large) = (parts.dispatcher.works().clone(), works::is_large(&run));
-        let compile = move || (works.of_stored(&run), run);
-        let (work, run) = if is_large { heavy(parts, compile).await? } else { compile() };
-        match work {
-            Ok(work) => {
-                let mailbox = parts.runs.open(&run.id, Delivery::Off);
+        let (id, works, is_heavy) = (run.id.clone(), parts.dispatcher.works().clone(), is_heavy_run(&run));
+        let compiled = parts.heavy.run_own_if(is_heavy, move || (works.of_stored(&run), run)).await;
+        match compiled {
+            Ok((Ok(work), run)) => {
+                let mailbox = parts.runs.open(&id, Delivery::Off);
                 takings.push(Taking { run, work, mailbox });
             }
-            Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),
+            // The others are taken without it.
+            Ok((Err(error), _)) => error!(run = %id, %error, "cannot compile a stored run"),
+            Err(error) => error!(run = %id, %error, "cannot compile a stored run"),
         }
     }
     if takings.is_empty() {
@@ -126,8 +130,8 @@ async fn continue_run(parts: &Parts, mut taking: Taking) -> Option<Taking> {
     let (id, epoch) = (&taking.run.id, taking.epoch());
     parts.dispatcher.works().insert(Arc::clone(&taking.work));
     let mut dice = parts.chance.dice();
-    let Stored { record, executions, left } = match Stored::read(&*parts.store, id, &mut dice).await {
-        Ok(Some(read)) => read,
+    let stored = match Stored::read(&*parts.store, &parts.heavy, id, &mut dice).await {
+        Ok(Some(stored)) => stored,
         Ok(None) => return None,
         Err(error) => {
             error!(run = %id, %error, "cannot read a run that was taken over; trying again");
@@ -135,24 +139,17 @@ async fn continue_run(parts: &Parts, mut taking: Taking) -> Option<Taking> {
             return Some(taking);
         }
     };
-    if record.live.epoch != epoch {
+    if stored.record.live.epoch != epoch {
         info!(run = %id, "another server has taken over the run");
         return None;
     }
-    let (plan, now) = (Arc::clone(&taking.work.plan), parts.clock.now());
-    let actor = ActorParts::of(parts, &record, &plan);
-    let dispatcher = parts.dispatcher.clone();
-    let restore = move || {
-        let course = dispatcher.turn(&record.id, now, &mut dice, |turn| {
-            Course::restore(plan, &record, epoch, &executions, turn)
-        });
-        course.carrying(left)
-    };
-    let restored = if taking.is_large() { heavy(parts, restore).await } else { Ok(restore()) };
-    let course = match restored {
-        Ok(course) => course,
+    let plan = Arc::clone(&taking.work.plan);
+    let actor = ActorParts::of(parts, &stored.record, &plan);
+    let course = match stored.restore(Course::restore, plan, &actor, dice).await {
+        Ok((course, _)) => course,
         Err(error) => {
             error!(run = %id, %error, "cannot restore a run that was taken over; trying again");
+            taking.mailbox.set_delivery(Delivery::Off);
             return Some(taking);
         }
     };
@@ -164,13 +161,8 @@ async fn continue_run(parts: &Parts, mut taking: Taking) -> Option<Taking> {
     None
 }
 
-/// Runs work on its own thread: restoring a run of a million instances takes seconds.
-async fn heavy<T: Send + 'static>(
-    parts: &Parts,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, store::Error> {
-    parts.heavy.run_own(work).await.map_err(|error| store::Error::Unavailable(error.to_string()))
-}
+/// Makes the course of a stored run.
+pub(super) type Restore = fn(Arc<Plan>, &RunRecord, u64, &[Execution], &mut Turn<'_>) -> Course;
 
 /// A run as the store has it.
 pub(super) struct Stored {
@@ -185,14 +177,34 @@ impl Stored {
     /// Reads a run. `None` if it no longer exists.
     pub(super) async fn read(
         store: &dyn Store,
+        heavy: &HeavyWork,
         id: &RunId,
         dice: &mut Dice,
     ) -> Result<Option<Self>, store::Error> {
         let Some(record) = store.run(id).await? else { return Ok(None) };
-        let mut executions = store.executions_of(id).await?;
-        let left = carry::left(store, &record, &executions, dice).await?;
-        executions.extend_from_slice(&left);
+        let own = store.executions_of(id).await?;
+        let (executions, left) = carry::complete(store, heavy, &record, own, dice).await?;
         Ok(Some(Self { record, executions, left }))
+    }
+
+    /// Restores the course of the run. On its own thread if the run is large: a million instances take seconds.
+    pub(super) async fn restore(
+        self,
+        how: Restore,
+        plan: Arc<Plan>,
+        parts: &ActorParts,
+        mut dice: Dice,
+    ) -> Result<(Course, Dice), Error> {
+        let Self { record, executions, left } = self;
+        let (dispatcher, clock) = (parts.dispatcher.clone(), parts.clock.clone());
+        let is_heavy = is_heavy(plan.instances() as u64);
+        let restore = move || {
+            let course = dispatcher.turn(&record.id, clock.now(), &mut dice, |turn| {
+                how(plan, &record, record.live.epoch, &executions, turn)
+            });
+            (course.carrying(left), dice)
+        };
+        parts.heavy.run_own_if(is_heavy, restore).await
     }
 }
 

@@ -8,14 +8,17 @@ use async_trait::async_trait;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::plan::resolve;
+use downbeat_core::plan::{NodeRef, Plan, RetryScope, SetIx, resolve};
+use downbeat_core::run::again::retry_of;
 use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::work::Origin;
-use downbeat_core::{Change, Span, Timestamp, limits, spec};
+use downbeat_core::{Change, Dice, Span, Timestamp, limits, spec};
 use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Runs as _, Store, Wrapped, Wrapper};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::carry;
+use crate::heavy::{HeavyWork, Place};
 use crate::{Caller, Force, Redo, Retry, Settings, Submit, Surroundings, start_within};
 
 /// A store that does not hold executions beyond the first portion of a run.
@@ -27,9 +30,10 @@ struct Picky {
 }
 
 fn is_too_much(change: &Change) -> bool {
-    let is_beyond = |step: u32| step as usize >= limits::EXECUTIONS_PER_COMMIT;
+    let is_beyond =
+        |one: &Execution| one.item().unwrap_or(one.step()) as usize >= limits::EXECUTIONS_PER_COMMIT;
     let Change::ExecutionsAdded { executions, .. } = change else { return false };
-    executions.iter().any(|one| is_beyond(one.step()) && one.state.status() == Status::Pending)
+    executions.iter().any(|one| is_beyond(one) && one.state.status() == Status::Pending)
 }
 
 #[async_trait]
@@ -109,6 +113,33 @@ async fn a_run_whose_next_step_can_never_be_stored_fails_and_others_go_on() {
     let small = submit(1).await;
     assert_eq!(store.executions_of(&small).await.unwrap().len(), 1);
     server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_run_that_is_read_again_waits_for_a_thread() {
+    let store = store(true);
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
+    let service = server.service();
+    let threads = take_threads(&service.parts.heavy).await;
+    let large = named_job("large", limits::PLAN_SMALL_INSTANCES / 2 + 1);
+    let run = service.submit(&Caller::API, large).await.unwrap().run.id.clone();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!store.run(&run).await.unwrap().unwrap().live.is_ended());
+    drop(threads);
+    while !store.run(&run).await.unwrap().unwrap().live.is_ended() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.stop().await;
+}
+
+/// Takes all threads for heavy work.
+async fn take_threads(heavy: &HeavyWork) -> Vec<Place> {
+    let mut threads = Vec::new();
+    for _ in 0..limits::PLANS_AT_ONCE {
+        threads.push(heavy.place().await.unwrap());
+    }
+    threads
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,6 +231,60 @@ async fn a_run_that_cannot_be_read_is_taken_once_and_does_not_delay_others() {
         };
         assert_eq!((ended.state(), ended.live.epoch), (RunState::Cancelled, 2), "{run}");
     }
+    second.stop().await;
+}
+
+/// A store with a run that cannot be compiled when it is taken over: the attempt panics.
+#[derive(Debug)]
+struct Broken {
+    inner: Arc<MemoryStore>,
+    run: RunId,
+}
+
+#[async_trait]
+impl Wrapper for Broken {
+    fn store(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn open_runs(&self) -> Result<Vec<RunRecord>, Error> {
+        let mut runs = self.inner.open_runs().await?;
+        runs.retain(|run| run.id != self.run);
+        Ok(runs)
+    }
+
+    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>, Error> {
+        let mut runs = self.inner.runs_by_id(ids).await?;
+        for run in runs.iter_mut().filter(|run| run.id == self.run) {
+            let node = NodeRef { id: NodeId(Uuid::nil()), hostname: "web-01".to_owned() };
+            let mut resolved = (*run.resolved).clone();
+            resolved.nodes = vec![node; limits::PLAN_SMALL_INSTANCES + 1];
+            // There is no such set.
+            resolved.entries.fill(Some(SetIx(0)));
+            run.made = Arc::new(RunMade { resolved: Arc::new(resolved), ..(*run.made).clone() });
+        }
+        Ok(runs)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_run_that_cannot_be_compiled_keeps_no_other_from_being_taken_over() {
+    let inner = Arc::new(MemoryStore::new());
+    let settings = || Settings { name: "one".to_owned(), ..Settings::default() };
+    let first = start_within(settings(), inner.clone(), Surroundings::default()).await.unwrap();
+    let submit = async || first.service().submit(&Caller::API, job(1)).await.unwrap().run.id.clone();
+    let (broken, other) = (submit().await, submit().await);
+    first.stop().await;
+    let store = Arc::new(Wrapped(Broken { inner: inner.clone(), run: broken.clone() }));
+    let second = start_within(settings(), store, Surroundings::default()).await.unwrap();
+    let epoch = async |run: &RunId| inner.run(run).await.unwrap().unwrap().live.epoch;
+    let is_taken = async {
+        while epoch(&other).await < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), is_taken).await.expect("the other run is taken over");
+    assert_eq!(epoch(&broken).await, 1);
     second.stop().await;
 }
 
@@ -331,4 +416,25 @@ async fn a_retry_whose_owner_dies_before_all_results_are_carried_over_is_complet
     assert_eq!(executions.len(), items + 1, "only the failed task is executed again");
     assert_eq!(inner.run(&retry).await.unwrap().unwrap().state(), RunState::Running);
     second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_a_large_run_waits_for_a_thread_before_it_is_completed() {
+    let store = MemoryStore::new();
+    let items = limits::ITEMS;
+    let first = store_failed_run(&store, items).await;
+    let (first, executions) =
+        (store.run(&first).await.unwrap().unwrap(), store.executions_of(&first).await.unwrap());
+    let plan = Plan::compile(Arc::clone(&first.definition), Arc::clone(&first.resolved)).unwrap();
+    let resolved = retry_of(&first, &plan, &executions, RetryScope::AllNodes).unwrap().resolved;
+    let (retried, resolved) = (Some(first.id.clone()), Arc::new(resolved));
+    let made = RunMade { id: RunId::from("second"), retry_of: retried, resolved, ..(*first.made).clone() };
+    let second = RunRecord::new(made, ServerId(Uuid::from_u128(7)));
+    let (heavy, mut dice) = (HeavyWork::of_plans(), Dice::new(1));
+    let threads = take_threads(&heavy).await;
+    let mut completed = Box::pin(carry::complete(&store, &heavy, &second, Vec::new(), &mut dice));
+    assert!(tokio::time::timeout(Duration::from_secs(60), &mut completed).await.is_err());
+    drop(threads);
+    let (all, left) = completed.await.unwrap();
+    assert_eq!((all.len(), left.len()), (items, items));
 }

@@ -84,7 +84,14 @@ impl Service {
     ) -> Result<Many> {
         let is_due = |run: &RunRecord| run.live.cancel_requested_at.is_none() && which.matches(run);
         let runs = self.parts.admission.open_runs(is_due);
-        let done = many(effect, runs.iter().map(RunId::to_string).collect());
+        let mut done = many(effect, runs.iter().map(RunId::to_string).collect());
+        if let Some(ids) = &which.ids {
+            let open = BTreeSet::from_iter(self.parts.admission.open_runs(|run| ids.contains(&run.id)));
+            for id in ids.difference(&open) {
+                self.run_or_refusal(caller, id, &mut done.refused).await?;
+            }
+            done.refused.truncate(limits::NAMED_OF_MANY);
+        }
         let change = |run: RunId| {
             let (by, at) = (caller.name().to_owned(), self.now());
             Change::RunCancelRequested { run, by, at }
@@ -138,9 +145,10 @@ impl Service {
         key: Option<&IdempotencyKey>,
         effect: Effect,
     ) -> Result<Many> {
-        let (runs, matched) = self.ended_runs(caller, which, key).await?;
+        let mut refused = Vec::new();
+        let (runs, matched) = self.ended_runs(caller, which, key, &mut refused).await?;
         let mut done = many(effect, runs.iter().map(RunId::to_string).collect());
-        done.matched = matched;
+        (done.matched, done.refused) = (matched, refused);
         if effect == Effect::Count {
             return Ok(done);
         }
@@ -170,21 +178,21 @@ impl Service {
 
     /// Returns the first matching runs that failed or were cancelled, the oldest first, and how many match. Without ids
     /// only the newest runs are searched. A request that is sent again does not match the runs that it created the first
-    /// time.
+    /// time. Ids without a run are added to `refused`.
     async fn ended_runs(
         &self,
         caller: &Caller,
         which: &WhichRuns,
         key: Option<&IdempotencyKey>,
+        refused: &mut Vec<Refused>,
     ) -> Result<(Vec<RunId>, u64)> {
         let can_be_retried = |state: &RunState| matches!(state, RunState::Failed | RunState::Cancelled);
         let mut found = Vec::new();
         if let Some(ids) = &which.ids {
             for id in ids {
-                let run = self.run(caller, id).await?;
-                if can_be_retried(&run.state()) && which.matches(&run) {
-                    found.push(run.id.clone());
-                }
+                let run = self.run_or_refusal(caller, id, refused).await?;
+                let is_wanted = |run: &RunRecord| can_be_retried(&run.state()) && which.matches(run);
+                found.extend(run.filter(is_wanted).map(|run| run.id.clone()));
             }
             let matched = found.len() as u64;
             return Ok((found, matched));
@@ -220,6 +228,23 @@ impl Service {
         let matched = total.map_or(found.len() as u64, |total| total.saturating_sub(own));
         found.reverse();
         Ok((found, matched))
+    }
+
+    /// Returns a run that a request names. If it does not exist, it is added to `refused`: the request is about the others.
+    async fn run_or_refusal(
+        &self,
+        caller: &Caller,
+        id: &RunId,
+        refused: &mut Vec<Refused>,
+    ) -> Result<Option<RunRecord>> {
+        match self.run(caller, id).await {
+            Ok(run) => Ok(Some(run)),
+            Err(error) if error.class() == Class::NotFound => {
+                refused.push(Refused { name: id.to_string(), reason: error.to_string() });
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns whether the request with this key has created the run.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use downbeat_api::NodeReason;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::ids::ClusterId;
-use downbeat_core::limits;
 use downbeat_core::plan::{Plan, Resolved, resolve};
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::{Definition, resolve_params};
@@ -14,7 +13,7 @@ use downbeat_store::InstanceFacts;
 use super::Service;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
-use crate::heavy::Place;
+use crate::heavy::{Place, is_heavy, is_heavy_plan};
 
 impl Service {
     /// Creates the plan of a definition, and returns the result of `show`. Starts nothing.
@@ -81,20 +80,15 @@ impl Service {
         self.by_size(&sized, on, make).await
     }
 
-    /// Returns the facts about all instances of a run, and a place for the work on them, like that on a large plan. It
-    /// waits for the place first: the facts of a large run take much memory.
+    /// Returns the facts about all instances of a run, and a place for the work on them. It waits for the place first:
+    /// the facts of a large run take much memory.
     pub(crate) async fn instance_facts(&self, run: &RunRecord) -> Result<(Vec<InstanceFacts>, ViewPlace)> {
-        let steps = run.definition.steps().count();
-        let is_small = |instances: usize| instances <= limits::PLAN_SMALL_INSTANCES;
-        let mut place = ViewPlace(None);
-        if !is_small(steps.saturating_mul(run.resolved.nodes.len().max(1))) {
-            place = ViewPlace(Some(self.parts.heavy.place().await?));
-        }
-        let facts = self.views().instance_facts(&run.id).await?;
-        if place.0.is_none() && !is_small(facts.len()) {
-            place = ViewPlace(Some(self.parts.heavy.place().await?));
-        }
-        Ok((facts, place))
+        let counts = self.parts.counted.of(self.views().as_ref(), run).await?;
+        let place = match is_heavy(counts.iter().map(|count| count.total).sum()) {
+            true => Some(self.parts.large_views.place().await?),
+            false => None,
+        };
+        Ok((self.views().instance_facts(&run.id).await?, ViewPlace(place)))
     }
 
     /// Creates a large plan as heavy work, where it waits for a free slot and does not delay others.
@@ -105,12 +99,7 @@ impl Service {
         nodes: usize,
         make: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let steps = definition.steps().count();
-        if steps.saturating_mul(nodes.max(1)) <= limits::PLAN_SMALL_INSTANCES {
-            make()
-        } else {
-            self.parts.heavy.run(make).await?
-        }
+        if is_heavy_plan(definition, nodes) { self.parts.heavy.run(make).await? } else { make() }
     }
 }
 

@@ -1,22 +1,26 @@
-//! Runs that are submitted while no slot for large plans is free.
+//! Runs that are submitted while no slot for large plans is free, and views of large runs.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
+use async_trait::async_trait;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::ids::{ClusterId, NodeId, SessionId};
-use downbeat_core::node::Description;
+use downbeat_core::execution::Execution;
+use downbeat_core::ids::RunId;
+use downbeat_core::run::RunState;
 use downbeat_core::{Change, Portion, limits, spec};
-use downbeat_proto::message::{InstanceId, Register};
-use downbeat_store::MemoryStore;
+use downbeat_store::conformance::make;
+use downbeat_store::{self as store, Executions as _, InstanceFacts, MemoryStore, Store, Wrapped, Wrapper};
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
 use super::patience::PATIENCE;
 use super::{Service, Submit, Submitted};
 use crate::caller::Caller;
 use crate::error::Error;
 use crate::heavy::HeavyWork;
+use crate::testing::{placed, register};
 use crate::{Server, Settings, Surroundings, start_within};
 
 const TASKS: usize = 100;
@@ -26,25 +30,7 @@ async fn server() -> Server {
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let server = start_within(settings, Arc::new(MemoryStore::new()), Surroundings::default()).await.unwrap();
     for number in 0..=limits::PLAN_SMALL_INSTANCES / TASKS {
-        let hostname = format!("web-{number}");
-        let register = Register {
-            cluster: ClusterId::DEFAULT,
-            node: NodeId::derive(ClusterId::DEFAULT, &hostname),
-            session: SessionId(Uuid::new_v4()),
-            description: Description {
-                hostname,
-                groups: Vec::new(),
-                labels: [].into(),
-                capabilities: [].into(),
-                backends: Catalogue::builtin().backends().to_vec(),
-                slots: 1,
-                version: "test".to_owned(),
-            },
-            instance: InstanceId(b"one".to_vec()),
-            undelivered: Vec::new(),
-            life: 1,
-        };
-        server.link().register(register).await.unwrap();
+        server.link().register(register(&format!("web-{number}"))).await.unwrap();
     }
     server
 }
@@ -116,5 +102,66 @@ async fn a_plan_that_finds_no_place_is_refused_as_busy_and_nothing_is_created() 
     tokio::time::resume();
     assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
     drop(taken);
+    server.stop().await;
+}
+
+/// A store that returns facts about instances only to those who get a permit.
+#[derive(Debug)]
+struct Slow {
+    store: MemoryStore,
+    readers: Arc<AtomicUsize>,
+    permits: Arc<Semaphore>,
+}
+
+#[async_trait]
+impl Wrapper for Slow {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>, store::Error> {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        let _permit = self.permits.acquire().await.unwrap();
+        self.store.instance_facts(run).await
+    }
+}
+
+#[tokio::test]
+async fn few_views_of_large_runs_are_read_at_once_and_plans_do_not_wait_for_them() {
+    // All instances are items: the definition alone looks small.
+    const TASKS: u32 = 2;
+    const ITEMS: u32 = limits::PLAN_SMALL_INSTANCES as u32 / TASKS + 1;
+    let (readers, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let store = Slow { store: MemoryStore::new(), readers: readers.clone(), permits: permits.clone() };
+    let store: Arc<dyn Store> = Arc::new(Wrapped(store));
+    let execution = |number| Execution {
+        of: make::origin(1, number / ITEMS, Some(number % ITEMS)),
+        ..make::execution(number, 1, make::pending())
+    };
+    let changes = [
+        make::created_as(placed(1, TASKS, ITEMS)),
+        make::moved(1, &[RunState::Starting, RunState::Running], 5),
+        make::added(1, (0..TASKS * ITEMS).map(execution).collect()),
+    ];
+    make::apply(&store, &changes).await;
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let server = start_within(settings, store, Surroundings::default()).await.unwrap();
+    let service = server.service().clone();
+    let run = service.run(&Caller::API, &make::run_id(1)).await.unwrap();
+    let view = || {
+        let (service, run) = (service.clone(), run.clone());
+        tokio::spawn(async move { service.instance_facts(&run).await.map(|(facts, _)| facts.len()) })
+    };
+    let views = [view(), view(), view()];
+    until_left(&service.parts.large_views, limits::PLANS_WAITING - 1).await;
+    while readers.load(Ordering::Relaxed) < limits::LARGE_VIEWS_AT_ONCE {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(service.parts.heavy.run(|| 1).await, Ok(1));
+    assert_eq!(readers.load(Ordering::Relaxed), limits::LARGE_VIEWS_AT_ONCE);
+    permits.add_permits(1);
+    for view in views {
+        assert_eq!(view.await.unwrap(), Ok((TASKS * ITEMS) as usize));
+    }
     server.stop().await;
 }

@@ -176,3 +176,16 @@ async fn every_answer_has_a_request_id_and_keeps_the_clients_own() {
     assert_eq!(own.headers["x-request-id"], "mine-7");
     assert_ne!(own.body, Value::Null);
 }
+
+#[tokio::test]
+async fn a_wrong_last_event_id_is_refused_by_the_name_of_the_header() {
+    let setup = Setup::new().await;
+    for path in ["/events", "/events?since=0", "/live?topics=nodes"] {
+        for (id, why) in [("99", "99 is after the last event, 0"), ("x", "it is not the number of an event")]
+        {
+            let answer = send(setup.request(Method::GET, path).header("Last-Event-ID", id)).await;
+            is_problem(&answer, StatusCode::BAD_REQUEST, "bad_last_event_id");
+            assert_eq!(answer.body["detail"], format!("the header Last-Event-ID is wrong: {why}"), "{path}");
+        }
+    }
+}

@@ -80,6 +80,29 @@ async fn failed_runs_are_retried_by_filter_once_per_key() {
 }
 
 #[tokio::test]
+async fn ids_without_a_run_are_refused_by_name_and_the_other_runs_are_changed() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let failed = setup.submit(&noop()).await;
+    let work = agent.take().await;
+    agent.finish(&work, 1).await;
+    setup.ended(&failed).await;
+    let open = setup.submit(&noop()).await;
+    for (path, matched) in [("/runs/retry", &failed), ("/runs/cancel", &open)] {
+        for dry_run in [true, false] {
+            let body = json!({"ids": ["typo", open, failed], "dry_run": dry_run});
+            let answer = setup.post(path, &body).await;
+            assert!(answer.status.is_success(), "{path}: {}", answer.body);
+            let expected = json!({
+                "dry_run": dry_run, "matched": 1, "changed": u8::from(!dry_run), "names": [matched],
+                "refused": [{"name": "typo", "reason": "there is no run `typo`"}],
+            });
+            assert_eq!(answer.body, expected, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nodes_are_drained_by_selector() {
     let setup = Setup::new().await;
     let _agents = [setup.agent("web-01", &["web"]).await, setup.agent("db-01", &["db"]).await];

@@ -127,6 +127,16 @@ async fn the_output_of_a_run_continues_after_the_executions_that_were_sent_to_th
     }
     let wrong = send(setup.request(Method::GET, &path).header("Last-Event-ID", "7")).await;
     assert_eq!((wrong.status, &wrong.body["code"]), (StatusCode::BAD_REQUEST, &json!("bad_last_event_id")));
+    assert_eq!(
+        wrong.body["detail"],
+        "the header Last-Event-ID is wrong: it is not the `id` of an event of such a stream, a UUID"
+    );
+    let wrong = setup.get(&format!("{path}&cursor=7")).await;
+    assert_eq!((wrong.status, &wrong.body["code"]), (StatusCode::BAD_REQUEST, &json!("bad_query")));
+    assert_eq!(
+        wrong.body["detail"],
+        "the query is wrong: cursor: `7` is not the `id` of an event of such a stream, a UUID"
+    );
 }
 
 #[tokio::test]

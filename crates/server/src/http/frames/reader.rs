@@ -145,14 +145,11 @@ mod tests {
     use std::sync::Arc;
 
     use downbeat_core::Change;
-    use downbeat_core::backend::Catalogue;
-    use downbeat_core::ids::{ClusterId, NodeId, SessionId};
-    use downbeat_core::node::Description;
-    use downbeat_proto::message::{InstanceId, Register};
+    use downbeat_core::ids::{ClusterId, NodeId};
     use downbeat_store::MemoryStore;
-    use uuid::Uuid;
 
     use super::*;
+    use crate::testing::register;
     use crate::{Server, Settings, Surroundings, start_within};
 
     const HOSTNAME: &str = "web-01";
@@ -161,25 +158,7 @@ mod tests {
         let settings = Settings { name: "one".to_owned(), ..Settings::default() };
         let store = Arc::new(MemoryStore::new());
         let server = start_within(settings, store, Surroundings::default()).await.unwrap();
-        let description = Description {
-            hostname: HOSTNAME.to_owned(),
-            groups: Vec::new(),
-            labels: [].into(),
-            capabilities: [].into(),
-            backends: Catalogue::builtin().backends().to_vec(),
-            slots: 1,
-            version: "test".to_owned(),
-        };
-        let register = Register {
-            cluster: ClusterId::DEFAULT,
-            node: NodeId::derive(ClusterId::DEFAULT, HOSTNAME),
-            session: SessionId(Uuid::new_v4()),
-            description,
-            instance: InstanceId(b"one".to_vec()),
-            undelivered: Vec::new(),
-            life: 1,
-        };
-        server.link().register(register).await.unwrap();
+        server.link().register(register(HOSTNAME)).await.unwrap();
         server
     }
 

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
-use downbeat_core::ids::{ClusterId, SessionId};
-use downbeat_core::node::Description;
+use downbeat_core::ids::SessionId;
 use downbeat_core::{Span, spec};
-use downbeat_proto::message::{Fault, Heartbeat, InstanceId, Register};
+use downbeat_proto::message::{Fault, Heartbeat};
 use downbeat_store::{MemoryStore, Nodes};
 use serde_json::json;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::*;
-use crate::{Caller, Server, Settings, Submit, Surroundings, start_within};
+use crate::{Caller, Server, Settings, Submit, Surroundings, start_within, testing};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -32,24 +30,8 @@ async fn server(settings: Settings) -> (Arc<MemoryStore>, Server) {
 }
 
 async fn register(server: &Server, hostname: &str) -> Result<(NodeId, SessionId), Fault> {
-    let (node, session) = (NodeId::derive(ClusterId::DEFAULT, hostname), SessionId(Uuid::new_v4()));
-    let register = Register {
-        cluster: ClusterId::DEFAULT,
-        node,
-        session,
-        description: Description {
-            hostname: hostname.to_owned(),
-            groups: Vec::new(),
-            labels: [].into(),
-            capabilities: [].into(),
-            backends: Catalogue::builtin().backends().to_vec(),
-            slots: 1,
-            version: "test".to_owned(),
-        },
-        instance: InstanceId(hostname.as_bytes().to_vec()),
-        undelivered: Vec::new(),
-        life: 1,
-    };
+    let register = testing::register(hostname);
+    let (node, session) = (register.node, register.session);
     server.link().register(register).await.map(|_| (node, session))
 }
 
