@@ -65,7 +65,7 @@ impl Decided {
                 ..
             }) => {
                 let (step, item, reason) = (step.0, item.map(|item| item.0), reason.to_owned());
-                Change::InstanceFailed { run, epoch, execution, step, node, item, reason, at }
+                Change::InstanceFailed { run, epoch, execution, step, node, item, reason, rollout: None, at }
             }
         }
     }
@@ -163,7 +163,7 @@ impl Progress {
         if !outbox.carried.is_empty() {
             let count = outbox.portion.fitting(outbox.carried.iter().map(Execution::values_bytes));
             let executions = outbox.carried.drain(..count).collect();
-            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
+            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, rollout: None, at: now });
             if !outbox.carried.is_empty() {
                 return all;
             }
@@ -173,7 +173,7 @@ impl Progress {
         all.extend(failures.map(|(failed, at)| failed.into_change(run.clone(), epoch, at)));
         if outbox.failures.is_empty() && !outbox.added.is_empty() {
             let executions = outbox.take_added();
-            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
+            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, rollout: None, at: now });
         }
         if outbox.failures.is_empty() && outbox.added.is_empty() && !has_agenda {
             let most = outbox.portion.rows.min(outbox.changes.len());
@@ -190,6 +190,7 @@ impl Progress {
             let moved = Change::RunMoved { run, epoch, path, stop: outbox.stop.take(), end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
+        self.record_rollout(&mut all);
         all
     }
 
