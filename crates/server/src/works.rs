@@ -163,10 +163,8 @@ mod tests {
     fn created(id: &str, steps: usize) -> Event {
         let task = json!({"backend": "test", "action": "noop"});
         let definition = json!({"target": "all", "tasks": vec![task; steps]});
-        let node = |number: u128| NodeRef {
-            id: NodeId(Uuid::from_u128(number)),
-            hostname: format!("web-{number}"),
-        };
+        let node =
+            |number: u128| NodeRef { id: NodeId(Uuid::from_u128(number)), hostname: format!("web-{number}") };
         let resolved = Resolved {
             nodes: (1..=100).map(node).collect(),
             sets: vec![NodeIx::first(100).collect()],
@@ -188,11 +186,8 @@ mod tests {
             created_at: Timestamp::UNIX_EPOCH,
         };
         let server = ServerId(Uuid::from_u128(9));
-        let change = Change::RunCreated {
-            run: RunRecord::new(made, server),
-            max_pending: None,
-            max_open: None,
-        };
+        let change =
+            Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None };
         Event { seq: 1, server, about: About::default(), change }
     }
 

@@ -107,7 +107,7 @@ async fn rollout(service: &Service, run: &RunRecord, shown: &Run) -> HttpResult<
             let unsuccessful = unsuccessful(service, run).await?;
             let outline = Outline::of_run(run);
             let rollout = Rollout::kept(&outline, &shown.summary, progress, shown.steps(), unsuccessful);
-            return Ok((u64::MAX, rollout));
+            return Ok((shown.steps().iter().map(|step| step.instances).sum(), rollout));
         }
         let (facts, place) = service.instance_facts(run).await?;
         let (size, run) = (facts.len() as u64, run.clone());
