@@ -45,8 +45,8 @@ pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
 pub use progress::{EndRules, InstanceState, StepProgress};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveNodes, WaveStatus};
 pub use run::{
-    Absent, Counts, FewNodes, InstanceResult, Results, Run, RunRow, RunSummary, StepTotals, StepWaiting,
-    Steps, UNBOUND, WholeRun,
+    Absent, Counts, FewNodes, InstanceResult, Results, RolloutRow, Run, RunRow, RunSummary, StepTotals,
+    StepWaiting, Steps, UNBOUND, WholeRun,
 };
 pub use stats::{Ends, JobStats, Stats, StepStats};
 pub use status::{Replica, Role, Server, Status};

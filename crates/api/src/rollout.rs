@@ -3,13 +3,13 @@
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
 use downbeat_core::plan::Resolved;
-use downbeat_core::run::RunState;
+use downbeat_core::run::RolloutProgress;
 use downbeat_core::spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::outline::{Outline, RolloutOutline};
-use crate::progress::InstanceState;
+use crate::progress::{InstanceState, StepProgress};
 use crate::run::{FewNodes, RunSummary};
 
 /// The progress of a roll-out.
@@ -139,9 +139,9 @@ impl Rollout {
         run: &RunSummary,
         state_of: impl Fn(u32, &str) -> Option<InstanceState>,
     ) -> Option<Self> {
-        let RolloutOutline { waves, budget } = outline.rollout.as_ref()?;
-        let has_ended = run.state.is_terminal();
-        let state = if run.cancel_requested_at.is_some() { RunState::Cancelled } else { run.state };
+        let rollout = outline.rollout.as_ref()?;
+        let waves = &rollout.waves;
+        let (has_ended, state) = (run.state.is_terminal(), run.state_or_cancelled());
         let mut results = Vec::with_capacity(waves.len());
         let mut failures = Vec::with_capacity(waves.len());
         for nodes in waves {
@@ -167,12 +167,73 @@ impl Rollout {
             failures.push((failed, is_undecided));
         }
         let failed = failures.iter().map(|(failed, _)| failed).sum();
+        let of_waves = results.into_iter().zip(failures);
+        Some(Self::of_waves(rollout, run, failed, of_waves))
+    }
+
+    /// Returns the progress of a roll-out as the server that executes it recorded it, for a run that is too large to read
+    /// all its results. `steps` are the counts of its results, and `unsuccessful` those that failed, were lost or were
+    /// cancelled: each with its step and the position of its node in the roll-out.
+    pub fn kept(
+        outline: &Outline,
+        run: &RunSummary,
+        progress: RolloutProgress,
+        steps: &[StepProgress],
+        unsuccessful: impl IntoIterator<Item = (u32, usize, InstanceState)>,
+    ) -> Option<Self> {
+        let rollout = outline.rollout.as_ref()?;
+        let (has_ended, state) = (run.state.is_terminal(), run.state_or_cancelled());
+        let ends: Vec<usize> = rollout
+            .waves
+            .iter()
+            .scan(0, |end, nodes| {
+                *end += nodes.len();
+                Some(*end)
+            })
+            .collect();
+        let wave_of = |node: usize| ends.partition_point(|end| *end <= node);
+        let mut failed = vec![false; ends.last().copied().unwrap_or(0)];
+        let mut is_undecided = vec![false; ends.len()];
+        for (step, node, found) in unsuccessful {
+            let Some(outline) = outline.steps.get(step as usize).filter(|step| !step.handles_failure) else {
+                continue;
+            };
+            let may_be_retried = found.may_be_retried(outline.has_retries, has_ended);
+            if let Some(failed) = failed.get_mut(node) {
+                is_undecided[wave_of(node)] |= may_be_retried;
+                *failed |= !may_be_retried && found.has_failed(state);
+            }
+        }
+        let mut failures = vec![0; ends.len()];
+        (0..).zip(&failed).filter(|(_, failed)| **failed).for_each(|(node, _)| failures[wave_of(node)] += 1);
+        let in_waves = || outline.steps.iter().zip(steps).filter(|(outline, _)| outline.in_waves);
+        let counts = || in_waves().flat_map(|(_, step)| &step.counts);
+        let ended: u64 = counts().filter(|(status, _)| !status.is_open()).map(|(_, count)| count).sum();
+        let is_open = counts().any(|(status, count)| status.is_open() && *count > 0);
+        let begun = progress.wave as usize;
+        let touched = begun.checked_sub(1).and_then(|last| ends.get(last)).copied().unwrap_or(0);
+        let is_complete = !is_open && ended >= (in_waves().count() * touched) as u64;
+        let results = (1..).zip(&rollout.waves).map(|(wave, nodes)| {
+            let wanted = in_waves().count() * nodes.len();
+            let ended = if wave < begun || (wave == begun && is_complete) { wanted } else { 0 };
+            WaveResults { wanted, ended, reused: 0, started: wave <= begun }
+        });
+        let of_waves = results.zip(failures.into_iter().zip(is_undecided));
+        Some(Self::of_waves(rollout, run, progress.failed, of_waves))
+    }
+
+    /// Returns the progress from the results of each wave, the number of its failed nodes, and whether that may be fewer.
+    fn of_waves(
+        RolloutOutline { waves, budget }: &RolloutOutline,
+        run: &RunSummary,
+        failed: u32,
+        of_waves: impl Iterator<Item = (WaveResults, (u32, bool))>,
+    ) -> Self {
+        let has_ended = run.state.is_terminal();
         let over = has_ended || failed > *budget || run.cancel_requested_at.is_some();
         let mut untouched = FewNodes::default();
         let mut shown: Vec<Wave> = Vec::with_capacity(waves.len());
-        for ((wave, nodes), (results, (failed, is_undecided))) in
-            (1..).zip(waves).zip(results.iter().zip(failures))
-        {
+        for ((wave, nodes), (results, (failed, is_undecided))) in (1..).zip(waves).zip(of_waves) {
             let status = results.status(has_ended, over);
             if over && status == WaveStatus::Skipped {
                 nodes.iter().for_each(|node| untouched.add(node));
@@ -182,7 +243,7 @@ impl Rollout {
         }
         let wave = current(&shown);
         let untouched = Some(untouched).filter(|nodes| nodes.count > 0);
-        Some(Self { waves: shown, wave, failed, budget: *budget, untouched })
+        Self { waves: shown, wave, failed, budget: *budget, untouched }
     }
 }
 
@@ -198,7 +259,7 @@ mod tests {
 
     use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
     use downbeat_core::plan::{NodeIx, NodeRef, Plan as Compiled, SetIx};
-    use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunStage};
+    use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunStage, RunState};
     use jiff::Timestamp;
     use serde_json::json;
     use uuid::Uuid;
@@ -265,9 +326,30 @@ mod tests {
         Rollout::of(outline, &RunSummary::of(&run.into()), state_of).unwrap()
     }
 
-    fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, u64) {
+    fn rollout_of(state: RunState, steps: &[&[&str]]) -> Rollout {
         let run = run(state);
-        let rollout = rollout(&Outline::of_run(&run), &run, &states(steps));
+        rollout(&Outline::of_run(&run), &run, &states(steps))
+    }
+
+    /// Returns the same from what a server keeps: the wave, how many failed, and counts.
+    fn kept(state: RunState, steps: &[&[&str]], wave: Option<u32>, failed: u32) -> Rollout {
+        let (run, states) = (run(state), states(steps));
+        let progress = RolloutProgress { wave: wave.unwrap_or(0), failed };
+        let (mut counts, mut unsuccessful) = (vec![StepProgress::default(); 3], Vec::new());
+        for (step, states) in (0..).zip(&states) {
+            for (node, state) in (0..).zip(states).filter_map(|(node, state)| Some((node, (*state)?))) {
+                *counts[step as usize].counts.entry(state.status).or_default() += 1;
+                if matches!(state.status, Status::Failed | Status::Lost | Status::Cancelled) {
+                    unsuccessful.push((step, node, state));
+                }
+            }
+        }
+        let (outline, summary) = (Outline::of_run(&run), RunSummary::of(&(&run).into()));
+        Rollout::kept(&outline, &summary, progress, &counts, unsuccessful).unwrap()
+    }
+
+    fn shown(state: RunState, steps: &[&[&str]]) -> (Vec<WaveStatus>, Option<u32>, u32, u64) {
+        let rollout = rollout_of(state, steps);
         assert_eq!(rollout.budget, 1);
         let statuses = rollout.waves.iter().map(|wave| wave.status).collect();
         let untouched = rollout.untouched.map_or(0, |nodes| nodes.count);
@@ -336,6 +418,7 @@ mod tests {
         ];
         for (state, steps, statuses, wave, failed, untouched) in cases {
             let shown = shown(state, steps);
+            assert_eq!(kept(state, steps, wave, failed), rollout_of(state, steps), "{state} {steps:?}");
             assert_eq!(
                 (shown.0.as_slice(), shown.1, shown.2),
                 (&statuses[..], wave, failed),

@@ -7,7 +7,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId, ServerId};
 use downbeat_core::limits;
-use downbeat_core::run::{RunBrief, RunRecord, RunState, RunStatus};
+use downbeat_core::run::{RolloutSize, RunBrief, RunRecord, RunState, RunStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -152,6 +152,13 @@ pub struct RunSummary {
     pub owner: ServerId,
 }
 
+impl RunSummary {
+    /// Returns the state that decides which cancelled instances failed: that of a cancelled run, if that was requested.
+    pub(crate) fn state_or_cancelled(&self) -> RunState {
+        if self.cancel_requested_at.is_some() { RunState::Cancelled } else { self.state }
+    }
+}
+
 /// A run in a list, with its progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunRow {
@@ -161,6 +168,31 @@ pub struct RunRow {
     /// changed the run, until it has ended and was counted.
     #[serde(default)]
     pub counts: Option<Counts>,
+    /// How far it is, if it is a roll-out. Absent if an older program created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutRow>,
+}
+
+/// How far a roll-out is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RolloutRow {
+    /// The last wave that began; from 1, null before the first.
+    pub wave: Option<u32>,
+    /// The number of waves.
+    pub waves: u32,
+    /// The failures that count against the budget: each node once.
+    pub failed: u32,
+    /// How many nodes may fail. After one more failure, no further wave starts.
+    pub budget: u32,
+}
+
+impl RolloutRow {
+    fn of(run: &RunBrief) -> Option<Self> {
+        let RolloutSize { waves, budget } = run.rollout?;
+        let progress = run.live.rollout;
+        let (wave, failed) = (progress.map(|now| now.wave), progress.map_or(0, |now| now.failed));
+        Some(Self { wave, waves, failed, budget })
+    }
 }
 
 impl RunRow {
@@ -170,7 +202,7 @@ impl RunRow {
             counts.iter().for_each(|(status, count)| sums.add(*status, *count));
             sums
         });
-        Self { summary: RunSummary::of(run), counts }
+        Self { summary: RunSummary::of(run), counts, rollout: RolloutRow::of(run) }
     }
 }
 

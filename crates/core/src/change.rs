@@ -10,7 +10,7 @@ use crate::execution::{Execution, Lease, Outcome, Status};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
 use crate::portion::json_bytes;
-use crate::run::{RunEnd, RunRecord, RunState, Stopped};
+use crate::run::{RolloutProgress, RunEnd, RunRecord, RunState, Stopped};
 use crate::work::Parent;
 
 /// One alteration of state. The variants are in the order in which a batch applies its kinds: an earlier kind creates
@@ -75,7 +75,15 @@ pub enum Change {
     },
     /// Guard: the run's epoch. Some may be created leased (a fitting node was waiting) or skipped; leased ones need room
     /// in their limits.
-    ExecutionsAdded { run: RunId, epoch: u64, executions: Vec<Execution>, at: Timestamp },
+    ExecutionsAdded {
+        run: RunId,
+        epoch: u64,
+        executions: Vec<Execution>,
+        /// How far the roll-out is, if it is further than recorded before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rollout: Option<RolloutProgress>,
+        at: Timestamp,
+    },
     /// Guard: the execution is pending, and each of its limits has room.
     ExecutionLeased {
         #[serde(rename = "run")]
@@ -133,6 +141,9 @@ pub enum Change {
         item: Option<u32>,
         /// Why no further attempt follows.
         reason: String,
+        /// How far the roll-out is, if it is further than recorded before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rollout: Option<RolloutProgress>,
         at: Timestamp,
     },
     /// Guard: the run's epoch, and `path` is allowed from the run's state. `stop` is set when the rest of the run is

@@ -273,6 +273,8 @@ pub const WAITS_EXPLAINED: usize = 200;
 pub const COUNTED_IN_LISTS: u64 = 32;
 /// Ended runs of older programs that are counted in one go, so that their counts are kept.
 pub const RUNS_COUNTED_AT_ONCE: u32 = 100;
+/// Executions of a run that are read at once to retry it: each may have large params and outputs.
+pub const RETRY_READ: u32 = 500;
 /// A page of results ends before it exceeds this: outputs and errors are part of it.
 pub const RESULTS_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// How many large runs a server remembers the counts of.

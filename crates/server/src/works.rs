@@ -98,14 +98,25 @@ impl Works {
         self.runs().remove(run);
     }
 
-    /// Adds the plans of new runs. Called before the board sees the events, which may hold executions of these runs.
-    pub(crate) fn learn(&self, events: &[Event]) {
+    /// Adds the plans of new runs. Called before the board sees the events, which may hold executions of these runs. A
+    /// large plan of another server is compiled on its own thread, one at a time. It does not wait for the plans of users:
+    /// the journal waits for it.
+    pub(crate) async fn learn(&self, events: &[Event]) {
         for event in events {
-            if let Change::RunCreated { run, .. } = &event.change {
-                match self.of_stored(run) {
-                    Ok(work) => self.insert(work),
-                    Err(error) => error!("{}", not_compiled(&run.id, &error)),
-                }
+            let Change::RunCreated { run, .. } = &event.change else { continue };
+            if self.run(&run.id).is_some() {
+                continue;
+            }
+            let compiled = if is_heavy_run(run) {
+                let record = run.clone();
+                tokio::task::spawn_blocking(move || RunWork::compile(&record)).await
+            } else {
+                Ok(RunWork::compile(run))
+            };
+            match compiled {
+                Ok(Ok(work)) => self.insert(Arc::new(work)),
+                Ok(Err(error)) => error!("{}", not_compiled(&run.id, &error)),
+                Err(error) => error!(run = %run.id, %error, "compiling the plan of a run panicked"),
             }
         }
     }
@@ -124,4 +135,60 @@ impl Works {
 
 fn not_compiled(run: &RunId, error: &plan::Error) -> store::Error {
     store::Error::Corrupt(format!("cannot compile the plan of run `{run}`: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::{Timestamp, limits};
+    use downbeat_core::change::About;
+    use downbeat_core::ids::{NodeId, ServerId};
+    use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
+    use downbeat_core::run::RunMade;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// Returns the event of a run with this many steps on a hundred nodes.
+    fn created(id: &str, steps: usize) -> Event {
+        let task = json!({"backend": "test", "action": "noop"});
+        let definition = json!({"target": "all", "tasks": vec![task; steps]});
+        let node =
+            |number: u128| NodeRef { id: NodeId(Uuid::from_u128(number)), hostname: format!("web-{number}") };
+        let resolved = Resolved {
+            nodes: (1..=100).map(node).collect(),
+            sets: vec![NodeIx::first(100).collect()],
+            entries: vec![Some(SetIx(0)); steps],
+            ..Resolved::default()
+        };
+        let made = RunMade {
+            id: RunId::from(id),
+            cluster: ClusterId::DEFAULT,
+            job: None,
+            definition: Arc::new(serde_json::from_value(definition).unwrap()),
+            resolved: Arc::new(resolved),
+            params: Default::default(),
+            retry_of: None,
+            no_cache: false,
+            by: "ada".to_owned(),
+            idempotency_key: None,
+            request_hash: None,
+            created_at: Timestamp::UNIX_EPOCH,
+        };
+        let server = ServerId(Uuid::from_u128(9));
+        let change =
+            Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None };
+        Event { seq: 1, server, about: About::default(), change }
+    }
+
+    #[tokio::test]
+    async fn other_tasks_go_on_while_a_large_plan_of_another_server_is_compiled() {
+        let works = Works::default();
+        let events = [created("large", limits::PLAN_SMALL_INSTANCES / 100 + 1), created("small", 1)];
+        // The runtime has one thread: the task runs only if it is free.
+        let other = tokio::spawn(async {});
+        works.learn(&events).await;
+        assert!(other.is_finished());
+        assert!(["large", "small"].iter().all(|run| works.run(&RunId::from(*run)).is_some()));
+    }
 }

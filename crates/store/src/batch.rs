@@ -267,12 +267,13 @@ impl<'a> Dirty<'a> {
                 | Change::RunPauseSet { run, .. }
                 | Change::RunAdmitted { run, .. }
                 | Change::RunMoved { run, .. } => {
-                    if !dirty.runs_created.contains_key(run) {
-                        dirty.runs_altered.insert(run);
-                    }
+                    dirty.alter_run(run);
                 }
-                Change::ExecutionsAdded { executions, .. } => {
+                Change::ExecutionsAdded { run, executions, rollout, .. } => {
                     dirty.executions_added.extend(executions.iter().map(|execution| execution.id));
+                    if rollout.is_some() {
+                        dirty.alter_run(run);
+                    }
                 }
                 Change::ExecutionLeased { execution, .. } => {
                     if !dirty.executions_added.contains(execution) {
@@ -280,9 +281,12 @@ impl<'a> Dirty<'a> {
                         dirty.executions_leased.insert(*execution);
                     }
                 }
-                Change::InstanceFailed { execution, .. } => {
+                Change::InstanceFailed { run, execution, rollout, .. } => {
                     if !dirty.executions_added.contains(execution) {
                         dirty.executions_failed.insert(*execution);
+                    }
+                    if rollout.is_some() {
+                        dirty.alter_run(run);
                     }
                 }
                 Change::ExecutionStarted { execution, .. }
@@ -298,6 +302,12 @@ impl<'a> Dirty<'a> {
             }
         }
         dirty
+    }
+
+    fn alter_run(&mut self, run: &'a RunId) {
+        if !self.runs_created.contains_key(run) {
+            self.runs_altered.insert(run);
+        }
     }
 
     /// Returns the batch's additions to the counts of ended rows. The state of an ended row never changes again, so each

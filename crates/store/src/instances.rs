@@ -54,6 +54,19 @@ lazy! {
         end_of_run(" DESC"),
         *IS_RESULT
     ));
+    /// Selects the nodes that have or had results of the run `$1` which are not pinned.
+    pub(crate) PLACED_NODES: String = format!(
+        "SELECT DISTINCT lease_node FROM executions WHERE run = $1 AND pinned IS NULL AND lease_node IS NOT NULL {} \
+         ORDER BY lease_node",
+        *IS_RESULT
+    );
+    /// Selects the nodes of the results of the run `$1` that failed, were lost or were cancelled, each with these statuses.
+    pub(crate) UNSUCCESSFUL_NODES: String = format!(
+        "SELECT DISTINCT coalesce(pinned, lease_node), status FROM executions WHERE run = $1 AND status {} \
+         AND coalesce(pinned, lease_node) IS NOT NULL {} ORDER BY 1, 2",
+        condition!(replaceable executions),
+        *IS_RESULT
+    );
     /// Counts the instances of the run `$1`.
     pub(crate) COUNTS: String = {
         // Most runs have no further attempts. Then the attempts of a large run are read only once.
@@ -64,6 +77,17 @@ lazy! {
         ];
         counts_of(&all, "run = $1", &format!("{IS_WITHDRAWN} {again}"), again)
     };
+}
+
+/// Returns the end of a SELECT of the results of the run `$1` that a node has or had: those of each node by execution. Like
+/// [`OF_NODE`], it uses the index by node. `is_node` compares the node with those that are wanted.
+pub(crate) fn results_on(is_node: &str) -> String {
+    format!(
+        " WHERE coalesce(pinned, lease_node) {is_node} AND id BETWEEN {} AND {} AND run || '' = $1 {} ORDER BY id",
+        end_of_run(""),
+        end_of_run(" DESC"),
+        *IS_RESULT
+    )
 }
 
 /// Returns the SELECT that counts the instances of a few small runs; `listed` selects their ids.

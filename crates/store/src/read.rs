@@ -82,6 +82,9 @@ pub(crate) trait Database: Send + Sync {
 
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>>;
 
+    /// Reads the results of a run that these nodes have or had: those of each node by execution.
+    async fn fetch_results_on(&self, run: &RunId, nodes: &[NodeId]) -> Result<Vec<Attempt>>;
+
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>>;
 
     async fn fetch_cached(
@@ -329,6 +332,18 @@ impl<D: Database> Executions for D {
         let attempts: Vec<Attempt> =
             self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await?;
         Ok(instances::results(attempts))
+    }
+
+    async fn instance_facts_on(&self, run: &RunId, nodes: &[NodeId]) -> Result<Vec<InstanceFacts>> {
+        Ok(self.fetch_results_on(run, nodes).await?.into_iter().map(|attempt| attempt.facts).collect())
+    }
+
+    async fn placed_nodes(&self, run: &RunId) -> Result<Vec<NodeId>> {
+        self.fetch(&instances::PLACED_NODES, vec![text(run.as_str())]).await
+    }
+
+    async fn unsuccessful_nodes(&self, run: &RunId) -> Result<Vec<(NodeId, Status)>> {
+        self.fetch(&instances::UNSUCCESSFUL_NODES, vec![text(run.as_str())]).await
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {

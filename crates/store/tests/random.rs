@@ -139,7 +139,7 @@ fn change() -> impl Strategy<Value = Change> {
         4 => (1..=RUNS).prop_flat_map(move |number| {
             (Just(number), epoch(), prop::collection::vec(any_execution(number), 0..3))
         }).prop_map(|(number, epoch, executions)| {
-            Change::ExecutionsAdded { run: run_id(number), epoch, executions, at: at(1) }
+            Change::ExecutionsAdded { run: run_id(number), epoch, executions, rollout: None, at: at(1) }
         }),
         3 => (held(), 1..=TOKENS, 1..=NODES, second.clone()).prop_map(|((run, execution), by, on, second)| {
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease: Lease { granted_at: at(second), ..lease(by, on) } }
@@ -163,7 +163,7 @@ fn change() -> impl Strategy<Value = Change> {
             Change::ExecutionSkipped { run, execution, epoch, reason, at: at(second) }
         }),
         2 => (held(), epoch(), words(), second.clone()).prop_map(|((run, execution), epoch, reason, second)| {
-            Change::InstanceFailed { run, epoch, execution, step: 0, node: None, item: None, reason, at: at(second) }
+            Change::InstanceFailed { run, epoch, execution, step: 0, node: None, item: None, reason, rollout: None, at: at(second) }
         }),
         2 => (of(), epoch(), path(), prop::option::of(words()), second).prop_map(|(run, epoch, path, error, second)| {
             let end = error.map(|error| RunEnd { partial: true, error: Some(error) });

@@ -256,7 +256,8 @@ const SCHEMA_7: &str = "DROP INDEX definitions_by_definition; DROP INDEX definit
      CREATE INDEX executions_open ON executions (lease_node) WHERE status <= 2; DROP INDEX executions_again; \
      DROP INDEX executions_reused; DROP INDEX limit_uses_at_once; ALTER TABLE runs DROP COLUMN request_hash; \
      ALTER TABLE runs DROP COLUMN stop_cause; ALTER TABLE runs DROP COLUMN stopped_at; ALTER TABLE runs DROP COLUMN steps; \
-     ALTER TABLE runs DROP COLUMN nodes; DROP TABLE instance_counts; DROP INDEX runs_uncounted; \
+     ALTER TABLE runs DROP COLUMN nodes; ALTER TABLE runs DROP COLUMN waves; ALTER TABLE runs DROP COLUMN budget; \
+     ALTER TABLE runs DROP COLUMN wave; ALTER TABLE runs DROP COLUMN wave_failures; DROP TABLE instance_counts; DROP INDEX runs_uncounted; \
      ALTER TABLE runs DROP COLUMN keeps; ALTER TABLE executions DROP COLUMN former; \
      DELETE FROM migrations WHERE number > 7;";
 /// Reverts from schema 7 to schema 6.

@@ -1,6 +1,6 @@
 //! Owns how a roll-out looks: its waves, its untouched nodes, and the lines about waves that start and end.
 
-use downbeat_api::{Plan, PlannedRollout, Rollout, WaveStatus};
+use downbeat_api::{Plan, PlannedRollout, Rollout, RolloutRow, WaveStatus};
 use downbeat_core::spec::budget_text;
 
 use super::hosts::{Rows, hosts, plural};
@@ -15,6 +15,12 @@ pub(super) fn position(rollout: &Rollout) -> String {
         Some(wave) => format!("wave {wave} of {all}"),
     };
     format!("{wave}, {}", failures(rollout))
+}
+
+/// Renders `wave 2 of 4, budget 1 of 3`; nothing before the first wave.
+pub(super) fn brief_position(rollout: &RolloutRow) -> Option<String> {
+    let RolloutRow { wave, waves, failed, budget } = rollout;
+    wave.map(|wave| format!("wave {wave} of {waves}, budget {failed} of {budget}"))
 }
 
 fn failures(rollout: &Rollout) -> String {

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::absent::{left_out, silent};
 use super::hosts::{Rows, counts, few, hosts};
-use super::rollout::{nodes_of, position, waves};
+use super::rollout::{brief_position, nodes_of, position, waves};
 use super::table::{Cell, Table, Tone, facts_within, one_line, painted, plain};
 use super::time::{age, elapsed, second, short};
 use super::waits::{awaited, wait_reason, waiting_task};
@@ -54,13 +54,15 @@ pub(crate) fn run_table(runs: &[RunRow], now: Timestamp, width: Option<usize>) -
     .or_short("SUCCEEDED", "OK")
     .may_cut("JOB", 8)
     .may_cut("STATUS", 9);
-    for (RunRow { summary: run, counts }, id) in runs.iter().zip(ids) {
+    for (RunRow { summary: run, counts, rollout }, id) in runs.iter().zip(ids) {
         let [succeeded, failed] = match counts {
             Some(counts) => [counts.succeeded, counts.failed + counts.lost].map(Some),
             None => [None, None],
         };
         let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-        let why = run.error.as_deref().or(run.pending_reason.as_deref());
+        let why = run.error.as_ref().or(run.pending_reason.as_ref()).cloned();
+        let rollout = rollout.as_ref().filter(|_| run.finished_at.is_none());
+        let why = why.or_else(|| rollout.and_then(brief_position));
         table.row([
             id.into(),
             run.job.as_deref().unwrap_or("-").into(),

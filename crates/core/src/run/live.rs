@@ -82,7 +82,17 @@ pub enum StopCause {
     Rejected,
 }
 
-/// The changing part of a run. [`step`](super::step) decides its changes.
+/// How far a roll-out is. The engine records it with the changes that it follows from, so that lists need not read the
+/// results of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutProgress {
+    /// The last wave that began, from 1.
+    pub wave: u32,
+    /// The failures that count against the budget: each node once.
+    pub failed: u32,
+}
+
+/// The changing part of a run. [`step`](super::step) decides its changes, except those of `rollout`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLive {
     pub stage: RunStage,
@@ -96,6 +106,8 @@ pub struct RunLive {
     pub paused_at: Option<Timestamp>,
     /// Set if the rest of the run was ended for another reason than a person's request.
     pub stopped: Option<Stopped>,
+    /// Absent before the first wave, and for runs without waves.
+    pub rollout: Option<RolloutProgress>,
     pub owner: ServerId,
     /// Raised by every take-over. Every change by the owner contains it.
     pub epoch: u64,
@@ -158,6 +170,7 @@ impl RunLive {
             cancel_requested_at: None,
             paused_at: None,
             stopped: None,
+            rollout: None,
             owner,
             epoch: 1,
         }

@@ -116,7 +116,7 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
         }
         // A run that is pending again waits for admission again.
         if to == RunState::Pending {
-            (next.admitted_at, next.stopped) = (None, None);
+            (next.admitted_at, next.stopped, next.rollout) = (None, None, None);
         }
         let end = to.is_terminal().then(|| (at, end.cloned().unwrap_or_default()));
         let stage = RunStage::of(to, next.admitted_at.is_some(), end);

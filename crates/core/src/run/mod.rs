@@ -10,7 +10,7 @@ pub mod retry;
 mod words;
 
 pub use course::{AdmissionFacts, Course, New, requested_stop};
-pub use live::{Ended, Hook, RunEnd, RunLive, RunStage, RunVerdict, StopCause, Stopped};
+pub use live::{Ended, Hook, RolloutProgress, RunEnd, RunLive, RunStage, RunVerdict, StopCause, Stopped};
 pub use machine::{Illegal, RunEvent, check_path, frees_nodes, step, successors};
-pub use record::{Instance, Keeps, RunBrief, RunMade, RunRecord};
+pub use record::{Instance, Keeps, RolloutSize, RunBrief, RunMade, RunRecord};
 pub use words::{RunState, RunStatus};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::live::{RunEnd, RunLive, RunStage, Stopped};
+use super::live::{RolloutProgress, RunEnd, RunLive, RunStage, Stopped};
 use super::words::RunState;
 use crate::backend::Params;
 use crate::execution::Execution;
@@ -86,6 +86,13 @@ impl RunMade {
         let (steps, nodes) = (self.definition.step_count(), self.resolved.node_count());
         Keeps::for_size(u64::from(steps) * u64::from(nodes.max(1)))
     }
+
+    /// Returns the size of its roll-out, if it is one.
+    pub fn rollout_size(&self) -> Option<RolloutSize> {
+        let rollout = self.definition.rollout.as_ref()?;
+        let waves = u32::try_from(self.resolved.waves.len()).unwrap_or(u32::MAX);
+        Some(RolloutSize { waves, budget: self.resolved.budget(rollout) })
+    }
 }
 
 /// A run as it is stored.
@@ -117,11 +124,21 @@ pub struct RunBrief {
     pub steps: u32,
     /// The number of nodes that its targets resolved to.
     pub nodes: u32,
+    /// Absent for a run without waves, and if an older program created it.
+    pub rollout: Option<RolloutSize>,
     pub retry_of: Option<RunId>,
     pub no_cache: bool,
     pub by: String,
     pub created_at: Timestamp,
     pub live: RunLive,
+}
+
+/// The size of a roll-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RolloutSize {
+    pub waves: u32,
+    /// How many nodes may fail.
+    pub budget: u32,
 }
 
 impl RunBrief {
@@ -138,6 +155,7 @@ impl From<&RunRecord> for RunBrief {
             job: run.job.clone(),
             steps: run.definition.step_count(),
             nodes: run.resolved.node_count(),
+            rollout: run.rollout_size(),
             retry_of: run.retry_of.clone(),
             no_cache: run.no_cache,
             by: run.by.clone(),
@@ -192,6 +210,8 @@ struct Flat<'a> {
     admitted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stopped: Option<Stopped>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rollout: Option<RolloutProgress>,
     owner: ServerId,
     epoch: u64,
 }
@@ -220,6 +240,7 @@ impl<'a> Flat<'a> {
             paused_at: live.paused_at,
             admitted_at: live.admitted_at,
             stopped: live.stopped,
+            rollout: live.rollout,
             owner: live.owner,
             epoch: live.epoch,
         }
@@ -239,6 +260,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             cancel_requested_at: flat.cancel_requested_at,
             paused_at: flat.paused_at,
             stopped: flat.stopped,
+            rollout: flat.rollout,
             owner: flat.owner,
             epoch: flat.epoch,
         };

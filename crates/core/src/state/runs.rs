@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::tables::Tables;
 use crate::change::{Applied, Refusal};
 use crate::ids::{ClusterId, NodeId, RunId};
-use crate::run::{self, Illegal, Keeps, RunEvent, RunLive, RunMade, RunRecord};
+use crate::run::{self, Illegal, Keeps, RolloutProgress, RunEvent, RunLive, RunMade, RunRecord};
 
 /// The cluster of a run, the name of its job, and which counts of its instances the store keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +132,14 @@ impl Tables {
             Some(holder) if holder != run => Err(Refusal::NodeHeld(holder.clone())),
             _ => Ok(()),
         }
+    }
+
+    /// Records how far a roll-out is.
+    pub(super) fn record_rollout(&mut self, run: &RunId, progress: Option<RolloutProgress>) -> Applied {
+        if progress.is_some() {
+            self.runs.get_mut(run).ok_or(Refusal::NotFound)?.rollout = progress;
+        }
+        Ok(())
     }
 
     /// Refuses an epoch that is not the run's current one.

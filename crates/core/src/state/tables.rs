@@ -175,9 +175,10 @@ impl Tables {
                 Some((run, event)) => self.step_run(run, &event),
                 None => Ok(()),
             },
-            Change::ExecutionsAdded { run, epoch, executions, at: _ } => {
+            Change::ExecutionsAdded { run, epoch, executions, rollout, at: _ } => {
                 self.has_epoch(run, *epoch)?;
-                self.add_executions(run, executions)
+                self.add_executions(run, executions)?;
+                self.record_rollout(run, *rollout)
             }
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease } => {
                 self.is_free(lease.node, run)?;
@@ -210,9 +211,10 @@ impl Tables {
                 self.has_epoch(run, *epoch)?;
                 self.step(run, *execution, &Event::Skipped { reason: reason.clone(), at: *at })
             }
-            Change::InstanceFailed { run, epoch, execution, reason, .. } => {
+            Change::InstanceFailed { run, epoch, execution, reason, rollout, .. } => {
                 self.has_epoch(run, *epoch)?;
-                self.mark_failed(run, *execution, reason)
+                self.mark_failed(run, *execution, reason)?;
+                self.record_rollout(run, *rollout)
             }
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }

@@ -201,7 +201,13 @@ fn a_waiting_change_keeps_no_params() {
     world.apply(&leased);
     executions[0] = world.executions[&executions[0].id].clone();
     assert!(executions[0].params.is_some());
-    let added = Change::ExecutionsAdded { run: world.record.id.clone(), epoch: 1, executions, at: world.now };
+    let added = Change::ExecutionsAdded {
+        run: world.record.id.clone(),
+        epoch: 1,
+        executions,
+        rollout: None,
+        at: world.now,
+    };
     let Some(Change::ExecutionsAdded { executions, .. }) = Progress::observable(&added) else {
         panic!("a lease is observed")
     };

@@ -585,6 +585,35 @@ fn a_final_failure_is_recorded_before_its_consequences() {
 }
 
 #[test]
+fn a_roll_out_records_each_wave_and_each_failure_that_counts() {
+    let undo = with(task("undo"), "condition", json!("on_failure"));
+    let tasks = [task("a"), task("b"), undo];
+    let mut world = rollout(4, json!({"batch": [1, 1, 2], "max_failures": 1}), &tasks);
+    world.play(fail_at(1, "n1"));
+    // The failure and the next wave are one commit.
+    assert_eq!(world.rollouts, [(1, 0), (2, 0), (3, 1)]);
+    // The budget is exceeded: no further wave begins.
+    let mut world = rollout(4, json!({"batch": 1}), &tasks);
+    world.play(fail_at(0, "n1"));
+    assert_eq!(world.rollouts, [(1, 0), (2, 0), (2, 1)]);
+    let mut world = World::new(fleet("continue", &[task("a")]), 2, 1);
+    world.play(fail_at(0, "n1"));
+    assert_eq!(world.rollouts, []);
+}
+
+#[test]
+fn a_roll_out_that_was_taken_over_continues_its_record() {
+    let mut world = rollout(2, json!({"batch": 1, "max_failures": 1}), &[task("a")]);
+    world.begin();
+    let first = world.open(Status::Pending).remove(0);
+    world.lease(&first);
+    let failed = world.finished(first.id, Verdict::Failed);
+    world.apply(&failed);
+    world.restart();
+    assert_eq!(world.rollouts.last(), Some(&(2, 1)));
+}
+
+#[test]
 fn the_failure_of_an_execution_that_cannot_be_sent_is_recorded_after_it() {
     let mut world = World::new(fleet("continue", &[task("a"), task("b")]), 2, 1);
     world.offline.insert(world.plan.resolved.nodes[0].id);

@@ -57,6 +57,8 @@ pub(crate) struct World {
     pub(crate) failed_for_good: Vec<String>,
     /// New executions and final failures in the order of commits: `added step@node` and `failed step@node`.
     pub(crate) feed: Vec<String>,
+    /// The recorded progress of a roll-out: wave, and failures that count.
+    pub(crate) rollouts: Vec<(u32, u32)>,
 }
 
 pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
@@ -151,6 +153,7 @@ impl World {
             portion: engine::COMMIT,
             failed_for_good: Vec::new(),
             feed: Vec::new(),
+            rollouts: Vec::new(),
         }
     }
 
@@ -320,6 +323,12 @@ impl World {
             let next = run::step(&self.record.live, &event);
             assert!(next.is_ok() || !matches!(event, RunEvent::Moved { .. }), "only allowed transitions");
             return next.map(|next| self.record.live = next).is_ok();
+        }
+        if let Change::ExecutionsAdded { rollout: Some(progress), .. }
+        | Change::InstanceFailed { rollout: Some(progress), .. } = change
+        {
+            self.record.live.rollout = Some(*progress);
+            self.rollouts.push((progress.wave, progress.failed));
         }
         match change.clone() {
             Change::ExecutionsAdded { executions, .. } => {

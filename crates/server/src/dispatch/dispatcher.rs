@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::plan::StepIx;
@@ -165,9 +166,13 @@ pub(crate) fn added(changes: &mut [Change]) -> impl Iterator<Item = &mut Vec<Exe
     })
 }
 
+#[async_trait]
 impl Perform for Dispatcher {
+    async fn prepare(&self, events: &[Event]) {
+        self.works.learn(events).await;
+    }
+
     fn perform(&self, events: &Arc<[Event]>) {
-        self.works.learn(events);
         let has_work = {
             let mut board = self.board();
             board.apply(events, &self.works);

@@ -1,5 +1,8 @@
 //! Owns the matrix of a run: its steps by its nodes.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 
 use axum::Json;
@@ -56,10 +59,7 @@ enum Order {
 #[utoipa::path(
     get, operation_id = "showRunMatrix", path = "/runs/{id}/matrix", tag = "runs",
     params(("id" = String, Path, description = "The run's id"), MatrixQuery),
-    responses(
-        (status = 200, description = "The matrix", body = Matrix),
-        (status = 503, description = "The server is busy with other large runs; `Retry-After` says when to try again"),
-    )
+    responses((status = 200, description = "The matrix", body = Matrix))
 )]
 pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<MatrixQuery>) -> Reply<Matrix> {
     let limit = query.limit.unwrap_or(limits::MATRIX_NODES_DEFAULT);
@@ -77,19 +77,56 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<MatrixQ
     }
     let selected = query.selector.as_deref().map(|text| selected(&service, text)).transpose()?;
     let run = service.run(&caller, &id.run()).await?;
-    let seq = service.views().last_seq().await?;
-    let (facts, place) = service.instance_facts(&run).await?;
-    let names = names(&service, &run, &facts).await?;
     let Query(MatrixQuery { order, offset, times, .. }) = query;
-    let cut = Cut { order, limit, offset, times: times.is_on() };
-    let make = move || {
-        let mut rows = Rows::of(&run, &facts, &names);
-        if let Some(selected) = selected {
-            rows.0.retain(|row| selected.contains(&row.node));
+    let cut = Cut { selected, order, limit, offset, times: times.is_on() };
+    Ok(Json(matrix(&service, &run, cut).await?))
+}
+
+/// Which part of the matrix is wanted.
+#[derive(Debug, Default)]
+struct Cut {
+    selected: Option<HashSet<NodeId>>,
+    order: Order,
+    limit: u32,
+    offset: u64,
+    times: bool,
+}
+
+/// Returns a part of the matrix. It reads the instances of the nodes that it shows, not those of the others.
+async fn matrix(service: &Service, run: &RunRecord, cut: Cut) -> HttpResult<Matrix> {
+    let seq = service.views().last_seq().await?;
+    let mut rows = rows(service, run).await?;
+    if let Some(selected) = cut.selected {
+        rows.retain(|row| selected.contains(&row.node));
+    }
+    match cut.order {
+        Order::Node => rows.sort_by(|a, b| a.hostname.cmp(&b.hostname)),
+        Order::Failed => {
+            let urgency = urgency_by_node(service, run).await?;
+            let urgency = |row: &Row| urgency.get(&row.node).copied().unwrap_or(usize::MAX);
+            rows.sort_by_cached_key(|row| (urgency(row), row.hostname.clone()));
         }
-        rows.matrix(&run, &facts, seq, cut)
-    };
-    Ok(Json(place.make(make).await?))
+    }
+    let steps: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
+    let total = rows.len() as u64;
+    let skip = usize::try_from(cut.offset).unwrap_or(usize::MAX);
+    let most = if cut.times { limits::MATRIX_TIMES } else { limits::MATRIX_CELLS };
+    let limit = (cut.limit as usize).min(most / steps.len().max(1)).max(1);
+    let rows: Vec<Row> = rows.into_iter().skip(skip).take(limit).collect();
+    let mut cells = Vec::with_capacity(rows.len());
+    let mut times = cut.times.then(Vec::new);
+    for part in rows.chunks((limits::PLAN_SMALL_INSTANCES / steps.len().max(1)).max(1)) {
+        let nodes: Vec<NodeId> = part.iter().map(|row| row.node).collect();
+        let facts = service.views().instance_facts_on(&run.id, &nodes).await?;
+        for row in shown(part, steps.len(), &facts) {
+            cells.push(row.iter().map(|cell| cell.map_or(Matrix::NONE, letter)).collect());
+            if let Some(times) = &mut times {
+                times.push(row.iter().map(|cell| times_of(run, *cell)).collect());
+            }
+        }
+    }
+    let nodes = rows.into_iter().map(|row| row.hostname).collect();
+    Ok(Matrix { seq, total, nodes, steps, cells, times })
 }
 
 /// Returns the nodes that a selector matches.
@@ -102,28 +139,35 @@ fn selected(service: &Service, text: &str) -> HttpResult<HashSet<NodeId>> {
     Ok(board.nodes().filter(|node| selector.matches(node)).map(|node| node.id).collect())
 }
 
-/// Returns the hostnames of the run's nodes, also of those that placed steps were sent to.
-async fn names(service: &Service, run: &RunRecord, facts: &[InstanceFacts]) -> HttpResult<Names> {
-    Ok(service.names_of(run, facts.iter().filter_map(|fact| fact.node).collect()).await?)
-}
-
-/// Which part of the matrix is wanted.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    order: Order,
-    limit: u32,
-    offset: u64,
-    times: bool,
-}
-
-/// The rows of a matrix, without their cells: all together would be as many as nodes times steps.
-struct Rows(Vec<Row>);
-
+/// A row of the matrix, without its cells: those of all rows together would be as many as nodes times steps.
 struct Row {
     node: NodeId,
     hostname: String,
-    /// How urgent the most urgent cell is.
-    urgency: usize,
+}
+
+/// Returns the nodes of a run, also those that placed steps were sent to.
+async fn rows(service: &Service, run: &RunRecord) -> HttpResult<Vec<Row>> {
+    let mut nodes: Vec<NodeId> = run.resolved.nodes.iter().map(|node| node.id).collect();
+    let mut names = Names::of_run(run);
+    if run.resolved.entries.iter().any(Option::is_none) {
+        let known: HashSet<NodeId> = nodes.iter().copied().collect();
+        let placed = service.views().placed_nodes(&run.id).await?;
+        nodes.extend(placed.iter().filter(|node| !known.contains(node)));
+        names = service.names_of(run, placed.into_iter().collect()).await?;
+    }
+    Ok(nodes.into_iter().map(|node| Row { node, hostname: names.get(node) }).collect())
+}
+
+/// Returns how urgent the most urgent instance of each node is, if it ended without success. Other differences change all
+/// the time, and do not move a row.
+async fn urgency_by_node(service: &Service, run: &RunRecord) -> HttpResult<HashMap<NodeId, usize>> {
+    let mut urgency: HashMap<NodeId, usize> = HashMap::new();
+    for (node, status) in service.views().unsuccessful_nodes(&run.id).await? {
+        let of_status = Matrix::urgency(Matrix::letter(status, false));
+        let most = urgency.entry(node).or_insert(of_status);
+        *most = of_status.min(*most);
+    }
+    Ok(urgency)
 }
 
 fn letter(facts: &InstanceFacts) -> char {
@@ -134,60 +178,14 @@ fn urgency(facts: &InstanceFacts) -> usize {
     Matrix::urgency(letter(facts))
 }
 
-impl Rows {
-    fn of(run: &RunRecord, facts: &[InstanceFacts], names: &Names) -> Self {
-        let new = |node: NodeId| Row { node, hostname: names.get(node), urgency: usize::MAX };
-        let mut rows: Vec<Row> = run.resolved.nodes.iter().map(|node| new(node.id)).collect();
-        let mut places: HashMap<NodeId, usize> =
-            (0..).zip(&rows).map(|(place, row)| (row.node, place)).collect();
-        for fact in facts {
-            let Some(node) = fact.node else { continue };
-            let place = *places.entry(node).or_insert_with(|| {
-                rows.push(new(node));
-                rows.len() - 1
-            });
-            rows[place].urgency = rows[place].urgency.min(urgency(fact));
-        }
-        Self(rows)
-    }
-
-    fn matrix(mut self, run: &RunRecord, facts: &[InstanceFacts], seq: u64, cut: Cut) -> Matrix {
-        match cut.order {
-            Order::Node => self.0.sort_by(|a, b| a.hostname.cmp(&b.hostname)),
-            Order::Failed => {
-                self.0.sort_by_cached_key(|row| {
-                    // Only failures come first: other differences change all the time.
-                    (row.urgency.min(Matrix::urgency('r')), row.hostname.clone())
-                });
-            }
-        }
-        let steps: Vec<String> = run.definition.steps().map(|task| task.label()).collect();
-        let total = self.0.len() as u64;
-        let skip = usize::try_from(cut.offset).unwrap_or(usize::MAX);
-        let most = if cut.times { limits::MATRIX_TIMES } else { limits::MATRIX_CELLS };
-        let limit = (cut.limit as usize).min(most / steps.len().max(1)).max(1);
-        let rows: Vec<Row> = self.0.into_iter().skip(skip).take(limit).collect();
-        let cells = cells(&rows, steps.len(), facts);
-        let after = |at: Option<Timestamp>| at.map(|at| at.duration_since(run.created_at).as_millis());
-        let times = |cell: &Option<&InstanceFacts>| match cell {
-            Some(facts) => [after(facts.started_at), after(facts.ended_at)]
-                .map(|time| time.and_then(|millis| i64::try_from(millis).ok())),
-            None => [None, None],
-        };
-        let letters = |cell: &Option<&InstanceFacts>| cell.map_or(Matrix::NONE, letter);
-        Matrix {
-            seq,
-            total,
-            steps,
-            cells: cells.iter().map(|row| row.iter().map(letters).collect()).collect(),
-            times: cut.times.then(|| cells.iter().map(|row| row.iter().map(times).collect()).collect()),
-            nodes: rows.into_iter().map(|row| row.hostname).collect(),
-        }
-    }
+/// Returns the start and the end of a cell, in milliseconds after the creation of the run.
+fn times_of(run: &RunRecord, cell: Option<&InstanceFacts>) -> [Option<i64>; 2] {
+    let after = |at: Timestamp| i64::try_from(at.duration_since(run.created_at).as_millis()).ok();
+    cell.map_or([None, None], |facts| [facts.started_at, facts.ended_at].map(|at| at.and_then(after)))
 }
 
 /// Returns the most urgent instance of each cell of these rows.
-fn cells<'a>(rows: &[Row], steps: usize, facts: &'a [InstanceFacts]) -> Vec<Vec<Option<&'a InstanceFacts>>> {
+fn shown<'a>(rows: &[Row], steps: usize, facts: &'a [InstanceFacts]) -> Vec<Vec<Option<&'a InstanceFacts>>> {
     let places: HashMap<NodeId, usize> = (0..).zip(rows).map(|(place, row)| (row.node, place)).collect();
     let mut cells = vec![vec![None; steps]; rows.len()];
     for fact in facts {

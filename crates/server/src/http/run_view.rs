@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 
 use downbeat_api::{Absent, InstanceState, Outline, Rollout, Run, RunSummary, StepProgress, StepTotals};
-use downbeat_core::Portion;
+use downbeat_core::execution::Status;
 use downbeat_core::ids::NodeId;
 use downbeat_core::run::RunRecord;
+use downbeat_core::{Portion, limits};
 use downbeat_store::{InstanceCount, InstanceFacts, InstanceFilter};
 use serde_json::Value;
 
 use super::problem::HttpResult;
 use super::waits;
+use crate::heavy::is_heavy_run;
 use crate::service::Service;
 
 /// How many steps with one result are read to find out whether it is the result of all their items.
@@ -22,7 +24,7 @@ pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Ru
     let (steps, mut totals) = by_step(run, &counts);
     mark_wholes(service, run, &counts, &mut totals).await?;
     let mut shown = Run::of(run, steps, &totals);
-    shown.rollout = rollout(service, run).await?;
+    shown.rollout = rollout(service, run, &shown).await?;
     waits::explain(service, run, &mut shown).await?;
     if !run.state().is_terminal() {
         shown.silent = Absent::group(&service.silent_nodes(&run.resolved));
@@ -93,16 +95,55 @@ async fn mark_wholes(
 }
 
 /// Returns the progress of a roll-out; none for other runs. That of a large one that has not ended may be a little old.
-async fn rollout(service: &Service, run: &RunRecord) -> HttpResult<Option<Rollout>> {
+///
+/// Of a large one, only the unsuccessful results are read: the server that executes it records the rest. An older one does
+/// not.
+async fn rollout(service: &Service, run: &RunRecord, shown: &Run) -> HttpResult<Option<Rollout>> {
     if run.definition.rollout.is_none() {
         return Ok(None);
     }
     let find = async || -> HttpResult<(u64, Option<Rollout>)> {
+        if let Some(progress) = run.live.rollout.filter(|_| is_heavy_run(run)) {
+            let unsuccessful = unsuccessful(service, run).await?;
+            let outline = Outline::of_run(run);
+            let rollout = Rollout::kept(&outline, &shown.summary, progress, shown.steps(), unsuccessful);
+            return Ok((shown.steps().iter().map(|step| step.instances).sum(), rollout));
+        }
         let (facts, place) = service.instance_facts(run).await?;
         let (size, run) = (facts.len() as u64, run.clone());
         Ok((size, place.make(move || rollout_of(&run, &facts)).await?))
     };
     service.parts.counted.rollouts.of(run, find).await
+}
+
+/// Returns the results of a roll-out that failed, were lost or were cancelled: each with its step and the position of its
+/// node.
+async fn unsuccessful(service: &Service, run: &RunRecord) -> HttpResult<Vec<(u32, usize, InstanceState)>> {
+    let set = run.resolved.sets.first().map(Vec::as_slice).unwrap_or_default();
+    let positions: HashMap<NodeId, usize> =
+        (0..).zip(set).map(|(position, &node)| (run.resolved.nodes[node].id, position)).collect();
+    let mut statuses = vec![Status::Failed, Status::Lost];
+    // Cancelling a run does not mean that its nodes failed.
+    if run.live.cancel_requested_at.is_none() {
+        statuses.push(Status::Cancelled);
+    }
+    let mut filter = InstanceFilter { statuses, ..InstanceFilter::default() };
+    let portion = Portion::new(limits::ROWS_READ as usize, limits::RESULTS_PAGE_BYTES);
+    let mut all = Vec::new();
+    loop {
+        let found = service.views().instances(&run.id, &filter, portion).await?;
+        let Some(last) = found.last() else { return Ok(all) };
+        filter.after = Some((last.step(), last.id));
+        all.extend(found.iter().filter_map(|one| {
+            let state = InstanceState {
+                status: one.state.status(),
+                attempts: one.attempt,
+                is_reused: one.reused.is_some(),
+                failed_for_good: one.failed_for_good.is_some(),
+            };
+            Some((one.step(), *positions.get(&one.node()?)?, state))
+        }));
+    }
 }
 
 fn rollout_of(run: &RunRecord, facts: &[InstanceFacts]) -> Option<Rollout> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use downbeat_core::change::About;
 use downbeat_core::ids::ServerId;
 use downbeat_core::{Applied, Change, Event, Portion, Refusal, limits};
@@ -35,7 +36,11 @@ const STORE_RETRY: Duration = Duration::from_millis(250);
 const FAILURE_COUNTS: Duration = Duration::from_secs(10);
 
 /// A part that acts on committed events. Called in the order of commits, before the submitters get their outcomes.
+#[async_trait]
 pub(crate) trait Perform: Send + Sync + std::fmt::Debug {
+    /// Does what takes long before the events are performed. The journal waits for it; other tasks do not.
+    async fn prepare(&self, _events: &[Event]) {}
+
     fn perform(&self, events: &Arc<[Event]>);
 }
 
@@ -329,7 +334,7 @@ impl Writer {
         {
             return false;
         }
-        self.perform_all(events);
+        self.perform_all(events).await;
         true
     }
 
@@ -345,17 +350,18 @@ impl Writer {
                 // The store has no more. Missing ones were removed by retention: nothing can act on them any more.
                 return Ok(());
             }
-            self.perform_all(events);
+            self.perform_all(events).await;
         }
         Ok(())
     }
 
-    fn perform_all(&self, events: Vec<Event>) {
+    async fn perform_all(&self, events: Vec<Event>) {
         if events.is_empty() {
             return;
         }
         let events: Arc<[Event]> = events.into();
         for performer in &self.performers {
+            performer.prepare(&events).await;
             performer.perform(&events);
         }
         self.feed.publish(events);

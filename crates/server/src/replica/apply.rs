@@ -135,6 +135,7 @@ impl Applier {
         if let Some(event) = events.last() {
             self.following.applied(self.parts.clock.now(), event.seq);
             let events: Arc<[Event]> = events.into();
+            self.parts.dispatcher.prepare(&events).await;
             self.parts.dispatcher.perform(&events);
             // A replica claims nothing, so its stray leases are dropped here.
             self.parts.dispatcher.board().forget_stray();

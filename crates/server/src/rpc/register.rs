@@ -1,12 +1,17 @@
 //! Registers a new session of a node. Leases of the old session are lost at once, without waiting for their
 //! expiry, except for results that the agent still has.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease};
 use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Decision, Installation, Newcomer, Registration, Rule};
+use downbeat_core::portion::json_bytes;
+use downbeat_core::run::engine::COMMIT;
 use downbeat_core::{Change, Timestamp, limits};
 use downbeat_proto::message::{Fault, LeaseRef, Register};
 use tracing::info;
@@ -115,7 +120,7 @@ impl Host {
         Ok(held.iter().filter(|execution| counts(execution)).map(|execution| execution.id).collect())
     }
 
-    /// Ends the leases of a node that `selects` returns true for.
+    /// Ends the leases of a node that `selects` returns true for, in portions: others need not wait for all of them.
     pub(super) async fn end_leases(
         &self,
         node: NodeId,
@@ -135,9 +140,9 @@ impl Host {
                 at: now,
             })
         });
-        let lost: Vec<Change> = lost.collect();
-        if !lost.is_empty() {
-            self.parts.journal.commit(lost).await?;
+        let mut lost: Vec<Change> = lost.collect();
+        while !lost.is_empty() {
+            self.parts.journal.commit(COMMIT.take(&mut lost, json_bytes)).await?;
         }
         Ok(())
     }

@@ -1,16 +1,48 @@
-//! Completes a retry whose owner died before it had committed all results that the retry carries over.
+//! Reads the results that a retry carries over, and completes a retry whose owner died before it had committed all of them.
 
 use std::sync::Arc;
 
-use downbeat_core::Dice;
-use downbeat_core::execution::Execution;
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::again::left_to_carry;
-use downbeat_store::{self as store, Store};
+use downbeat_core::{Dice, limits};
+use downbeat_store::{self as store, ExecutionFilter, Listed, Page, Store};
 use tracing::warn;
 
 use crate::heavy::{HeavyWork, is_heavy, is_heavy_run};
+
+/// Reads the executions of an ended run for a retry, page by page.
+pub(crate) struct Pages<'a> {
+    store: &'a dyn Store,
+    filter: ExecutionFilter,
+    next: Option<Page<ExecutionId>>,
+}
+
+impl<'a> Pages<'a> {
+    pub(crate) fn of(store: &'a dyn Store, run: &RunId) -> Self {
+        let filter = ExecutionFilter { run: Some(run.clone()), ..ExecutionFilter::default() };
+        Self { store, filter, next: Some(Page::first(limits::RETRY_READ)) }
+    }
+
+    /// Returns the next executions; none after the last. Only those that succeeded have params: others are not carried
+    /// over.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Execution>>, store::Error> {
+        let Some(page) = &mut self.next else { return Ok(None) };
+        let Listed { mut rows, next, .. } = self.store.executions(&self.filter, page).await?;
+        for execution in &mut rows {
+            if execution.state.status() != Status::Succeeded {
+                execution.params = None;
+            }
+        }
+        match next {
+            Some(next) => page.start = next,
+            None => self.next = None,
+        }
+        Ok(Some(rows))
+    }
+}
 
 /// Returns the executions of `run` together with the results that are left to carry over to it, and these results. A run
 /// that has started has all of them.
@@ -27,7 +59,10 @@ pub(super) async fn complete(
         warn!(run = %run.id, "the run that it retries no longer exists: what was not carried over is executed again");
         return Ok((own, Vec::new()));
     };
-    let executions = store.executions_of(&first.id).await?;
+    let (mut executions, mut pages) = (Vec::new(), Pages::of(store, &first.id));
+    while let Some(page) = pages.next().await? {
+        executions.extend(page);
+    }
     let is_heavy = is_heavy_run(&first) || is_heavy(executions.len() as u64);
     let (run, mut dice) = (run.clone(), Dice::new(dice.next_u64()));
     let complete = move || {

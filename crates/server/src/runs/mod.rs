@@ -9,6 +9,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use carry::Pages;
 pub(crate) use launch::{Launch, launch};
 pub(crate) use registry::Runs;
 pub(crate) use takeover::{load_board, take_over};

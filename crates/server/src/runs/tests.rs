@@ -13,7 +13,10 @@ use downbeat_core::run::again::retry_of;
 use downbeat_core::run::{RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::work::Origin;
 use downbeat_core::{Change, Dice, Span, Timestamp, limits, spec};
-use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Runs as _, Store, Wrapped, Wrapper};
+use downbeat_store::{
+    Committed, Error, ExecutionFilter, Executions as _, Listed, MemoryStore, Page, Runs as _, Store, Wrapped,
+    Wrapper,
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -378,12 +381,56 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
     let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Failed];
     let changes = [
         Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, at },
+        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout: None, at },
         Change::RunMoved { run: id.clone(), epoch: 1, path, stop: None, end: Some(RunEnd::default()), at },
     ];
     let committed = store.commit(server, &changes).await.unwrap();
     assert!(committed.outcomes.iter().all(Result::is_ok), "{:?}", committed.outcomes);
     id
+}
+
+/// A store that does not return all executions of a run at once, and remembers its longest page of them.
+#[derive(Debug)]
+struct Paged {
+    inner: Arc<MemoryStore>,
+    longest: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl Wrapper for Paged {
+    fn store(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>, Error> {
+        Err(Error::Corrupt(format!("all executions of `{run}` are too many")))
+    }
+
+    async fn executions(
+        &self,
+        filter: &ExecutionFilter,
+        page: &Page<ExecutionId>,
+    ) -> Result<Listed<Execution, ExecutionId>, Error> {
+        self.longest.fetch_max(page.limit, Ordering::Relaxed);
+        self.inner.executions(filter, page).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_reads_the_first_run_in_pages() {
+    let (inner, longest) = (Arc::new(MemoryStore::new()), Arc::new(AtomicU32::new(0)));
+    let items = 2 * limits::RETRY_READ as usize + 100;
+    let run = store_failed_run(&inner, items).await;
+    let store: Arc<dyn Store> =
+        Arc::new(Wrapped(Paged { inner: inner.clone(), longest: Arc::clone(&longest) }));
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let server = start_within(settings, store, Surroundings::default()).await.unwrap();
+    let retry = Retry { run, redo: Redo::Failed, idempotency_key: None };
+    let retry = server.service().retry(&Caller::API, retry).await.unwrap().run.id.clone();
+    let executions = inner.executions_of(&retry).await.unwrap();
+    assert_eq!(executions.iter().filter(|each| each.is_carried()).count(), items);
+    assert_eq!(longest.load(Ordering::Relaxed), limits::RETRY_READ);
+    server.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use super::patience::read_in_time;
 use super::{IdempotencyKey, Service, Submitted};
 use crate::caller::Caller;
 use crate::error::{Conflict, Noun, Result};
-use crate::runs::Launch;
+use crate::runs::{Launch, Pages};
 
 /// Which part of a run to execute again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,10 @@ impl Service {
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let executions = read_in_time(async { Ok(self.parts.views.executions_of(&first.id).await?) }).await?;
+        let (mut executions, mut pages) = (Vec::new(), Pages::of(&*self.parts.views, &first.id));
+        while let Some(page) = read_in_time(async { Ok(pages.next().await?) }).await? {
+            executions.extend(page);
+        }
         let again = match &retry.redo {
             Redo::Failed => RetryScope::AllNodes,
             Redo::FailedNodes => RetryScope::FailedNodes,

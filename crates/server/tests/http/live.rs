@@ -169,9 +169,23 @@ async fn a_roll_out_with_retries_and_a_budget_that_is_spent() {
     let mut run = Folded::submit(&setup, &definition).await;
     run.drive(&mut agents, |number| number == 0 || number >= 5).await;
     assert!(run.failed_for_good() > 0);
+    assert!(listed_rollout(&setup, &run).await["failed"].as_u64() > Some(0));
     let mut run = Folded::submit(&setup, &definition).await;
     run.drive(&mut agents, |_| false).await;
     assert_eq!(run.failed_for_good(), 0);
+    let whole = json!({"wave": 3, "waves": 3, "failed": 0, "budget": 0});
+    assert_eq!(listed_rollout(&setup, &run).await, whole);
+}
+
+/// Returns how far a list says that a roll-out is. The run itself says the same.
+async fn listed_rollout(setup: &Setup, run: &Folded) -> Value {
+    let listed = setup.ok("/runs").await;
+    let listed = listed["data"].as_array().unwrap().iter().find(|row| row["id"] == json!(run.id)).unwrap();
+    let shown = &setup.ok(&format!("/runs/{}", run.id)).await["rollout"];
+    let [wave, failed, budget] = ["wave", "failed", "budget"].map(|field| &shown[field]);
+    let waves = shown["waves"].as_array().unwrap().len();
+    assert_eq!(listed["rollout"], json!({"wave": wave, "waves": waves, "failed": failed, "budget": budget}));
+    listed["rollout"].clone()
 }
 
 #[tokio::test]

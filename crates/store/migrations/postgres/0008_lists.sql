@@ -11,6 +11,13 @@ ALTER TABLE runs ADD COLUMN request_hash text;
 ALTER TABLE runs ADD COLUMN stop_cause smallint;
 ALTER TABLE runs ADD COLUMN stopped_at bigint;
 
+-- The waves and the budget of a roll-out, its last wave that began, and the failures that count against the budget. NULL
+-- in rows of older programs.
+ALTER TABLE runs ADD COLUMN waves integer;
+ALTER TABLE runs ADD COLUMN budget integer;
+ALTER TABLE runs ADD COLUMN wave integer;
+ALTER TABLE runs ADD COLUMN wave_failures integer;
+
 -- Which counts of a run's instances are kept: 0 none, 1 those of the run, 2 also those of its steps. NULL in rows of
 -- older programs, and where one of them made a change that the counts lack.
 ALTER TABLE runs ADD COLUMN keeps smallint;

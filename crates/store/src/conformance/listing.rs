@@ -1,6 +1,6 @@
 //! Cases about lists and counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use downbeat_core::Portion;
 use downbeat_core::backend::Params;
 use downbeat_core::change::Change;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
-use downbeat_core::ids::ClusterId;
+use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunBrief, RunMade, RunState};
@@ -17,8 +17,8 @@ use super::executions::states;
 use super::make::*;
 use super::snapshot::fill;
 use crate::port::{
-    ExecutionFilter, InstanceCount, InstanceFilter, Listed, NodeTotals, Page, Position, RunFilter, RunOrder,
-    Store, Tally,
+    ExecutionFilter, InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Page, Position,
+    RunFilter, RunOrder, Store, Tally,
 };
 
 /// How many rows to read, and how many to skip before.
@@ -210,6 +210,35 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
     );
     assert_eq!((facts[0].node, facts[0].ended_at), (Some(node(2)), Some(at(40))));
     assert_eq!((facts[1].started_at, facts[1].ended_at), (Some(at(30)), Some(at(31))));
+    // The same facts, of some nodes only.
+    let nodes: BTreeSet<NodeId> = facts.iter().filter_map(|fact| fact.node).collect();
+    for wanted in nodes.iter().map(|node| vec![*node]).chain([nodes.iter().copied().collect(), vec![]]) {
+        let found = store.instance_facts_on(&run_id(1), &wanted).await.unwrap();
+        for node in &nodes {
+            let of_node = |facts: &[InstanceFacts]| -> Vec<InstanceFacts> {
+                facts.iter().filter(|fact| fact.node == Some(*node)).copied().collect()
+            };
+            let expected = if wanted.contains(node) { of_node(&facts) } else { vec![] };
+            assert_eq!(of_node(&found), expected, "{node} of {wanted:?}");
+        }
+    }
+    assert_eq!(store.instance_facts_on(&run_id(2), &[node(1), node(2)]).await.unwrap(), []);
+    let failed: BTreeSet<_> =
+        facts.iter().filter(|fact| fact.status == Status::Failed).filter_map(|fact| fact.node).collect();
+    let failed: Vec<_> = failed.into_iter().map(|node| (node, Status::Failed)).collect();
+    assert_eq!(store.unsuccessful_nodes(&run_id(1)).await.unwrap(), failed);
+    assert_eq!(store.unsuccessful_nodes(&run_id(2)).await.unwrap(), []);
+}
+
+pub async fn the_nodes_of_placed_instances_are_found(store: Arc<dyn Store>) {
+    let item =
+        |number: u32, state| Execution { of: origin(1, 0, Some(number)), ..execution(number, 1, state) };
+    let pinned = Execution { pinned: Some(node(1)), ..execution(1, 1, leased(1, 1)) };
+    let executions =
+        vec![pinned, item(2, leased(2, 3)), item(3, leased(3, 2)), item(4, leased(4, 3)), item(5, pending())];
+    apply(&store, &[created(1), created(2), added(1, executions)]).await;
+    assert_eq!(store.placed_nodes(&run_id(1)).await.unwrap(), [node(2), node(3)]);
+    assert_eq!(store.placed_nodes(&run_id(2)).await.unwrap(), []);
 }
 
 pub async fn instances_are_listed_by_step_by_page_and_filter(store: Arc<dyn Store>) {

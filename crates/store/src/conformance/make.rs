@@ -236,7 +236,7 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
 }
 
 pub fn added(run: u32, executions: Vec<Execution>) -> Change {
-    Change::ExecutionsAdded { run: run_id(run), epoch: 1, executions, at: at(10) }
+    Change::ExecutionsAdded { run: run_id(run), epoch: 1, executions, rollout: None, at: at(10) }
 }
 
 pub fn granted(run: u32, execution: u32, lease: Lease) -> Change {
@@ -286,6 +286,7 @@ pub fn failed_for_good(run: u32, execution: u32, epoch: u64) -> Change {
         node: None,
         item: None,
         reason: "no retries are left".to_owned(),
+        rollout: None,
         at: at(61),
     }
 }

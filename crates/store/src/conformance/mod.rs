@@ -57,6 +57,7 @@ macro_rules! conformance_suite {
                 runs_are_read_by_their_ids
                 an_idempotency_key_names_its_first_run
                 taking_a_run_raises_its_epoch_by_one
+                the_progress_of_a_roll_out_is_kept_with_its_run
                 a_cancel_is_asked_for_once_and_not_after_the_end
                 a_run_moves_exactly_as_the_table_says
                 moving_needs_the_epoch_and_records_start_and_end
@@ -129,6 +130,7 @@ macro_rules! conformance_suite {
                 open_runs_are_those_not_ended_oldest_first
                 executions_are_listed_by_id_by_page_and_filter
                 the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn
+                the_nodes_of_placed_instances_are_found
                 instances_are_listed_by_step_by_page_and_filter
                 no_read_misses_an_instance_that_moves_on
                 large_parts_of_executions_are_read_only_where_they_are_needed

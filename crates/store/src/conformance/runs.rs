@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::ids::RunId;
+use downbeat_core::plan::Resolved;
 use downbeat_core::run::{
-    Ended, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, RunVerdict, StopCause, Stopped,
-    check_path,
+    Ended, RolloutProgress, RolloutSize, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, RunVerdict,
+    StopCause, Stopped, check_path,
 };
 use serde_json::json;
 
 use super::make::*;
-use crate::port::Store;
+use crate::port::{Page, Position, RunFilter, Store};
 
 pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
     assert_eq!(store.run(&run_id(1)).await.unwrap(), None);
@@ -24,6 +25,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         paused_at: Some(at(5)),
         admitted_at: Some(at(6)),
         stopped: Some(Stopped { cause: StopCause::CleaningUp, at: at(8) }),
+        rollout: Some(RolloutProgress { wave: 2, failed: 7 }),
         owner: server(7),
         epoch: 12,
     };
@@ -99,6 +101,55 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
     };
     apply(&store, &[ended]).await;
     refuse(&store, taken(4), Refusal::WrongState).await;
+}
+
+pub async fn the_progress_of_a_roll_out_is_kept_with_its_run(store: Arc<dyn Store>) {
+    let in_waves = |number| {
+        let mut definition = (*made(number).definition).clone();
+        definition.rollout =
+            Some(serde_json::from_value(json!({"batch": 1, "max_failures": 2})).expect("it is valid"));
+        let resolved = Resolved { waves: vec![1], ..(*made(number).resolved).clone() };
+        RunMade { definition: Arc::new(definition), resolved: Arc::new(resolved), ..made(number) }
+    };
+    let brief = async |number: u32| {
+        let page = Page { limit: 10, start: Position { after: None, skip: 0 } };
+        let listed = store.runs(&RunFilter::default(), &page).await.unwrap().rows;
+        listed.into_iter().find(|run| run.id == run_id(number)).unwrap()
+    };
+    let added = |number: u32, progress| Change::ExecutionsAdded {
+        run: run_id(1),
+        epoch: 1,
+        executions: vec![execution(number, 1, pending())],
+        rollout: progress,
+        at: at(10),
+    };
+    let begun = RolloutProgress { wave: 1, failed: 0 };
+    // In the commit that creates the run, and in a later one.
+    apply(&store, &[created_as(made_as(in_waves(1))), added(1, Some(begun)), created(2)]).await;
+    assert_eq!(read_run(&store, 1).await.live.rollout, Some(begun));
+    let run = brief(1).await;
+    assert_eq!((run.rollout, run.live.rollout), (Some(RolloutSize { waves: 1, budget: 2 }), Some(begun)));
+    assert_eq!((brief(2).await.rollout, brief(2).await.live.rollout), (None, None));
+    apply(&store, &[added(2, None), given_up(1, 1, 1, 11)]).await;
+    assert_eq!(brief(1).await.live.rollout, Some(begun));
+    let mut failed = failed_for_good(1, 1, 1);
+    let further = RolloutProgress { wave: 1, failed: 1 };
+    if let Change::InstanceFailed { rollout, .. } = &mut failed {
+        *rollout = Some(further);
+    }
+    // A refused change records nothing.
+    let stale = Change::ExecutionsAdded {
+        run: run_id(1),
+        epoch: 7,
+        executions: vec![execution(3, 1, pending())],
+        rollout: Some(RolloutProgress { wave: 9, failed: 9 }),
+        at: at(12),
+    };
+    refuse(&store, stale, Refusal::StaleEpoch).await;
+    assert_eq!(brief(1).await.live.rollout, Some(begun));
+    apply(&store, &[failed]).await;
+    assert_eq!(read_run(&store, 1).await.live.rollout, Some(further));
+    assert_eq!(brief(1).await.live.rollout, Some(further));
 }
 
 pub async fn a_cancel_is_asked_for_once_and_not_after_the_end(store: Arc<dyn Store>) {

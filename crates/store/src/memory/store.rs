@@ -485,6 +485,27 @@ impl Executions for MemoryStore {
         Ok(results.into_iter().map(|execution| Attempt::from(execution).facts).collect())
     }
 
+    async fn instance_facts_on(&self, run: &RunId, nodes: &[NodeId]) -> Result<Vec<InstanceFacts>> {
+        let facts = self.instance_facts(run).await?;
+        Ok(facts.into_iter().filter(|fact| fact.node.is_some_and(|node| nodes.contains(&node))).collect())
+    }
+
+    async fn placed_nodes(&self, run: &RunId) -> Result<Vec<NodeId>> {
+        let state = self.lock();
+        let placed = state.results(run).into_iter().filter(|execution| execution.pinned.is_none());
+        let nodes: BTreeSet<NodeId> = placed.filter_map(Execution::node).collect();
+        Ok(nodes.into_iter().collect())
+    }
+
+    async fn unsuccessful_nodes(&self, run: &RunId) -> Result<Vec<(NodeId, Status)>> {
+        let facts = self.instance_facts(run).await?;
+        let is_wanted = |status| matches!(status, Status::Failed | Status::Lost | Status::Cancelled);
+        let wanted = facts.into_iter().filter(|fact| is_wanted(fact.status));
+        let nodes: BTreeSet<(NodeId, Status)> =
+            wanted.filter_map(|fact| Some((fact.node?, fact.status))).collect();
+        Ok(nodes.into_iter().collect())
+    }
+
     async fn open_executions(&self) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }

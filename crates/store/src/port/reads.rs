@@ -168,6 +168,14 @@ calls! {
             async fn run_counts(&self, runs: &[RunId]) -> BTreeMap<RunId, BTreeMap<Status, u64>>;
             /// Returns the facts about all instances of a run, by execution.
             async fn instance_facts(&self, run: &RunId) -> Vec<InstanceFacts>;
+            /// Returns the facts about the instances of a run that these nodes have or had: those of each node
+            /// by execution.
+            async fn instance_facts_on(&self, run: &RunId, nodes: &[NodeId]) -> Vec<InstanceFacts>;
+            /// Returns the nodes that have or had instances of a run which are not pinned to a node, by id.
+            async fn placed_nodes(&self, run: &RunId) -> Vec<NodeId>;
+            /// Returns the nodes on which instances of a run failed, were lost or were cancelled, by id: each with these
+            /// statuses.
+            async fn unsuccessful_nodes(&self, run: &RunId) -> Vec<(NodeId, Status)>;
             /// Returns all pending, leased and running executions, by id.
             async fn open_executions(&self) -> Vec<Execution>;
             /// Returns the leased and running executions whose lease names one of these nodes, by id.

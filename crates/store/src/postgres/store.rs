@@ -22,11 +22,13 @@ use super::write::{self, Write};
 use super::{commit, counts, indexes, output, prune, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
+use crate::instances::results_on;
 use crate::migrate::CONTENTS;
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{
-    Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, int, small, time,
+    Attempt, Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, int,
+    small, time,
 };
 
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -174,6 +176,11 @@ impl Database for PostgresStore {
     async fn fetch_held(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
         let nodes: Vec<Uuid> = nodes.iter().map(|node| node.0).collect();
         self.records(&format!(" WHERE lease_node = ANY($1) AND {HELD} ORDER BY id"), &[&nodes]).await
+    }
+
+    async fn fetch_results_on(&self, run: &RunId, nodes: &[NodeId]) -> Result<Vec<Attempt>> {
+        let nodes: Vec<Uuid> = nodes.iter().map(|node| node.0).collect();
+        self.records(&results_on("= ANY($2)"), &[&Text::from(run.as_str()), &nodes]).await
     }
 
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {

@@ -65,6 +65,18 @@ impl Record for ExecutionId {
     }
 }
 
+impl Record for NodeId {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Ok(NodeId(row.cell(0)?))
+    }
+}
+
+impl Record for (NodeId, Status) {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        Ok((NodeId(row.cell(0)?), Status::decode(row.cell(1)?)?))
+    }
+}
+
 impl Record for ClusterId {
     fn select() -> &'static str {
         "SELECT id FROM clusters"

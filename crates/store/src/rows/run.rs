@@ -5,7 +5,8 @@ use std::sync::Arc;
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::plan::Resolved;
 use downbeat_core::run::{
-    RunBrief, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState, StopCause, Stopped,
+    RolloutProgress, RolloutSize, RunBrief, RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState,
+    StopCause, Stopped,
 };
 use downbeat_core::spec::Definition;
 use uuid::Uuid;
@@ -35,6 +36,9 @@ columns! {
         /// Why and when the rest of the run was ended; none if an older program did it.
         stop_cause: Option<i16>,
         stopped_at: Option<i64>,
+        /// How far a roll-out is; none before its first wave.
+        wave: Option<i32>,
+        wave_failures: Option<i32>,
         owner: Uuid,
         epoch: i64,
     }
@@ -56,6 +60,9 @@ columns! {
         nodes: Option<i32>,
         /// Which counts are kept; none if an older program wrote the row, or changed an execution.
         keeps: Option<i16>,
+        /// The size of a roll-out; none if an older program wrote the row.
+        waves: Option<i32>,
+        budget: Option<i32>,
     }
 }
 
@@ -97,6 +104,8 @@ impl<'a> RunLiveRow<'a> {
             admitted_at: micros(live.admitted_at),
             stop_cause: live.stopped.map(|stopped| stopped.cause.code()),
             stopped_at: micros(live.stopped.map(|stopped| stopped.at)),
+            wave: live.rollout.map(|rollout| small(rollout.wave)),
+            wave_failures: live.rollout.map(|rollout| small(rollout.failed)),
             owner: live.owner.0,
             epoch: int(live.epoch),
         }
@@ -109,6 +118,12 @@ impl<'a> RunLiveRow<'a> {
         let stage = RunStage::of(state, self.admitted_at.is_some(), end);
         let cause = self.stop_cause.map(StopCause::decode).transpose()?;
         let stopped = cause.zip(time_opt(self.stopped_at)?).map(|(cause, at)| Stopped { cause, at });
+        let rollout = match self.wave.zip(self.wave_failures) {
+            Some((wave, failed)) => {
+                Some(RolloutProgress { wave: small_count(wave)?, failed: small_count(failed)? })
+            }
+            None => None,
+        };
         let live = RunLive {
             stage: stage.ok_or_else(|| Error::Corrupt(format!("a run in state {state} has no end")))?,
             admitted_at: time_opt(self.admitted_at)?,
@@ -116,6 +131,7 @@ impl<'a> RunLiveRow<'a> {
             cancel_requested_at: time_opt(self.cancel_requested_at)?,
             paused_at: time_opt(self.paused_at)?,
             stopped,
+            rollout,
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };
@@ -124,6 +140,7 @@ impl<'a> RunLiveRow<'a> {
 }
 
 pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
+    let rollout = run.rollout_size();
     let made = RunMadeRow {
         cluster: run.cluster.0,
         job: run.job.as_deref().map(Text::from),
@@ -136,6 +153,8 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
         steps: Some(small(run.definition.step_count())),
         nodes: Some(small(run.resolved.node_count())),
         keeps: Some(run.keeps().code()),
+        waves: rollout.map(|rollout| small(rollout.waves)),
+        budget: rollout.map(|rollout| small(rollout.budget)),
     };
     (RunLiveRow::of(&run.id, live), made)
 }
@@ -201,12 +220,19 @@ impl Record for BriefRow {
     fn from_row(row: &impl Cells) -> Result<Self> {
         let (live, made) = RunRow::read(row, 0)?;
         let (id, live) = live.live()?;
+        let rollout = match made.waves.zip(made.budget) {
+            Some((waves, budget)) => {
+                Some(RolloutSize { waves: small_count(waves)?, budget: small_count(budget)? })
+            }
+            None => None,
+        };
         let run = RunBrief {
             id,
             cluster: ClusterId(made.cluster),
             job: made.job.map(String::from),
             steps: small_count(made.steps.unwrap_or_default())?,
             nodes: small_count(made.nodes.unwrap_or_default())?,
+            rollout,
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
             by: made.submitted_by.into(),

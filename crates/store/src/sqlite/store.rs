@@ -21,9 +21,10 @@ use super::writer::Writer;
 use super::{commit, connect, counts, output, prune, replicate, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
+use crate::instances::results_on;
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
-use crate::rows::{ContentRow, Record, ServerRow, StoredDefinition, StoredRun};
+use crate::rows::{Attempt, ContentRow, Record, ServerRow, StoredDefinition, StoredRun};
 
 pub(super) static ADD_SERVER: LazyLock<Write> = LazyLock::new(|| Write::insert::<ServerRow<'_>>("servers"));
 
@@ -141,6 +142,14 @@ impl Database for SqliteStore {
             self.readers.run(move |connection| fetch_each(connection, &sql, args())).await?;
         held.sort_unstable_by_key(|execution| execution.id);
         Ok(held)
+    }
+
+    async fn fetch_results_on(&self, run: &RunId, nodes: &[NodeId]) -> Result<Vec<Attempt>> {
+        let nodes: BTreeSet<NodeId> = nodes.iter().copied().collect();
+        let sql = format!("{}{}", Attempt::select(), results_on("= $2").replace('$', "?"));
+        let run = run.as_str().to_owned();
+        let args = move || nodes.into_iter().map(move |node| (run.clone(), node.0));
+        self.readers.run(move |connection| fetch_each(connection, &sql, args())).await
     }
 
     async fn fetch_seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {

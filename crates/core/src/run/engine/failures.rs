@@ -52,7 +52,8 @@ impl Failures {
         self.fail_fast
     }
 
-    fn spent(&self) -> u32 {
+    /// Returns how many failures count against the budget.
+    pub(super) fn spent(&self) -> u32 {
         u32::try_from(self.nodes.len()).expect("nodes are bounded") + self.placed
     }
 }

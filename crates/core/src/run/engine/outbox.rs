@@ -68,7 +68,7 @@ impl Decided {
                 ..
             }) => {
                 let (step, item, reason) = (step.0, item.map(|item| item.0), reason.to_owned());
-                Change::InstanceFailed { run, epoch, execution, step, node, item, reason, at }
+                Change::InstanceFailed { run, epoch, execution, step, node, item, reason, rollout: None, at }
             }
         }
     }
@@ -172,7 +172,7 @@ impl Progress {
             left.rows = left.rows.saturating_sub(count);
             let bytes = executions.iter().map(Execution::values_bytes).sum();
             left.bytes = left.bytes.saturating_sub(bytes);
-            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
+            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, rollout: None, at: now });
             if !outbox.carried.is_empty() {
                 return all;
             }
@@ -184,7 +184,7 @@ impl Progress {
         if outbox.failures.is_empty() && !outbox.added.is_empty() && left.rows > 0 {
             let executions = outbox.take_added(left);
             left.rows = left.rows.saturating_sub(executions.len());
-            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, at: now });
+            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, rollout: None, at: now });
         }
         if outbox.failures.is_empty() && outbox.added.is_empty() && !has_agenda {
             let most = left.rows.min(outbox.changes.len());
@@ -202,6 +202,7 @@ impl Progress {
             let moved = Change::RunMoved { run, epoch, path, stop, end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
+        self.record_rollout(&mut all);
         all
     }
 

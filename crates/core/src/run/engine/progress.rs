@@ -215,7 +215,7 @@ impl Progress {
             | Change::RunMoved { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. } => None,
-            Change::ExecutionsAdded { run, epoch, executions, at } => {
+            Change::ExecutionsAdded { run, epoch, executions, rollout: _, at } => {
                 let has_news = |execution: &&Execution| {
                     matches!(execution.state, State::Leased { .. }) || execution.is_cached()
                 };
@@ -235,7 +235,9 @@ impl Progress {
                 };
                 let executions: Vec<_> = executions.iter().filter(has_news).map(without_values).collect();
                 let (run, epoch, at) = (run.clone(), *epoch, *at);
-                (!executions.is_empty()).then_some(Change::ExecutionsAdded { run, epoch, executions, at })
+                let added =
+                    |executions| Change::ExecutionsAdded { run, epoch, executions, rollout: None, at };
+                (!executions.is_empty()).then(|| added(executions))
             }
             other => Some(other.clone()),
         }

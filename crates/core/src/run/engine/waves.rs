@@ -3,7 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::progress::{Progress, Turn};
+use crate::change::Change;
 use crate::plan::{PassIx, Plan};
+use crate::run::RolloutProgress;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waves {
@@ -11,6 +13,8 @@ pub(super) struct Waves {
     begun: u32,
     /// When the last attempt of this run ended: the pause between waves counts from then.
     last_end: Option<Timestamp>,
+    /// How far the roll-out is according to the last change that says so.
+    recorded: Option<RolloutProgress>,
     /// The pass that waits for its wave to begin, and when the wave begins.
     pausing: Option<(Timestamp, PassIx)>,
 }
@@ -45,6 +49,22 @@ impl Waves {
 }
 
 impl Progress {
+    /// Adds to the last suitable one of these changes how far the roll-out is, if no earlier change says so.
+    pub(super) fn record_rollout(&mut self, changes: &mut [Change]) {
+        let progress = RolloutProgress { wave: self.waves.begun, failed: self.failures.spent() };
+        if progress.wave == 0 || self.waves.recorded == Some(progress) {
+            return;
+        }
+        let place = changes.iter_mut().rev().find_map(|change| match change {
+            Change::ExecutionsAdded { rollout, .. } | Change::InstanceFailed { rollout, .. } => Some(rollout),
+            _ => None,
+        });
+        if let Some(place) = place {
+            *place = Some(progress);
+            self.waves.recorded = Some(progress);
+        }
+    }
+
     /// Returns the next pass that is due; `None` while the run is paused, or during the pause between two waves.
     pub(super) fn next_due(&mut self, turn: &Turn<'_>) -> Option<PassIx> {
         if self.paused && !self.is_all_stopped() {

@@ -146,7 +146,13 @@ impl World {
 
     fn add(&mut self, run: &RunId, executions: Vec<Execution>) {
         let at = self.now;
-        self.commit(vec![Change::ExecutionsAdded { run: run.clone(), epoch: 1, executions, at }]);
+        self.commit(vec![Change::ExecutionsAdded {
+            run: run.clone(),
+            epoch: 1,
+            executions,
+            rollout: None,
+            at,
+        }]);
     }
 
     fn claim(&mut self) -> Vec<Change> {
