@@ -139,11 +139,11 @@ fn not_compiled(run: &RunId, error: &plan::Error) -> store::Error {
 
 #[cfg(test)]
 mod tests {
-    use downbeat_core::{Timestamp, limits};
     use downbeat_core::change::About;
     use downbeat_core::ids::{NodeId, ServerId};
     use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
     use downbeat_core::run::RunMade;
+    use downbeat_core::{Timestamp, limits};
     use serde_json::json;
     use uuid::Uuid;
 

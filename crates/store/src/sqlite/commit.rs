@@ -10,8 +10,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use uuid::Uuid;
 
-use super::failure::{Failure, Result};
-use super::recent::Recent;
+use super::failure::Result;
 use super::write::{Write, fetch, fetch_each};
 use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::counts::{CountRow, Standing, differences, stored_keeps};
@@ -69,32 +68,22 @@ lazy! {
     pub(super) INSERT_EVENTS: Write = Write::insert::<EventRow<'_>>("events");
 }
 
-pub(crate) fn commit(
-    connection: &mut Connection,
-    recent: &mut Recent,
-    server: ServerId,
-    changes: &[Change],
-) -> Result<Committed> {
-    let mut committed = attempt(connection, recent, server, changes, NewIds::Trusted);
-    if committed.as_ref().is_err_and(Failure::is_violated_key) {
+pub(crate) fn commit(connection: &mut Connection, server: ServerId, changes: &[Change]) -> Result<Committed> {
+    match attempt(connection, server, changes, NewIds::Trusted) {
         // An execution exists already: check the ids before the second try.
-        committed = attempt(connection, recent, server, changes, NewIds::Checked);
+        Err(failure) if failure.is_violated_key() => attempt(connection, server, changes, NewIds::Checked),
+        result => result,
     }
-    if committed.is_err() {
-        recent.forget_all();
-    }
-    committed
 }
 
 fn attempt(
     connection: &mut Connection,
-    recent: &mut Recent,
     server: ServerId,
     changes: &[Change],
     new_ids: NewIds,
 ) -> Result<Committed> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut tables = load(&transaction, recent, &Needs::of(changes, new_ids))?;
+    let mut tables = load(&transaction, &Needs::of(changes, new_ids))?;
     count_uses(&transaction, changes, &mut tables)?;
     let (held, standing) = (tables.holds.clone(), Standing::of(&tables));
     let verdicts = tables.apply_all(changes);
@@ -111,11 +100,10 @@ fn attempt(
     save_counts(&transaction, differences(&standing, &tables, &dirty))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
-    recent.keep(std::mem::take(&mut tables.executions).into_values());
     Ok(Committed::after(last_seq, verdicts))
 }
 
-pub(super) fn load(transaction: &Transaction<'_>, recent: &Recent, needs: &Needs<'_>) -> Result<Tables> {
+pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables> {
     let mut tables = Tables::default();
     if needs.clusters {
         tables.clusters.extend(fetch::<ClusterId>(transaction, ClusterId::select(), [])?);
@@ -154,10 +142,8 @@ pub(super) fn load(transaction: &Transaction<'_>, recent: &Recent, needs: &Needs
             tables.keys.extend(run.map(|run| ((cluster, key.to_owned()), run.into())));
         }
     }
-    let known = needs.executions.iter().filter_map(|id| recent.get(*id));
-    tables.executions.extend(known.map(|execution| (execution.id, execution.clone())));
-    let others = needs.executions.iter().filter(|id| recent.get(**id).is_none());
-    let executions: Vec<Execution> = fetch_each(transaction, &EXECUTION, others.map(|id| [id.0]))?;
+    let executions: Vec<Execution> =
+        fetch_each(transaction, &EXECUTION, needs.executions.iter().map(|id| [id.0]))?;
     let taken: Vec<Execution> =
         fetch_each(transaction, &EXECUTIONS_AT, needs.reserved.iter().map(|node| [node.0]))?;
     tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));

@@ -12,7 +12,6 @@ mod file;
 mod output;
 mod prune;
 mod readers;
-mod recent;
 mod replicate;
 mod snapshot;
 mod store;

@@ -11,7 +11,6 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::commit::{COUNT_ENDED, forget_uses};
 use super::connect;
 use super::failure::Result;
-use super::recent::Recent;
 use super::writer::Writer;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS, Ended};
 use crate::copy::deleted_before;
@@ -78,11 +77,7 @@ pub(super) async fn remove(writer: &Writer, mut runs: Vec<String>) -> Result<(),
     // A crash must leave the newest: a copy learns only which run is the oldest that is left.
     runs.reverse();
     while !runs.is_empty() {
-        let remove = move |connection: &mut Connection, recent: &mut Recent| {
-            recent.forget_all();
-            remove_some(connection, runs)
-        };
-        runs = writer.run_knowing(remove).await?;
+        runs = writer.run(move |connection| remove_some(connection, runs)).await?;
     }
     Ok(())
 }

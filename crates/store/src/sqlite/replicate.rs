@@ -21,7 +21,6 @@ use super::commit::{
 };
 use super::failure::Result;
 use super::output::APPEND;
-use super::recent::Recent;
 use super::store::{ADD_SERVER, touch};
 use super::write::{Write, fetch};
 use super::{SqliteStore, counts, output, prune};
@@ -207,7 +206,7 @@ fn replicate(
         return Ok(Replicated::Diverged(gap));
     }
     let changes = replayed(events);
-    let mut tables = load(&transaction, &Recent::default(), &Needs::of(&changes, NewIds::Checked))?;
+    let mut tables = load(&transaction, &Needs::of(&changes, NewIds::Checked))?;
     let (held, standing) = (tables.holds.clone(), Standing::of(&tables));
     if let Err((index, refusal)) = tables.apply_in_order(&changes) {
         return Ok(refused(&events[index], refusal));

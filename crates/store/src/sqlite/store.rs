@@ -290,9 +290,9 @@ impl Store for SqliteStore {
         let changes = changes.to_vec();
         let files = Arc::clone(&self.files);
         self.writer
-            .run_knowing(move |connection, recent| {
+            .run(move |connection| {
                 files.check_exist()?;
-                commit::commit(connection, recent, server, &changes)
+                commit::commit(connection, server, &changes)
             })
             .await
     }

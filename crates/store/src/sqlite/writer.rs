@@ -10,13 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::failure::Failure;
 use super::file::Files;
-use super::recent::Recent;
 use crate::port::{Error, Result};
 
 /// The capacity of the queue: the journal has one commit in progress, the rest is heartbeats and output.
 const QUEUE: usize = 64;
 
-type Work = Box<dyn FnOnce(&mut Connection, &mut Recent) + Send>;
+type Work = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// The handle to the writing thread.
 #[derive(Debug)]
@@ -31,9 +30,8 @@ impl Writer {
     pub(crate) fn start(files: Arc<Files>, mut connection: Connection, lock: File) -> Result<Self> {
         let (queue, mut work) = mpsc::channel::<Work>(QUEUE);
         let run = move || {
-            let mut recent = Recent::default();
             while let Some(work) = work.blocking_recv() {
-                work(&mut connection, &mut recent);
+                work(&mut connection);
             }
             drop(connection);
             drop(lock);
@@ -44,25 +42,16 @@ impl Writer {
         Ok(Self { files, queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Does work that neither reads nor writes executions, or writes only ended ones.
     pub(crate) async fn run<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
     {
-        self.run_knowing(|connection, _| work(connection)).await
-    }
-
-    pub(crate) async fn run_knowing<T, F>(&self, work: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&mut Connection, &mut Recent) -> Result<T, Failure> + Send + 'static,
-    {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (reply, answer) = oneshot::channel();
-        let work: Work = Box::new(move |connection, recent| {
+        let work: Work = Box::new(move |connection| {
             // An error means that the caller is gone; the write is still valid.
-            let _ = reply.send(work(connection, recent));
+            let _ = reply.send(work(connection));
         });
         let closed = || self.files.is_closed();
         queue.ok_or_else(closed)?.send(work).await.map_err(|_| closed())?;
