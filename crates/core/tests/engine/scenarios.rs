@@ -422,7 +422,7 @@ fn many_new_executions_are_several_submissions() {
     let first = world.open(Status::Pending).remove(0);
     world.lease(&first);
     assert!(world.end(&first, Verdict::Failed));
-    assert_eq!(world.largest_addition, 2_000);
+    assert_eq!(world.largest_addition, limits::EXECUTIONS_PER_COMMIT);
     assert_eq!(world.executions.len(), 10_000);
 }
 

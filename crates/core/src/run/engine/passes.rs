@@ -167,9 +167,9 @@ impl Passes {
         &mut self.get_mut(pass).expect("only open passes are walked").walks[walk]
     }
 
-    /// Returns whether a walk of an open pass has had an attempt, or was carried over in part.
+    /// Returns whether an open pass has begun in this run. Results of another run do not show it.
     pub(super) fn has_begun(&self, pass: PassIx) -> bool {
-        self.get(pass).is_some_and(|open| open.ran || open.reused || open.tried)
+        self.get(pass).is_some_and(|open| open.ran || open.tried)
     }
 
     /// Returns whether a walk of an open pass has had an attempt in this run.
