@@ -71,11 +71,16 @@ lazy! {
     pub(crate) COUNTS: String = {
         // Most runs have no further attempts. Then the attempts of a large run are read only once.
         let again = "AND EXISTS (SELECT 1 FROM executions a WHERE a.run = $1 AND a.attempt > 1)";
-        let all = [
-            concat!("run = $1 AND ", condition!(ended executions)),
-            concat!("run || '' = $1 AND ", condition!(open executions)),
-        ];
-        counts_of(&all, "run = $1", &format!("{IS_WITHDRAWN} {again}"), again)
+        // The open attempts are few, and have their own index. SQLite would read all attempts, in the order of a group by run.
+        let all = concat!(
+            "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE run = $1 AND ",
+            condition!(ended executions),
+            " GROUP BY run, status, step UNION ALL \
+             SELECT 0, CAST($1 AS text), step, status, count(*), 0 FROM executions WHERE run || '' = $1 AND ",
+            condition!(open executions),
+            " GROUP BY status, step"
+        );
+        counts_of(all, "run = $1", &format!("{IS_WITHDRAWN} {again}"), again)
     };
 }
 
@@ -95,18 +100,17 @@ pub(crate) fn counts_of_runs(listed: &str) -> String {
     // SQLite would read the whole index of further attempts: the sum is not in it.
     let withdrawn = IS_WITHDRAWN.replace("attempt > 1", "attempt + 0 > 1");
     let which = format!("run IN ({listed})");
-    counts_of(&[&which], &which, &withdrawn, "")
+    let all = format!(
+        "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE {which} GROUP BY run, status, step"
+    );
+    counts_of(&all, &which, &withdrawn, "")
 }
 
 /// Returns the SELECT that counts attempts by step and status; then those that are not results, to be subtracted; then
-/// the reused results. `which` selects the runs, and `all` their attempts, one index at a time; `again` is a further
-/// condition of replaced attempts.
-fn counts_of(all: &[&str], which: &str, withdrawn: &str, again: &str) -> String {
+/// the reused results. `all` selects the first part, and `which` the runs; `again` is a further condition of replaced
+/// attempts.
+fn counts_of(all: &str, which: &str, withdrawn: &str, again: &str) -> String {
     let count = "count(*), 0 FROM executions WHERE";
-    let all = all
-        .iter()
-        .map(|part| format!("SELECT 0, run, step, status, {count} {part} GROUP BY run, status, step"));
-    let all = all.collect::<Vec<_>>().join(" UNION ALL ");
     format!(
         "{all} \
          UNION ALL SELECT 1, run, step, status, {count} {which} AND {IS_REPLACED} \
