@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use super::attacks::Target;
 use crate::figures::Latencies;
+use crate::server::STUCK;
 
 /// The pause between two small runs, two health checks, and two looks at the memory.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -58,14 +60,23 @@ impl Series {
     }
 }
 
-/// Observes the server until the work is done. Returns its result, the observations, and the latencies of small runs.
+/// Observes the server until the work is done and a small run has ended, however short the work is. Returns its result,
+/// the observations, and the latencies of small runs.
 pub(super) async fn beside<T>(target: &Target<'_>, work: impl Future<Output = T>) -> (T, Beside, Latencies) {
     let (mut runs, mut health, mut rss_bytes) = (Series::default(), Series::default(), 0);
+    let first = Notify::new();
+    let work = async {
+        let result = work.await;
+        // A small run that hangs is counted as unfinished.
+        let _ = tokio::time::timeout(STUCK, first.notified()).await;
+        result
+    };
     let small_runs = async {
         loop {
             runs.begin();
             let ended = target.small_run().await;
             runs.end(ended.is_ok());
+            first.notify_one();
             tokio::time::sleep(PAUSE).await;
         }
     };
