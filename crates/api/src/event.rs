@@ -74,7 +74,7 @@ impl Event {
             server: record.server,
             cluster: about.cluster,
             run: change.run().cloned(),
-            job: about.job.clone(),
+            job: about.job.as_deref().map(str::to_owned),
             execution: change.execution(),
             step: about.step,
             item: about.item,

@@ -2,6 +2,8 @@
 //!
 //! A change is serialisable and applying it is deterministic: ids, times and dice are inside it.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -240,7 +242,7 @@ pub struct About {
     pub cluster: Option<ClusterId>,
     /// The name of the run's job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
+    pub job: Option<Arc<str>>,
     /// The node, or the node of the execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,

@@ -312,10 +312,10 @@ impl<'a> Dirty<'a> {
 
     /// Returns the batch's additions to the counts of ended rows. The state of an ended row never changes again, so each
     /// row whose state changed and that has ended did so in this batch.
-    pub(crate) fn ended(&self, tables: &Tables) -> Vec<Ended> {
-        let executions = self.executions_added.iter().chain(&self.executions_altered);
+    pub(crate) fn ended(&self, tables: &Tables, changed: &Changed<'_>) -> Vec<Ended> {
+        let executions = changed.added.iter().chain(&changed.altered);
         let statuses =
-            executions.map(|id| tables.executions[id].state.status()).filter(|status| !status.is_open());
+            executions.map(|execution| execution.state.status()).filter(|status| !status.is_open());
         let runs = self.runs_created.keys().chain(&self.runs_altered);
         let states = runs.map(|id| tables.runs[*id].state()).filter(|state| state.is_terminal());
         let mut totals = BTreeMap::new();
@@ -328,15 +328,28 @@ impl<'a> Dirty<'a> {
         totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total }).collect()
     }
 
-    /// Returns the results of this batch that may be reused.
-    pub(crate) fn cached<'t>(&self, tables: &'t Tables) -> impl Iterator<Item = CachedRow<'t>> {
-        let executions = self.executions_added.iter().chain(&self.executions_altered);
-        executions.filter_map(|id| {
-            let execution = &tables.executions[id];
+    /// Looks up the added and the altered executions.
+    pub(crate) fn changed<'t>(&self, tables: &'t Tables) -> Changed<'t> {
+        let executions = |ids: &BTreeSet<ExecutionId>| ids.iter().map(|id| &tables.executions[id]).collect();
+        Changed { added: executions(&self.executions_added), altered: executions(&self.executions_altered) }
+    }
+}
+
+/// The executions that a batch adds and alters.
+#[derive(Debug)]
+pub(crate) struct Changed<'t> {
+    pub(crate) added: Vec<&'t Execution>,
+    pub(crate) altered: Vec<&'t Execution>,
+}
+
+impl<'t> Changed<'t> {
+    /// Returns the results that may be reused.
+    pub(crate) fn cached(&self) -> impl Iterator<Item = CachedRow<'t>> {
+        self.added.iter().chain(&self.altered).filter_map(|execution| {
             let key = execution.cache_key.as_deref().filter(|_| execution.reused.is_none())?;
             match &execution.state {
                 State::Succeeded { outcome, .. } => Some(CachedRow {
-                    execution: id.0,
+                    execution: execution.id.0,
                     cache_key: key.into(),
                     finished_at: outcome.ended_at().as_microsecond(),
                     run: execution.run().as_str().into(),

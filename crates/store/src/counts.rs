@@ -21,7 +21,7 @@ use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::run::Keeps;
 use downbeat_core::state::Tables;
 
-use crate::batch::Dirty;
+use crate::batch::Changed;
 use crate::port::{InstanceCount, Result};
 use crate::rows::{Cells, Code, Columns, Extent, Record, Text, columns, count, int, small, small_count};
 
@@ -109,12 +109,16 @@ impl<'a> Differences<'a> {
 }
 
 /// Returns the differences that a batch makes.
-pub(crate) fn differences<'a>(before: &Standing, tables: &'a Tables, dirty: &Dirty<'_>) -> Vec<CountRow<'a>> {
+pub(crate) fn differences<'a>(
+    before: &Standing,
+    tables: &'a Tables,
+    changed: &Changed<'a>,
+) -> Vec<CountRow<'a>> {
     let mut differences = Differences::default();
-    let added = dirty.executions_added.iter().map(|id| (id, None));
-    let altered = dirty.executions_altered.iter().map(|id| (id, before.0.get(id).copied().flatten()));
-    for (id, was) in added.chain(altered) {
-        let execution = &tables.executions[id];
+    let added = changed.added.iter().map(|execution| (*execution, None));
+    let was = |execution: &Execution| before.0.get(&execution.id).copied().flatten();
+    let altered = changed.altered.iter().map(|execution| (*execution, was(execution)));
+    for (execution, was) in added.chain(altered) {
         let (run, step, is) = (execution.run(), execution.step(), standing(execution));
         let keeps = keeps(tables, run);
         if keeps == Keeps::Nothing || was == is {

@@ -62,8 +62,9 @@ lazy! {
     );
     /// Selects the nodes of the results of the run `$1` that failed, were lost or were cancelled, each with these statuses.
     pub(crate) UNSUCCESSFUL_NODES: String = format!(
-        "SELECT DISTINCT coalesce(pinned, lease_node), status FROM executions WHERE run = $1 AND status {} \
+        "SELECT DISTINCT coalesce(pinned, lease_node), status FROM executions WHERE run = $1 AND {} AND status {} \
          AND coalesce(pinned, lease_node) IS NOT NULL {} ORDER BY 1, 2",
+        condition!(unsuccessful executions),
         condition!(replaceable executions),
         *IS_RESULT
     );
@@ -273,7 +274,7 @@ mod tests {
         let plan = query.query_map(params_from_iter(nulls), |row| row.get::<_, String>(3)).unwrap();
         let plan: Vec<String> = plan.map(Result::unwrap).collect();
         let by_node =
-            "SEARCH executions USING INDEX executions_by_node (<expr>=? AND id>? AND id<?)".to_owned();
+            "SEARCH executions USING INDEX executions_of_node (<expr>=? AND id>? AND id<?)".to_owned();
         assert!(plan.contains(&by_node), "{plan:#?}");
         // Only what these searches have found is read from one end to the other.
         let scans = plan.iter().filter_map(|step| step.strip_prefix("SCAN "));

@@ -318,7 +318,7 @@ impl List for ExecutionFilter {
     fn index(&self) -> (&'static str, Others) {
         let unsuccessful = !self.statuses.is_empty()
             && self.statuses.iter().all(|status| !status.is_open() && *status != Status::Succeeded);
-        // The expression that `executions_by_node` indexes: a pinned execution can only be leased by its node.
+        // The expression that `executions_of_node` indexes: a pinned execution can only be leased by its node.
         let index = match (&self.run, self.node) {
             (Some(_), _) if unsuccessful => {
                 concat!("run = :run AND ", condition!(unsuccessful executions), " AND ")

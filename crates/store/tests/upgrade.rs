@@ -252,7 +252,8 @@ const SCHEMA_7: &str = "DROP INDEX definitions_by_definition; DROP INDEX definit
      DROP INDEX nodes_by_common; ALTER TABLE definitions DROP COLUMN definition_hash; \
      ALTER TABLE definitions DROP COLUMN resolved_hash; ALTER TABLE nodes DROP COLUMN common_hash; \
      DROP TABLE contents; DROP TABLE contents_released; DROP INDEX runs_by_cluster; DROP INDEX runs_by_job; DROP INDEX runs_by_end; \
-     DROP INDEX runs_incomplete; DROP INDEX executions_unsuccessful; DROP INDEX executions_ended; DROP INDEX executions_open_by_node; \
+     DROP INDEX runs_incomplete; DROP INDEX executions_unsuccessful; DROP INDEX executions_ended; DROP INDEX executions_open_by_node; DROP INDEX executions_of_node; \
+     CREATE INDEX executions_by_node ON executions (coalesce(pinned, lease_node)); \
      CREATE INDEX executions_open ON executions (lease_node) WHERE status <= 2; DROP INDEX executions_again; \
      DROP INDEX executions_reused; DROP INDEX limit_uses_at_once; ALTER TABLE runs DROP COLUMN request_hash; \
      ALTER TABLE runs DROP COLUMN stop_cause; ALTER TABLE runs DROP COLUMN stopped_at; ALTER TABLE runs DROP COLUMN steps; \

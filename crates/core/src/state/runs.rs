@@ -1,6 +1,7 @@
 //! Applies changes to runs: creates, takes over, admits and moves them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::tables::Tables;
 use crate::change::{Applied, Refusal};
@@ -11,13 +12,13 @@ use crate::run::{self, Illegal, Keeps, RolloutProgress, RunEvent, RunLive, RunMa
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     pub cluster: ClusterId,
-    pub job: Option<String>,
+    pub job: Option<Arc<str>>,
     pub keeps: Keeps,
 }
 
 impl Home {
     pub fn of(run: &RunMade) -> Self {
-        Self { cluster: run.cluster, job: run.job.clone(), keeps: run.keeps() }
+        Self { cluster: run.cluster, job: run.job.as_deref().map(Arc::from), keeps: run.keeps() }
     }
 }
 

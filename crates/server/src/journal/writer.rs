@@ -318,14 +318,12 @@ impl Writer {
     /// Publishes committed changes in the order of their numbers. Returns false if events before them are
     /// missing and cannot be read.
     async fn publish(&self, changes: Vec<Change>, seqs: &[Option<u64>], abouts: Vec<About>) -> bool {
-        let first = seqs.iter().flatten().min().copied().unwrap_or(0);
+        let Some(first) = seqs.iter().flatten().min() else { return true };
         // The numbers of a commit have no gaps: each event has its place, and a sort would move large values often.
         let mut events: Vec<Option<Event>> = seqs.iter().flatten().map(|_| None).collect();
         for ((change, about), seq) in changes.into_iter().zip(abouts).zip(seqs) {
-            if let Some(seq) = *seq
-                && let Some(place) = events.get_mut((seq - first) as usize)
-            {
-                *place = Some(Event { seq, server: self.server, about, change });
+            if let Some(seq) = *seq {
+                events[(seq - first) as usize] = Some(Event { seq, server: self.server, about, change });
             }
         }
         let events: Vec<Event> = events.into_iter().flatten().collect();

@@ -18,6 +18,9 @@ CREATE INDEX runs_open_by_cluster ON runs (cluster, state, admitted_at) WHERE st
 -- Lists of a run's results by status and step; the id follows by itself. An execution enters the index once, when it ends:
 -- an index of all statuses would be rewritten each time the status changes.
 CREATE INDEX executions_ended ON executions (run, status, step) WHERE status > 2;
+-- An execution enters the index of nodes when it has one.
+DROP INDEX executions_by_node;
+CREATE INDEX executions_of_node ON executions (coalesce(pinned, lease_node)) WHERE coalesce(pinned, lease_node) IS NOT NULL;
 -- The open executions, by node and run: those without a lease have no node.
 DROP INDEX executions_open;
 CREATE INDEX executions_open_by_node ON executions (lease_node, run, step) WHERE status <= 2;

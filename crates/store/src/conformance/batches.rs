@@ -194,7 +194,7 @@ pub async fn events_name_their_subject(store: Arc<dyn Store>) {
 
     let cluster = Some(ClusterId::DEFAULT);
     let of_node = About { cluster, node: Some(node(1)), ..About::default() };
-    let of_run = About { cluster, job, ..About::default() };
+    let of_run = About { cluster, job: job.map(Into::into), ..About::default() };
     let of_execution =
         About { node: Some(node(1)), step: Some(2), item: Some(3), attempt: Some(4), ..of_run.clone() };
     assert_eq!(deleted.abouts, [About::default(), of_node.clone()]);

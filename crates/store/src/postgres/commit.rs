@@ -1,6 +1,7 @@
 //! Owns a commit on PostgreSQL: locks and loads rows, lets `tables` decide, writes, and finds the outcome of a commit
 //! whose response was lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
@@ -130,17 +131,18 @@ async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) 
         return Ok(Committed::after(0, verdicts));
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
+    let changed = dirty.changed(&tables);
     let besides = Besides {
         holds: Holds::of(&held, &tables.holds),
         limits: LimitChanges::of(&tables, &dirty, &verdicts),
-        counts: differences(&standing, &tables, &dirty),
+        counts: differences(&standing, &tables, &changed),
     };
     let rows = tables.executions.len()
         + changes.len()
         + besides.holds.added.len()
         + besides.limits.added.len()
         + besides.counts.len();
-    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &besides);
+    let saved = save::save(&client, batch, &verdicts, &tables, &dirty, &changed, &besides);
     match within_for(rows, saved).await {
         Ok(before) => Ok(Committed::after(count(before)?, verdicts)),
         Err(failure) if failure.is_disconnected() => {
@@ -343,7 +345,11 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     for row in home_rows? {
         let keeps = stored_keeps(row.try_get(3)?);
-        let home = Home { cluster: ClusterId(row.try_get(1)?), job: row.try_get(2)?, keeps };
+        let home = Home {
+            cluster: ClusterId(row.try_get(1)?),
+            job: row.try_get::<_, Option<String>>(2)?.map(Arc::from),
+            keeps,
+        };
         tables.homes.insert(row.try_get::<_, String>(0)?.into(), home);
     }
     for row in node_home_rows? {

@@ -44,6 +44,11 @@ const INDEXES: &[Index] = &[
         columns: "(run, status, step, id) WHERE status > 2",
     },
     Index {
+        name: "executions_of_node",
+        table: "executions",
+        columns: "(coalesce(pinned, lease_node), id) WHERE coalesce(pinned, lease_node) IS NOT NULL",
+    },
+    Index {
         name: "executions_open_by_node",
         table: "executions",
         columns: "(lease_node, run, step, id) WHERE status <= 2",
@@ -72,7 +77,7 @@ const INDEXES: &[Index] = &[
 ];
 
 /// Indexes of older programs that one of [`INDEXES`] serves in place of. They are dropped after all of these are there.
-const REPLACED: &[&str] = &["executions_open"];
+const REPLACED: &[&str] = &["executions_open", "executions_by_node"];
 
 /// The indexes by which pruning finds out whether a row refers to a content.
 const OF_CONTENTS: [&str; 3] = ["definitions_by_definition", "definitions_by_resolved", "nodes_by_common"];

@@ -4,7 +4,7 @@
 
 use deadpool_postgres::Object;
 use downbeat_core::change::Change;
-use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::ids::NodeId;
 use downbeat_core::state::{Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::types::ToSql;
@@ -14,7 +14,7 @@ use super::commit::Batch;
 use super::failure::Result;
 use super::hints::NOTIFY;
 use super::write::{Flight, Write, arrays, unnest};
-use crate::batch::{Dirty, Ended, Holds, LimitChanges};
+use crate::batch::{Changed, Dirty, Ended, Holds, LimitChanges};
 use crate::counts::CountRow;
 use crate::filter::{lazy, writes};
 use crate::rows::{
@@ -83,11 +83,11 @@ pub(super) async fn save(
     verdicts: &Verdicts,
     tables: &Tables,
     dirty: &Dirty<'_>,
+    changed: &Changed<'_>,
     Besides { holds, limits, counts }: &Besides<'_>,
 ) -> Result<i64> {
     let executions = &tables.executions;
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
-    let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
     let buried: Vec<_> = dirty.nodes_deleted.iter().map(BuriedRow::of).collect();
     let mut contents = NewContents::new(batch.is_sharing);
     let described = dirty.nodes_registered.values().map(|one| description_row(one, &mut contents));
@@ -116,12 +116,12 @@ pub(super) async fn save(
     // All servers write them in the same order.
     new_contents.sort_unstable_by(|a, b| a.hash.0.cmp(&b.hash.0));
     new_contents.dedup_by(|a, b| a.hash == b.hash);
-    let altered: Vec<_> = dirty.executions_altered.iter().map(state).collect();
+    let altered: Vec<_> = changed.altered.iter().copied().map(StateColumns::of).collect();
     let failed: Vec<_> = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id])).collect();
     let taken: Vec<_> = holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)).collect();
-    let cached: Vec<_> = dirty.cached(tables).collect();
+    let cached: Vec<_> = changed.cached().collect();
     let added_uses: Vec<_> = limits.added.iter().map(LimitUseRow::of).collect();
-    let ended = dirty.ended(tables);
+    let ended = dirty.ended(tables, changed);
     let event = |&index: &usize| batch.event(index, &verdicts.abouts[index]);
     let events = verdicts.applied.iter().map(event).collect::<Result<Vec<_>, _>>()?;
 

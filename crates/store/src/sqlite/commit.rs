@@ -1,9 +1,11 @@
 //! Owns a commit on SQLite: loads the rows that the batch reads, lets `tables` decide, and writes each changed row
 //! once, with the events, in one transaction.
 
+use std::sync::Arc;
+
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use downbeat_core::run::RunLive;
 use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
@@ -12,7 +14,7 @@ use uuid::Uuid;
 
 use super::failure::Result;
 use super::write::{Write, fetch, fetch_each};
-use crate::batch::{Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
+use crate::batch::{Changed, Dirty, Ended, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::counts::{CountRow, Standing, differences, stored_keeps};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::Committed;
@@ -91,13 +93,14 @@ fn attempt(
         return Ok(Committed::after(0, verdicts));
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
+    let changed = dirty.changed(&tables);
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
-    save_executions(&transaction, &tables, &dirty)?;
+    save_executions(&transaction, &tables, &dirty, &changed)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     save_places(&transaction, &LimitChanges::of(&tables, &dirty, &verdicts))?;
-    COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
-    save_counts(&transaction, differences(&standing, &tables, &dirty))?;
+    COUNT_ENDED.each(&transaction, dirty.ended(&tables, &changed))?;
+    save_counts(&transaction, differences(&standing, &tables, &changed))?;
     let last_seq = save_events(&transaction, server, changes, &verdicts)?;
     transaction.commit()?;
     Ok(Committed::after(last_seq, verdicts))
@@ -123,7 +126,11 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     for run in &needs.homes {
         let home = |row: &Row<'_>| {
             let keeps = stored_keeps(row.get(2)?);
-            Ok(Home { cluster: ClusterId(row.get(0)?), job: row.get(1)?, keeps })
+            Ok(Home {
+                cluster: ClusterId(row.get(0)?),
+                job: row.get::<_, Option<String>>(1)?.map(Arc::from),
+                keeps,
+            })
         };
         let home = query.query_row([run.as_str()], home).optional()?;
         tables.homes.extend(home.map(|home| ((*run).clone(), home)));
@@ -268,20 +275,21 @@ pub(super) fn save_executions(
     transaction: &Transaction<'_>,
     tables: &Tables,
     dirty: &Dirty<'_>,
+    changed: &Changed<'_>,
 ) -> Result<()> {
-    let executions = &tables.executions;
-    let added = dirty.executions_added.iter().map(|id| {
-        let execution = &executions[id];
-        Ok(execution_row(execution, ExecutionDocuments::of(execution)?))
-    });
+    let added = changed
+        .added
+        .iter()
+        .map(|execution| Ok(execution_row(execution, ExecutionDocuments::of(execution)?)));
     INSERT_EXECUTIONS.try_each(transaction, added)?;
-    let state = |id: &ExecutionId| StateColumns::of(&executions[id]);
-    UPDATE_EXECUTIONS.each(transaction, dirty.executions_leased.iter().map(state))?;
-    let others = dirty.executions_altered.difference(&dirty.executions_leased);
-    UPDATE_UNLEASED.each(transaction, others.map(state))?;
-    let failed = dirty.executions_failed.iter().map(|id| FailedRow::of(&executions[id]));
+    let altered = changed.altered.iter().copied();
+    let (leased, others): (Vec<&Execution>, Vec<&Execution>) =
+        altered.partition(|execution| dirty.executions_leased.contains(&execution.id));
+    UPDATE_EXECUTIONS.each(transaction, leased.into_iter().map(StateColumns::of))?;
+    UPDATE_UNLEASED.each(transaction, others.into_iter().map(StateColumns::of))?;
+    let failed = dirty.executions_failed.iter().map(|id| FailedRow::of(&tables.executions[id]));
     FAIL_EXECUTIONS.each(transaction, failed)?;
-    INSERT_CACHED.each(transaction, dirty.cached(tables))
+    INSERT_CACHED.each(transaction, changed.cached())
 }
 
 /// Adds differences to the kept counts. A run whose counts lack a change does not keep them any more.

@@ -18,9 +18,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The writer's page cache: the recently used pages of all tables and indexes.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
 const READER_CACHE_KIB: i64 = 8 * 1024;
-/// The log is checkpointed at this many pages (of 4 KiB). A page that many transactions wrote is then moved once; a
-/// larger value means fewer and longer pauses.
-const CHECKPOINT_PAGES: i64 = 4_000;
 /// The log file is truncated to this size after it has grown larger.
 const LOG_SIZE_BYTES: i64 = 64 * 1024 * 1024;
 /// Prepared statements per connection: more than there are, so that none is prepared twice.
@@ -69,7 +66,6 @@ pub(crate) fn writer(path: &Path) -> Result<Connection> {
     settings(&mut connection, WRITER_CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", LOG_SIZE_BYTES)?;
     migrate(&mut connection)?;
     counts::check(&connection)?;
@@ -93,9 +89,15 @@ fn recognise(connection: &Connection, path: &Path) -> Result<()> {
 }
 
 pub(crate) fn reader(path: &Path) -> Result<Connection> {
+    let connection = beside_writer(path)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+/// Opens another connection to a file that the writer has made.
+pub(crate) fn beside_writer(path: &Path) -> Result<Connection> {
     let mut connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     settings(&mut connection, READER_CACHE_KIB)?;
-    connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 

@@ -160,7 +160,7 @@ fn put_runs(transaction: &Transaction<'_>, runs: &[RunRecord]) -> Result<()> {
     tables.runs.extend(runs.iter().map(|run| (run.id.clone(), run.live.clone())));
     let dirty = Dirty { runs_created: runs.iter().map(|run| (&run.id, run)).collect(), ..Dirty::default() };
     save_runs(transaction, &tables, &dirty)?;
-    COUNT_ENDED.each(transaction, dirty.ended(&tables))
+    COUNT_ENDED.each(transaction, dirty.ended(&tables, &dirty.changed(&tables)))
 }
 
 fn put_holds(transaction: &Transaction<'_>, holds: &[(NodeId, RunId)]) -> Result<()> {
@@ -172,8 +172,9 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     let mut tables = Tables::default();
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
-    save_executions(transaction, &tables, &dirty)?;
-    COUNT_ENDED.each(transaction, dirty.ended(&tables))
+    let changed = dirty.changed(&tables);
+    save_executions(transaction, &tables, &dirty, &changed)?;
+    COUNT_ENDED.each(transaction, dirty.ended(&tables, &changed))
 }
 
 /// Counts the instances of the runs that keep counts: events after the snapshot only change them.
@@ -215,10 +216,11 @@ fn replicate(
     let dirty = Dirty::of(&changes, &all);
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
-    save_executions(&transaction, &tables, &dirty)?;
+    let changed = dirty.changed(&tables);
+    save_executions(&transaction, &tables, &dirty, &changed)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
-    COUNT_ENDED.each(&transaction, dirty.ended(&tables))?;
-    save_counts(&transaction, differences(&standing, &tables, &dirty))?;
+    COUNT_ENDED.each(&transaction, dirty.ended(&tables, &changed))?;
+    save_counts(&transaction, differences(&standing, &tables, &changed))?;
     put_events(&transaction, events)?;
     output::append_within(&transaction, chunks, keep_bytes)?;
     let newest = events.last().map_or(last, |event| int(event.seq));

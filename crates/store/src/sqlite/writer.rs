@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::checkpoint::{self, Pages};
 use super::failure::Failure;
 use super::file::Files;
 use crate::port::{Error, Result};
@@ -29,11 +30,15 @@ impl Writer {
     /// Starts the thread. It runs until the handle is closed or dropped, and holds the lock until then.
     pub(crate) fn start(files: Arc<Files>, mut connection: Connection, lock: File) -> Result<Self> {
         let (queue, mut work) = mpsc::channel::<Work>(QUEUE);
+        let checkpoints = checkpoint::start(files.path(), &mut connection, Pages::default())
+            .map_err(|failure| files.explain(failure))?;
         let run = move || {
             while let Some(work) = work.blocking_recv() {
                 work(&mut connection);
             }
             drop(connection);
+            // A panic was logged, and nothing depends on the thread any more.
+            let _ = checkpoints.join();
             drop(lock);
         };
         let thread = thread::Builder::new().name("sqlite-writer".to_owned()).spawn(run).map_err(|error| {

@@ -144,7 +144,7 @@ impl Gather {
         }
         change(self.runs.entry(run.clone()).or_insert_with(|| RunChange {
             run: run.clone(),
-            job: event.about.job.clone(),
+            job: event.about.job.as_deref().map(str::to_owned),
             state: None,
             paused: None,
             cancel_requested: false,
@@ -275,7 +275,7 @@ mod tests {
         let mut gather = Gather::new(topics);
         for (seq, (change, was)) in (1..).zip(changes) {
             let (node, step, attempt) = (Some(node(1)), Some(4), Some(2));
-            let about = About { node, step, attempt, was, job: Some("copy".to_owned()), ..About::default() };
+            let about = About { node, step, attempt, was, job: Some("copy".into()), ..About::default() };
             gather.add(&Event { seq, server: ServerId(Uuid::nil()), about, change });
         }
         let frame = gather.take_frame();
