@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::params_bytes;
+use crate::cluster::{ClusterEdit, ClusterRecord};
 use crate::execution::{Execution, Lease, Outcome, Status};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeStatus, Registration};
@@ -20,6 +21,14 @@ use crate::work::Parent;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Change {
+    /// Guard: neither the id nor the name is in use, and there are fewer than `limits::CLUSTERS`.
+    ClusterCreated { cluster: ClusterRecord, by: String, at: Timestamp },
+    /// A new version of a cluster, whole: its settings or its standing tasks. Guard: the stored version is the one before,
+    /// and no other cluster has the name.
+    ClusterChanged { cluster: ClusterRecord, edit: ClusterEdit, by: String, at: Timestamp },
+    /// Deletes a cluster with everything in it. From then on nothing can be added to it; servers remove the rest of its
+    /// rows in portions. Guard: it exists, and is not `default`.
+    ClusterDeleted { cluster: ClusterId, name: String, by: String, at: Timestamp },
     /// A new session of a node. Guard: the stored node matches [`Former`](crate::node::Former), no newer registration was
     /// applied before, and the session was not deleted.
     NodeRegistered { registration: Registration },
@@ -84,6 +93,9 @@ pub enum Change {
         /// How far the roll-out is, if it is further than recorded before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rollout: Option<RolloutProgress>,
+        /// The version of the cluster whose standing tasks these are. Guard: it is the current one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<u64>,
         at: Timestamp,
     },
     /// Guard: the execution is pending, and each of its limits has room.
@@ -209,6 +221,13 @@ pub enum Refusal {
     /// The key of the limit that has no room.
     #[error("limit `{0}` has no room")]
     LimitReached(String),
+    #[error("a cluster is named `{0}`")]
+    NameInUse(String),
+    /// The cluster has another version than the one that the change relied on.
+    #[error("the cluster was changed at the same time")]
+    StaleVersion,
+    #[error("there are {0} clusters; this is the maximum")]
+    TooManyClusters(usize),
 }
 
 /// The result of one change of a batch.
@@ -298,6 +317,9 @@ macro_rules! kinds {
 }
 
 kinds! {
+    ClusterCreated "cluster_created" crate::level::CLUSTERS,
+    ClusterChanged "cluster_changed" crate::level::CLUSTERS,
+    ClusterDeleted "cluster_deleted" crate::level::CLUSTERS,
     NodeRegistered "node_registered" 1,
     NodeMoved "node_moved" 1,
     NodeDrainSet "node_drain_set" 1,
@@ -323,6 +345,7 @@ kinds! {
 /// The subject of a change. A kind that only a newer program knows may contain a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
+    Cluster(ClusterId),
     Node(NodeId),
     Run(&'a RunId),
     Execution { run: &'a RunId, id: ExecutionId },
@@ -363,6 +386,10 @@ impl Change {
 
     pub fn subject(&self) -> Subject<'_> {
         match self {
+            Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } => {
+                Subject::Cluster(cluster.id)
+            }
+            Change::ClusterDeleted { cluster, .. } => Subject::Cluster(*cluster),
             Change::NodeRegistered { registration } => Subject::Node(registration.node),
             Change::NodeMoved { node, .. }
             | Change::NodeDrainSet { node, .. }
@@ -389,7 +416,7 @@ impl Change {
 
     pub fn run(&self) -> Option<&RunId> {
         match self.subject() {
-            Subject::Node(_) => None,
+            Subject::Node(_) | Subject::Cluster(_) => None,
             Subject::Run(run) | Subject::Execution { run, .. } => Some(run),
             Subject::Unknown(run) => run,
         }
@@ -416,7 +443,10 @@ impl Change {
     /// Returns who requested the change, if a person or program did.
     pub fn by(&self) -> Option<&str> {
         match self {
-            Change::NodeDrainSet { by, .. }
+            Change::ClusterCreated { by, .. }
+            | Change::ClusterChanged { by, .. }
+            | Change::ClusterDeleted { by, .. }
+            | Change::NodeDrainSet { by, .. }
             | Change::NodeDeleted { by, .. }
             | Change::RunCancelRequested { by, .. }
             | Change::RunPauseSet { by, .. } => Some(by),
@@ -433,7 +463,10 @@ impl Change {
             Change::ExecutionStarted { token, .. }
             | Change::ExecutionFinished { token, .. }
             | Change::ExecutionLost { token, .. } => (&mut [], Some(token)),
-            Change::NodeRegistered { .. }
+            Change::ClusterCreated { .. }
+            | Change::ClusterChanged { .. }
+            | Change::ClusterDeleted { .. }
+            | Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
             | Change::NodeDrainSet { .. }
             | Change::NodeProblemsSet { .. }
@@ -479,7 +512,10 @@ impl Change {
             Change::ExecutionLeased { lease, .. } => lease.granted_at,
             Change::ExecutionFinished { outcome, .. } => outcome.ended_at(),
             Change::ExecutionStarted { at, received_at, .. } => received_at.unwrap_or(*at),
-            Change::NodeMoved { at, .. }
+            Change::ClusterCreated { at, .. }
+            | Change::ClusterChanged { at, .. }
+            | Change::ClusterDeleted { at, .. }
+            | Change::NodeMoved { at, .. }
             | Change::NodeDrainSet { at, .. }
             | Change::NodeProblemsSet { at, .. }
             | Change::NodeDeleted { at, .. }

@@ -49,6 +49,8 @@ uuid_ids! {
     ExecutionId,
     /// A node's right to an execution. Every report about an execution must contain it.
     LeaseToken,
+    /// A standing task of a cluster.
+    TaskId,
     /// One start of a server: a restart creates a new id.
     ServerId,
 }
@@ -65,7 +67,8 @@ impl NodeId {
     }
 }
 
-/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one.
+/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one, `standing:cluster_id` for the run that
+/// carries out the standing tasks of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub Arc<str>);
@@ -73,6 +76,9 @@ pub struct RunId(pub Arc<str>);
 impl RunId {
     /// The length of the time in the id of a scheduled run: `2026-01-31T03:00:00Z`.
     const TIME_BYTES: usize = 20;
+
+    /// The start of the id of a standing run.
+    pub const STANDING: &'static str = "standing:";
 
     /// Returns the id of the run that a schedule starts at a time. It is the same on every server, so that the run is
     /// created once, and names the cluster, so that jobs of the same name in two clusters are two runs.
@@ -86,6 +92,20 @@ impl RunId {
         let (cluster, rest) = self.0.split_once(':')?;
         let (job, at) = rest.split_at_checked(rest.len().checked_sub(Self::TIME_BYTES)?)?;
         Some((cluster, job.strip_suffix(':')?, at.parse().ok()?))
+    }
+
+    /// Returns the id of the run that carries out the standing tasks of a cluster.
+    pub fn standing(cluster: ClusterId) -> Self {
+        Self(format!("{}{cluster}", Self::STANDING).into())
+    }
+
+    /// Returns the cluster whose standing tasks the run carries out.
+    pub fn standing_of(&self) -> Option<ClusterId> {
+        self.0.strip_prefix(Self::STANDING)?.parse().ok()
+    }
+
+    pub fn is_standing(&self) -> bool {
+        self.standing_of().is_some()
     }
 
     pub fn as_str(&self) -> &str {

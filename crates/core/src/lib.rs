@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod backend;
 pub mod change;
+pub mod cluster;
 pub mod collections;
 pub mod dice;
 pub mod execution;
@@ -24,6 +25,7 @@ pub mod servers;
 pub mod shown;
 pub mod span;
 pub mod spec;
+pub mod standing;
 pub mod state;
 mod words;
 pub mod work;

@@ -6,6 +6,16 @@ pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 pub const PARAMS_BYTES: usize = 1024 * 1024;
 /// The params of all tasks of a job together, aliases expanded: they are stored with the run.
 pub const PARAMS_OF_JOB_BYTES: usize = 8 * 1024 * 1024;
+/// The name of a cluster: it is part of lines and ids.
+pub const CLUSTER_NAME_BYTES: usize = 128;
+/// The description of a cluster: some lines for people.
+pub const CLUSTER_DESCRIPTION_BYTES: usize = 4 * 1024;
+/// Clusters of one store: every server keeps all of them in memory.
+pub const CLUSTERS: usize = 10_000;
+/// Standing tasks of one cluster: each change of the list is an event with the whole list.
+pub const STANDING_TASKS: usize = 1_000;
+/// The whole list of standing tasks, as JSON.
+pub const STANDING_LIST_BYTES: usize = 1024 * 1024;
 /// Work in one response to a poll, unless one piece of work is larger. The rest is sent in the next response. Over a
 /// slow line a node waits for a whole response before it starts any of the work.
 pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;

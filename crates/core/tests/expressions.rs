@@ -43,6 +43,7 @@ fn node(hostname: &str, group: &str) -> NodeRecord {
         seen_at: Timestamp::UNIX_EPOCH,
         installation: None,
         undelivered: Vec::new(),
+        kept_since: None,
         displaced: None,
         problems: Vec::new(),
     }

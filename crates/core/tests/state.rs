@@ -61,7 +61,7 @@ fn moved(name: &str, path: &[RunState]) -> Change {
 fn only_runs_of_the_same_cluster_take_room() {
     let other = ClusterId(Uuid::from_u128(7));
     let mut tables = Tables::new();
-    tables.clusters.insert(other);
+    tables.clusters.insert(other, ClusterLive { name: "other".to_owned(), version: 1 });
     let there = |name: &str| {
         let mut run = run(name);
         Arc::make_mut(&mut run.made).cluster = other;

@@ -130,9 +130,18 @@ pub(crate) fn deleted_before(before: Timestamp) -> Timestamp {
 /// Returns the stored part of a node's registration.
 pub(crate) fn registration(node: NodeRecord) -> Registration {
     let at = node.registered_at;
-    let NodeRecord { id: node, cluster, session, description, installation, undelivered, displaced, .. } =
-        node;
+    let NodeRecord {
+        id: node,
+        cluster,
+        session,
+        description,
+        installation,
+        undelivered,
+        kept_since,
+        displaced,
+        ..
+    } = node;
     let silent_since = Some(at);
     let former = displaced.map_or(Former::Any, |session| Former::Session { session, silent_since });
-    Registration { node, cluster, session, description, installation, undelivered, former, at }
+    Registration { node, cluster, session, description, installation, undelivered, kept_since, former, at }
 }

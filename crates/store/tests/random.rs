@@ -139,7 +139,7 @@ fn change() -> impl Strategy<Value = Change> {
         4 => (1..=RUNS).prop_flat_map(move |number| {
             (Just(number), epoch(), prop::collection::vec(any_execution(number), 0..3))
         }).prop_map(|(number, epoch, executions)| {
-            Change::ExecutionsAdded { run: run_id(number), epoch, executions, rollout: None, at: at(1) }
+            Change::ExecutionsAdded { run: run_id(number), epoch, executions, rollout: None, version: None, at: at(1) }
         }),
         3 => (held(), 1..=TOKENS, 1..=NODES, second.clone()).prop_map(|((run, execution), by, on, second)| {
             Change::ExecutionLeased { of: Parent::Run(run), execution, lease: Lease { granted_at: at(second), ..lease(by, on) } }

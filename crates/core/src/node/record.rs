@@ -55,6 +55,10 @@ pub struct Registration {
     /// Executions of former sessions whose results the agent still has to deliver. They are not lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undelivered: Vec<ExecutionId>,
+    /// Since when successes of standing tasks count, if that is longer than this session: see
+    /// [`OnRegister`](crate::cluster::OnRegister).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_since: Option<Timestamp>,
     /// The stored state that the decision relied on.
     #[serde(default, skip_serializing_if = "Former::is_any")]
     pub former: Former,
@@ -142,6 +146,9 @@ pub struct NodeRecord {
     /// See [`Registration::undelivered`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undelivered: Vec<ExecutionId>,
+    /// See [`Registration::kept_since`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_since: Option<Timestamp>,
     /// The session of another installation that this one replaced because it was silent. If it comes back, it has to
     /// wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]

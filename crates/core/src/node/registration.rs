@@ -134,6 +134,7 @@ mod tests {
             seen_at: at(100),
             installation: installation(name, life),
             undelivered: Vec::new(),
+            kept_since: None,
             displaced: None,
             problems: Vec::new(),
         }

@@ -109,6 +109,27 @@ impl RunRecord {
         Self { made: Arc::new(made), live: RunLive::new(owner) }
     }
 
+    /// Creates the run that carries out the standing tasks of a cluster. It never starts, is not admitted and does not
+    /// end: it gives the executions of standing tasks an owner and an epoch. Its steps are the numbers of the tasks.
+    pub fn standing(cluster: ClusterId, owner: ServerId, at: Timestamp) -> Self {
+        let made = RunMade {
+            id: RunId::standing(cluster),
+            cluster,
+            job: None,
+            definition: Arc::default(),
+            resolved: Arc::default(),
+            params: Params::new(),
+            retry_of: None,
+            no_cache: false,
+            by: String::new(),
+            idempotency_key: None,
+            request_hash: None,
+            created_at: at,
+        };
+        let live = RunLive { stage: RunStage::Scheduled, ..RunLive::new(owner) };
+        Self { made: Arc::new(made), live }
+    }
+
     pub fn state(&self) -> RunState {
         self.live.state()
     }

@@ -4,12 +4,14 @@
 //! applies the batch here, and writes back the rows that differ. Values that no guard checks (definitions, descriptions,
 //! output) are not part of it.
 
+mod clusters;
 mod executions;
 mod limits;
 mod nodes;
 mod runs;
 mod tables;
 
+pub use clusters::ClusterLive;
 pub use executions::current_lease;
 pub use limits::{Counted, LimitUse, LimitUses, Question};
 pub use nodes::NodeLive;

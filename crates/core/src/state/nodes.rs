@@ -47,7 +47,7 @@ impl Tables {
     }
 
     pub(super) fn register(&mut self, registration: &Registration) -> Applied {
-        if !self.clusters.contains(&registration.cluster) {
+        if !self.clusters.contains_key(&registration.cluster) {
             return Err(Refusal::NotFound);
         }
         let former = match registration.former {

@@ -36,7 +36,7 @@ impl Tables {
         max_pending: Option<u32>,
         max_open: Option<u32>,
     ) -> Applied {
-        if !self.clusters.contains(&run.cluster) {
+        if !self.clusters.contains_key(&run.cluster) {
             return Err(Refusal::NotFound);
         }
         if self.runs.contains_key(&run.id) {

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::clusters::ClusterLive;
 use super::limits::LimitUses;
 use super::nodes::NodeLive;
 use super::runs::{Elsewhere, Home};
 use crate::Timestamp;
 use crate::change::{About, Applied, Change, Refusal, Silence, Subject};
+use crate::cluster::ClusterRecord;
 use crate::execution::{Event, Execution};
 use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use crate::run::{RunEvent, RunLive};
@@ -15,7 +17,8 @@ use crate::work::Parent;
 /// Rows by id: all of them, or those that one batch touches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables {
-    pub clusters: BTreeSet<ClusterId>,
+    /// Those that are not deleted.
+    pub clusters: BTreeMap<ClusterId, ClusterLive>,
     pub nodes: BTreeMap<NodeId, NodeLive>,
     /// Sessions whose node was deleted while it had them.
     pub deleted: BTreeSet<(NodeId, SessionId)>,
@@ -62,7 +65,8 @@ impl Verdicts {
 impl Tables {
     /// Returns empty tables with the cluster `default`.
     pub fn new() -> Self {
-        Self { clusters: BTreeSet::from([ClusterId::DEFAULT]), ..Self::default() }
+        let default = ClusterLive::of(&ClusterRecord::default_cluster());
+        Self { clusters: BTreeMap::from([(ClusterId::DEFAULT, default)]), ..Self::default() }
     }
 
     /// Applies a batch: kinds in the order of their phase, changes of one kind as given. The failure of an instance whose
@@ -107,6 +111,7 @@ impl Tables {
             Subject::Node(node) => {
                 About { cluster: self.node_homes.get(&node).copied(), node: Some(node), ..About::default() }
             }
+            Subject::Cluster(cluster) => About { cluster: Some(cluster), ..About::default() },
             Subject::Run(run) => of_run(run),
             Subject::Execution { run, id } => {
                 let execution = self.executions.get(&id);
@@ -134,6 +139,9 @@ impl Tables {
 
     fn apply(&mut self, change: &Change) -> Applied {
         match change {
+            Change::ClusterCreated { cluster, .. } => self.create_cluster(cluster),
+            Change::ClusterChanged { cluster, .. } => self.change_cluster(cluster),
+            Change::ClusterDeleted { cluster, .. } => self.delete_cluster(*cluster),
             Change::NodeRegistered { registration } => self.register(registration),
             Change::NodeMoved { node, session, from, to, silent_since, at: _ } => {
                 self.unheard(silent_since.map(|since| Silence { node: *node, since }))?;
@@ -175,8 +183,9 @@ impl Tables {
                 Some((run, event)) => self.step_run(run, &event),
                 None => Ok(()),
             },
-            Change::ExecutionsAdded { run, epoch, executions, rollout, at: _ } => {
+            Change::ExecutionsAdded { run, epoch, executions, rollout, version, at: _ } => {
                 self.has_epoch(run, *epoch)?;
+                self.has_version(run, *version)?;
                 self.add_executions(run, executions)?;
                 self.record_rollout(run, *rollout)
             }

@@ -206,6 +206,7 @@ fn a_waiting_change_keeps_no_params() {
         epoch: 1,
         executions,
         rollout: None,
+        version: None,
         at: world.now,
     };
     let Some(Change::ExecutionsAdded { executions, .. }) = Progress::observable(&added) else {

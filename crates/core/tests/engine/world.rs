@@ -84,6 +84,7 @@ pub(crate) fn nodes(count: usize) -> Vec<Arc<NodeRecord>> {
                 seen_at: Timestamp::UNIX_EPOCH,
                 installation: None,
                 undelivered: Vec::new(),
+                kept_since: None,
                 displaced: None,
                 problems: Vec::new(),
             })
@@ -324,7 +325,7 @@ impl World {
             assert!(next.is_ok() || !matches!(event, RunEvent::Moved { .. }), "only allowed transitions");
             return next.map(|next| self.record.live = next).is_ok();
         }
-        if let Change::ExecutionsAdded { rollout: Some(progress), .. }
+        if let Change::ExecutionsAdded { rollout: Some(progress), version: None, .. }
         | Change::InstanceFailed { rollout: Some(progress), .. } = change
         {
             self.record.live.rollout = Some(*progress);

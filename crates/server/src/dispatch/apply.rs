@@ -45,6 +45,7 @@ impl Board {
                     seen_at: registration.at,
                     installation: registration.installation.clone(),
                     undelivered: registration.undelivered.clone(),
+                    kept_since: registration.kept_since,
                     displaced: registration.former.displaced(),
                     problems: Vec::new(),
                 });

@@ -187,7 +187,14 @@ mod tests {
             failed_for_good: None,
         };
         let executions = states.into_iter().map(execution).collect();
-        Change::ExecutionsAdded { run: run(), epoch: 1, executions, rollout: None, at: Timestamp::UNIX_EPOCH }
+        Change::ExecutionsAdded {
+            run: run(),
+            epoch: 1,
+            executions,
+            rollout: None,
+            version: None,
+            at: Timestamp::UNIX_EPOCH,
+        }
     }
 
     fn lost(silence: Option<Silence>) -> Change {

@@ -65,6 +65,7 @@ impl Host {
                 description: description.clone(),
                 installation: newcomer.installation.clone(),
                 undelivered: kept.iter().copied().collect(),
+                kept_since: None,
                 former,
                 at,
             };

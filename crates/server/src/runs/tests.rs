@@ -381,7 +381,7 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
     let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Failed];
     let changes = [
         Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout: None, at },
+        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout: None, version: None, at },
         Change::RunMoved { run: id.clone(), epoch: 1, path, stop: None, end: Some(RunEnd::default()), at },
     ];
     let committed = store.commit(server, &changes).await.unwrap();

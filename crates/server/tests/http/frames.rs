@@ -110,6 +110,7 @@ fn registered(number: u128, at: Timestamp) -> Change {
             description: serde_json::from_value(description).unwrap(),
             installation: None,
             undelivered: Vec::new(),
+            kept_since: None,
             former: Former::Any,
             at,
         },

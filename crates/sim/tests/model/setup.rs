@@ -171,6 +171,7 @@ fn node(node: usize) -> NodeRecord {
         seen_at: time(1),
         installation: None,
         undelivered: Vec::new(),
+        kept_since: None,
         displaced: None,
         problems: Vec::new(),
     }
@@ -186,6 +187,7 @@ pub(crate) fn registered(node: usize, session: u8) -> Change {
         description,
         installation: None,
         undelivered: Vec::new(),
+        kept_since: None,
         former: Former::Any,
         at: time(1),
     };

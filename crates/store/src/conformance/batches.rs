@@ -73,7 +73,7 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
         created(1),
         Change::RunTaken { run: run.clone(), owner: server(3), epoch: 9, at: at(90) },
         Change::RunCancelRequested { run: run_id(2), by: "ada".to_owned(), at: at(90) },
-        Change::ExecutionsAdded { run, epoch, executions: new, rollout: None, at: at(90) },
+        Change::ExecutionsAdded { run, epoch, executions: new, rollout: None, version: None, at: at(90) },
         added(1, vec![execution(51, 1, pending()), execution(9, 1, pending())]),
         granted(1, 9, lease(90, 1)),
         started(1, 9, 90, 90),

@@ -93,7 +93,14 @@ pub async fn adding_needs_the_run_and_its_epoch(store: Arc<dyn Store>) {
     apply(&store, &[created(1)]).await;
     for epoch in [0, 2] {
         let executions = vec![execution(1, 1, pending())];
-        let stale = Change::ExecutionsAdded { run: run_id(1), epoch, executions, rollout: None, at: at(1) };
+        let stale = Change::ExecutionsAdded {
+            run: run_id(1),
+            epoch,
+            executions,
+            rollout: None,
+            version: None,
+            at: at(1),
+        };
         refuse(&store, stale, Refusal::StaleEpoch).await;
     }
     assert_eq!(store.execution(execution_id(1)).await.unwrap(), None);

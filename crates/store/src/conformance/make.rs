@@ -72,6 +72,7 @@ pub fn registration(number: u32, session: SessionId, second: i64) -> Registratio
         description,
         installation: None,
         undelivered: Vec::new(),
+        kept_since: None,
         former: Former::Any,
         at: at(second),
     }
@@ -82,6 +83,7 @@ pub fn registration_of(number: u32, session: SessionId, second: i64, former: For
     Registration {
         installation: Some(Installation::new(b"installation", 1)),
         undelivered: vec![execution_id(1)],
+        kept_since: None,
         former,
         ..registration(number, session, second)
     }
@@ -236,7 +238,14 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
 }
 
 pub fn added(run: u32, executions: Vec<Execution>) -> Change {
-    Change::ExecutionsAdded { run: run_id(run), epoch: 1, executions, rollout: None, at: at(10) }
+    Change::ExecutionsAdded {
+        run: run_id(run),
+        epoch: 1,
+        executions,
+        rollout: None,
+        version: None,
+        at: at(10),
+    }
 }
 
 pub fn granted(run: u32, execution: u32, lease: Lease) -> Change {

@@ -45,6 +45,7 @@ pub async fn a_registered_node_is_online_and_read_back_whole(store: Arc<dyn Stor
         seen_at: at(5),
         installation: None,
         undelivered: Vec::new(),
+        kept_since: None,
         displaced: None,
         problems: Vec::new(),
     };
@@ -53,7 +54,15 @@ pub async fn a_registered_node_is_online_and_read_back_whole(store: Arc<dyn Stor
     let (installation, undelivered) = (registration.installation.clone(), registration.undelivered.clone());
     apply(&store, &[Change::NodeRegistered { registration }]).await;
     let (session, registered_at, seen_at) = (session(2), at(6), at(6));
-    let expected = NodeRecord { session, registered_at, seen_at, installation, undelivered, ..expected };
+    let expected = NodeRecord {
+        session,
+        registered_at,
+        seen_at,
+        installation,
+        undelivered,
+        kept_since: None,
+        ..expected
+    };
     assert_eq!(read(&store, 1).await, expected);
 }
 

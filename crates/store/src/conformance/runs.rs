@@ -121,6 +121,7 @@ pub async fn the_progress_of_a_roll_out_is_kept_with_its_run(store: Arc<dyn Stor
         epoch: 1,
         executions: vec![execution(number, 1, pending())],
         rollout: progress,
+        version: None,
         at: at(10),
     };
     let begun = RolloutProgress { wave: 1, failed: 0 };
@@ -143,6 +144,7 @@ pub async fn the_progress_of_a_roll_out_is_kept_with_its_run(store: Arc<dyn Stor
         epoch: 7,
         executions: vec![execution(3, 1, pending())],
         rollout: Some(RolloutProgress { wave: 9, failed: 9 }),
+        version: None,
         at: at(12),
     };
     refuse(&store, stale, Refusal::StaleEpoch).await;

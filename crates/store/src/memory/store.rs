@@ -141,6 +141,7 @@ impl State {
             seen_at: live.seen_at,
             installation: registration.installation.clone(),
             undelivered: registration.undelivered.clone(),
+            kept_since: registration.kept_since,
             displaced: registration.former.displaced(),
             problems: self.problems.get(&id).cloned().unwrap_or_default(),
         })

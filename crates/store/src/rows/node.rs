@@ -8,6 +8,7 @@ use downbeat_core::backend::BackendSchema;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
 use downbeat_core::node::{Description, Installation, NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::state::NodeLive;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -168,19 +169,23 @@ struct StoredRegistration<'a> {
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     undelivered: Cow<'a, [ExecutionId]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept_since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     displaced: Option<SessionId>,
 }
 
 /// Returns the column `registration`; none if it would be empty.
 fn registration_column(registration: &Registration) -> Result<Option<String>> {
-    let Registration { session, installation, undelivered, former, .. } = registration;
-    if installation.is_none() && undelivered.is_empty() && former.displaced().is_none() {
+    let Registration { session, installation, undelivered, kept_since, former, .. } = registration;
+    let has_more = kept_since.is_some() || former.displaced().is_some();
+    if installation.is_none() && undelivered.is_empty() && !has_more {
         return Ok(None);
     }
     let kept = StoredRegistration {
         session: *session,
         installation: installation.as_ref().map(Cow::Borrowed),
         undelivered: Cow::Borrowed(undelivered),
+        kept_since: *kept_since,
         displaced: former.displaced(),
     };
     json(&kept).map(Some)
@@ -298,9 +303,9 @@ impl Stored for StoredNode {
         let (id, live) = live.live()?;
         let kept: Option<StoredRegistration<'static>> = parse_opt("registration", row.registration.as_ref())?;
         let kept = kept.filter(|kept| kept.session == live.session);
-        let (installation, undelivered, displaced) = match kept {
-            Some(kept) => (kept.installation, kept.undelivered, kept.displaced),
-            None => (None, Cow::default(), None),
+        let (installation, undelivered, kept_since, displaced) = match kept {
+            Some(kept) => (kept.installation, kept.undelivered, kept.kept_since, kept.displaced),
+            None => (None, Cow::default(), None, None),
         };
         Ok(NodeRecord {
             id,
@@ -313,6 +318,7 @@ impl Stored for StoredNode {
             seen_at: live.seen_at,
             installation: installation.map(Cow::into_owned),
             undelivered: undelivered.into_owned(),
+            kept_since,
             displaced,
             problems: parse_opt("problems", row.problems.as_ref())?.unwrap_or_default(),
         })

@@ -172,7 +172,14 @@ impl Progress {
             left.rows = left.rows.saturating_sub(count);
             let bytes = executions.iter().map(Execution::values_bytes).sum();
             left.bytes = left.bytes.saturating_sub(bytes);
-            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, rollout: None, at: now });
+            all.push(Change::ExecutionsAdded {
+                run: run.clone(),
+                epoch,
+                executions,
+                rollout: None,
+                version: None,
+                at: now,
+            });
             if !outbox.carried.is_empty() {
                 return all;
             }
@@ -184,7 +191,14 @@ impl Progress {
         if outbox.failures.is_empty() && !outbox.added.is_empty() && left.rows > 0 {
             let executions = outbox.take_added(left);
             left.rows = left.rows.saturating_sub(executions.len());
-            all.push(Change::ExecutionsAdded { run: run.clone(), epoch, executions, rollout: None, at: now });
+            all.push(Change::ExecutionsAdded {
+                run: run.clone(),
+                epoch,
+                executions,
+                rollout: None,
+                version: None,
+                at: now,
+            });
         }
         if outbox.failures.is_empty() && outbox.added.is_empty() && !has_agenda {
             let most = left.rows.min(outbox.changes.len());

@@ -215,7 +215,7 @@ impl Progress {
             | Change::RunMoved { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. } => None,
-            Change::ExecutionsAdded { run, epoch, executions, rollout: _, at } => {
+            Change::ExecutionsAdded { run, epoch, executions, rollout: _, version: _, at } => {
                 let has_news = |execution: &&Execution| {
                     matches!(execution.state, State::Leased { .. }) || execution.is_cached()
                 };
@@ -235,8 +235,14 @@ impl Progress {
                 };
                 let executions: Vec<_> = executions.iter().filter(has_news).map(without_values).collect();
                 let (run, epoch, at) = (run.clone(), *epoch, *at);
-                let added =
-                    |executions| Change::ExecutionsAdded { run, epoch, executions, rollout: None, at };
+                let added = |executions| Change::ExecutionsAdded {
+                    run,
+                    epoch,
+                    executions,
+                    rollout: None,
+                    version: None,
+                    at,
+                };
                 (!executions.is_empty()).then(|| added(executions))
             }
             other => Some(other.clone()),
@@ -282,7 +288,10 @@ impl Progress {
             Change::ExecutionSkipped { execution, .. } => self.ended(*execution, End::Withdrawn, turn),
             Change::RunCancelRequested { .. } => self.begin_stop(Stop::Cancelled, turn),
             Change::RunPauseSet { paused, .. } => self.paused = *paused,
-            Change::ExecutionStarted { .. }
+            Change::ClusterCreated { .. }
+            | Change::ClusterChanged { .. }
+            | Change::ClusterDeleted { .. }
+            | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }

@@ -64,6 +64,7 @@ fn record(index: u32, session: SessionId) -> NodeRecord {
         seen_at: Timestamp::UNIX_EPOCH,
         installation: None,
         undelivered: Vec::new(),
+        kept_since: None,
         displaced: None,
         problems: Vec::new(),
     }
@@ -151,6 +152,7 @@ impl World {
             epoch: 1,
             executions,
             rollout: None,
+            version: None,
             at,
         }]);
     }

@@ -141,7 +141,7 @@ async fn store_rollout(store: &MemoryStore) -> RunId {
     let rollout = Some(RolloutProgress { wave: 3, failed: 2 });
     let changes = [
         Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout, at: AT },
+        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout, version: None, at: AT },
         Change::RunMoved {
             run: id.clone(),
             epoch: 1,

@@ -98,13 +98,14 @@ async fn store_leases(store: &MemoryStore, node: NodeId, session: SessionId, cou
         description: description(),
         installation: Some(Installation::new(b"one", 1)),
         undelivered: Default::default(),
+        kept_since: None,
         former: Former::Nobody,
         at,
     };
     let changes = [
         Change::NodeRegistered { registration },
         Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: run.clone(), epoch: 1, executions, rollout: None, at },
+        Change::ExecutionsAdded { run: run.clone(), epoch: 1, executions, rollout: None, version: None, at },
     ];
     let committed = store.commit(server, &changes).await.unwrap();
     assert!(committed.outcomes.iter().all(std::result::Result::is_ok), "{:?}", committed.outcomes);
