@@ -9,7 +9,7 @@ use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::plan::Resolved;
 use downbeat_core::run::{RunMade, RunRecord, RunState};
 use downbeat_core::spec::{Limit, Limits};
-use downbeat_core::state::{LimitUses, Tables};
+use downbeat_core::state::{ClusterLive, LimitUses, Tables};
 use downbeat_core::{Span, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
