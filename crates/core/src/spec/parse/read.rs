@@ -88,7 +88,7 @@ pub fn from_json_noting(value: &Value, catalogue: &Catalogue) -> Result<Noted, V
     Node::of_json(value).map_err(beyond).and_then(|tree| job::check(&tree, catalogue))
 }
 
-fn beyond(beyond: Beyond) -> Vec<Problem> {
+pub(super) fn beyond(beyond: Beyond) -> Vec<Problem> {
     vec![Problem { path: String::new(), at: None, message: beyond.to_string() }]
 }
 
