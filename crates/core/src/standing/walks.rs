@@ -118,6 +118,8 @@ pub struct Walks {
     status: ClusterStatus,
     /// Nodes that may have something to do.
     due: HashSet<NodeId>,
+    /// Pending executions of nodes that were deleted.
+    left: Vec<ExecutionId>,
 }
 
 impl Walks {
@@ -131,6 +133,7 @@ impl Walks {
             open: HashMap::default(),
             status: ClusterStatus::default(),
             due: HashSet::default(),
+            left: Vec::new(),
         };
         walks.count_all();
         walks
@@ -184,10 +187,32 @@ impl Walks {
         if let Some(former) = self.walks.remove(&node) {
             count(&mut self.status, &former, Count::Out);
         }
+        self.due.remove(&node);
+        self.leave(node);
+    }
+
+    /// Forgets the attempts of a node that does not exist. Pending ones are withdrawn.
+    fn leave(&mut self, node: NodeId) {
         for attempt in self.attempts.remove(&node).into_iter().flat_map(BTreeMap::into_values) {
             self.open.remove(&attempt.execution);
+            if attempt.status == Status::Pending {
+                self.left.push(attempt.execution);
+            }
         }
-        self.due.remove(&node);
+    }
+
+    /// Notes that all nodes and results were loaded.
+    pub fn loaded(&mut self) {
+        let unknown: Vec<NodeId> =
+            self.attempts.keys().filter(|node| !self.walks.contains_key(node)).copied().collect();
+        for node in unknown {
+            self.leave(node);
+        }
+    }
+
+    /// Takes the pending executions of nodes that were deleted.
+    pub fn take_left(&mut self) -> Vec<ExecutionId> {
+        std::mem::take(&mut self.left)
     }
 
     /// Adds a stored result.
@@ -336,14 +361,15 @@ impl Walks {
     }
 
     pub fn has_due(&self) -> bool {
-        !self.due.is_empty()
+        !self.due.is_empty() || !self.left.is_empty()
     }
 
-    /// Decides the next step of a node. Nothing if there is nothing to do.
+    /// Decides the next step of a node. Nothing if there is nothing to do. A pending execution is withdrawn before another
+    /// task starts.
     pub fn step(&self, node: NodeId, now: Timestamp) -> Option<Step> {
         let Walk { node: record, walked } = self.walks.get(&node)?;
         let start = match walked.next {
-            Next::Start { position } if takes_work(record) => {
+            Next::Start { position } if takes_work(record) && walked.withdrawals.is_empty() => {
                 let task = self.cluster.list.tasks.get(position)?;
                 let last = self.attempt(node, task.number);
                 Some(Start {
