@@ -46,7 +46,7 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
             (NOT_STARTED, Code::TemporaryFailure)
         }
         AgentError::OtherCluster { .. } => (ENDED, Code::TemporaryFailure),
-        AgentError::NotFound(_) => (ENDED, Code::NotFound),
+        AgentError::NotFound(_) | AgentError::NoCluster(_) => (ENDED, Code::NotFound),
         AgentError::Superseded(_) => (ENDED, Code::Refused),
         AgentError::Bug(_) => (ENDED, Code::Bug),
     };
