@@ -68,6 +68,7 @@ mod tests {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         for (error, code) in [
             (AgentError::Data { path: data(), error: full() }, 75),
+            (AgentError::NoCluster("cluster `east` does not exist".to_owned()), 4),
             (AgentError::DataInUse(data()), 75),
             (
                 AgentError::OtherCluster {
