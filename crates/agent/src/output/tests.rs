@@ -97,7 +97,8 @@ async fn pieces_are_counted_with_what_they_cost_and_not_by_their_text_alone() {
 
 #[tokio::test]
 async fn output_of_exactly_the_maximum_is_kept_however_it_was_read() {
-    for (read_bytes, unit) in [(4_096, "x"), (9_000, "x"), (12_288, "x"), (9_000, "€"), (16_383, "a€🦀")] {
+    for (read_bytes, unit) in [(4_096, "x"), (9_000, "x"), (12_288, "x"), (9_000, "€"), (16_383, "a€🦀")]
+    {
         let (_outputs, buffer) = opened(OUTPUT_BYTES as u64);
         let mut text = unit.repeat(OUTPUT_BYTES / unit.len());
         text.push_str(&"y".repeat(OUTPUT_BYTES - text.len()));

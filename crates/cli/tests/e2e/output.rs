@@ -81,7 +81,8 @@ async fn a_gibibyte_of_output_leaves_its_tail_and_does_not_grow_the_agent() {
     let script = "head -c 1G /dev/zero | tr '\\0' x; echo; echo the end";
     let run = site.submit(&json!({"target": "all", "tasks": [shell(script)]}), "k").await;
     let path = format!("runs/{run}");
-    let ended = within(LONG, || async { site.get(&path).await.filter(|view| view["finished_at"].is_string()) });
+    let ended =
+        within(LONG, || async { site.get(&path).await.filter(|view| view["finished_at"].is_string()) });
     let view = ended.await.expect("the run ends");
     assert_eq!(view["status"], "completed", "{view:#}");
     let executions = site.executions(&run).await;

@@ -72,7 +72,7 @@ pub fn check_json_bytes(bytes: usize) -> Result<(), BadDescription> {
 
 /// Checks the name of a host. It is used as it was given: names that differ in case are two nodes, because the node's id is
 /// derived from the name. Not more than a DNS name may have, and a name of another alphabet in its ASCII form (`xn--…`).
-pub fn check_hostname(name: &str) -> Result<(), String> {
+fn check_hostname(name: &str) -> Result<(), String> {
     check_name(name)
 }
 

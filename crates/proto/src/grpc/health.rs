@@ -47,7 +47,11 @@ async fn status(ready: &dyn Ready) -> ServingStatus {
 }
 
 /// Sends the status and each change of it, until the client is gone or the server stops.
-async fn watch(ready: Arc<dyn Ready>, is_served: bool, changes: mpsc::Sender<Result<HealthCheckResponse, Status>>) {
+async fn watch(
+    ready: Arc<dyn Ready>,
+    is_served: bool,
+    changes: mpsc::Sender<Result<HealthCheckResponse, Status>>,
+) {
     let mut last = None;
     loop {
         let now = if is_served { status(ready.as_ref()).await } else { ServingStatus::ServiceUnknown };
@@ -83,7 +87,10 @@ impl Health for Monitor {
         Ok(Response::new(response(status(self.ready.as_ref()).await)))
     }
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(watch(Arc::clone(&self.ready), is_served(&request.get_ref().service), sender));
         Ok(Response::new(ReceiverStream::new(receiver)))

@@ -61,7 +61,9 @@ impl Connected {
             let response = response.await?;
             // A stream is in progress until its end; a wrapper around each response would cost each call of each node.
             if may_stream {
-                return Ok(response.map(|body| grpc::Body::new(Streaming { body, _in_progress: in_progress })));
+                return Ok(
+                    response.map(|body| grpc::Body::new(Streaming { body, _in_progress: in_progress }))
+                );
             }
             drop(in_progress);
             Ok(response)

@@ -438,7 +438,8 @@ async fn a_waiting_poll_ends_when_its_node_is_deleted() {
 #[tokio::test]
 async fn an_agent_of_a_cluster_that_does_not_exist_is_not_found() {
     let setup = Setup::new().await;
-    let hello = |cluster: &str| Hello { cluster: cluster.to_owned(), version: String::new(), protocol: PROTOCOL };
+    let hello =
+        |cluster: &str| Hello { cluster: cluster.to_owned(), version: String::new(), protocol: PROTOCOL };
     let link = setup.server.link();
     let east = ClusterId(Uuid::from_u128(7));
     for name_or_id in ["east", &east.to_string()] {
