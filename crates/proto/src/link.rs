@@ -1,4 +1,4 @@
-//! Owns `Link`: the protocol as calls. An agent uses one to reach a server; a server implements it for its agents. The
+//! Owns `Link`: the protocol as calls, and `Ready`: whether a server can handle them. An agent uses one to reach a server; a server implements it for its agents. The
 //! transport is not defined here.
 
 use async_trait::async_trait;
@@ -18,4 +18,12 @@ pub trait Link: Send + Sync + std::fmt::Debug + 'static {
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault>;
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault>;
     async fn output(&self, output: Output) -> Result<(), Fault>;
+}
+
+/// Whether a server can handle calls. The health service asks it.
+#[async_trait]
+pub trait Ready: Send + Sync + std::fmt::Debug + 'static {
+    async fn is_ready(&self) -> bool;
+    /// Waits until the server stops.
+    async fn stops(&self);
 }

@@ -212,6 +212,7 @@ async fn faults_arrive_as_what_they_are() {
     let (host, client) = connected().await;
     for fault in [
         Fault::NotFound("n".to_owned()),
+        Fault::NoCluster("c".to_owned()),
         Fault::Superseded("s".to_owned()),
         Fault::Unknown("k".to_owned()),
         Fault::Occupied("o".to_owned()),

@@ -1,5 +1,5 @@
 //! Owns how an agent becomes its node: hello, then register, for as long as it takes. It retries after any response,
-//! with a growing pause, except two: the node was deleted, or a newer session of it exists.
+//! with a growing pause, except three: the cluster does not exist, the node was deleted, or a newer session of it exists.
 
 use std::time::Duration;
 
@@ -149,8 +149,8 @@ impl Joining {
                 )))
             }
             Ok(welcome) => Ok(welcome),
-            // Before the registration no fault can be about this session: an older server returns `not found` for an
-            // unknown cluster.
+            // Before the registration no fault can be about this session: an older server returns `not found`
+            // for an unknown cluster.
             Err(Fault::NotFound(why) | Fault::Superseded(why)) => Err(Fault::Unknown(why)),
             Err(fault) => Err(fault),
         };

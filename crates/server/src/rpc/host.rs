@@ -1,6 +1,7 @@
 //! Owns the calls that agents make to a server.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use async_trait::async_trait;
 use downbeat_core::execution::Execution;
@@ -157,6 +158,10 @@ pub(super) fn deleted(node: NodeId) -> Fault {
     Fault::NotFound(format!("node `{node}` was deleted"))
 }
 
+pub(super) fn no_cluster(name_or_id: impl fmt::Display) -> Fault {
+    Fault::NoCluster(format!("cluster `{name_or_id}` does not exist"))
+}
+
 pub(super) fn superseded(node: NodeId) -> Fault {
     Fault::Superseded(format!("a newer agent registered as node `{node}`"))
 }
@@ -172,7 +177,7 @@ impl Link for Host {
             ))
         })?;
         let cluster = self.parts.store.cluster(&hello.cluster).await.map_err(unavailable)?;
-        let cluster = cluster.ok_or_else(|| Fault::Unknown(format!("cluster `{}`", hello.cluster)))?;
+        let cluster = cluster.ok_or_else(|| no_cluster(&hello.cluster))?;
         let settings = &self.parts.settings;
         Ok(Welcome {
             cluster,

@@ -18,7 +18,7 @@ use downbeat_proto::message::{Fault, LeaseRef, Register};
 use jiff::SignedDuration;
 use tracing::info;
 
-use super::host::{deleted, superseded, unavailable};
+use super::host::{deleted, no_cluster, superseded, unavailable};
 use super::{Host, Result};
 
 /// How often a registration is decided again because its node changed in between.
@@ -36,7 +36,7 @@ impl Host {
         }
         description.check().map_err(|bad| Fault::Rejected(bad.to_string()))?;
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
-            return Err(Fault::Unknown(format!("cluster `{cluster}`")));
+            return Err(no_cluster(cluster));
         }
         let most = self.parts.settings.max_nodes;
         if self.parts.dispatcher.board().is_full(cluster, node, most as usize) {

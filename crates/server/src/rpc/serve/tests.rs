@@ -50,11 +50,21 @@ impl Link for Nobody {
     }
 }
 
+#[async_trait]
+impl Ready for Nobody {
+    async fn is_ready(&self) -> bool {
+        true
+    }
+    async fn stops(&self) {
+        std::future::pending().await
+    }
+}
+
 /// Starts a port with these limits; it closes with the token.
 async fn port(limits: PortLimits) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, closing) = (listener.local_addr().unwrap(), CancellationToken::new());
-    tokio::spawn(serve(listener, Arc::new(Nobody), limits, closing.clone()));
+    tokio::spawn(serve(listener, Arc::new(Nobody), Arc::new(Nobody), limits, closing.clone()));
     (address, closing)
 }
 
