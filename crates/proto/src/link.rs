@@ -4,15 +4,15 @@
 use async_trait::async_trait;
 
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Registered, Report,
+    ReportAnswer, Welcome,
 };
 
 /// The calls of an agent to a server. The server implements it, and so does each transport.
 #[async_trait]
 pub trait Link: Send + Sync + std::fmt::Debug + 'static {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault>;
-    async fn register(&self, register: Register) -> Result<(), Fault>;
+    async fn register(&self, register: Register) -> Result<Registered, Fault>;
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault>;
     /// Waits until there is work, work to stop, or `wait` is over.
     async fn poll(&self, poll: Poll) -> Result<PollAnswer, Fault>;

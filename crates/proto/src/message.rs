@@ -64,6 +64,13 @@ pub struct Register {
     pub life: u64,
 }
 
+/// The response to a registration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// The node was registered before, and starts the standing tasks of its cluster over.
+    pub reset: bool,
+}
+
 /// Proves that an agent is the installation that had the node before. It is a secret and never logged.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct InstanceId(pub Vec<u8>);

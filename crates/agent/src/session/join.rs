@@ -10,6 +10,7 @@ use downbeat_proto::message::{
     Fault, Hello, LeaseRef, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
 };
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::error::Error;
 use crate::installation::Installation;
@@ -128,7 +129,9 @@ impl Joining {
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
             links.move_on(&link);
         }
-        answer?;
+        if answer?.reset {
+            warn!("this node was registered before: it starts the standing tasks of its cluster over");
+        }
         Ok(JoinResult::Joined(Joined { node, welcome }))
     }
 

@@ -11,7 +11,7 @@ use downbeat_core::{Change, level};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Fault, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
-    Register, Report, ReportAnswer, Welcome, agreed_protocol,
+    Register, Registered, Report, ReportAnswer, Welcome, agreed_protocol,
 };
 use downbeat_store as store;
 
@@ -59,8 +59,11 @@ impl Host {
         Ok(checked)
     }
 
-    /// Returns whether the node was deleted while it had this session.
+    /// Returns whether the node was deleted while it had this session, or its whole cluster was.
     pub(super) async fn is_deleted(&self, node: NodeId, session: SessionId) -> Result<bool> {
+        if self.parts.standing.is_deleted(node) {
+            return Ok(true);
+        }
         let tombstones = self.parts.store.tombstones(Some(node)).await.map_err(unavailable)?;
         Ok(tombstones.iter().any(|tombstone| tombstone.session == session))
     }
@@ -192,12 +195,16 @@ impl Link for Host {
         })
     }
 
-    async fn register(&self, register: Register) -> Result<()> {
+    async fn register(&self, register: Register) -> Result<Registered> {
         self.register_node(register).await
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer> {
         let Heartbeat { node, session, held, leaving, problems } = heartbeat;
+        // Its row may still be there: it is removed in portions.
+        if self.parts.standing.is_deleted(node) {
+            return Err(deleted(node));
+        }
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(self.why_not_current(node, session).await);
         }

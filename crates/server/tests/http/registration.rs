@@ -54,7 +54,7 @@ fn life(hostname: &str, instance: &str, life: u64) -> Life {
 
 impl Life {
     async fn join(&self, setup: &Setup) -> Result<(), Fault> {
-        setup.server.link().register(self.register.clone()).await
+        setup.server.link().register(self.register.clone()).await.map(|_| ())
     }
 
     async fn beat_with(

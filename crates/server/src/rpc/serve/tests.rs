@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Registered, Report,
+    ReportAnswer, Welcome,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,7 +33,7 @@ impl Link for Nobody {
     async fn hello(&self, _: Hello) -> Result<Welcome, Fault> {
         no_service()
     }
-    async fn register(&self, _: Register) -> Result<(), Fault> {
+    async fn register(&self, _: Register) -> Result<Registered, Fault> {
         no_service()
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
