@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use downbeat_api::{Cluster, DeletedNode, List, Node, NodeCount, NodeSummary};
 use downbeat_core::Timestamp;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::select::Selector;
@@ -388,7 +389,8 @@ async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drai
 )]
 pub(super) async fn clusters(Api(service, _): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
     let page = query.page()?;
-    let all = vec![shown_cluster(&service, ClusterId::DEFAULT)];
+    let all = service.parts.standing.clusters();
+    let all = all.iter().map(|cluster| shown_cluster(&service, cluster)).collect();
     Ok(Json(cut(all, &page, |cluster| ClusterKey(cluster.name.clone()))))
 }
 
@@ -408,13 +410,12 @@ impl Key for ClusterKey {
 )]
 pub(super) async fn cluster(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Cluster> {
     let id = service.cluster(&caller, Some(&id)).await?;
-    Ok(Json(shown_cluster(&service, id)))
+    let record =
+        service.parts.standing.cluster_by_id(id).ok_or_else(|| Error::from(Noun::Cluster(id.to_string())))?;
+    Ok(Json(shown_cluster(&service, &record)))
 }
 
-fn shown_cluster(service: &Service, id: ClusterId) -> Cluster {
-    let mut nodes = zeros(NodeStatus::ALL);
-    for node in service.known_nodes(Some(id)) {
-        *nodes.entry(node.status).or_default() += 1;
-    }
-    Cluster { id, name: Cluster::name_of(id), nodes }
+fn shown_cluster(service: &Service, record: &ClusterRecord) -> Cluster {
+    let nodes = service.parts.standing.status(record.id).map_or(0, |status| status.nodes);
+    Cluster::of(record, nodes)
 }

@@ -117,7 +117,10 @@ impl Gather {
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. } => self.moved(event),
             // They change nothing that a frame shows.
-            Change::RunTaken { .. }
+            Change::ClusterCreated { .. }
+            | Change::ClusterChanged { .. }
+            | Change::ClusterDeleted { .. }
+            | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::InstanceFailed { .. }
             | Change::Unknown { .. } => {}
