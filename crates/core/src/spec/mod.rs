@@ -23,10 +23,7 @@ pub use parse::{
     Located, from_json, from_json_noting, locate, named_cluster, named_cluster_of_json, parse, parse_bytes,
     parse_bytes_noting, parse_noting,
 };
-pub use parse::{
-    named_cluster, named_cluster_of_json, parse_standing_list, standing_list_of_json, standing_task_of_json,
-    standing_update_of_json,
-};
+pub use parse::{parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json};
 pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;
