@@ -24,6 +24,7 @@ mod runs;
 mod service;
 mod settings;
 mod signal;
+mod standing;
 mod start;
 mod stats;
 mod surroundings;

@@ -21,6 +21,7 @@ use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::Runs;
 use crate::settings::Settings;
+use crate::standing::Standing;
 use crate::stats::Stats;
 use crate::surroundings::Chance;
 use crate::vital::Vital;
@@ -36,6 +37,7 @@ pub(crate) struct Parts {
     pub admission: Admission,
     pub stats: Stats,
     pub runs: Runs,
+    pub standing: Standing,
     pub heartbeats: Heartbeats,
     pub serving: Serving,
     pub outputs: Outputs,

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::plan::{self, Plan, StepIx};
@@ -18,6 +19,8 @@ use crate::heavy::{HeavyWork, is_heavy_run};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Works {
     runs: Arc<Mutex<HashMap<RunId, Arc<RunWork>>>>,
+    /// The work of standing tasks, by the number of the task. Deleted ones may still run.
+    standing: Arc<Mutex<HashMap<RunId, HashMap<u32, Arc<Work>>>>>,
 }
 
 /// The plan of a run, and the work of those steps that were requested.
@@ -52,6 +55,10 @@ impl Works {
         self.runs.lock().expect("nothing panics while it holds the works")
     }
 
+    fn standing(&self) -> MutexGuard<'_, HashMap<RunId, HashMap<u32, Arc<Work>>>> {
+        self.standing.lock().expect("nothing panics while it holds the works")
+    }
+
     pub(crate) fn run(&self, run: &RunId) -> Option<Arc<RunWork>> {
         self.runs().get(run).cloned()
     }
@@ -59,6 +66,9 @@ impl Works {
     /// Returns the work of an open execution, or `None` if this server does not know its origin yet.
     pub(crate) fn get(&self, of: &Origin) -> Option<Arc<Work>> {
         match of {
+            Origin::Step { run, step, .. } if is_standing(run) => {
+                self.standing().get(run)?.get(step).cloned()
+            }
             Origin::Step { run, step, .. } => self.runs().get(run)?.step(*step).cloned(),
         }
     }
@@ -74,6 +84,8 @@ impl Works {
             return Ok(Some(work));
         }
         match of {
+            // Every server knows all clusters.
+            Origin::Step { run, .. } if is_standing(run) => Ok(None),
             Origin::Step { run, step, .. } => {
                 let Some(record) = store.run(run).await? else { return Ok(None) };
                 let is_heavy = is_heavy_run(&record);
@@ -90,6 +102,23 @@ impl Works {
         self.run(&run.id).map_or_else(|| RunWork::compile(run).map(Arc::new), Ok)
     }
 
+    /// Adds the work of a cluster's standing tasks.
+    pub(crate) fn set_list(&self, cluster: &ClusterRecord) {
+        let tasks = cluster.list.tasks.iter().chain(&cluster.list.deleted);
+        let works = tasks.map(|task| (task.number, Arc::new(Work::of_standing(cluster.id, task))));
+        self.standing().insert(RunId::standing(cluster.id), works.collect());
+    }
+
+    /// Forgets a deleted cluster. Returns its runs.
+    pub(crate) fn remove_cluster(&self, cluster: ClusterId) -> Vec<RunId> {
+        self.standing().remove(&RunId::standing(cluster));
+        let mut runs = self.runs();
+        let of_cluster = |work: &&Arc<RunWork>| work.cluster == cluster;
+        let removed: Vec<RunId> = runs.values().filter(of_cluster).map(|work| work.run.clone()).collect();
+        removed.iter().for_each(|run| _ = runs.remove(run));
+        removed
+    }
+
     pub(crate) fn insert(&self, work: Arc<RunWork>) {
         self.runs().insert(work.run.clone(), work);
     }
@@ -103,8 +132,13 @@ impl Works {
     /// the journal waits for it.
     pub(crate) async fn learn(&self, events: &[Event]) {
         for event in events {
+            if let Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } =
+                &event.change
+            {
+                self.set_list(cluster);
+            }
             let Change::RunCreated { run, .. } = &event.change else { continue };
-            if self.run(&run.id).is_some() {
+            if is_standing(&run.id) || self.run(&run.id).is_some() {
                 continue;
             }
             let compiled = if is_heavy_run(run) {
@@ -131,6 +165,11 @@ impl Works {
             }
         }
     }
+}
+
+/// Returns whether this is the run of a cluster's standing tasks.
+fn is_standing(run: &RunId) -> bool {
+    run.as_str().starts_with(RunId::STANDING)
 }
 
 fn not_compiled(run: &RunId, error: &plan::Error) -> store::Error {

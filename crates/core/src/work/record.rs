@@ -9,6 +9,7 @@ use crate::backend::Params;
 use crate::ids::{ClusterId, ExecutionId, RunId};
 use crate::plan::{Plan, StepIx};
 use crate::spec::{OnDisconnect, Placement};
+use crate::standing::StandingTask;
 
 /// A piece of work. All executions of one step of a run share it.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +71,24 @@ impl Work {
             priority: definition.priority,
             lane: definition.name.clone().map_or_else(|| Lane::Run(run.clone()), Lane::Job),
             is_exclusive: definition.exclusive,
+        }
+    }
+
+    /// Returns the work of a standing task of a cluster.
+    pub fn of_standing(cluster: ClusterId, task: &StandingTask) -> Self {
+        Self {
+            cluster,
+            backend: task.backend.clone(),
+            action: task.action.clone(),
+            params: Arc::clone(&task.params),
+            timeout: task.timeout.0,
+            stop_on_disconnect: false,
+            outputs: Vec::new(),
+            is_placed: false,
+            placement: Placement::default(),
+            priority: 0,
+            lane: Lane::Run(RunId::standing(cluster)),
+            is_exclusive: false,
         }
     }
 

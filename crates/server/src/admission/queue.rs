@@ -167,6 +167,8 @@ impl Queue {
     /// Applies a change of a batch. [`end`](Self::end) follows the last one.
     pub(super) fn apply(&mut self, change: &Change, batch: &mut Batch) {
         match change {
+            // A standing run is not admitted.
+            Change::RunCreated { run, .. } if run.id.is_standing() => {}
             Change::RunCreated { run, .. } => {
                 self.add(run);
                 batch.created.insert(run.id.clone());

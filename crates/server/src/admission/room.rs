@@ -169,6 +169,7 @@ impl Admission {
     fn count(&self, queue: &Queue, event: &Event) {
         self.stats.note(event, event.change.run().and_then(|run| queue.run(run)));
         match &event.change {
+            Change::RunCreated { run, .. } if run.id.is_standing() => {}
             Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state()),
             Change::RunMoved { run, path, .. } => {
                 if let Some(&to) = path.last() {

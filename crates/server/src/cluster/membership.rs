@@ -174,7 +174,14 @@ impl Membership {
         let own = Sign { seen_at: now, ..sign_of(&parts.itself) };
         let signs: Vec<Sign<'_>> = servers.iter().map(sign_of).collect();
         let silence = SilenceRule { since: self.history().since, gone_after: self.gone_after() };
-        look(&own, &signs, open, |run| parts.runs.owns(run), silence, now)
+        look(
+            &own,
+            &signs,
+            open,
+            |run| parts.runs.owns(run) || parts.standing.owns(run, parts.server),
+            silence,
+            now,
+        )
     }
 
     async fn act(&self, look: Look, servers: &[ServerRecord]) -> Result<(), store::Error> {

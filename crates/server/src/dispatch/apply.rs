@@ -111,7 +111,11 @@ impl Board {
                     self.hold_node(*node, run.clone());
                 }
             }
-            Change::ExecutionStarted { .. }
+            // `standing` removes a deleted cluster when every part has performed its events.
+            Change::ClusterCreated { .. }
+            | Change::ClusterChanged { .. }
+            | Change::ClusterDeleted { .. }
+            | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
@@ -200,7 +204,7 @@ impl Board {
         }
     }
 
-    fn close(&mut self, execution: ExecutionId) {
+    pub(super) fn close(&mut self, execution: ExecutionId) {
         let Some(open) = self.open.remove(&execution) else { return };
         match open.stage {
             DispatchState::Waiting { until } => self.queue.remove(open.slot, until, execution),

@@ -122,6 +122,17 @@ impl Board {
         self.improved.forget(node);
     }
 
+    /// Removes a deleted cluster: its nodes, and its open executions. Nothing of it is reported as lost.
+    pub(super) fn remove_cluster(&mut self, cluster: ClusterId) {
+        let of_cluster =
+            |(id, open): (&ExecutionId, &OpenExecution)| (open.work.cluster == cluster).then_some(*id);
+        let executions: Vec<ExecutionId> = self.open.iter().filter_map(of_cluster).collect();
+        executions.into_iter().for_each(|execution| self.close(execution));
+        let nodes = self.nodes().filter(|node| node.cluster == cluster).map(|node| node.id);
+        let nodes: Vec<NodeId> = nodes.collect();
+        nodes.into_iter().for_each(|node| self.remove_node(node));
+    }
+
     /// Returns the work of an open execution, or nothing if the board does not know the execution.
     pub(crate) fn work(&self, execution: ExecutionId) -> Option<&Arc<Work>> {
         self.open.get(&execution).map(|open| &open.work)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::Turn;
 use downbeat_core::{Change, Dice, Event, Refusal, Timestamp, expr};
@@ -105,6 +105,12 @@ impl Dispatcher {
     /// Returns an empty board with the settings of this one.
     pub(crate) fn empty_board(&self) -> Board {
         empty_board(self.board().stray.lease_ttl)
+    }
+
+    /// Forgets a deleted cluster: its nodes, its open executions and its runs. Returns those runs.
+    pub(crate) fn forget_cluster(&self, cluster: ClusterId) -> Vec<RunId> {
+        self.board().remove_cluster(cluster);
+        self.works.remove_cluster(cluster)
     }
 
     /// Starts a round of claims: a change may allow pending work to be claimed.

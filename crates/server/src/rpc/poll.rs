@@ -97,10 +97,15 @@ impl Host {
                 continue;
             }
             let works = self.parts.dispatcher.works();
-            let work = works
-                .find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy)
-                .await
-                .map_err(unavailable)?;
+            // The board has the work as it was when the execution was created: a standing task may have changed since.
+            let known = self.parts.dispatcher.board().work(execution.id).cloned();
+            let work = match known {
+                Some(work) => Some(work),
+                None => works
+                    .find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy)
+                    .await
+                    .map_err(unavailable)?,
+            };
             let assignment =
                 |work: Arc<Work>| Assignment::new(&work, &Attempt::from(&execution), lease.token);
             answer.assignments.extend(work.map(assignment));

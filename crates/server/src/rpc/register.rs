@@ -6,14 +6,16 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use downbeat_core::cluster::OnRegister;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease};
-use downbeat_core::ids::{ExecutionId, NodeId, SessionId};
-use downbeat_core::node::{Decision, Installation, Newcomer, Registration, Rule};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
+use downbeat_core::node::{Decision, Installation, Newcomer, NodeRecord, Registration, Rule};
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::engine::COMMIT;
 use downbeat_core::{Change, Timestamp, limits};
 use downbeat_proto::message::{Fault, LeaseRef, Register};
+use jiff::SignedDuration;
 use tracing::info;
 
 use super::host::{deleted, superseded, unavailable};
@@ -55,9 +57,12 @@ impl Host {
                 Decision::Superseded => return Err(superseded(node)),
                 Decision::NotFound => return Err(deleted(node)),
             };
-            // Not before the registration that it replaces, even if a clock jumps: of two calls, the slow
-            // one must lose.
-            let at = known.map_or(Timestamp::MIN, |known| known.registered_at).max(self.parts.clock.now());
+            // After the registration that it replaces, even if a clock jumps: of two calls, the slow one must lose, and
+            // results of standing tasks belong to the session after whose registration they were created.
+            let kept_since = self.kept_since(cluster, known.as_ref());
+            let least =
+                known.map_or(Timestamp::MIN, |known| known.registered_at + SignedDuration::from_micros(1));
+            let at = least.max(self.parts.clock.now());
             let registration = Registration {
                 node,
                 cluster,
@@ -65,7 +70,7 @@ impl Host {
                 description: description.clone(),
                 installation: newcomer.installation.clone(),
                 undelivered: kept.iter().copied().collect(),
-                kept_since: None,
+                kept_since,
                 former,
                 at,
             };
@@ -89,6 +94,13 @@ impl Host {
         let (hostname, results) = (&description.hostname, kept.len());
         info!(%node, hostname, %session, results, "node registered");
         Ok(())
+    }
+
+    /// Returns since when successes of standing tasks count for a node that registers again.
+    fn kept_since(&self, cluster: ClusterId, stored: Option<&NodeRecord>) -> Option<Timestamp> {
+        let cluster = self.parts.standing.cluster_by_id(cluster)?;
+        let keeps = cluster.on_register == OnRegister::Resume;
+        stored.filter(|_| keeps).map(|stored| stored.kept_since.unwrap_or(stored.registered_at))
     }
 
     pub(super) fn rule(&self) -> Rule {

@@ -113,6 +113,14 @@ impl Runs {
         Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() }
     }
 
+    /// Ends the actors of runs that no longer exist.
+    pub(crate) fn forget(&self, runs: &[RunId]) {
+        let mut mailboxes = self.mailboxes();
+        for run in runs {
+            mailboxes.remove(run);
+        }
+    }
+
     pub(crate) fn owns(&self, run: &RunId) -> bool {
         self.mailboxes().contains_key(run)
     }

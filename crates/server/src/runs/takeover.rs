@@ -35,6 +35,8 @@ const RETRY_MOST: Duration = Duration::from_secs(60);
 /// Takes these runs over. Runs that another server has just taken are skipped. Large runs are continued in the
 /// background: the others do not wait for them.
 pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), store::Error> {
+    let (standing, runs): (Vec<RunId>, Vec<RunId>) = runs.into_iter().partition(RunId::is_standing);
+    take_standing(parts, &standing).await?;
     let (mut taken, mut later) = (0, Vec::new());
     let taking = async {
         for ids in runs.chunks(AT_ONCE) {
@@ -56,6 +58,20 @@ pub(crate) async fn take_over(parts: &Parts, runs: Vec<RunId>) -> Result<(), sto
         parts.runs.spawn(continue_later(parts.clone(), later).in_current_span());
     }
     result
+}
+
+/// Takes standing runs. They have no actor: from the commit on, this server decides for their clusters.
+async fn take_standing(parts: &Parts, ids: &[RunId]) -> Result<(), store::Error> {
+    for ids in ids.chunks(AT_ONCE) {
+        let (owner, at) = (parts.server, parts.clock.now());
+        let runs = parts.store.runs_by_id(ids).await?;
+        let taken = runs.into_iter().map(|run| {
+            let epoch = run.live.epoch + 1;
+            Change::RunTaken { run: run.id.clone(), owner, epoch, at }
+        });
+        parts.journal.commit(taken.collect()).await?;
+    }
+    Ok(())
 }
 
 struct Taking {
@@ -222,7 +238,10 @@ pub(crate) async fn load_board(
     let uses = store.uses().await?;
     let nodes = store.nodes(None).await?;
     admission.load(&runs);
-    for run in &runs {
+    for cluster in store.clusters().await? {
+        dispatcher.works().set_list(&cluster);
+    }
+    for run in runs.iter().filter(|run| !run.id.is_standing()) {
         match dispatcher.works().of_stored(run) {
             Ok(work) => dispatcher.works().insert(work),
             Err(error) => error!(run = %run.id, %error, "cannot compile a stored run"),

@@ -32,6 +32,7 @@ use crate::rpc::{self, Host};
 use crate::runs::{Runs, load_board};
 use crate::service::Service;
 use crate::settings::Settings;
+use crate::standing::{self, Standing};
 use crate::stats::Stats;
 use crate::surroundings::{Chance, Surroundings};
 use crate::vital::Vital;
@@ -69,6 +70,9 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("take-over", &stopping, member.watch(stopping.clone()));
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     vital.spawn("counts", &stopping, keep_counts(parts.clone(), stopping.clone()));
+    vital.spawn("standing tasks", &stopping, standing::walk(parts.clone(), stopping.clone()));
+    let removing = standing::remove_deleted(parts.clone(), stopping.clone());
+    vital.spawn("removal of clusters", &stopping, removing);
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
@@ -136,9 +140,16 @@ async fn base(
         Admission::new(dispatcher.clone(), metrics.clone(), stats.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), stopping.clone());
+    let standing = Standing::new(dispatcher.clone(), runs.clone());
+    standing.load(store.as_ref()).await?;
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
-        performers = vec![Arc::new(dispatcher.clone()), Arc::new(admission.clone()), Arc::new(runs.clone())];
+        performers = vec![
+            Arc::new(dispatcher.clone()),
+            Arc::new(admission.clone()),
+            Arc::new(runs.clone()),
+            Arc::new(standing.clone()),
+        ];
     } else {
         // The journal of a replica ends before it can be used.
         journal_stop.cancel();
@@ -184,6 +195,7 @@ async fn base(
         admission,
         stats,
         runs,
+        standing,
         metrics,
         settings: Arc::new(settings),
         server,

@@ -1,0 +1,467 @@
+//! Owns the walks of all nodes of a cluster: folded from events, and what each node has to do next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::list::StandingTask;
+use super::walk::{Cell, LastAttempt, Next, Walked, Withdrawal, created_at, takes_work};
+use crate::Timestamp;
+use crate::change::Change;
+use crate::cluster::ClusterRecord;
+use crate::collections::{HashMap, HashSet};
+use crate::execution::{Execution, Status, Verdict};
+use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use crate::node::{NodeRecord, NodeStatus};
+use crate::words::words;
+
+words! {
+    /// Where a node is in the list.
+    pub enum WalkState {
+        /// Every task that applies to it succeeded.
+        Complete = "complete",
+        /// It has tasks to do.
+        Pending = "pending",
+        Running = "running",
+        /// Every task has ended, and one of them failed.
+        Failed = "failed",
+        /// A blocking task failed, and the rest is skipped.
+        Blocked = "blocked",
+    }
+}
+
+/// A last attempt, as a store reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandingResult {
+    pub cluster: ClusterId,
+    pub node: NodeId,
+    pub number: u32,
+    pub execution: ExecutionId,
+    pub attempt: u32,
+    pub status: Status,
+    pub created_at: Timestamp,
+}
+
+/// Counts of a cluster. Each is exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterStatus {
+    pub nodes: u64,
+    pub active: u64,
+    pub tasks: u64,
+    /// Nodes on which every task that applies to them succeeded.
+    pub complete: u64,
+    /// Nodes with tasks that are pending or running.
+    pub pending: u64,
+    /// Nodes with a task that failed or was lost.
+    pub failed: u64,
+    /// How many nodes have each cell, for each task of the list.
+    pub cells: Vec<BTreeMap<Cell, u64>>,
+}
+
+impl ClusterStatus {
+    /// Returns the share of nodes with everything done, in per cent; 100 if there is nothing to do.
+    pub fn completion_percentage(&self) -> f64 {
+        if self.nodes == 0 || self.tasks == 0 {
+            return 100.0;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a cluster has far fewer nodes than 2^52")]
+        let share = self.complete as f64 / self.nodes as f64;
+        share * 100.0
+    }
+}
+
+/// The next step of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub node: NodeId,
+    pub withdrawals: Vec<Withdrawal>,
+    pub start: Option<Start>,
+}
+
+/// A task to start on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    pub number: u32,
+    pub attempt: u32,
+    /// The status of the attempt before it.
+    pub former: Option<Status>,
+    pub created_at: Timestamp,
+}
+
+/// The walk of one node, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WalkView {
+    pub node: Arc<NodeRecord>,
+    pub state: WalkState,
+    pub cells: Vec<Cell>,
+    /// The position of the failed blocking task, with its last execution.
+    pub stuck: Option<(usize, Option<ExecutionId>)>,
+}
+
+#[derive(Debug)]
+struct Walk {
+    node: Arc<NodeRecord>,
+    walked: Walked,
+}
+
+/// The walks of a cluster.
+#[derive(Debug)]
+pub struct Walks {
+    cluster: Arc<ClusterRecord>,
+    run: RunId,
+    /// The server that decides, and its epoch.
+    owner: Option<(ServerId, u64)>,
+    walks: HashMap<NodeId, Walk>,
+    /// The last attempts, also of nodes that are not known (yet).
+    attempts: HashMap<NodeId, BTreeMap<u32, LastAttempt>>,
+    /// The executions that have not ended.
+    open: HashMap<ExecutionId, (NodeId, u32)>,
+    status: ClusterStatus,
+    /// Nodes that may have something to do.
+    due: HashSet<NodeId>,
+    /// Pending executions of nodes that were deleted.
+    left: Vec<ExecutionId>,
+}
+
+impl Walks {
+    pub fn new(cluster: Arc<ClusterRecord>) -> Self {
+        let mut walks = Self {
+            run: RunId::standing(cluster.id),
+            cluster,
+            owner: None,
+            walks: HashMap::default(),
+            attempts: HashMap::default(),
+            open: HashMap::default(),
+            status: ClusterStatus::default(),
+            due: HashSet::default(),
+            left: Vec::new(),
+        };
+        walks.count_all();
+        walks
+    }
+
+    pub fn cluster(&self) -> &Arc<ClusterRecord> {
+        &self.cluster
+    }
+
+    /// Returns the run whose executions these are.
+    pub fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    /// Returns the server that decides, and its epoch; nothing if the cluster never had a standing task.
+    pub fn owner(&self) -> Option<(ServerId, u64)> {
+        self.owner
+    }
+
+    pub fn set_owner(&mut self, owner: ServerId, epoch: u64) {
+        self.owner = Some((owner, epoch));
+        self.due.extend(self.walks.keys().copied());
+    }
+
+    /// Replaces the cluster by a newer version.
+    pub fn set_cluster(&mut self, cluster: Arc<ClusterRecord>) {
+        self.cluster = cluster;
+        let list = &self.cluster.list;
+        let is_known = |number: &u32, attempt: &mut LastAttempt| {
+            attempt.status.is_open() || list.by_number(*number).is_some()
+        };
+        for attempts in self.attempts.values_mut() {
+            attempts.retain(is_known);
+        }
+        self.count_all();
+        self.due.extend(self.walks.keys().copied());
+    }
+
+    pub fn set_node(&mut self, node: Arc<NodeRecord>) {
+        let id = node.id;
+        let walked = self.walked(&node);
+        let former = self.walks.insert(id, Walk { node, walked });
+        if let Some(former) = former {
+            count(&mut self.status, &former, Count::Out);
+        }
+        count(&mut self.status, &self.walks[&id], Count::In);
+        self.due.insert(id);
+    }
+
+    pub fn remove_node(&mut self, node: NodeId) {
+        if let Some(former) = self.walks.remove(&node) {
+            count(&mut self.status, &former, Count::Out);
+        }
+        self.due.remove(&node);
+        self.leave(node);
+    }
+
+    /// Forgets the attempts of a node that does not exist. Pending ones are withdrawn.
+    fn leave(&mut self, node: NodeId) {
+        for attempt in self.attempts.remove(&node).into_iter().flat_map(BTreeMap::into_values) {
+            self.open.remove(&attempt.execution);
+            if attempt.status == Status::Pending {
+                self.left.push(attempt.execution);
+            }
+        }
+    }
+
+    /// Notes that all nodes and results were loaded.
+    pub fn loaded(&mut self) {
+        let unknown: Vec<NodeId> =
+            self.attempts.keys().filter(|node| !self.walks.contains_key(node)).copied().collect();
+        for node in unknown {
+            self.leave(node);
+        }
+    }
+
+    /// Takes the pending executions of nodes that were deleted.
+    pub fn take_left(&mut self) -> Vec<ExecutionId> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Adds a stored result.
+    pub fn load(&mut self, result: StandingResult) {
+        let StandingResult { node, number, execution, attempt, status, created_at, .. } = result;
+        self.note(node, number, LastAttempt { execution, attempt, status, created_at, lost_before: 0 });
+    }
+
+    /// Takes in a committed change of the standing run.
+    pub fn observe(&mut self, change: &Change) {
+        match change {
+            Change::RunCreated { run, .. } => self.set_owner(run.live.owner, run.live.epoch),
+            Change::RunTaken { owner, epoch, .. } => self.set_owner(*owner, *epoch),
+            Change::ExecutionsAdded { executions, .. } => {
+                for execution in executions {
+                    self.add(execution);
+                }
+            }
+            Change::ExecutionLeased { execution, .. } => self.alter(*execution, Status::Leased),
+            Change::ExecutionStarted { execution, .. } => self.alter(*execution, Status::Running),
+            Change::ExecutionFinished { execution, outcome, .. } => {
+                let status = match outcome.verdict {
+                    Verdict::Succeeded => Status::Succeeded,
+                    Verdict::Failed => Status::Failed,
+                    Verdict::Cancelled => Status::Cancelled,
+                };
+                self.alter(*execution, status);
+            }
+            Change::ExecutionLost { execution, .. } => self.alter(*execution, Status::Lost),
+            Change::ExecutionGivenUp { execution, .. } => self.alter(*execution, Status::Failed),
+            Change::ExecutionSkipped { execution, .. } => self.alter(*execution, Status::Skipped),
+            Change::ExecutionCancelRequested { execution, .. } => {
+                let is_pending = |(node, number): &(NodeId, u32)| {
+                    self.attempt(*node, *number).is_some_and(|last| last.status == Status::Pending)
+                };
+                if self.open.get(execution).is_some_and(is_pending) {
+                    self.alter(*execution, Status::Skipped);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, execution: &Execution) {
+        let Some(node) = execution.pinned else { return };
+        let former = self.attempt(node, execution.step());
+        let lost_before = match former {
+            Some(former) if former.status == Status::Lost => former.lost_before + 1,
+            _ => 0,
+        };
+        let last = LastAttempt {
+            execution: execution.id,
+            attempt: execution.attempt,
+            status: execution.state.status(),
+            created_at: execution.created_at,
+            lost_before,
+        };
+        self.note(node, execution.step(), last);
+    }
+
+    fn alter(&mut self, execution: ExecutionId, status: Status) {
+        let Some(&(node, number)) = self.open.get(&execution) else { return };
+        let Some(last) = self.attempt(node, number).filter(|last| last.execution == execution) else {
+            return;
+        };
+        let last = LastAttempt { status, ..*last };
+        self.note(node, number, last);
+    }
+
+    fn attempt(&self, node: NodeId, number: u32) -> Option<&LastAttempt> {
+        self.attempts.get(&node)?.get(&number)
+    }
+
+    fn note(&mut self, node: NodeId, number: u32, last: LastAttempt) {
+        let attempts = self.attempts.entry(node).or_default();
+        if attempts.get(&number).is_some_and(|known| known.attempt > last.attempt) {
+            return;
+        }
+        let former = attempts.insert(number, last);
+        if let Some(former) = former.filter(|former| former.execution != last.execution) {
+            self.open.remove(&former.execution);
+        }
+        if last.status.is_open() {
+            self.open.insert(last.execution, (node, number));
+        } else {
+            self.open.remove(&last.execution);
+        }
+        self.walk_again(node);
+    }
+
+    fn walk_again(&mut self, node: NodeId) {
+        let Some(record) = self.walks.get(&node).map(|walk| Arc::clone(&walk.node)) else { return };
+        let walked = self.walked(&record);
+        let Some(walk) = self.walks.get_mut(&node) else { return };
+        if walk.walked.cells != walked.cells {
+            count(&mut self.status, walk, Count::Out);
+            walk.walked = walked;
+            count(&mut self.status, walk, Count::In);
+        } else {
+            walk.walked = walked;
+        }
+        self.due.insert(node);
+    }
+
+    fn walked(&self, node: &NodeRecord) -> Walked {
+        let attempts = self.attempts.get(&node.id);
+        let open: Vec<(u32, LastAttempt)> = attempts
+            .into_iter()
+            .flatten()
+            .filter(|(_, last)| last.status.is_open())
+            .map(|(number, last)| (*number, *last))
+            .collect();
+        Walked::new(&self.cluster.list, node, |number| attempts?.get(&number), &open)
+    }
+
+    /// Walks and counts all nodes again, because the list has changed.
+    fn count_all(&mut self) {
+        let tasks = self.cluster.list.tasks.len();
+        self.status = ClusterStatus {
+            tasks: tasks as u64,
+            cells: vec![BTreeMap::new(); tasks],
+            ..ClusterStatus::default()
+        };
+        let mut walks = std::mem::take(&mut self.walks);
+        for walk in walks.values_mut() {
+            walk.walked = self.walked(&walk.node);
+            count(&mut self.status, walk, Count::In);
+        }
+        self.walks = walks;
+    }
+
+    /// Takes at most this many of the nodes that may have something to do.
+    pub fn take_due(&mut self, most: usize) -> Vec<NodeId> {
+        let due: Vec<NodeId> = self.due.iter().copied().take(most).collect();
+        for node in &due {
+            self.due.remove(node);
+        }
+        due
+    }
+
+    /// Notes that a decision for a node was not committed: it is made again.
+    pub fn is_due(&mut self, node: NodeId) {
+        if self.walks.contains_key(&node) {
+            self.due.insert(node);
+        }
+    }
+
+    pub fn has_due(&self) -> bool {
+        !self.due.is_empty() || !self.left.is_empty()
+    }
+
+    /// Decides the next step of a node. Nothing if there is nothing to do. A pending execution is withdrawn before another
+    /// task starts.
+    pub fn step(&self, node: NodeId, now: Timestamp) -> Option<Step> {
+        let Walk { node: record, walked } = self.walks.get(&node)?;
+        let start = match walked.next {
+            Next::Start { position } if takes_work(record) && walked.withdrawals.is_empty() => {
+                let task = self.cluster.list.tasks.get(position)?;
+                let last = self.attempt(node, task.number);
+                Some(Start {
+                    number: task.number,
+                    attempt: last.map_or(0, |last| last.attempt) + 1,
+                    former: last.map(|last| last.status),
+                    created_at: created_at(now, &self.cluster.list, task, record),
+                })
+            }
+            Next::Start { .. } | Next::Wait | Next::Nothing => None,
+        };
+        let step = Step { node, withdrawals: walked.withdrawals.clone(), start };
+        (step.start.is_some() || !step.withdrawals.is_empty()).then_some(step)
+    }
+
+    pub fn status(&self) -> &ClusterStatus {
+        &self.status
+    }
+
+    /// Returns how many nodes a request to do a task again concerns now.
+    pub fn concerned(&self, task: &StandingTask, is_concerned: impl Fn(Cell) -> bool) -> u64 {
+        let Some(cells) = self.cluster.list.by_id(task.id).and_then(|(at, _)| self.status.cells.get(at))
+        else {
+            return 0;
+        };
+        cells.iter().filter(|(cell, _)| is_concerned(**cell)).map(|(_, nodes)| nodes).sum()
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeRecord>> {
+        self.walks.values().map(|walk| &walk.node)
+    }
+
+    /// Returns the walk of a node, for people.
+    pub fn walk(&self, node: NodeId) -> Option<WalkView> {
+        let walk = self.walks.get(&node)?;
+        let list = &self.cluster.list;
+        let stuck = walk
+            .walked
+            .blocker(list)
+            .map(|at| (at, self.attempt(node, list.tasks[at].number).map(|last| last.execution)));
+        Some(WalkView {
+            node: Arc::clone(&walk.node),
+            state: state(&walk.walked.cells),
+            cells: walk.walked.cells.clone(),
+            stuck,
+        })
+    }
+
+    /// Returns the last attempt at a task on a node, whether it counts or not.
+    pub fn last_attempt(&self, node: NodeId, number: u32) -> Option<LastAttempt> {
+        self.attempt(node, number).copied()
+    }
+}
+
+fn state(cells: &[Cell]) -> WalkState {
+    let has = |cell| cells.contains(&cell);
+    if has(Cell::Running) {
+        WalkState::Running
+    } else if has(Cell::Skipped) {
+        WalkState::Blocked
+    } else if has(Cell::Pending) {
+        WalkState::Pending
+    } else if has(Cell::Failed) || has(Cell::Lost) {
+        WalkState::Failed
+    } else {
+        WalkState::Complete
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    In,
+    Out,
+}
+
+fn count(status: &mut ClusterStatus, walk: &Walk, how: Count) {
+    let change = |total: &mut u64, counts: bool| match how {
+        _ if !counts => {}
+        Count::In => *total += 1,
+        Count::Out => *total = total.saturating_sub(1),
+    };
+    let cells = &walk.walked.cells;
+    let has = |wanted: &[Cell]| cells.iter().any(|cell| wanted.contains(cell));
+    change(&mut status.nodes, true);
+    change(&mut status.active, walk.node.status == NodeStatus::Online);
+    change(
+        &mut status.complete,
+        !has(&[Cell::Pending, Cell::Running, Cell::Failed, Cell::Lost, Cell::Skipped]),
+    );
+    change(&mut status.pending, has(&[Cell::Pending, Cell::Running]));
+    change(&mut status.failed, has(&[Cell::Failed, Cell::Lost]));
+    for (cell, totals) in cells.iter().zip(&mut status.cells) {
+        change(totals.entry(*cell).or_default(), true);
+    }
+}

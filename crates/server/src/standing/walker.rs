@@ -1,0 +1,137 @@
+//! Decides the next steps of the nodes of the clusters that this server owns, and commits them.
+
+use std::time::Duration;
+
+use downbeat_core::execution::{Execution, State};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::standing::{Step, Walks};
+use downbeat_core::work::Origin;
+use downbeat_core::{Change, Dice, Refusal, Timestamp, limits};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use crate::journal::CommitError;
+use crate::parts::Parts;
+
+/// The pause before a failed commit is repeated.
+const RETRY: Duration = Duration::from_millis(200);
+/// Why a pending execution of a deleted node is withdrawn.
+const NODE_DELETED: &str = "the node was deleted";
+
+/// The decisions for some nodes of one cluster.
+struct Decided {
+    cluster: ClusterId,
+    nodes: Vec<NodeId>,
+    changes: Vec<Change>,
+}
+
+/// Decides and commits until `stop` is cancelled.
+pub(crate) async fn walk(parts: Parts, stop: CancellationToken) {
+    let mut dice = Dice::new(parts.chance.seed());
+    while stop.run_until_cancelled(parts.standing.woken()).await.is_some() {
+        while let Some(decided) = decide(&parts, &mut dice) {
+            if !decided.changes.is_empty() && !commit(&parts, decided, &mut dice, &stop).await {
+                return;
+            }
+        }
+    }
+}
+
+/// Decides for the nodes that are due, at most for as many as one commit holds.
+fn decide(parts: &Parts, dice: &mut Dice) -> Option<Decided> {
+    let now = parts.clock.now();
+    parts.standing.decide(parts.server, |walks, epoch| Some(decide_for(walks, epoch, now, dice)))
+}
+
+fn decide_for(walks: &mut Walks, epoch: u64, now: Timestamp, dice: &mut Dice) -> Decided {
+    let nodes = walks.take_due(limits::EXECUTIONS_PER_COMMIT);
+    let run = walks.run().clone();
+    let skipped = |execution: ExecutionId, reason: &str| Change::ExecutionSkipped {
+        run: run.clone(),
+        execution,
+        epoch,
+        reason: reason.to_owned(),
+        at: now,
+    };
+    let mut changes: Vec<Change> =
+        walks.take_left().into_iter().map(|execution| skipped(execution, NODE_DELETED)).collect();
+    let mut executions = Vec::new();
+    for step in nodes.iter().filter_map(|node| walks.step(*node, now)) {
+        changes.extend(step.withdrawals.iter().map(|one| skipped(one.execution, one.reason)));
+        executions.extend(started(&run, &step, dice));
+    }
+    if !executions.is_empty() {
+        let version = Some(walks.cluster().version);
+        changes.push(Change::ExecutionsAdded { run, epoch, executions, rollout: None, version, at: now });
+    }
+    Decided { cluster: walks.cluster().id, nodes, changes }
+}
+
+fn started(run: &RunId, step: &Step, dice: &mut Dice) -> Option<Execution> {
+    let start = step.start?;
+    Some(Execution {
+        id: ExecutionId(dice.uuid_at(start.created_at)),
+        of: Origin::Step { run: run.clone(), step: start.number, item: None },
+        pinned: Some(step.node),
+        attempt: start.attempt,
+        former: start.former,
+        params: None,
+        reused: None,
+        limits: None,
+        cache_key: None,
+        failed_for_good: None,
+        created_at: start.created_at,
+        state: State::Pending { not_before: None },
+    })
+}
+
+/// Commits decisions. The same ones are repeated while the store is unavailable, so that none takes effect twice. Returns
+/// false if the server stops.
+async fn commit(parts: &Parts, decided: Decided, dice: &mut Dice, stop: &CancellationToken) -> bool {
+    let Decided { cluster, nodes, mut changes } = decided;
+    parts.dispatcher.reserve(&mut changes, parts.clock.now(), dice);
+    loop {
+        let committed = tokio::select! {
+            biased;
+            committed = parts.journal.commit(changes.clone()) => committed,
+            () = stop.cancelled() => return false,
+        };
+        let outcomes = match committed {
+            Ok(outcomes) => outcomes,
+            Err(CommitError::Rejected(why)) => {
+                error!(%cluster, why, "the store will never accept these steps of standing tasks");
+                parts.dispatcher.release(&mut changes);
+                return true;
+            }
+            Err(error) => {
+                warn!(%cluster, %error, "cannot commit steps of standing tasks; trying again");
+                parts.dispatcher.release(&mut changes);
+                if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
+                    return false;
+                }
+                continue;
+            }
+        };
+        let mut again = Vec::new();
+        let mut is_outdated = false;
+        for (mut change, outcome) in changes.into_iter().zip(outcomes) {
+            let Err(refusal) = outcome else { continue };
+            parts.dispatcher.refused(&change, &refusal);
+            parts.dispatcher.release(std::slice::from_mut(&mut change));
+            match refusal {
+                // Another run has just taken a node for itself: the executions wait for it.
+                Refusal::NodeHeld(_) => again.push(change),
+                Refusal::StaleVersion => is_outdated = true,
+                // Another server owns the run, the cluster was deleted, or an earlier try of this commit succeeded.
+                _ => debug!(%cluster, change = change.kind(), %refusal, "refused"),
+            }
+        }
+        if is_outdated {
+            parts.standing.decide_again(cluster, &nodes);
+        }
+        if again.is_empty() {
+            return true;
+        }
+        changes = again;
+    }
+}
