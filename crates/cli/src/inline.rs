@@ -4,7 +4,7 @@
 //! that offers it. Options of the command are also accepted after ACTION, unless the action has a param of that name.
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, Args, Command};
+use clap::{ArgAction, Args, Command, FromArgMatches};
 use downbeat_api::{NodeSummary, request};
 use downbeat_client::{Client, Start};
 use downbeat_core::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema, Params, coerce};

@@ -21,8 +21,8 @@ pub(crate) struct CreateArgs {
     description: Option<String>,
     /// What a node does with the standing tasks when its agent starts again: reset does all again, resume keeps what
     /// succeeded
-    #[arg(long, value_name = "reset|resume")]
-    on_register: Option<OnRegister>,
+    #[arg(long, value_name = "reset|resume", value_parser = OnRegister::ALL.map(OnRegister::as_str), hide_possible_values = true)]
+    on_register: Option<String>,
 }
 
 pub(super) async fn create(args: CreateArgs, client: &Client, out: Out) -> Result {
@@ -83,8 +83,8 @@ pub(crate) struct UpdateArgs {
     description: Option<String>,
     /// What a node does with the standing tasks when its agent starts again: reset does all again, resume keeps what
     /// succeeded
-    #[arg(long, value_name = "reset|resume")]
-    on_register: Option<OnRegister>,
+    #[arg(long, value_name = "reset|resume", value_parser = OnRegister::ALL.map(OnRegister::as_str), hide_possible_values = true)]
+    on_register: Option<String>,
 }
 
 pub(super) async fn update(args: UpdateArgs, client: &Client, out: Out) -> Result {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
-use crate::render::{Stuck, cluster_status_page, shown_of, walk_page};
+use crate::render::{StuckNodes, cluster_status_page, shown_of, walk_page};
 
 /// How many stuck nodes the page names.
 const STUCK_NAMED: u32 = 10;
@@ -52,7 +52,7 @@ pub(super) async fn run(args: StatusArgs, client: &Client, out: Out) -> Result {
     }
     let status = client.ask(request::cluster_status(&args.name)).await?;
     let cluster = client.ask(request::cluster(&args.name)).await?;
-    let stuck = request::cluster_walks(&args.name).with("state", BLOCKED).with("limit", STUCK_NAMED);
+    let stuck = request::cluster_walks(&args.name).with("status", BLOCKED).with("limit", STUCK_NAMED);
     let stuck = client.ask(stuck).await?;
     if out.format() != Format::Table {
         let mut document = json!(status);
@@ -60,13 +60,13 @@ pub(super) async fn run(args: StatusArgs, client: &Client, out: Out) -> Result {
         return out.result(&document, String::new);
     }
     let total = stuck.pagination.total.unwrap_or(stuck.data.len() as u64);
-    let stuck = Stuck { nodes: stuck.data, total };
+    let stuck = StuckNodes { nodes: stuck.data, total };
     out.text(&cluster_status_page(&cluster, &status, &stuck, out.width()))
 }
 
 async fn nodes(args: StatusArgs, client: &Client, out: Out) -> Result {
     let tasks = client.all_pages(request::cluster_tasks(&args.name)).await?;
-    let walks = request::cluster_walks(&args.name).with_any("state", args.state);
+    let walks = request::cluster_walks(&args.name).with_any("status", args.state);
     if args.all {
         let walks = client.all_pages(walks).await?;
         return out.result(&json!({ "data": walks }), || walk_page(&tasks, &walks, out.width()));

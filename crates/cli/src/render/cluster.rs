@@ -1,6 +1,6 @@
 //! Owns how clusters look, and the status of one.
 
-use downbeat_api::{Cluster, ClusterStatus, TaskStatus, Walk};
+use downbeat_api::{Cluster, ClusterStatus, TaskCounts, Walk};
 use downbeat_core::cluster::OnRegister;
 use downbeat_core::ids::ClusterId;
 use downbeat_core::standing::Cell as Sign;
@@ -52,12 +52,16 @@ pub(crate) fn cluster_page(cluster: &Cluster, now: Timestamp, width: Option<usiz
 
 /// Renders the time of creation; the first cluster was always there.
 fn created(cluster: &Cluster, text: impl FnOnce(Timestamp) -> String) -> Cell {
-    if cluster.created_at == Timestamp::UNIX_EPOCH { or_dash(String::new()) } else { text(cluster.created_at).into() }
+    if cluster.created_at == Timestamp::UNIX_EPOCH {
+        or_dash(String::new())
+    } else {
+        text(cluster.created_at).into()
+    }
 }
 
 /// The first nodes that a failed blocking task keeps from the rest, and how many there are.
 #[derive(Debug)]
-pub(crate) struct Stuck {
+pub(crate) struct StuckNodes {
     pub(crate) nodes: Vec<Walk>,
     pub(crate) total: u64,
 }
@@ -65,7 +69,7 @@ pub(crate) struct Stuck {
 pub(crate) fn cluster_status_page(
     cluster: &Cluster,
     status: &ClusterStatus,
-    stuck: &Stuck,
+    stuck: &StuckNodes,
     width: Option<usize>,
 ) -> String {
     let nodes = match status.total_nodes {
@@ -78,7 +82,10 @@ pub(crate) fn cluster_status_page(
     };
     let complete = match status.nodes_with_all_tasks_complete {
         0 => of_nodes(0, Tone::Dim),
-        count => Cell::new(format!("{} ({})", plural(count, "node"), percent(status.completion_percentage)), Tone::Good),
+        count => Cell::new(
+            format!("{} ({})", plural(count, "node"), percent(status.completion_percentage)),
+            Tone::Good,
+        ),
     };
     let head = facts_within(
         &[
@@ -94,7 +101,9 @@ pub(crate) fn cluster_status_page(
     );
     if status.tasks.is_empty() {
         let flag = cluster_flag(cluster);
-        return format!("{head}\nno standing tasks; `downbeat task add NAME --command COMMAND{flag}` adds one\n");
+        return format!(
+            "{head}\nno standing tasks; `downbeat task add NAME --command COMMAND{flag}` adds one\n"
+        );
     }
     let stuck = stuck_nodes(cluster, stuck, width);
     format!("{head}\n{}{stuck}", task_counts(&status.tasks, width))
@@ -107,8 +116,19 @@ fn percent(percentage: f64) -> String {
 }
 
 /// Renders a row per task: how many nodes are how far with it.
-fn task_counts(tasks: &[TaskStatus], width: Option<usize>) -> String {
-    let head = ["#", "TASK", "BLOCKING", "SUCCEEDED", "FAILED", "LOST", "RUNNING", "PENDING", "SKIPPED", "NOT SELECTED"];
+fn task_counts(tasks: &[TaskCounts], width: Option<usize>) -> String {
+    let head = [
+        "#",
+        "TASK",
+        "BLOCKING",
+        "SUCCEEDED",
+        "FAILED",
+        "LOST",
+        "RUNNING",
+        "PENDING",
+        "SKIPPED",
+        "NOT SELECTED",
+    ];
     let mut table = Table::new(head)
         .or_short("BLOCKING", "BLOCKS")
         .or_short("SUCCEEDED", "OK")
@@ -139,7 +159,7 @@ fn task_counts(tasks: &[TaskStatus], width: Option<usize>) -> String {
 }
 
 /// Renders the nodes that a failed blocking task keeps from the rest, why, and the commands that help.
-fn stuck_nodes(cluster: &Cluster, stuck: &Stuck, width: Option<usize>) -> String {
+fn stuck_nodes(cluster: &Cluster, stuck: &StuckNodes, width: Option<usize>) -> String {
     if stuck.total == 0 {
         return String::new();
     }
@@ -166,7 +186,9 @@ fn stuck_nodes(cluster: &Cluster, stuck: &Stuck, width: Option<usize>) -> String
     let more = stuck.total.saturating_sub(stuck.nodes.len() as u64);
     if more > 0 {
         let name = quoted(&cluster.name);
-        text.push_str(&format!("… and {more} more; downbeat cluster status {name} --nodes --state blocked shows them\n"));
+        text.push_str(&format!(
+            "… and {more} more; downbeat cluster status {name} --nodes --state blocked shows them\n"
+        ));
     }
     text.push('\n');
     for (task, node) in helped.into_iter().take(TASKS_HELPED) {
@@ -179,12 +201,17 @@ fn stuck_nodes(cluster: &Cluster, stuck: &Stuck, width: Option<usize>) -> String
 
 /// Returns the flag that names the cluster in a command, unless it is the default.
 pub(super) fn cluster_flag(cluster: &Cluster) -> String {
-    if cluster.id == ClusterId::DEFAULT { String::new() } else { format!(" --cluster {}", quoted(&cluster.name)) }
+    if cluster.id == ClusterId::DEFAULT {
+        String::new()
+    } else {
+        format!(" --cluster {}", quoted(&cluster.name))
+    }
 }
 
 /// Returns a name as an argument of a shell command.
 pub(crate) fn quoted(name: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '+' | ',');
+    let is_plain =
+        |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '+' | ',');
     if !name.is_empty() && name.chars().all(is_plain) {
         return name.to_owned();
     }
@@ -210,7 +237,9 @@ mod tests {
 
     #[test]
     fn only_a_whole_cluster_is_at_a_hundred_per_cent() {
-        for (percentage, expected) in [(0.0, "0 %"), (66.66, "66.6 %"), (99.99, "99.9 %"), (100.0, "100 %"), (50.0, "50 %")] {
+        for (percentage, expected) in
+            [(0.0, "0 %"), (66.66, "66.6 %"), (99.99, "99.9 %"), (100.0, "100 %"), (50.0, "50 %")]
+        {
             assert_eq!(percent(percentage), expected);
         }
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::hosts::counts;
 use super::run::status_tone;
-use super::table::{Cell, Table, Tone, facts_within, or_dash, painted, plain};
+use super::table::{Cell, Table, Tone, facts_within, painted, plain};
 use super::time::{age, second, short};
 
 pub(crate) fn standing_task_table(tasks: &[StandingTask], width: Option<usize>) -> String {
@@ -32,7 +32,9 @@ pub(crate) fn standing_task_table(tasks: &[StandingTask], width: Option<usize>) 
 }
 
 fn selector(task: &StandingTask) -> Cell {
-    task.selector.as_ref().map_or_else(|| Cell::new("all nodes", Tone::Dim), |selector| selector.as_str().into())
+    task.selector
+        .as_ref()
+        .map_or_else(|| Cell::new("all nodes", Tone::Dim), |selector| selector.as_str().into())
 }
 
 /// Renders the action with its params; of a shell command only the command.
@@ -97,7 +99,12 @@ pub(crate) enum Applied {
 }
 
 /// Renders the differences, a line for each task that is not as it was, and their number.
-pub(crate) fn list_changes(changes: &[ListChange], cluster: &str, how: Applied, width: Option<usize>) -> String {
+pub(crate) fn list_changes(
+    changes: &[ListChange],
+    cluster: &str,
+    how: Applied,
+    width: Option<usize>,
+) -> String {
     let of = |kind: ChangeKind| changes.iter().filter(|change| change.change == kind).count() as u64;
     let kept = of(ChangeKind::Keep);
     if kept == changes.len() as u64 {

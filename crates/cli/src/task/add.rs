@@ -12,7 +12,6 @@ use crate::connect::connect;
 use crate::exit::{Failure, Result};
 use crate::inline::{self, InlineAction};
 use crate::out::Out;
-use crate::render::plural;
 
 #[derive(Debug, Args)]
 #[command(
@@ -70,7 +69,8 @@ impl WorkOptions {
     pub(super) fn set(&self, task: &mut Value, action: Option<InlineAction>) -> Result {
         match (action, &self.command) {
             (Some(_), Some(_)) => {
-                let message = "--command and BACKEND ACTION cannot be used together; --command is `exec shell`";
+                let message =
+                    "--command and BACKEND ACTION cannot be used together; --command is `exec shell`";
                 return Err(Failure::bad_input(message));
             }
             (Some(mut action), None) => {
@@ -115,7 +115,8 @@ pub(super) async fn run(args: AddArgs, global: &Global, out: Out) -> Result {
     let request = request::add_task(cluster(&client)).with_any("position", options.position);
     let task = client.send(request, Body::Json(task.to_string()), None).await?;
     out.result(&task, || {
-        let whose = if task.selector.is_some() { "every node that its selector matches" } else { "every node" };
+        let whose =
+            if task.selector.is_some() { "every node that its selector matches" } else { "every node" };
         let cluster = cluster(&client);
         format!("task {} is number {} of cluster {cluster}; {whose} does it", task.name, task.order)
     })

@@ -14,7 +14,8 @@ use crate::out::Out;
 use crate::render::{Applied, list_changes};
 
 #[derive(Debug, Args)]
-#[command(after_help = "The file has the whole list, in its order. A task with a known name is changed, others are added, and \
+#[command(
+    after_help = "The file has the whole list, in its order. A task with a known name is changed, others are added, and \
     tasks that the file lacks are deleted:\n\n  \
     tasks:\n    \
       - name: install\n      \
@@ -25,7 +26,8 @@ use crate::render::{Applied, list_changes};
         backend: systemd\n      \
         action: restart\n      \
         params: {unit: nginx.service}\n      \
-        selector: group:web")]
+        selector: group:web"
+)]
 pub(crate) struct ApplyArgs {
     /// File with a list of `tasks`, YAML or JSON; `-` reads standard input
     #[arg(short, long, value_name = "FILE")]

@@ -86,7 +86,11 @@ async fn print(execution: &Execution, follow: bool, client: &Client, out: Out) -
         }
     }
     if out.format() != Format::Table {
-        return if follow { Ok(()) } else { out.result(&json!({"execution": execution, "data": chunks}), String::new) };
+        return if follow {
+            Ok(())
+        } else {
+            out.result(&json!({"execution": execution, "data": chunks}), String::new)
+        };
     }
     let mut rest = lines.finish();
     if lines.is_unfinished() && out.is_terminal() {

@@ -73,7 +73,9 @@ fn change(options: &UpdateOptions, action: Option<InlineAction>) -> Result<Value
     set(&mut task, "blocking", blocking);
     options.work.set(&mut task, action)?;
     if task == json!({}) {
-        return Err(Failure::bad_input("nothing to change; see `downbeat task update --help` for the options"));
+        return Err(Failure::bad_input(
+            "nothing to change; see `downbeat task update --help` for the options",
+        ));
     }
     Ok(task)
 }
@@ -100,7 +102,10 @@ mod tests {
     #[test]
     fn only_fields_that_are_given_are_sent() {
         assert_eq!(read_line(&["--command", "id"]).unwrap(), json!({"command": "id"}));
-        assert_eq!(read_line(&["--no-blocking", "--name", "b"]).unwrap(), json!({"name": "b", "blocking": false}));
+        assert_eq!(
+            read_line(&["--no-blocking", "--name", "b"]).unwrap(),
+            json!({"name": "b", "blocking": false})
+        );
         assert_eq!(read_line(&["--selector", "all"]).unwrap(), json!({"selector": null}));
         let action = json!({"backend": "test", "action": "noop", "params": {}, "blocking": true});
         assert_eq!(read_line(&["test", "noop", "--blocking"]).unwrap(), action);
