@@ -4,6 +4,7 @@
 //! Invariant: nothing in here knows HTTP or a store. Each file's `of` functions create a view from records of `core`.
 
 pub mod code;
+mod debug;
 mod event;
 mod event_body;
 mod execution;
@@ -27,6 +28,7 @@ mod stats;
 mod status;
 mod work;
 
+pub use debug::{ClusterDebugRequest, DebugCommand, DebugRequest, DebugResult};
 pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::{Event, Gap};
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};

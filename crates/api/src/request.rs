@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many,
-    Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunRow,
-    Server, Stats, Status, Valid,
+    Cluster, DebugCommand, DebugResult, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult,
+    LimitUsage, List, Many, Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan,
+    Run, RunChunk, RunRow, Server, Stats, Status, Valid,
 };
 
 /// The default port of the REST API.
@@ -124,6 +124,11 @@ requests! {
     Get "nodes/{id}/workers" node_work(id) -> NodeWork;
     Post "nodes/{id}/drain" drain(id) -> Node;
     Post "nodes/{id}/undrain" undrain(id) -> Node;
+    Get "nodes/{id}/debug" node_debug(id) -> List<DebugResult>;
+    Post "nodes/{id}/debug" debug_node(id) -> DebugResult;
+    Post "clusters/{id}/debug" debug_cluster(id) -> DebugCommand;
+    Get "debug/{id}" debug(id) -> DebugCommand;
+    Post "debug/{id}/cancel" cancel_debug(id) -> DebugCommand;
     Get "clusters" clusters() -> List<Cluster>;
     Get "clusters/{id}" cluster(id) -> Cluster;
     Get "clusters/{id}/nodes" cluster_nodes(id) -> List<NodeSummary>;

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
-use crate::{event, job, node, run, serve};
+use crate::{debug, event, job, node, run, serve};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -96,6 +96,8 @@ pub(crate) enum Command {
     /// List, show, drain and delete nodes
     #[command(subcommand)]
     Node(node::Verb),
+    /// Run a command on a node now, or on each node of a selector, and show its output
+    Debug(debug::DebugArgs),
     /// List events in order
     #[command(subcommand)]
     Event(event::Verb),

@@ -25,8 +25,6 @@ const LATER: &[(&str, &[&str], &str)] = &[
     ("cluster", &[], "this version has one cluster, `default`; `downbeat node list` shows its nodes"),
     ("task", &[], "standing tasks are not available in this version; use `downbeat job run -f FILE`"),
     ("top", &[], "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same"),
-    ("debug", &[],
-        "`debug` is not available in this version; use `downbeat job run --target node:NODE --watch exec run --command COMMAND`"),
     ("audit", &[],
         "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it"),
     ("login", &[], ACCOUNTS),

@@ -5,6 +5,7 @@ mod app;
 mod args;
 mod bench;
 mod connect;
+mod debug;
 mod event;
 mod exit;
 mod job;

@@ -6,7 +6,7 @@
 //! before did. The journal checks again. Unknown fields need no level: readers ignore them.
 
 /// The level of this program: it knows every kind up to this level.
-pub const LEVEL: u32 = 6;
+pub const LEVEL: u32 = 7;
 
 /// The level of every server from before there were levels.
 pub const FIRST: u32 = 1;
@@ -32,6 +32,9 @@ pub const CONTENTS: u32 = 6;
 
 /// The level that completes a retry whose results were carried over only in part.
 pub const CARRY: u32 = 6;
+
+/// The level that knows clusters and debug commands.
+pub const CLUSTERS: u32 = 7;
 
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {

@@ -6,6 +6,7 @@ pub mod admission;
 pub mod backend;
 pub mod change;
 pub mod collections;
+pub mod debug;
 pub mod dice;
 pub mod execution;
 pub mod expr;

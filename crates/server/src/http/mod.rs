@@ -4,6 +4,7 @@
 //! so a slow client costs only its own reads.
 
 mod backends;
+mod debug;
 mod definition;
 mod docs;
 mod doorway;

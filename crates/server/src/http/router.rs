@@ -21,8 +21,8 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    backends, docs, doorway, events, executions, failures, frames, limits as job_limits, many, matrix, nodes,
-    observe, output, plans, replication, results, run_output, runs, schema, stats, system, work,
+    backends, debug, docs, doorway, events, executions, failures, frames, limits as job_limits, many, matrix,
+    nodes, observe, output, plans, replication, results, run_output, runs, schema, stats, system, work,
 };
 use crate::service::Service;
 
@@ -87,6 +87,10 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(work::show))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::undrain))
+        .routes(routes!(debug::start_on_node, debug::of_node))
+        .routes(routes!(debug::start_on_nodes))
+        .routes(routes!(debug::show))
+        .routes(routes!(debug::cancel))
         .routes(routes!(nodes::clusters))
         .routes(routes!(nodes::cluster))
         .routes(routes!(nodes::list_of_cluster))

@@ -127,12 +127,12 @@ pub async fn what_is_kept_begins_where_pruning_ended(store: Arc<dyn Store>) {
     let ended = |number: u32| Some((at(100 + i64::from(number)), run_id(number)));
     assert_eq!(
         store.kept().await.unwrap(),
-        Kept { first_seq: Some(1), first_ended: ended(1), first_deleted: None }
+        Kept { first_seq: Some(1), first_ended: ended(1), first_debug: None, first_deleted: None }
     );
     store.prune(at(102), 100).await.unwrap();
     assert_eq!(
         store.kept().await.unwrap(),
-        Kept { first_seq: Some(5), first_ended: ended(2), first_deleted: None }
+        Kept { first_seq: Some(5), first_ended: ended(2), first_debug: None, first_deleted: None }
     );
     store.prune(at(1_000), 100).await.unwrap();
     assert_eq!(store.kept().await.unwrap(), Kept::default());

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use downbeat_core::Portion;
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Stream, Verdict};
@@ -11,6 +10,7 @@ use downbeat_core::node::{Description, Former, Installation, Registration};
 use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use downbeat_core::work::{Origin, Parent};
+use downbeat_core::{Portion, debug};
 use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
@@ -53,6 +53,27 @@ pub fn server(number: u32) -> ServerId {
 
 pub fn run_id(number: u32) -> RunId {
     RunId::from(format!("run-{number:03}"))
+}
+
+/// Returns the id of a debug command.
+pub fn debug_id(number: u32) -> RunId {
+    RunId::debug(id(6, number))
+}
+
+/// Returns the creation of a debug command that starts at once.
+pub fn debug_created(number: u32) -> [Change; 2] {
+    let run = RunMade { id: debug_id(number), job: Some(debug::JOB.to_owned()), ..made(number) };
+    let started = debug_moved(number, &[RunState::Starting, RunState::Running], i64::from(number));
+    [created_as(RunRecord::new(run, SERVER)), started]
+}
+
+pub fn debug_moved(number: u32, path: &[RunState], second: i64) -> Change {
+    match moved(number, path, second) {
+        Change::RunMoved { epoch, path, stop, end, at, .. } => {
+            Change::RunMoved { run: debug_id(number), epoch, path, stop, end, at }
+        }
+        other => other,
+    }
 }
 
 pub fn registration(number: u32, session: SessionId, second: i64) -> Registration {

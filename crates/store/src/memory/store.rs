@@ -24,7 +24,7 @@ use crate::instances::{position, results_of};
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
     InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Store, Tally, Totals,
+    Position, Result, RunFilter, RunKey, RunKind, Runs, ServerRecord, Servers, Store, Tally, Totals,
 };
 use crate::rows::Attempt;
 
@@ -214,7 +214,8 @@ fn is_listed(filter: &RunFilter, run: &RunRecord) -> bool {
         text.to_ascii_lowercase().contains(&part)
     };
     let is_paused = run.live.paused_at.is_some() && !run.live.is_ended();
-    filter.cluster.is_none_or(|cluster| run.cluster == cluster)
+    run.id.is_debug() == (filter.kind == RunKind::Debug)
+        && filter.cluster.is_none_or(|cluster| run.cluster == cluster)
         && (filter.states.is_empty() || filter.states.contains(&run.state()))
         && (filter.job.is_none() || run.job == filter.job)
         && filter.by.as_ref().is_none_or(|by| run.by == *by)
@@ -644,6 +645,18 @@ impl DirectWrites for MemoryStore {
         let places = || distances().filter_map(|distance| usize::try_from(distance).ok());
         while let Some(last) = places().filter(|distance| is_old(&state, distance)).last() {
             state.events.drain(..=last);
+        }
+        Ok(ended.len() as u64)
+    }
+
+    async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
+        let mut state = self.lock();
+        let is_old = |run: &RunRecord| run.live.finished_at().is_some_and(|at| at < before);
+        let mut ended = state.runs(|run| run.id.is_debug() && is_old(run));
+        ended.sort_by(|a, b| (a.live.finished_at(), &a.id).cmp(&(b.live.finished_at(), &b.id)));
+        ended.truncate(most as usize);
+        for run in &ended {
+            state.remove_run(&run.id);
         }
         Ok(ended.len() as u64)
     }

@@ -13,6 +13,6 @@ pub use reads::{
 };
 pub use record::{
     Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
-    NodeTotals, OutputChunk, Page, Position, RunFilter, RunKey, RunOrder, ServerRecord, Tally,
+    NodeTotals, OutputChunk, Page, Position, RunFilter, RunKey, RunKind, RunOrder, ServerRecord, Tally,
 };
 pub use store::Store;

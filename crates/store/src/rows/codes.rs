@@ -68,6 +68,9 @@ macro_rules! condition {
     (run is due) => {
         "state > 0"
     };
+    (debug run) => {
+        "substr(r.id, 1, 6) = 'debug:'"
+    };
     (open executions) => {
         "status <= 2"
     };
