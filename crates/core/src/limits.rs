@@ -16,6 +16,12 @@ pub const CLUSTERS: usize = 10_000;
 pub const STANDING_TASKS: usize = 1_000;
 /// The whole list of standing tasks, as JSON.
 pub const STANDING_LIST_BYTES: usize = 1024 * 1024;
+/// The name of a standing task, in characters.
+pub const STANDING_NAME_CHARS: usize = 200;
+/// The minimum timeout of a standing task, in seconds. Maximum and default are those of every task.
+pub const STANDING_TIMEOUT_LEAST_S: u64 = 10;
+/// Nodes that one request to do a standing task again may name: each is an event with the whole list.
+pub const RERUN_NODES: usize = 100;
 /// Work in one response to a poll, unless one piece of work is larger. The rest is sent in the next response. Over a
 /// slow line a node waits for a whole response before it starts any of the work.
 pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;

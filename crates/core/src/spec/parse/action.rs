@@ -114,7 +114,7 @@ impl<'c> Checker<'c> {
 
     /// Returns the values of the params, converted to their kinds. Adds a note for command lines that seem to need a
     /// shell.
-    fn given_params(
+    pub(super) fn given_params(
         &mut self,
         path: Path<'_>,
         entries: &[Entry<'_>],

@@ -1,5 +1,5 @@
 //! Reads job files: text or JSON into a tree with positions (`yaml`, `tree`), and the tree into a definition (`job`,
-//! `rollout`, `task`, `action`, `graph`, `expression`), collecting all problems.
+//! `rollout`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
 
 mod action;
 mod expression;
@@ -7,15 +7,21 @@ mod fan_out;
 mod field;
 mod graph;
 mod job;
+mod located;
 mod path;
 mod place;
 mod read;
 mod rollout;
 mod scalar;
+mod standing;
 mod task;
 mod tree;
 mod yaml;
 
 pub(crate) use graph::cycles;
 pub(super) use job::PRIORITIES;
+pub use located::{Located, locate};
 pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
+pub use standing::{
+    parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json,
+};

@@ -4,7 +4,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::job;
-use super::tree::Node;
+use super::tree::{Beyond, Node};
 use super::yaml::{self, Cause, NotATree};
 use crate::backend::Catalogue;
 use crate::limits;
@@ -17,6 +17,17 @@ pub fn parse(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Definiti
 
 /// As `parse`, with notes about text that is valid but probably not intended.
 pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
+    let empty = "the file is empty; a job needs at least a list of `tasks`";
+    with_tree(text, origin, empty, |tree| job::check(tree, catalogue))
+}
+
+/// Reads the tree of a file, YAML or JSON, and passes it on. `empty` is the problem of a file without a value.
+pub(super) fn with_tree<T>(
+    text: &str,
+    origin: &str,
+    empty: &str,
+    read: impl FnOnce(&Node<'_>) -> Result<T, Vec<Problem>>,
+) -> Result<T, Vec<Problem>> {
     if text.len() > limits::JOB_FILE_BYTES {
         let (bytes, most) = (text.len(), limits::JOB_FILE_BYTES);
         return Err(whole(format!(
@@ -36,12 +47,12 @@ pub fn parse_noting(text: &str, origin: &str, catalogue: &Catalogue) -> Result<N
         return Err(problem(NotATree::new(at, format!("not valid JSON: {what}"))));
     }
     match yaml::tree(text) {
-        Ok(Some(tree)) => job::check(&tree, catalogue),
-        Ok(None) => Err(whole("the file is empty; a job needs at least a list of `tasks`".to_owned())),
+        Ok(Some(tree)) => read(&tree),
+        Ok(None) => Err(whole(empty.to_owned())),
         // YAML 1.2 contains all of JSON except a few escapes; files with those are read as JSON, without positions.
         Err(error) if error.cause == Cause::Syntax && text.trim_start().starts_with('{') => {
             match serde_json::from_str::<Value>(text) {
-                Ok(value) => from_json_noting(&value, catalogue),
+                Ok(value) => Node::of_json(&value).map_err(beyond).and_then(|tree| read(&tree)),
                 Err(_) => Err(problem(error)),
             }
         }
@@ -74,10 +85,11 @@ pub fn from_json(value: &Value, catalogue: &Catalogue) -> Result<Definition, Vec
 
 /// As `from_json`, with notes about text that is valid but probably not intended.
 pub fn from_json_noting(value: &Value, catalogue: &Catalogue) -> Result<Noted, Vec<Problem>> {
-    match Node::of_json(value) {
-        Ok(tree) => job::check(&tree, catalogue),
-        Err(beyond) => Err(vec![Problem { path: String::new(), at: None, message: beyond.to_string() }]),
-    }
+    Node::of_json(value).map_err(beyond).and_then(|tree| job::check(&tree, catalogue))
+}
+
+pub(super) fn beyond(beyond: Beyond) -> Vec<Problem> {
+    vec![Problem { path: String::new(), at: None, message: beyond.to_string() }]
 }
 
 fn whole(message: String) -> Vec<Problem> {
