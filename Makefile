@@ -48,6 +48,10 @@ containers-stop: ## Ends those, with all of their containers
 chromium: ## Installs the browser of the tests that need one (as root, some 400 MB), unless there is one; prints where it is
 	@scripts/chromium
 
+.PHONY: grpcio
+grpcio: ## A Python with gRPC for tests run by hand (some 60 MB below target/, once); prints where it is
+	@scripts/grpcio
+
 .PHONY: bench
 bench: build ## The figures of docs/performance.md, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)

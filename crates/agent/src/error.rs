@@ -26,6 +26,8 @@ pub enum Error {
     NothingToOffer { names: String },
     #[error("the node was deleted: {0}; restart the agent to register it again")]
     NotFound(String),
+    #[error("{0}; create it, or correct `cluster` in the agent's settings, and start the agent again")]
+    NoCluster(String),
     #[error("a newer agent of this installation owns the node: {0}")]
     Superseded(String),
     #[error(
@@ -39,10 +41,12 @@ pub enum Error {
 
 impl Error {
     /// Returns the error that ends the agent if a registration fails with `fault`; `None` if the agent
-    /// retries. After a heartbeat only `NotFound` ends it: `Superseded` makes it register again.
+    /// retries. After a heartbeat only `NotFound` ends it: `Superseded` makes it register again, and `NoCluster` ends it
+    /// when its leases have expired.
     pub(crate) fn from_session(fault: &Fault) -> Option<Self> {
         match fault {
             Fault::NotFound(text) => Some(Self::NotFound(text.clone())),
+            Fault::NoCluster(text) => Some(Self::NoCluster(text.clone())),
             Fault::Superseded(text) => Some(Self::Superseded(text.clone())),
             _ => None,
         }

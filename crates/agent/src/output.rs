@@ -30,6 +30,12 @@ fn cost(chunk: &OutputChunk) -> usize {
     chunk.text.len() + CHUNK_OVERHEAD_BYTES
 }
 
+/// Returns how many chunks this much text of one stream has at most. A chunk that ends before a character that does not fit
+/// is up to 3 bytes shorter than the others.
+fn chunks_of(text_bytes: usize) -> usize {
+    text_bytes.div_ceil(OUTPUT_CHUNK_BYTES - 3)
+}
+
 /// The output of all executions that wrote something and have not ended.
 #[derive(Debug)]
 pub(crate) struct Outputs {
@@ -72,8 +78,7 @@ impl Outputs {
     pub(crate) fn new(output_max_bytes: u64) -> Arc<Self> {
         let text_bytes = usize::try_from(output_max_bytes).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
         Arc::new(Self {
-            // Large enough for full chunks of that much text.
-            bound_bytes: text_bytes + text_bytes.div_ceil(OUTPUT_CHUNK_BYTES) * CHUNK_OVERHEAD_BYTES,
+            bound_bytes: text_bytes + chunks_of(text_bytes) * CHUNK_OVERHEAD_BYTES,
             buffers: Mutex::default(),
             turn: AtomicUsize::new(0),
             written: Notify::new(),
@@ -151,24 +156,23 @@ impl Receive for Tap {
 impl State {
     fn push(&mut self, held: LeaseRef, piece: Piece) {
         self.bytes += piece.text.len();
-        // Otherwise a program that writes line by line would cost a chunk per line.
+        let Piece { mut offset, stream, mut text, at } = piece;
+        // Otherwise a program that writes line by line would cost a chunk per line. Chunks are filled, so that their overhead
+        // does not depend on how the text was read: output of exactly the maximum is kept.
         if self.chunks.len() > self.sealed
             && let Some(last) = self.chunks.back_mut()
-            && last.stream == piece.stream
-            && last.offset + last.text.len() as u64 == piece.offset
-            && last.text.len() + piece.text.len() <= OUTPUT_CHUNK_BYTES
+            && last.stream == stream
+            && last.offset + last.text.len() as u64 == offset
         {
-            last.text.push_str(&piece.text);
-            return;
+            let rest = text.split_off(text.floor_char_boundary(OUTPUT_CHUNK_BYTES - last.text.len()));
+            last.text.push_str(&text);
+            offset += text.len() as u64;
+            text = rest;
         }
-        self.bytes += CHUNK_OVERHEAD_BYTES;
-        self.chunks.push_back(OutputChunk {
-            execution: held.execution,
-            offset: piece.offset,
-            stream: piece.stream,
-            text: piece.text,
-            at: piece.at,
-        });
+        if !text.is_empty() {
+            self.bytes += CHUNK_OVERHEAD_BYTES;
+            self.chunks.push_back(OutputChunk { execution: held.execution, offset, stream, text, at });
+        }
     }
 
     /// The offsets show the gap.

@@ -48,7 +48,7 @@ impl Node {
         let session = SessionId(uuid::Uuid::new_v4());
         let register = registration(welcome.cluster, id, session, hostname, version);
         let register = register_to_wire(&register).map_err(io::Error::other)?;
-        let RegisterResponse {} = decode(&ask(&mut connection, Kind::Register, &register).await?)?;
+        let RegisterResponse { .. } = decode(&ask(&mut connection, Kind::Register, &register).await?)?;
         Ok(Self { connection, id, session, heartbeat_interval: welcome.heartbeat_interval, poll: 0 })
     }
 

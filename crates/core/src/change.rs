@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::backend::params_bytes;
 use crate::cluster::{ClusterEdit, ClusterRecord};
@@ -172,9 +173,27 @@ pub enum Change {
         at: Timestamp,
     },
     /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
-    /// is never written: stores refuse it, and so does serde.
-    #[serde(skip)]
-    Unknown { name: String, run: Option<RunId>, at: Timestamp },
+    /// is never written: stores refuse it, and so does serde. Only what is left of the event of a deleted cluster, which
+    /// has the name [`Change::REMOVED`], is sent to copies.
+    #[serde(rename = "removed")]
+    Unknown {
+        #[serde(default = "removed", serialize_with = "only_removed")]
+        name: String,
+        #[serde(skip)]
+        run: Option<RunId>,
+        at: Timestamp,
+    },
+}
+
+fn removed() -> String {
+    Change::REMOVED.to_owned()
+}
+
+fn only_removed<S: Serializer>(name: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    match name {
+        Change::REMOVED => serializer.serialize_str(name),
+        _ => Err(S::Error::custom("a change of an unknown kind cannot be written")),
+    }
 }
 
 /// The time when a node was last heard. A decision because of silence is committed some time after it was made: the
@@ -357,6 +376,9 @@ pub enum Subject<'a> {
 const FIXED_BYTES: usize = 400;
 
 impl Change {
+    /// The kind of an event that was about a cluster which is deleted. Nothing is left of it but its number.
+    pub const REMOVED: &'static str = "removed";
+
     /// Returns about how many bytes the change has as JSON, without control characters in texts. The kinds that a busy
     /// server commits thousands of times per second are not written for it.
     pub fn bytes(&self) -> usize {

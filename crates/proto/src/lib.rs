@@ -8,4 +8,4 @@ mod link;
 pub mod message;
 
 pub use deadline::{deadline, poll_deadline};
-pub use link::Link;
+pub use link::{Link, Ready};

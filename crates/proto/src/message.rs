@@ -64,6 +64,13 @@ pub struct Register {
     pub life: u64,
 }
 
+/// The response to a registration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// The node was registered before, and starts the standing tasks of its cluster over.
+    pub reset: bool,
+}
+
 /// Proves that an agent is the installation that had the node before. It is a secret and never logged.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct InstanceId(pub Vec<u8>);
@@ -230,10 +237,14 @@ pub enum Fault {
     /// The node was deleted on purpose while it had this session. The agent ends.
     #[error("not found: {0}")]
     NotFound(String),
+    /// The cluster that the agent names does not exist. The agent ends, unless it has work: then it first tries again for as
+    /// long as its leases may last.
+    #[error("not found: {0}")]
+    NoCluster(String),
     /// A newer session of this installation has the node. The agent ends.
     #[error("superseded: {0}")]
     Superseded(String),
-    /// The server does not know the node or its cluster. The agent registers again and keeps its work.
+    /// The server does not know the node. The agent registers again and keeps its work.
     #[error("unknown: {0}")]
     Unknown(String),
     /// The node is online as another installation. The agent tries again, with a growing pause.

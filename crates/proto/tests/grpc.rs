@@ -15,7 +15,7 @@ use downbeat_proto::grpc::generated::agent_client::AgentClient;
 use downbeat_proto::grpc::{Client, generated as wire, service};
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef, Output,
-    OutputChunk, Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    OutputChunk, Poll, PollAnswer, Receipt, Register, Registered, Report, ReportAnswer, Started, Welcome,
 };
 use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
@@ -40,8 +40,8 @@ impl Link for Host {
     async fn hello(&self, hello: Hello) -> Result<Welcome, Fault> {
         self.receive(&hello, welcome())
     }
-    async fn register(&self, register: Register) -> Result<(), Fault> {
-        self.receive(&register, ())
+    async fn register(&self, register: Register) -> Result<Registered, Fault> {
+        self.receive(&register, Registered { reset: true })
     }
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
         self.receive(
@@ -186,7 +186,7 @@ async fn every_message_arrives_as_it_was_said() {
     let output = output(vec![chunk("text".to_owned())]);
 
     assert_eq!(client.hello(hello.clone()).await, Ok(welcome()));
-    assert_eq!(client.register(register.clone()).await, Ok(()));
+    assert_eq!(client.register(register.clone()).await, Ok(Registered { reset: true }));
     let answer = HeartbeatAnswer { refused: vec![held(1)], stop: vec![held(2)], unheard: vec![held(3)] };
     assert_eq!(client.heartbeat(heartbeat.clone()).await, Ok(answer));
     assert_eq!(client.poll(poll.clone()).await, Ok(poll_answer()));
@@ -212,6 +212,7 @@ async fn faults_arrive_as_what_they_are() {
     let (host, client) = connected().await;
     for fault in [
         Fault::NotFound("n".to_owned()),
+        Fault::NoCluster("c".to_owned()),
         Fault::Superseded("s".to_owned()),
         Fault::Unknown("k".to_owned()),
         Fault::Occupied("o".to_owned()),

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use downbeat_agent::Connector;
 use downbeat_proto::message::{
     Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, Output, OutputChunk, Poll, PollAnswer, Receipt,
-    Register, Report, ReportAnswer, Welcome,
+    Register, Registered, Report, ReportAnswer, Welcome,
 };
 use downbeat_proto::{Link, deadline, poll_deadline};
 use tokio::sync::mpsc;
@@ -297,7 +297,7 @@ impl Link for Wire {
         self.call(("hello", SHORT_BYTES), deadline(SHORT_BYTES), hello, serve).await
     }
 
-    async fn register(&self, register: Register) -> Result<(), Fault> {
+    async fn register(&self, register: Register) -> Result<Registered, Fault> {
         let world = self.network.world.clone();
         let serve = move |link: Arc<dyn Link>, register: Register| {
             let now = world.now();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::{Change, Subject};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use downbeat_core::node::{Former, Registration};
@@ -13,7 +14,8 @@ use downbeat_core::state::{Counted, LimitUse, Question, Tables, Verdicts, curren
 use downbeat_core::work::Parent;
 use jiff::Timestamp;
 
-use crate::rows::{CachedRow, Code, columns, int};
+use crate::port::Result;
+use crate::rows::{CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, columns, int};
 
 /// How a store detects that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,11 @@ pub(crate) enum NewIds {
 /// The rows that the guards of a batch read.
 #[derive(Debug, Default)]
 pub(crate) struct Needs<'a> {
-    pub(crate) clusters: bool,
+    pub(crate) clusters: BTreeSet<ClusterId>,
+    /// The guards read all clusters, because a name has to be free.
+    pub(crate) all_clusters: bool,
+    /// Clusters that the batch changes or deletes.
+    pub(crate) clusters_altered: BTreeSet<ClusterId>,
     pub(crate) nodes: BTreeSet<NodeId>,
     /// Sessions for which the guards check whether their node was deleted.
     pub(crate) deleted: BTreeSet<(NodeId, SessionId)>,
@@ -66,11 +72,20 @@ impl<'a> Needs<'a> {
             match change.subject() {
                 Subject::Node(node) => _ = needs.node_homes.insert(node),
                 Subject::Run(run) | Subject::Execution { run, .. } => _ = needs.homes.insert(run),
-                Subject::Unknown(_) => {}
+                Subject::Cluster(_) | Subject::Unknown(_) => {}
             }
             match change {
+                Change::ClusterCreated { .. } => needs.all_clusters = true,
+                Change::ClusterChanged { cluster, .. } => {
+                    needs.all_clusters = true;
+                    needs.clusters_altered.insert(cluster.id);
+                }
+                Change::ClusterDeleted { cluster, .. } => {
+                    needs.all_clusters = true;
+                    needs.clusters_altered.insert(*cluster);
+                }
                 Change::NodeRegistered { registration } => {
-                    needs.clusters = true;
+                    needs.clusters.insert(registration.cluster);
                     needs.nodes.insert(registration.node);
                     needs.deleted.insert((registration.node, registration.session));
                     needs.new_nodes |= registration.former == Former::Nobody;
@@ -85,7 +100,7 @@ impl<'a> Needs<'a> {
                     needs.held.insert(*node);
                 }
                 Change::RunCreated { run, max_pending, max_open } => {
-                    needs.clusters = true;
+                    needs.clusters.insert(run.cluster);
                     needs.counts |= max_pending.is_some() || max_open.is_some();
                     needs.runs.insert(&run.id);
                     if let Some(key) = &run.idempotency_key {
@@ -109,8 +124,14 @@ impl<'a> Needs<'a> {
                         needs.holders.insert(run);
                     }
                 }
-                Change::ExecutionsAdded { run, executions, .. } => {
+                Change::ExecutionsAdded { run, executions, version, .. } => {
                     needs.runs.insert(run);
+                    if version.is_some() {
+                        match run.standing_of() {
+                            Some(cluster) => _ = needs.clusters.insert(cluster),
+                            None => needs.all_clusters = true,
+                        }
+                    }
                     needs.held.extend(executions.iter().filter_map(initial_node));
                     if new_ids == NewIds::Checked {
                         needs.executions.extend(executions.iter().map(|execution| execution.id));
@@ -203,6 +224,10 @@ impl<'a> LimitCheck<'a> {
 /// The rows that the applied changes of a batch created or changed. Each is written once, in its final state.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty<'a> {
+    /// The last version of each cluster that is not deleted.
+    pub(crate) clusters: BTreeMap<ClusterId, &'a ClusterRecord>,
+    pub(crate) clusters_created: BTreeSet<ClusterId>,
+    pub(crate) clusters_deleted: BTreeMap<ClusterId, Timestamp>,
     pub(crate) nodes_registered: BTreeMap<NodeId, &'a Registration>,
     pub(crate) nodes_altered: BTreeSet<NodeId>,
     /// The problems that each agent reported last.
@@ -236,6 +261,14 @@ impl<'a> Dirty<'a> {
         let mut dirty = Self::default();
         for &index in applied {
             match &changes[index] {
+                Change::ClusterCreated { cluster, .. } => {
+                    dirty.clusters.insert(cluster.id, cluster);
+                    dirty.clusters_created.insert(cluster.id);
+                }
+                Change::ClusterChanged { cluster, .. } => _ = dirty.clusters.insert(cluster.id, cluster),
+                Change::ClusterDeleted { cluster, at, .. } => {
+                    dirty.clusters_deleted.insert(*cluster, *at);
+                }
                 Change::NodeRegistered { registration } => {
                     dirty.nodes_registered.insert(registration.node, registration);
                     // A new session has not reported any problems.
@@ -302,6 +335,28 @@ impl<'a> Dirty<'a> {
             }
         }
         dirty
+    }
+
+    /// Returns the rows of the created and changed clusters.
+    pub(crate) fn cluster_rows(&self) -> Result<Vec<ClusterRow<'a>>> {
+        let row = |cluster: &&'a ClusterRecord| {
+            let mut row = ClusterRow::of(cluster)?;
+            if self.clusters_deleted.contains_key(&cluster.id) {
+                row.unname();
+            }
+            Ok(row)
+        };
+        self.clusters.values().map(row).collect()
+    }
+
+    /// Returns rows that take the names from the clusters whose name may change: two clusters may swap theirs.
+    pub(crate) fn unnamed_clusters(&self) -> Vec<ClusterNameRow<'static>> {
+        let ids = self.clusters.keys().chain(self.clusters_deleted.keys());
+        ids.map(|id| ClusterNameRow::unnamed(*id)).collect()
+    }
+
+    pub(crate) fn deleted_clusters(&self) -> Vec<DeletedClusterRow<'static>> {
+        self.clusters_deleted.iter().map(|(id, at)| DeletedClusterRow::of(*id, *at)).collect()
     }
 
     fn alter_run(&mut self, run: &'a RunId) {

@@ -3,8 +3,9 @@
 
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{NodeId, RunId, SessionId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, SessionId};
 use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Portion, limits};
@@ -21,6 +22,10 @@ pub(crate) const PART: Portion = Portion::new(1_000, limits::REPLICA_PART_BYTES)
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
+    /// The clusters that are not deleted, without a cluster `default` that was never changed: older replicas know no other.
+    Clusters(Vec<ClusterRecord>),
+    /// Deleted clusters of which rows are left.
+    RemovedClusters(Vec<ClusterId>),
     Nodes(Vec<NodeRecord>),
     /// Deleted nodes.
     Tombstones(Vec<Tombstone>),
@@ -47,6 +52,9 @@ pub struct Kept {
     /// When the first remembered deletion of a node happened, if any.
     #[serde(default)]
     pub first_deleted: Option<Timestamp>,
+    /// Deleted clusters of which rows are left, by id. A copy removes all rows of clusters that it knows to be deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<ClusterId>,
 }
 
 /// When a node's session was last seen.

@@ -10,8 +10,13 @@ pub(crate) const OPEN_EXECUTIONS: &str = concat!(
     condition!(open executions),
     " GROUP BY status"
 );
-pub(crate) const OPEN_RUNS: &str =
-    concat!("SELECT state, count(*) FROM runs WHERE state ", condition!(open runs), " GROUP BY state");
+/// Standing runs are not counted: all of them are scheduled, and found by their ids.
+pub(crate) const OPEN_RUNS: &str = concat!(
+    "SELECT state, CAST(sum(total) AS bigint) FROM (SELECT state, count(*) AS total FROM runs WHERE state ",
+    condition!(open runs),
+    " GROUP BY state UNION ALL SELECT CAST(0 AS smallint), -count(*) FROM runs r \
+     WHERE r.id >= 'standing:' AND r.id < 'standing;') open GROUP BY state HAVING sum(total) > 0"
+);
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
 /// Counts the latest executions of a node. Excludes reused results: nothing was executed for them.
 pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) \
@@ -33,6 +38,10 @@ macro_rules! writes {
         $crate::filter::lazy! {
             ADD_CONTENTS: Write = Write::insert::<$crate::rows::ContentRow<'_>>("contents")
                 .then(" ON CONFLICT (hash) DO NOTHING");
+            RENAME_CLUSTERS: Write = Write::update::<$crate::rows::ClusterNameRow<'_>>("clusters", |_| true);
+            PUT_CLUSTERS: Write = Write::upsert::<$crate::rows::ClusterRow<'_>>("clusters");
+            DELETE_CLUSTERS: Write =
+                Write::update::<$crate::rows::DeletedClusterRow<'_>>("clusters", |_| true);
             PUT_NODES: Write = Write::upsert::<$crate::rows::DescribedRow<'_>>("nodes");
             PUT_PRESENCE: Write = Write::upsert::<$crate::rows::NodeLiveRow>("presence");
             UPDATE_NODES: Write = Write::update::<$crate::rows::NodeLiveRow>("presence", |column| {
@@ -65,6 +74,9 @@ pub(crate) fn text(text: &str) -> Arg {
 
 /// Executions that have a lease. The upper bound allows the index of open executions.
 pub(crate) const HELD: &str = condition!(held executions);
+
+/// The clusters that differ from the cluster `default` of a new store.
+pub(crate) const CHANGED_CLUSTER: &str = "(name <> 'default' OR version > 1)";
 
 /// The nodes that exclusive runs hold. Rows of an ended run do not count.
 pub(crate) const HOLDS: &str = concat!(

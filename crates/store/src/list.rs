@@ -2,7 +2,7 @@
 //! text depends only on the index that serves the list, so that there are few texts to prepare.
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::ExecutionId;
+use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::limits;
 use downbeat_core::run::RunState;
 use jiff::Timestamp;
@@ -185,7 +185,11 @@ impl List for RunFilter {
     type Key = RunKey;
 
     const FILTERS: &'static str = concat!(
-        " AND (r.cluster = :cluster OR :cluster IS NULL) AND (r.job = :job OR :job IS NULL) \
+        " AND ",
+        condition!(visible run),
+        " AND r.cluster NOT IN (",
+        condition!(deleted clusters),
+        ") AND (r.cluster = :cluster OR :cluster IS NULL) AND (r.job = :job OR :job IS NULL) \
          AND (r.state = :state OR :state IS NULL) AND ((1 << r.state) & :states <> 0 OR :states IS NULL) \
          AND (r.submitted_by = :by OR :by IS NULL) AND ((r.paused_at IS NOT NULL AND r.state ",
         condition!(open runs),
@@ -319,7 +323,13 @@ impl List for ExecutionFilter {
         let unsuccessful = !self.statuses.is_empty()
             && self.statuses.iter().all(|status| !status.is_open() && *status != Status::Succeeded);
         // The expression that `executions_of_node` indexes: a pinned execution can only be leased by its node.
+        let is_standing = self.run.as_ref().is_some_and(RunId::is_standing);
         let index = match (&self.run, self.node) {
+            // A node has few of the executions of a standing run, and a task has not all of them.
+            (Some(_), Some(_)) if is_standing => "coalesce(pinned, lease_node) = :node AND ",
+            (Some(_), None) if is_standing && self.step.is_some() && !unsuccessful => {
+                concat!(condition!(standing runs), " AND run = :run AND step = :step AND ")
+            }
             (Some(_), _) if unsuccessful => {
                 concat!("run = :run AND ", condition!(unsuccessful executions), " AND ")
             }
@@ -335,7 +345,8 @@ impl List for ExecutionFilter {
             !self.statuses.is_empty(),
         ];
         let set = set.into_iter().filter(|is_set| *is_set).count();
-        (index, if set > usize::from(!index.is_empty()) { Others::Exclude } else { Others::None })
+        let served = usize::from(!index.is_empty()) + usize::from(index.contains(":step"));
+        (index, if set > served { Others::Exclude } else { Others::None })
     }
 
     fn value(&self, name: &str, range: &Range<ExecutionId>) -> Arg {

@@ -46,6 +46,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/sqlite/0006_nodes.sql") },
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/sqlite/0007_final.sql") },
     Migration { number: 8, works_since: 1, sql: include_str!("../migrations/sqlite/0008_lists.sql") },
+    Migration { number: 9, works_since: 1, sql: include_str!("../migrations/sqlite/0009_clusters.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -57,6 +58,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 6, works_since: 1, sql: include_str!("../migrations/postgres/0006_nodes.sql") },
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/postgres/0007_final.sql") },
     Migration { number: 8, works_since: 1, sql: include_str!("../migrations/postgres/0008_lists.sql") },
+    Migration { number: 9, works_since: 1, sql: include_str!("../migrations/postgres/0009_clusters.sql") },
 ];
 
 /// The schema that added contents. A store that shares contents has this number as the migration's `works_since`, so

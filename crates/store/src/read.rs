@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::Event;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::limits;
@@ -27,7 +28,7 @@ use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
     InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter,
-    RunKey, Runs, ServerRecord, Servers, Source, Tally, Totals,
+    RunKey, Runs, ServerRecord, Servers, Source, StandingKey, StandingResult, Tally, Totals,
 };
 use crate::rows::{
     Attempt, Bare, BriefRow, Code, ContentRow, Contents, Extent, Record, Stored, StoredDefinition,
@@ -46,6 +47,10 @@ pub(crate) trait Database: Send + Sync {
 
     /// The tables whose sums are the kept counts.
     const COUNTS: &'static [&'static str];
+
+    /// Selects the ids of the last attempts of standing tasks after the run `$1`, step `$2` and node `$3`, up to the run
+    /// `$4`, at most `$5`. Each attempt is read only from an index.
+    const LAST_ATTEMPTS: &'static str;
 
     /// Selects the texts of the JSON array `$1`.
     const LISTED: &'static str;
@@ -132,6 +137,19 @@ pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) 
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
 }
 
+/// Returns the arguments of a range of standing executions: the run, step and node before it, and its last run.
+pub(crate) fn standing_range(cluster: Option<ClusterId>, after: Option<&StandingKey>) -> Vec<Arg> {
+    let own = cluster.map(RunId::standing);
+    // The character after the colon.
+    let last = own.as_ref().map_or("standing;", RunId::as_str);
+    let first = own.as_ref().map_or(RunId::STANDING, RunId::as_str);
+    let (run, step, node) = match after {
+        Some(after) => (after.run.as_str(), small(after.step), after.node.0),
+        None => (first, -1, Uuid::nil()),
+    };
+    vec![text(run), arg(step), arg(node), text(last)]
+}
+
 fn limit(most: usize) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX)
 }
@@ -161,12 +179,31 @@ impl<D: Database> Events for D {
 impl<D: Database> Nodes for D {
     async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>> {
         let id: Option<Uuid> = name_or_id.parse().ok();
-        let rest = " WHERE id = $1 OR name = $2 ORDER BY (id = $1) IS TRUE DESC LIMIT 1";
+        let rest = concat!(
+            " WHERE (id = $1 OR name = $2) AND ",
+            condition!(alive clusters),
+            " ORDER BY (id = $1) IS TRUE DESC LIMIT 1"
+        );
         one(self, rest, vec![arg(id), text(name_or_id)]).await
     }
 
+    async fn clusters(&self) -> Result<Vec<ClusterRecord>> {
+        self.fetch(concat!(" WHERE ", condition!(alive clusters), " ORDER BY name"), vec![]).await
+    }
+
+    async fn cluster_record(&self, id: ClusterId) -> Result<Option<ClusterRecord>> {
+        one(self, concat!(" WHERE id = $1 AND ", condition!(alive clusters)), vec![arg(id.0)]).await
+    }
+
+    async fn removed_clusters(&self) -> Result<Vec<ClusterId>> {
+        self.fetch(" WHERE deleted_at IS NOT NULL ORDER BY id", vec![]).await
+    }
+
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
-        let wanted = if cluster.is_some() { " WHERE n.cluster = $1" } else { "" };
+        let wanted = match cluster {
+            Some(_) => " WHERE n.cluster = $1",
+            None => concat!(" WHERE n.cluster NOT IN (", condition!(deleted clusters), ")"),
+        };
         let rest = format!("{wanted} ORDER BY n.hostname, n.id");
         let args = || cluster.into_iter().map(|cluster| arg(cluster.0)).collect();
         whole::<StoredNode, _>(self, || self.fetch_many(&rest, args())).await
@@ -238,12 +275,24 @@ impl<D: Database> Runs for D {
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
-        let rest = concat!(" WHERE r.state ", condition!(open runs), " ORDER BY r.created_at, r.id");
+        let rest = concat!(
+            " WHERE r.state ",
+            condition!(open runs),
+            " AND r.cluster NOT IN (",
+            condition!(deleted clusters),
+            ") ORDER BY r.created_at, r.id"
+        );
         whole::<StoredRun, _>(self, || self.fetch_many(rest, vec![])).await
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
-        let rest = concat!(" WHERE state ", condition!(open runs), " ORDER BY created_at, id");
+        let rest = concat!(
+            " WHERE state ",
+            condition!(open runs),
+            " AND cluster NOT IN (",
+            condition!(deleted clusters),
+            ") ORDER BY created_at, id"
+        );
         self.fetch(rest, vec![]).await
     }
 }
@@ -346,6 +395,18 @@ impl<D: Database> Executions for D {
         self.fetch(&instances::UNSUCCESSFUL_NODES, vec![text(run.as_str())]).await
     }
 
+    async fn standing_results(
+        &self,
+        cluster: Option<ClusterId>,
+        after: Option<&StandingKey>,
+        most: u32,
+    ) -> Result<Vec<StandingResult>> {
+        let mut args = standing_range(cluster, after);
+        args.push(arg(i64::from(most)));
+        let rest = format!(" WHERE {} ORDER BY run, step, pinned", D::is_among(D::LAST_ATTEMPTS));
+        self.fetch(&rest, args).await
+    }
+
     async fn open_executions(&self) -> Result<Vec<Execution>> {
         // Sorted here: with ORDER BY, SQLite would read all executions in the order of their ids.
         let rest = concat!(" WHERE ", condition!(open executions));
@@ -432,7 +493,8 @@ impl<D: Database> Source for D {
     }
 
     async fn kept(&self) -> Result<Kept> {
-        Ok(one(self, "", vec![]).await?.unwrap_or_default())
+        let kept: Kept = one(self, "", vec![]).await?.unwrap_or_default();
+        Ok(Kept { removed: self.removed_clusters().await?, ..kept })
     }
 
     async fn presence(&self) -> Result<Vec<Seen>> {

@@ -1,7 +1,8 @@
 //! Which link a call gets, and which failure closes which link.
 
 use downbeat_proto::message::{
-    Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer, Welcome,
+    Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Registered, Report, ReportAnswer,
+    Welcome,
 };
 use futures_util::FutureExt;
 
@@ -35,7 +36,7 @@ impl Link for Uncalled {
     async fn hello(&self, _: Hello) -> Result<Welcome, Fault> {
         unreachable!()
     }
-    async fn register(&self, _: Register) -> Result<(), Fault> {
+    async fn register(&self, _: Register) -> Result<Registered, Fault> {
         unreachable!()
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<HeartbeatAnswer, Fault> {

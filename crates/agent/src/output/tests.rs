@@ -94,3 +94,23 @@ async fn pieces_are_counted_with_what_they_cost_and_not_by_their_text_alone() {
     assert!(rest.len() <= OUTPUT_BYTES / 64, "{} chunks", rest.len());
     assert_eq!(rest.last().map(|chunk| chunk.offset), Some(199_999));
 }
+
+#[tokio::test]
+async fn output_of_exactly_the_maximum_is_kept_however_it_was_read() {
+    for (read_bytes, unit) in [(4_096, "x"), (9_000, "x"), (12_288, "x"), (9_000, "€"), (16_383, "a€🦀")]
+    {
+        let (_outputs, buffer) = opened(OUTPUT_BYTES as u64);
+        let mut text = unit.repeat(OUTPUT_BYTES / unit.len());
+        text.push_str(&"y".repeat(OUTPUT_BYTES - text.len()));
+        let mut offset = 0;
+        while offset < text.len() {
+            let end = text.floor_char_boundary((offset + read_bytes).min(text.len()));
+            write(&buffer, offset as u64, &text[offset..end]);
+            offset = end;
+        }
+        let chunks = buffer.close().await;
+        assert!(chunks.iter().all(|chunk| chunk.text.len() <= OUTPUT_CHUNK_BYTES));
+        let kept: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
+        assert!(kept == text, "{read_bytes} {unit}: {} of {} bytes", kept.len(), text.len());
+    }
+}

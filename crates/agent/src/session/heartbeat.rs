@@ -92,7 +92,7 @@ fn without(mut held: Vec<LeaseRef>, unheard: &[LeaseRef]) -> Vec<LeaseRef> {
 pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
     // Registrations since the last successful heartbeat.
     let mut rejoined = 0;
-    // Since when the cluster has been another one.
+    // Since when the cluster has been another one, or does not exist.
     let mut elsewhere = None;
     loop {
         tokio::select! {
@@ -128,7 +128,7 @@ pub(crate) async fn heartbeat(shared: Arc<Shared>) -> Error {
                     match rejoin(&shared, &fault).await {
                         Ok(()) => {}
                         // Perhaps the wrong store, temporarily: work continues as long as its leases may last.
-                        Err(error @ Error::OtherCluster { .. }) => {
+                        Err(error @ (Error::OtherCluster { .. } | Error::NoCluster(_))) => {
                             let since = *elsewhere.get_or_insert(asked);
                             if shared.clock.now().saturating_duration_since(since) >= shared.lease_ttl {
                                 return error;

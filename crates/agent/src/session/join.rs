@@ -1,5 +1,5 @@
 //! Owns how an agent becomes its node: hello, then register, for as long as it takes. It retries after any response,
-//! with a growing pause, except two: the node was deleted, or a newer session of it exists.
+//! with a growing pause, except three: the cluster does not exist, the node was deleted, or a newer session of it exists.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use downbeat_proto::message::{
     Fault, Hello, LeaseRef, OLDEST_PROTOCOL, PROTOCOL, Register, Welcome, agreed_protocol,
 };
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::error::Error;
 use crate::installation::Installation;
@@ -128,7 +129,9 @@ impl Joining {
         if answer.as_ref().is_err_and(|fault| !may_pass(fault)) {
             links.move_on(&link);
         }
-        answer?;
+        if answer?.reset {
+            warn!("this node was registered before: it starts the standing tasks of its cluster over");
+        }
         Ok(JoinResult::Joined(Joined { node, welcome }))
     }
 
@@ -149,8 +152,8 @@ impl Joining {
                 )))
             }
             Ok(welcome) => Ok(welcome),
-            // Before the registration no fault can be about this session: an older server returns `not found` for an
-            // unknown cluster.
+            // Before the registration no fault can be about this session: an older server returns `not found`
+            // for an unknown cluster.
             Err(Fault::NotFound(why) | Fault::Superseded(why)) => Err(Fault::Unknown(why)),
             Err(fault) => Err(fault),
         };

@@ -16,7 +16,7 @@ use crate::outbox::Outbox;
 use crate::private;
 
 /// Waits until a server has registered the node; also returns the results of an earlier run that no server has yet. Fails
-/// only if the node was deleted or a newer session of it exists.
+/// only if its cluster does not exist, the node was deleted, or a newer session of it exists.
 pub(crate) async fn open(
     links: &Links,
     outbox: &Outbox,

@@ -46,7 +46,13 @@ async fn send_some(shared: &Shared, pace: &mut Pace) -> bool {
         }
         Some(Err(Fault::Unavailable(_) | Fault::TimedOut(_))) => drop(taken),
         // The heartbeat gets the same fault and handles it.
-        Some(Err(Fault::NotFound(_) | Fault::Superseded(_) | Fault::Unknown(_) | Fault::Occupied(_))) => {
+        Some(Err(
+            Fault::NotFound(_)
+            | Fault::NoCluster(_)
+            | Fault::Superseded(_)
+            | Fault::Unknown(_)
+            | Fault::Occupied(_),
+        )) => {
             drop(taken);
             return false;
         }

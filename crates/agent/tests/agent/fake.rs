@@ -14,7 +14,7 @@ use downbeat_core::work::Origin;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, Output, OutputChunk, PROTOCOL,
-    Poll, PollAnswer, Receipt, Register, Report, ReportAnswer, Started, Welcome,
+    Poll, PollAnswer, Receipt, Register, Registered, Report, ReportAnswer, Started, Welcome,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -204,7 +204,7 @@ impl Link for Server {
         })
     }
 
-    async fn register(&self, register: Register) -> Result<(), Fault> {
+    async fn register(&self, register: Register) -> Result<Registered, Fault> {
         self.joining()?;
         let refused = {
             let mut state = self.state.lock().unwrap();
@@ -222,7 +222,7 @@ impl Link for Server {
             state.registered.push(register);
             state.estranged = None;
         });
-        Ok(())
+        Ok(Registered::default())
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {

@@ -240,6 +240,46 @@ async fn an_agent_that_is_refused_tries_again_until_it_is_taken() {
     }
 }
 
+fn no_cluster() -> Fault {
+    Fault::NoCluster("cluster `east` does not exist".to_owned())
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_in_a_cluster_that_does_not_exist_ends_and_names_it() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    server.change(|state| state.refuse_joining = Some(no_cluster()));
+    let error = start(&server, data.path()).wait().await.unwrap_err();
+    assert!(matches!(error, Error::NoCluster(_)), "{error}");
+    assert!(error.to_string().starts_with("cluster `east` does not exist; create it"), "{error}");
+    assert_eq!(server.state.lock().unwrap().refused_joinings, 1);
+}
+
+/// The store was restored from a backup from before the cluster existed.
+#[tokio::test]
+async fn an_agent_with_work_ends_when_its_cluster_does_not_exist_for_the_term_of_its_leases_and_not_before() {
+    let server = Server::with(|server| server.lease_ttl = Duration::from_secs(2));
+    let data = tempfile::tempdir().unwrap();
+    let mut agent = start(&server, data.path());
+    let number = unique();
+    server.give([crate::fake::shell(number, "sleep 1000")]);
+    server.until("it began", |state| (!state.started.is_empty()).then_some(())).await;
+    let vanish = |state: &mut crate::fake::State| {
+        state.refuse_joining = Some(no_cluster());
+        state.estranged = Some(Fault::Unknown("node".to_owned()));
+    };
+    server.change(vanish);
+    server.until("it tries again", |state| (state.refused_joinings > 1).then_some(())).await;
+    assert!(!crate::fake::alive(number).is_empty(), "its work goes on");
+    server.change(|state| state.refuse_joining = None);
+    server.until("registered again", |state| (state.registered.len() == 2).then_some(())).await;
+    server.until("it is held", |state| last_held(state).contains(&held(number)).then_some(())).await;
+    assert!(!crate::fake::alive(number).is_empty(), "the cluster is back and nothing was lost");
+    server.change(vanish);
+    let error = agent.wait().await.unwrap_err();
+    assert!(matches!(error, Error::NoCluster(_)), "{error}");
+    assert_eq!(crate::fake::alive(number), Vec::<i32>::new(), "its work ended with it");
+}
+
 #[tokio::test]
 async fn a_registration_that_is_refused_for_good_ends_the_agent() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());

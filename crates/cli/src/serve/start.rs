@@ -46,7 +46,7 @@ pub(super) fn agent_ended(error: &AgentError) -> Failure {
             (NOT_STARTED, Code::TemporaryFailure)
         }
         AgentError::OtherCluster { .. } => (ENDED, Code::TemporaryFailure),
-        AgentError::NotFound(_) => (ENDED, Code::NotFound),
+        AgentError::NotFound(_) | AgentError::NoCluster(_) => (ENDED, Code::NotFound),
         AgentError::Superseded(_) => (ENDED, Code::Refused),
         AgentError::Bug(_) => (ENDED, Code::Bug),
     };
@@ -68,6 +68,7 @@ mod tests {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         for (error, code) in [
             (AgentError::Data { path: data(), error: full() }, 75),
+            (AgentError::NoCluster("cluster `east` does not exist".to_owned()), 4),
             (AgentError::DataInUse(data()), 75),
             (
                 AgentError::OtherCluster {

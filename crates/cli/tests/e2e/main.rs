@@ -12,6 +12,7 @@ mod formats;
 mod golden;
 mod graph;
 mod host;
+mod output;
 mod processes;
 mod replica;
 mod strangers;

@@ -27,7 +27,7 @@ impl Description {
     pub fn check(&self) -> Result<(), BadDescription> {
         let Self { hostname, groups, labels, capabilities, backends, slots, version } = self;
         let of_value = |name: &str, what: String| format!("the value of `{name}` {what}");
-        check_name(hostname).map_err(bad("hostname"))?;
+        check_hostname(hostname).map_err(bad("hostname"))?;
         check_count("groups", groups.len(), limits::GROUPS_PER_NODE)?;
         for group in groups {
             check_path(group).map_err(bad("groups"))?;
@@ -68,6 +68,12 @@ pub fn check_json_bytes(bytes: usize) -> Result<(), BadDescription> {
         return Err(bad("description")(format!("is {bytes} bytes long, more than {most}")));
     }
     Ok(())
+}
+
+/// Checks the name of a host. It is used as it was given: names that differ in case are two nodes, because the node's id is
+/// derived from the name. Not more than a DNS name may have, and a name of another alphabet in its ASCII form (`xn--…`).
+fn check_hostname(name: &str) -> Result<(), String> {
+    check_name(name)
 }
 
 /// Checks a name: of a host, a capability, a backend, an action or a param.
@@ -183,6 +189,49 @@ mod tests {
             "`evil\\u{1b}]0;owned\\u{7}` is not a valid name; use letters, digits, `.`, `-` and `_`, and start with a \
              letter or a digit"
         );
+    }
+
+    #[test]
+    fn a_hostname_is_ascii_of_at_most_253_characters_in_any_case() {
+        let long = |length: usize| format!("{}.example.com", "x".repeat(length - ".example.com".len()));
+        let (longest, too_long, longer) = (long(253), long(254), long(255));
+        for (hostname, is_valid) in [
+            ("web-01", true),
+            ("WEB-01", true),
+            ("Web-01.Example.COM", true),
+            ("a.b.c.d", true),
+            ("ip-10-0-0-1.eu-central-1.compute.internal", true),
+            ("build_agent_7", true),
+            ("10.0.0.1", true),
+            ("xn--bcher-kva.example.com", true),
+            ("web-01.", true),
+            (&longest, true),
+            (&too_long, false),
+            (&longer, false),
+            ("", false),
+            (".", false),
+            (".web-01", false),
+            ("-web-01", false),
+            ("bücher.example.com", false),
+            ("ウェブ", false),
+            // The Cyrillic letter looks like `a`.
+            ("web-\u{430}", false),
+            ("fe80::1", false),
+            ("web 01", false),
+            ("web/01", false),
+            ("web-01\n", false),
+        ] {
+            let described = Description { hostname: hostname.to_owned(), ..description() };
+            let field = described.check().map_err(|bad| bad.field);
+            assert_eq!(field, if is_valid { Ok(()) } else { Err("hostname") }, "{hostname:?}");
+        }
+    }
+
+    #[test]
+    fn hostnames_that_differ_in_case_are_two_nodes() {
+        let cluster = crate::ids::ClusterId::DEFAULT;
+        let node = |hostname| crate::ids::NodeId::derive(cluster, hostname);
+        assert_ne!(node("web-01"), node("WEB-01"));
     }
 
     #[test]

@@ -225,6 +225,7 @@ impl Tables {
                 self.mark_failed(run, *execution, reason)?;
                 self.record_rollout(run, *rollout)
             }
+            Change::Unknown { name, .. } if self.is_copy && name == Change::REMOVED => Ok(()),
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),
         }
     }

@@ -16,8 +16,8 @@ use super::request::{
     poll_to_wire, register_to_wire, report_answer_from_wire, report_to_wire, welcome_from_wire,
 };
 use crate::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Registered, Report,
+    ReportAnswer, Welcome,
 };
 use crate::{Link, deadline, poll_deadline};
 
@@ -139,11 +139,11 @@ impl Link for Client {
         }
     }
 
-    async fn register(&self, register: Register) -> Result<(), Fault> {
+    async fn register(&self, register: Register) -> Result<Registered, Fault> {
         let request = register_to_wire(&register)?;
-        let wire::RegisterResponse {} =
+        let wire::RegisterResponse { reset } =
             within(deadline_of(&request)?, self.agent.clone().register(request)).await?;
-        Ok(())
+        Ok(Registered { reset })
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer, Fault> {

@@ -8,21 +8,28 @@ use crate::message::Fault;
 /// The metadata key of a fault whose gRPC code is ambiguous.
 const FAULT: &str = "downbeat-fault";
 const OCCUPIED: &str = "occupied";
+const NO_CLUSTER: &str = "no-cluster";
 
 pub(crate) fn to_status(fault: Fault) -> Status {
     match fault {
         Fault::NotFound(text) => Status::not_found(text),
         Fault::Superseded(text) => Status::aborted(text),
         Fault::Unknown(text) => Status::failed_precondition(text),
-        Fault::Occupied(text) => {
-            let mut status = Status::resource_exhausted(text);
-            status.metadata_mut().insert(FAULT, MetadataValue::from_static(OCCUPIED));
-            status
-        }
+        Fault::NoCluster(text) => marked(Status::not_found(text), NO_CLUSTER),
+        Fault::Occupied(text) => marked(Status::resource_exhausted(text), OCCUPIED),
         Fault::Rejected(text) => Status::invalid_argument(text),
         Fault::Unavailable(text) => Status::unavailable(text),
         Fault::TimedOut(text) => Status::deadline_exceeded(text),
     }
+}
+
+fn marked(mut status: Status, mark: &'static str) -> Status {
+    status.metadata_mut().insert(FAULT, MetadataValue::from_static(mark));
+    status
+}
+
+fn is_marked(status: &Status, mark: &str) -> bool {
+    status.metadata().get(FAULT).is_some_and(|value| value == mark)
 }
 
 /// Converts a fault to an error of a request's body, which becomes the response.
@@ -34,13 +41,12 @@ pub fn to_error(fault: Fault) -> Box<dyn std::error::Error + Send + Sync> {
 pub(crate) fn from_status(status: &Status) -> Fault {
     let text = status.message().to_owned();
     match status.code() {
+        Code::NotFound if is_marked(status, NO_CLUSTER) => Fault::NoCluster(text),
         Code::NotFound => Fault::NotFound(text),
         Code::Aborted | Code::AlreadyExists => Fault::Superseded(text),
         Code::FailedPrecondition => Fault::Unknown(text),
         // HTTP/2 and proxies use the same code for too many requests, and `Occupied` makes an agent end its work.
-        Code::ResourceExhausted if status.metadata().get(FAULT).is_some_and(|value| value == OCCUPIED) => {
-            Fault::Occupied(text)
-        }
+        Code::ResourceExhausted if is_marked(status, OCCUPIED) => Fault::Occupied(text),
         Code::InvalidArgument | Code::OutOfRange => Fault::Rejected(text),
         Code::DeadlineExceeded => Fault::TimedOut(text),
         code => Fault::Unavailable(if text.is_empty() { code.to_string() } else { text }),
@@ -56,6 +62,7 @@ mod tests {
         let text = || "why".to_owned();
         for fault in [
             Fault::NotFound(text()),
+            Fault::NoCluster(text()),
             Fault::Superseded(text()),
             Fault::Unknown(text()),
             Fault::Occupied(text()),

@@ -13,6 +13,7 @@ use super::request::{
     poll_from_wire, register_from_wire, report_answer_to_wire, report_from_wire, welcome_to_wire,
 };
 use crate::Link;
+use crate::message::Registered;
 
 /// A `Link` behind the generated service.
 #[derive(Debug)]
@@ -43,8 +44,8 @@ impl Agent for Adaptor {
 
     async fn register(&self, request: Request<wire::RegisterRequest>) -> Answer<wire::RegisterResponse> {
         let register = register_from_wire(request.get_ref()).map_err(to_status)?;
-        self.host.register(register).await.map_err(to_status)?;
-        Ok(Response::new(wire::RegisterResponse {}))
+        let Registered { reset } = self.host.register(register).await.map_err(to_status)?;
+        Ok(Response::new(wire::RegisterResponse { reset }))
     }
 
     async fn heartbeat(&self, request: Request<wire::HeartbeatRequest>) -> Answer<wire::HeartbeatResponse> {

@@ -4,8 +4,8 @@
 use async_trait::async_trait;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Registered, Report,
+    ReportAnswer, Welcome,
 };
 
 use super::Following;
@@ -39,7 +39,7 @@ impl Link for Door {
         self.closed().await
     }
 
-    async fn register(&self, _: Register) -> Result<(), Fault> {
+    async fn register(&self, _: Register) -> Result<Registered, Fault> {
         self.closed().await
     }
 

@@ -1,12 +1,14 @@
 //! Owns the calls of one agent's connection: it counts each call and limits its message.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use downbeat_proto::grpc;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Request, Response};
 
 use super::intake::{Intake, Metered};
@@ -14,7 +16,7 @@ use super::intake::{Intake, Metered};
 /// One agent's connection. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Connected {
-    agent: grpc::Service,
+    services: grpc::Services,
     intake: Intake,
     pub(super) calls: Calls,
 }
@@ -32,9 +34,16 @@ struct Counts {
 #[derive(Debug)]
 struct CallInProgress(Calls);
 
+/// The body of a response that may be a stream.
+#[derive(Debug)]
+struct Streaming {
+    body: grpc::Body,
+    _in_progress: CallInProgress,
+}
+
 impl Connected {
-    pub(super) fn new(agent: grpc::Service, intake: Intake) -> Self {
-        Self { agent, intake, calls: Calls::default() }
+    pub(super) fn new(services: grpc::Services, intake: Intake) -> Self {
+        Self { services, intake, calls: Calls::default() }
     }
 
     pub(super) fn call(
@@ -44,13 +53,41 @@ impl Connected {
         let in_progress = self.calls.begin();
         let received = self.intake.call();
         let request = request.map(|body| Metered::new(body, Arc::clone(&received)));
-        // It is stateless and always ready.
-        let response = tower::Service::call(&mut self.agent.clone(), request);
+        let may_stream = !grpc::is_agent_call(&request);
+        let response = self.services.call(request);
         async move {
             // The size of the message counts until the response.
-            let _counted = (received, in_progress);
-            response.await
+            let _received = received;
+            let response = response.await?;
+            // A stream is in progress until its end; a wrapper around each response would cost each call of each node.
+            if may_stream {
+                return Ok(
+                    response.map(|body| grpc::Body::new(Streaming { body, _in_progress: in_progress }))
+                );
+            }
+            drop(in_progress);
+            Ok(response)
         }
+    }
+}
+
+impl Body for Streaming {
+    type Data = <grpc::Body as Body>::Data;
+    type Error = <grpc::Body as Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Owns the calls that agents make to a server.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use async_trait::async_trait;
 use downbeat_core::execution::Execution;
@@ -10,7 +11,7 @@ use downbeat_core::{Change, level};
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Fault, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, OLDEST_PROTOCOL, Output, PROTOCOL, Poll, PollAnswer,
-    Register, Report, ReportAnswer, Welcome, agreed_protocol,
+    Register, Registered, Report, ReportAnswer, Welcome, agreed_protocol,
 };
 use downbeat_store as store;
 
@@ -58,8 +59,11 @@ impl Host {
         Ok(checked)
     }
 
-    /// Returns whether the node was deleted while it had this session.
+    /// Returns whether the node was deleted while it had this session, or its whole cluster was.
     pub(super) async fn is_deleted(&self, node: NodeId, session: SessionId) -> Result<bool> {
+        if self.parts.standing.is_deleted(node) {
+            return Ok(true);
+        }
         let tombstones = self.parts.store.tombstones(Some(node)).await.map_err(unavailable)?;
         Ok(tombstones.iter().any(|tombstone| tombstone.session == session))
     }
@@ -157,6 +161,10 @@ pub(super) fn deleted(node: NodeId) -> Fault {
     Fault::NotFound(format!("node `{node}` was deleted"))
 }
 
+pub(super) fn no_cluster(name_or_id: impl fmt::Display) -> Fault {
+    Fault::NoCluster(format!("cluster `{name_or_id}` does not exist"))
+}
+
 pub(super) fn superseded(node: NodeId) -> Fault {
     Fault::Superseded(format!("a newer agent registered as node `{node}`"))
 }
@@ -172,7 +180,7 @@ impl Link for Host {
             ))
         })?;
         let cluster = self.parts.store.cluster(&hello.cluster).await.map_err(unavailable)?;
-        let cluster = cluster.ok_or_else(|| Fault::Unknown(format!("cluster `{}`", hello.cluster)))?;
+        let cluster = cluster.ok_or_else(|| no_cluster(&hello.cluster))?;
         let settings = &self.parts.settings;
         Ok(Welcome {
             cluster,
@@ -187,12 +195,16 @@ impl Link for Host {
         })
     }
 
-    async fn register(&self, register: Register) -> Result<()> {
+    async fn register(&self, register: Register) -> Result<Registered> {
         self.register_node(register).await
     }
 
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatAnswer> {
         let Heartbeat { node, session, held, leaving, problems } = heartbeat;
+        // Its row may still be there: it is removed in portions.
+        if self.parts.standing.is_deleted(node) {
+            return Err(deleted(node));
+        }
         if !self.parts.heartbeats.beat(node, session).await? {
             return Err(self.why_not_current(node, session).await);
         }

@@ -4,11 +4,13 @@ mod connected;
 mod host;
 mod intake;
 mod poll;
+mod readiness;
 mod register;
 mod report;
 mod serve;
 
 pub(crate) use host::Host;
+pub(crate) use readiness::Readiness;
 pub(crate) use serve::{port_limits, serve};
 
 type Result<T> = std::result::Result<T, downbeat_proto::message::Fault>;

@@ -10,7 +10,7 @@ use downbeat_core::work::{Attempt, Work};
 use downbeat_proto::message::{Assignment, Fault, LeaseRef, Poll, PollAnswer};
 use tokio::sync::oneshot;
 
-use super::host::{superseded, unavailable};
+use super::host::{deleted, superseded, unavailable};
 use super::{Host, Result};
 use crate::dispatch::{Dispatcher, Parking};
 
@@ -30,6 +30,10 @@ impl Drop for Parked<'_> {
     }
 }
 
+fn stopping() -> Fault {
+    Fault::Unavailable("the server is stopping".to_owned())
+}
+
 impl Host {
     pub(super) async fn park(&self, poll: Poll) -> Result<PollAnswer> {
         let dispatcher = &self.parts.dispatcher;
@@ -41,38 +45,50 @@ impl Host {
             }
         }
         let (answer, mut answered) = oneshot::channel();
-        dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer).map_err(|why| {
-            match why {
-                // This server may only be behind: the heartbeat, which reads the store, decides what follows.
-                Parking::UnknownNode => Fault::Unknown(format!("node `{}`", poll.node)),
+        let parked = dispatcher.board().park(poll.node, poll.session, poll.poll, poll.free, answer);
+        if let Err(why) = parked {
+            return Err(match why {
+                Parking::UnknownNode => self.no_node(&poll).await,
                 Parking::OtherSession => superseded(poll.node),
-            }
-        })?;
+            });
+        }
         let _parked = Parked { dispatcher, node: poll.node, poll: poll.poll };
         if dispatcher.board().has_work() {
             dispatcher.wake();
         }
-        let stopping = || Fault::Unavailable("the server is stopping".to_owned());
-        // The poll ended without a response: another session or a later poll replaced it, or the node was deleted.
-        let replaced = || {
-            let session = dispatcher.board().node(poll.node).map(|node| node.session);
-            match session {
-                _ if closing.is_cancelled() => stopping(),
-                Some(session) if session != poll.session => superseded(poll.node),
-                // The heartbeat returns whether it was deleted.
-                None => Fault::Unknown(format!("node `{}`", poll.node)),
-                _ => Fault::Unavailable("a later poll of this agent replaced this one".to_owned()),
-            }
-        };
         tokio::select! {
             biased;
-            answer = &mut answered => answer.map_err(|_| replaced()),
+            answer = &mut answered => match answer {
+                Ok(answer) => Ok(answer),
+                Err(_) => Err(self.why_replaced(&poll).await),
+            },
             () = closing.cancelled() => Err(stopping()),
             () = tokio::time::sleep(poll.wait.min(LONGEST)) => {
                 dispatcher.board().unpark(poll.node, poll.poll);
                 // The response may have been sent just now.
                 Ok(answered.try_recv().unwrap_or_default())
             }
+        }
+    }
+
+    /// Returns why a poll ended without a response: another session or a later poll replaced it, or the node was deleted.
+    async fn why_replaced(&self, poll: &Poll) -> Fault {
+        let session = self.parts.dispatcher.board().node(poll.node).map(|node| node.session);
+        match session {
+            _ if self.parts.closing.is_cancelled() => stopping(),
+            Some(session) if session != poll.session => superseded(poll.node),
+            None => self.no_node(poll).await,
+            _ => Fault::Unavailable("a later poll of this agent replaced this one".to_owned()),
+        }
+    }
+
+    /// Returns the fault of a poll of a node that the board does not know. Unless the node was deleted, this server may only
+    /// be behind: the heartbeat decides what follows.
+    async fn no_node(&self, poll: &Poll) -> Fault {
+        match self.is_deleted(poll.node, poll.session).await {
+            Ok(true) => deleted(poll.node),
+            Ok(false) => Fault::Unknown(format!("node `{}`", poll.node)),
+            Err(fault) => fault,
         }
     }
 

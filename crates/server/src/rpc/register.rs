@@ -14,18 +14,18 @@ use downbeat_core::node::{Decision, Installation, Newcomer, NodeRecord, Registra
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::engine::COMMIT;
 use downbeat_core::{Change, Timestamp, limits};
-use downbeat_proto::message::{Fault, LeaseRef, Register};
+use downbeat_proto::message::{Fault, LeaseRef, Register, Registered};
 use jiff::SignedDuration;
 use tracing::info;
 
-use super::host::{deleted, superseded, unavailable};
+use super::host::{deleted, no_cluster, superseded, unavailable};
 use super::{Host, Result};
 
 /// How often a registration is decided again because its node changed in between.
 const TRIES: u32 = 5;
 
 impl Host {
-    pub(super) async fn register_node(&self, register: Register) -> Result<()> {
+    pub(super) async fn register_node(&self, register: Register) -> Result<Registered> {
         let Register { cluster, node, session, description, instance, undelivered, life } = register;
         let derived = NodeId::derive(cluster, &description.hostname);
         if node != derived {
@@ -36,7 +36,7 @@ impl Host {
         }
         description.check().map_err(|bad| Fault::Rejected(bad.to_string()))?;
         if self.parts.store.cluster(&cluster.to_string()).await.map_err(unavailable)?.is_none() {
-            return Err(Fault::Unknown(format!("cluster `{cluster}`")));
+            return Err(no_cluster(cluster));
         }
         let most = self.parts.settings.max_nodes;
         if self.parts.dispatcher.board().is_full(cluster, node, most as usize) {
@@ -48,7 +48,7 @@ impl Host {
         let newcomer = Newcomer { session, installation };
         let kept = self.undelivered(node, session, &undelivered).await?;
         let mut tries = TRIES;
-        let is_another = loop {
+        let (is_another, reset) = loop {
             let known = self.parts.store.node(node).await.map_err(unavailable)?;
             let is_deleted = self.is_deleted(node, session).await?;
             let former = match self.rule().decide(known.as_ref(), is_deleted, &newcomer) {
@@ -59,7 +59,7 @@ impl Host {
             };
             // After the registration that it replaces, even if a clock jumps: of two calls, the slow one must lose, and
             // results of standing tasks belong to the session after whose registration they were created.
-            let kept_since = self.kept_since(cluster, known.as_ref());
+            let (was_known, kept_since) = (known.is_some(), self.kept_since(cluster, known.as_ref()));
             let least =
                 known.map_or(Timestamp::MIN, |known| known.registered_at + SignedDuration::from_micros(1));
             let at = least.max(self.parts.clock.now());
@@ -75,7 +75,9 @@ impl Host {
                 at,
             };
             if self.parts.journal.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
-                break former.displaced().is_some();
+                let has_tasks = self.parts.standing.status(cluster).is_some_and(|status| status.tasks > 0);
+                let reset = was_known && kept_since.is_none() && has_tasks;
+                break (former.displaced().is_some(), reset);
             }
             // The node changed between the read and the commit: decide again.
             tries -= 1;
@@ -92,8 +94,8 @@ impl Host {
         self.end_leases(node, reason, former).await?;
         self.parts.dispatcher.wake();
         let (hostname, results) = (&description.hostname, kept.len());
-        info!(%node, hostname, %session, results, "node registered");
-        Ok(())
+        info!(%node, hostname, %session, results, reset, "node registered");
+        Ok(Registered { reset })
     }
 
     /// Returns since when successes of standing tasks count for a node that registers again.

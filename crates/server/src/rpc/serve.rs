@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::limits;
-use downbeat_proto::{Link, grpc};
+use downbeat_proto::{Link, Ready, grpc};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -49,6 +49,7 @@ pub(crate) fn port_limits(max_nodes: u32) -> PortLimits {
 pub(crate) async fn serve(
     listener: TcpListener,
     host: Arc<impl Link + 'static>,
+    ready: Arc<impl Ready>,
     port: PortLimits,
     closing: CancellationToken,
 ) {
@@ -62,10 +63,10 @@ pub(crate) async fn serve(
         .max_concurrent_streams(limits::AGENT_STREAMS)
         .max_header_list_size(limits::AGENT_HEADER_BYTES)
         .max_frame_size(limits::AGENT_FRAME_BYTES);
-    let agent = grpc::service(host);
+    let services = grpc::Services::new(host, ready);
     let intake = Intake::new(limits::LARGE_MESSAGES_BYTES, limits::LARGE_MESSAGES_PER_CONNECTION_BYTES);
     let connection = move |protocol, stream, watcher: Watcher| {
-        let connected = Connected::new(agent.clone(), intake.of_connection());
+        let connected = Connected::new(services.clone(), intake.of_connection());
         let builder = builder.clone();
         async move {
             if protocol == Protocol::Http1 {

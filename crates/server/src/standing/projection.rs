@@ -30,6 +30,8 @@ struct Inner {
     clusters: HashMap<ClusterId, Walks>,
     /// The cluster of each standing run.
     homes: HashMap<RunId, ClusterId>,
+    /// The nodes of clusters that were deleted since the start. After a restart their agents learn it when they register.
+    gone: HashSet<NodeId>,
 }
 
 impl Standing {
@@ -123,6 +125,11 @@ impl Standing {
         inner.of_run(run).is_some_and(|walks| walks.owner().is_some_and(|(owner, _)| owner == server))
     }
 
+    /// Returns whether the cluster of a node was deleted.
+    pub(crate) fn is_deleted(&self, node: NodeId) -> bool {
+        self.inner().gone.contains(&node)
+    }
+
     /// Waits until a node may have something to do.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
@@ -200,7 +207,8 @@ impl Perform for Standing {
                     inner.add(Arc::new(cluster.clone()));
                 }
                 Change::ClusterDeleted { cluster, .. } => {
-                    if inner.remove(*cluster).is_some() {
+                    if let Some(walks) = inner.remove(*cluster) {
+                        inner.gone.extend(walks.nodes().map(|node| node.id));
                         removed.push(*cluster);
                     }
                 }

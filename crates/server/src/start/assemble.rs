@@ -235,7 +235,9 @@ fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
     let (vital, closing) = (&parts.vital, &parts.closing);
     let http = serve_http(doors.http, server.service.clone());
     server.listeners.push(vital.spawn("REST port", closing, http));
-    let grpc = rpc::serve(doors.grpc, link, rpc::port_limits(parts.settings.max_nodes), closing.clone());
+    let ready = Arc::new(rpc::Readiness::new(server.service.clone()));
+    let grpc =
+        rpc::serve(doors.grpc, link, ready, rpc::port_limits(parts.settings.max_nodes), closing.clone());
     server.listeners.push(vital.spawn("agents' port", closing, grpc));
 }
 

@@ -54,7 +54,7 @@ fn life(hostname: &str, instance: &str, life: u64) -> Life {
 
 impl Life {
     async fn join(&self, setup: &Setup) -> Result<(), Fault> {
-        setup.server.link().register(self.register.clone()).await
+        setup.server.link().register(self.register.clone()).await.map(|_| ())
     }
 
     async fn beat_with(
@@ -431,7 +431,25 @@ async fn a_waiting_poll_ends_when_its_node_is_deleted() {
         _ = &mut other => one,
     };
     let (_, result) = tokio::join!(delete(&setup, "/nodes/web-01?force=1"), waiting);
-    assert!(matches!(result, Err(Fault::Unknown(_))), "{result:?}");
+    assert!(matches!(result, Err(Fault::NotFound(_))), "{result:?}");
+    assert!(matches!(poll(3).await, Err(Fault::NotFound(_))), "a later poll gets the same");
+}
+
+#[tokio::test]
+async fn an_agent_of_a_cluster_that_does_not_exist_is_not_found() {
+    let setup = Setup::new().await;
+    let hello =
+        |cluster: &str| Hello { cluster: cluster.to_owned(), version: String::new(), protocol: PROTOCOL };
+    let link = setup.server.link();
+    let east = ClusterId(Uuid::from_u128(7));
+    for name_or_id in ["east", &east.to_string()] {
+        let answer = link.hello(hello(name_or_id)).await;
+        let expected = Fault::NoCluster(format!("cluster `{name_or_id}` does not exist"));
+        assert_eq!(answer.unwrap_err(), expected);
+    }
+    let mut agent = life("web-01", "one", 1);
+    (agent.register.cluster, agent.register.node) = (east, NodeId::derive(east, "web-01"));
+    assert!(matches!(agent.join(&setup).await, Err(Fault::NoCluster(_))));
 }
 
 #[tokio::test]

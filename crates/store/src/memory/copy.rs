@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
-use downbeat_core::state::{Home, NodeLive, Tables};
+use downbeat_core::state::{ClusterLive, Home, NodeLive, Tables};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -35,7 +36,11 @@ impl State {
         let holds: Vec<_> = self.tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect();
         let output: Vec<_> = self.output.values().flatten().cloned().collect();
         let events: Vec<_> = self.events.iter().cloned().collect();
-        let mut parts = cut(self.nodes(|_| true), Part::Nodes);
+        let is_sent = |cluster: &&ClusterRecord| **cluster != ClusterRecord::default_cluster();
+        let clusters: Vec<_> = self.clusters.values().filter(is_sent).cloned().collect();
+        let mut parts = cut(clusters, Part::Clusters);
+        parts.extend(cut(self.removed_clusters.iter().copied().collect(), Part::RemovedClusters));
+        parts.extend(cut(self.nodes(|_| true), Part::Nodes));
         parts.extend(cut(self.tombstones(None), Part::Tombstones));
         parts.extend(cut(self.runs(|_| true), Part::Runs));
         parts.extend(cut(holds, Part::Holds));
@@ -68,6 +73,13 @@ impl State {
 
     fn put(&mut self, part: Part) -> Option<u64> {
         match part {
+            Part::Clusters(clusters) => {
+                for cluster in clusters {
+                    self.tables.clusters.insert(cluster.id, ClusterLive::of(&cluster));
+                    self.clusters.insert(cluster.id, cluster);
+                }
+            }
+            Part::RemovedClusters(clusters) => self.removed_clusters.extend(clusters),
             Part::Nodes(nodes) => nodes.into_iter().for_each(|node| self.put_node(node)),
             Part::Tombstones(tombstones) => {
                 for tombstone in tombstones {
@@ -129,6 +141,7 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
 
 /// Replaces the picked rows; `held` are the former holds of the picked runs.
 fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTreeMap<NodeId, RunId>) {
+    tables.clusters = picked.clusters;
     tables.holds.retain(|node, _| !held.contains_key(node));
     tables.holds.extend(picked.holds);
     tables.nodes.retain(|node, _| !needs.nodes.contains(node));
@@ -159,6 +172,7 @@ impl Source for MemoryStore {
             first_seq: state.events.front().map(|event| event.seq),
             first_ended: ends.min(),
             first_deleted: state.tombstones.values().map(|tombstone| tombstone.at).min(),
+            removed: state.removed_clusters.iter().copied().collect(),
         })
     }
 
@@ -225,6 +239,9 @@ impl Replica for MemoryStore {
         });
         for run in gone {
             state.remove_run(&run.id);
+        }
+        for cluster in state.removed_clusters.clone() {
+            state.remove_cluster(cluster);
         }
         state.forget_deleted(kept.first_deleted.unwrap_or(Timestamp::MAX));
         match kept.first_seq {

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State as ExecutionState, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::{RunBrief, RunLive, RunMade, RunRecord, RunState};
+use downbeat_core::run::{RunBrief, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
@@ -24,14 +25,18 @@ use crate::instances::{position, results_of};
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
     InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, Store, Tally, Totals,
+    Position, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, StandingKey, StandingResult, Store,
+    Tally, Totals,
 };
 use crate::rows::Attempt;
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) tables: Tables,
-    pub(super) cluster_names: BTreeMap<String, ClusterId>,
+    /// Those that are not deleted.
+    pub(super) clusters: BTreeMap<ClusterId, ClusterRecord>,
+    /// Deleted ones of which something is left.
+    pub(super) removed_clusters: BTreeSet<ClusterId>,
     pub(super) registrations: BTreeMap<NodeId, Registration>,
     /// The problems of each node that reported some.
     pub(super) problems: BTreeMap<NodeId, Vec<String>>,
@@ -80,13 +85,20 @@ impl MemoryStore {
 impl State {
     /// Returns the state with only the cluster `default`.
     pub(super) fn empty() -> Self {
-        let cluster_names = BTreeMap::from([("default".to_owned(), ClusterId::DEFAULT)]);
-        Self { tables: Tables::new(), cluster_names, ..Self::default() }
+        let clusters = BTreeMap::from([(ClusterId::DEFAULT, ClusterRecord::default_cluster())]);
+        Self { tables: Tables::new(), clusters, ..Self::default() }
     }
 
     /// Records a change that `tables` has applied.
     pub(super) fn record(&mut self, event: Event) {
         match &event.change {
+            Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } => {
+                self.clusters.insert(cluster.id, cluster.clone());
+            }
+            Change::ClusterDeleted { cluster, .. } => {
+                self.clusters.remove(cluster);
+                self.removed_clusters.insert(*cluster);
+            }
             Change::NodeRegistered { registration } => {
                 self.problems.remove(&registration.node);
                 self.registrations.insert(registration.node, registration.clone());
@@ -295,12 +307,29 @@ impl Events for MemoryStore {
 impl Nodes for MemoryStore {
     async fn cluster(&self, name_or_id: &str) -> Result<Option<ClusterId>> {
         let state = self.lock();
-        let by_id = name_or_id.parse().ok().filter(|id| state.tables.clusters.contains(id));
-        Ok(by_id.or_else(|| state.cluster_names.get(name_or_id).copied()))
+        let by_id = name_or_id.parse().ok().filter(|id| state.clusters.contains_key(id));
+        let by_name = || state.clusters.values().find(|cluster| cluster.name == name_or_id);
+        Ok(by_id.or_else(|| by_name().map(|cluster| cluster.id)))
+    }
+
+    async fn clusters(&self) -> Result<Vec<ClusterRecord>> {
+        let mut clusters: Vec<_> = self.lock().clusters.values().cloned().collect();
+        clusters.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(clusters)
+    }
+
+    async fn cluster_record(&self, id: ClusterId) -> Result<Option<ClusterRecord>> {
+        Ok(self.lock().clusters.get(&id).cloned())
+    }
+
+    async fn removed_clusters(&self) -> Result<Vec<ClusterId>> {
+        Ok(self.lock().removed_clusters.iter().copied().collect())
     }
 
     async fn nodes(&self, cluster: Option<ClusterId>) -> Result<Vec<NodeRecord>> {
-        Ok(self.lock().nodes(|node| cluster.is_none_or(|cluster| node.cluster == cluster)))
+        let state = self.lock();
+        let is_removed = |node: &NodeRecord| state.removed_clusters.contains(&node.cluster);
+        Ok(state.nodes(|node| cluster.map_or_else(|| !is_removed(node), |cluster| node.cluster == cluster)))
     }
 
     async fn node(&self, id: NodeId) -> Result<Option<NodeRecord>> {
@@ -352,8 +381,12 @@ impl Runs for MemoryStore {
             let of_node = executions.filter(|execution| execution.node() == Some(node));
             of_node.take(limits::ROWS_READ as usize).map(Execution::run).collect()
         });
-        let mut runs = state
-            .runs(|run| is_listed(filter, run) && of_node.as_ref().is_none_or(|of| of.contains(&run.id)));
+        let mut runs = state.runs(|run| {
+            is_listed(filter, run)
+                && !run.id.is_standing()
+                && !state.removed_clusters.contains(&run.cluster)
+                && of_node.as_ref().is_none_or(|of| of.contains(&run.id))
+        });
         let order = filter.order;
         runs.retain(|run| !order.is_by_end() || run.live.is_ended());
         let mut runs: Vec<RunBrief> = runs.iter().map(RunBrief::from).collect();
@@ -373,7 +406,8 @@ impl Runs for MemoryStore {
     }
 
     async fn open_runs(&self) -> Result<Vec<RunRecord>> {
-        Ok(self.lock().runs(|run| !run.live.is_ended()))
+        let state = self.lock();
+        Ok(state.runs(|run| !run.live.is_ended() && !state.removed_clusters.contains(&run.cluster)))
     }
 
     async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
@@ -507,6 +541,28 @@ impl Executions for MemoryStore {
         Ok(nodes.into_iter().collect())
     }
 
+    async fn standing_results(
+        &self,
+        cluster: Option<ClusterId>,
+        after: Option<&StandingKey>,
+        most: u32,
+    ) -> Result<Vec<StandingResult>> {
+        let state = self.lock();
+        let mut last: BTreeMap<StandingKey, StandingResult> = BTreeMap::new();
+        for result in state.tables.executions.values().filter_map(StandingResult::of) {
+            let key = result.key();
+            let is_wanted = match (key.run.standing_of(), cluster) {
+                (None, _) => false,
+                (Some(of), cluster) => cluster.is_none_or(|cluster| of == cluster),
+            };
+            let is_later = last.get(&key).is_none_or(|known| known.attempt < result.attempt);
+            if is_wanted && is_later && after.is_none_or(|after| key > *after) {
+                last.insert(key, result);
+            }
+        }
+        Ok(last.into_values().take(most as usize).collect())
+    }
+
     async fn open_executions(&self) -> Result<Vec<Execution>> {
         Ok(self.lock().executions(|execution| execution.state.status().is_open()))
     }
@@ -574,7 +630,9 @@ impl Totals for MemoryStore {
     async fn tally(&self) -> Result<Tally> {
         let state = self.lock();
         Ok(Tally {
-            runs: counts::<RunState>(state.tables.runs.values().map(RunLive::state)),
+            runs: counts::<RunState>(
+                state.tables.runs.iter().filter(|(id, _)| !id.is_standing()).map(|(_, run)| run.state()),
+            ),
             executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
             nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
         })
@@ -647,6 +705,14 @@ impl DirectWrites for MemoryStore {
             state.events.drain(..=last);
         }
         Ok(ended.len() as u64)
+    }
+
+    async fn remove_cluster(&self, cluster: ClusterId, _: u32) -> Result<u64> {
+        Ok(self.lock().remove_cluster(cluster))
+    }
+
+    async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
+        Ok(self.lock().prune_standing(deleted, keep, most))
     }
 
     /// Does nothing: instances are counted here whenever somebody asks.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, Tombstone};
@@ -19,7 +20,8 @@ use tokio::sync::{broadcast, mpsc};
 use super::store::Store;
 use super::{
     Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
-    NodeTotals, OutputChunk, Page, Result, RunFilter, RunKey, ServerRecord, Tally,
+    NodeTotals, OutputChunk, Page, Result, RunFilter, RunKey, ServerRecord, StandingKey, StandingResult,
+    Tally,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -103,7 +105,14 @@ calls! {
 
         /// Clusters and their nodes.
         trait Nodes {
+            /// Returns the cluster with this name or id, unless it is deleted.
             async fn cluster(&self, name_or_id: &str) -> Option<ClusterId>;
+            /// Returns the clusters that are not deleted, by name.
+            async fn clusters(&self) -> Vec<ClusterRecord>;
+            /// Returns a cluster, unless it is deleted.
+            async fn cluster_record(&self, id: ClusterId) -> Option<ClusterRecord>;
+            /// Returns the deleted clusters of which rows are left, by id.
+            async fn removed_clusters(&self) -> Vec<ClusterId>;
             /// Returns the nodes of a cluster (or of all), by hostname.
             async fn nodes(&self, cluster: Option<ClusterId>) -> Vec<NodeRecord>;
             async fn node(&self, id: NodeId) -> Option<NodeRecord>;
@@ -176,6 +185,14 @@ calls! {
             /// Returns the nodes on which instances of a run failed, were lost or were cancelled, by id: each with these
             /// statuses.
             async fn unsuccessful_nodes(&self, run: &RunId) -> Vec<(NodeId, Status)>;
+            /// Returns the last attempt of each standing task on each node, of one cluster or of all: by run, step and
+            /// node, at most `most`, only those after a key.
+            async fn standing_results(
+                &self,
+                cluster: Option<ClusterId>,
+                after: Option<&StandingKey>,
+                most: u32
+            ) -> Vec<StandingResult>;
             /// Returns all pending, leased and running executions, by id.
             async fn open_executions(&self) -> Vec<Execution>;
             /// Returns the leased and running executions whose lease names one of these nodes, by id.
@@ -246,6 +263,15 @@ calls! {
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
             /// `most` runs per call. Returns how many runs were removed.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
+            /// Removes rows of a deleted cluster: about `most` rows per call, the row of the cluster last. Of the events
+            /// about it only their numbers and times remain, except for its deletion. Returns how many rows were removed
+            /// or checked; 0 if nothing is left.
+            async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> u64;
+            /// Removes executions of standing tasks that have ended, with their output: all of the tasks in `deleted`
+            /// (standing runs with steps), and of the others those before the last `keep` attempts on each node. Removes
+            /// about `most` executions per call, and returns how many: 0 if there are no more. The next call after that
+            /// starts over.
+            async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> u64;
             /// Adds up the kept counts, counts runs that ended before `before` and whose counts are not kept, at most
             /// `most` per call, and completes the rows of runs that an older program wrote. Returns how many were counted.
             async fn keep_counts(&self, before: Timestamp, most: u32) -> u64;

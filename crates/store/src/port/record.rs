@@ -196,6 +196,37 @@ pub struct InstanceFacts {
     pub ended_at: Option<Timestamp>,
 }
 
+/// The position of a result in the list of standing results.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StandingKey {
+    pub run: RunId,
+    pub step: u32,
+    pub node: NodeId,
+}
+
+/// The last attempt of a standing task on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingResult {
+    pub execution: ExecutionId,
+    /// The standing run of the cluster.
+    pub run: RunId,
+    /// The number of the task.
+    pub step: u32,
+    pub node: NodeId,
+    pub attempt: u32,
+    pub status: Status,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub exit_code: Option<i32>,
+}
+
+impl StandingResult {
+    pub fn key(&self) -> StandingKey {
+        StandingKey { run: self.run.clone(), step: self.step, node: self.node }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EventFilter {
     /// Only those with a higher sequence number.

@@ -9,7 +9,7 @@ use downbeat_core::change::{About, Change};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::run::RunLive;
-use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
+use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -32,6 +32,8 @@ pub(super) const TRIES: u32 = 5;
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTCOME_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The lock for changing clusters: "downclus".
+const CLUSTERS_LOCK: i64 = 0x646f_776e_636c_7573;
 /// The lock for counting runs: "downruns".
 const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
 /// The lock for registering a new node: "downnode".
@@ -51,7 +53,14 @@ const COUNT_RUNS: &str = concat!(
     " AND id <> ALL($1) GROUP BY cluster"
 );
 
+/// Waits until no other server adds rows that rely on the versions of these clusters.
+const LOCK_CLUSTERS: &str = "SELECT 1 FROM clusters WHERE id = ANY($1) ORDER BY id FOR UPDATE";
+
 lazy! {
+    CLUSTERS: String =
+        format!("{} WHERE {}", <(ClusterId, ClusterLive)>::select(), condition!(alive clusters));
+    /// A cluster keeps its version while rows are added to it. A foreign key takes the same lock.
+    CLUSTERS_BY_ID: String = format!("{} AND id = ANY($1) ORDER BY id FOR KEY SHARE", *CLUSTERS);
     NODES: String = format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select());
     RUNS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select());
     EXECUTIONS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select());
@@ -237,12 +246,16 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
 
 /// Returns the statements that take locks before any row is read, so that all servers take them in one order.
 ///
+/// - Only one server at a time changes clusters: a name has to be free.
 /// - Only one server at a time counts runs.
 /// - Only one server at a time registers new nodes: there is no row yet that could be locked.
 /// - A server that takes nodes for a run excludes all that grant leases or free nodes: each locks the table before
 ///   it reads, so that it sees the others' changes. Servers that only read never wait.
 fn lock_statements(needs: &Needs<'_>) -> String {
     let mut sql = "BEGIN".to_owned();
+    if needs.all_clusters {
+        sql += &format!("; SELECT pg_advisory_xact_lock({CLUSTERS_LOCK})");
+    }
     if needs.counts {
         sql += &format!("; SELECT pg_advisory_xact_lock({COUNTS_LOCK})");
     }
@@ -260,6 +273,8 @@ fn lock_statements(needs: &Needs<'_>) -> String {
 /// Begins a transaction, and locks and loads the rows that the guards read, in one flight. Also returns the
 /// transaction's id.
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
+    let clusters: Vec<Uuid> = needs.clusters.iter().map(|cluster| cluster.0).collect();
+    let clusters_altered: Vec<Uuid> = needs.clusters_altered.iter().map(|cluster| cluster.0).collect();
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
     let homes: Vec<_> = needs.homes.iter().map(|run| Text::from(run.as_str())).collect();
@@ -274,7 +289,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let taken: Vec<Uuid> = needs.reserved.iter().map(|node| node.0).collect();
 
     let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
-    let clusters_sql = client.prepare_cached(ClusterId::select()).await?;
+    let clusters_sql = client.prepare_cached(&CLUSTERS).await?;
+    let clusters_by_id_sql = client.prepare_cached(&CLUSTERS_BY_ID).await?;
+    let clusters_altered_sql = client.prepare_cached(LOCK_CLUSTERS).await?;
     let nodes_sql = client.prepare_cached(&NODES).await?;
     let deleted_sql = client
         .prepare_cached(
@@ -299,6 +316,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
 
     let (nodes_args, runs_args, keys_args, executions_args): (Args<'_>, Args<'_>, Args<'_>, Args<'_>) =
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
+    let (clusters_args, clusters_altered_args): (Args<'_>, Args<'_>) =
+        (vec![&clusters], vec![&clusters_altered]);
     let beginning = lock_statements(needs);
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
     let deleted_args: Args<'_> = vec![&deleted_nodes, &deleted_sessions];
@@ -309,7 +328,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         taken_rows,
         count_rows,
         transaction,
+        altered_cluster_rows,
         cluster_rows,
+        all_cluster_rows,
         node_rows,
         deleted_rows,
         run_rows,
@@ -323,7 +344,10 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         when(!taken.is_empty(), client.query(&taken_sql, &taken_args)),
         when(needs.counts, client.query(&counts_sql, &runs_args)),
         client.query_one(&transaction, &[]),
-        when(needs.clusters, client.query(&clusters_sql, &[])),
+        // Those that the batch changes first: it cannot get this lock while others have the weaker one.
+        when(!clusters_altered.is_empty(), client.query(&clusters_altered_sql, &clusters_altered_args)),
+        when(!clusters.is_empty(), client.query(&clusters_by_id_sql, &clusters_args)),
+        when(needs.all_clusters, client.query(&clusters_sql, &[])),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
         // After the nodes are locked: a concurrent deletion has committed, or waits.
         when(!deleted_nodes.is_empty(), client.query(&deleted_sql, &deleted_args)),
@@ -335,7 +359,9 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     );
     begun?;
     let mut tables = Tables::default();
-    tables.clusters.extend(records::<ClusterId>(&cluster_rows?)?);
+    altered_cluster_rows?;
+    tables.clusters.extend(records::<(ClusterId, ClusterLive)>(&cluster_rows?)?);
+    tables.clusters.extend(records::<(ClusterId, ClusterLive)>(&all_cluster_rows?)?);
     tables.nodes.extend(records(&node_rows?)?);
     tables.runs.extend(records(&run_rows?)?);
     tables.holds.extend(records(&hold_rows?)?);

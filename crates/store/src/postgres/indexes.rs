@@ -73,6 +73,16 @@ const INDEXES: &[Index] = &[
         table: "definitions",
         columns: "(resolved_hash) WHERE resolved_hash IS NOT NULL",
     },
+    Index {
+        name: "executions_standing",
+        table: "executions",
+        columns: "(run, step, pinned, attempt DESC, id) WHERE run >= 'standing:' AND run < 'standing;'",
+    },
+    Index {
+        name: "executions_of_task",
+        table: "executions",
+        columns: "(run, step, id) WHERE run >= 'standing:' AND run < 'standing;'",
+    },
     Index { name: "nodes_by_common", table: "nodes", columns: "(common_hash) WHERE common_hash IS NOT NULL" },
 ];
 

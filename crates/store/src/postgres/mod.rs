@@ -17,7 +17,7 @@
 //! How it stays fast while a long transaction prevents PostgreSQL from removing dead rows: there is no row that every
 //! commit rewrites, and no commit searches the tables for work. A batch finds its rows by their ids.
 //!
-//! How locks are ordered: nodes, runs, executions, each by id, then new rows, `feed` last; so two servers never
+//! How locks are ordered: clusters, nodes, runs, executions, each by id, then new rows, `feed` last; so two servers never
 //! deadlock.
 
 mod commit;

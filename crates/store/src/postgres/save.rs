@@ -59,6 +59,9 @@ lazy! {
     ));
 }
 
+/// The event of its creation and all others about it come later.
+const CHECK_CLUSTERS: &str = "UPDATE clusters SET checked_seq = (SELECT coalesce(max(seq), 0) FROM events) \
+     WHERE id = ANY($1)";
 /// The nodes' presence is removed with them.
 const DELETE_NODES: &str = "DELETE FROM nodes WHERE id = ANY($1)";
 /// The lock for numbering events. The commit releases it.
@@ -87,6 +90,8 @@ pub(super) async fn save(
     Besides { holds, limits, counts }: &Besides<'_>,
 ) -> Result<i64> {
     let executions = &tables.executions;
+    let (unnamed, clusters) = (dirty.unnamed_clusters(), dirty.cluster_rows()?);
+    let deleted_clusters = dirty.deleted_clusters();
     let live = |id: &NodeId| NodeLiveRow::of(*id, &tables.nodes[id]);
     let buried: Vec<_> = dirty.nodes_deleted.iter().map(BuriedRow::of).collect();
     let mut contents = NewContents::new(batch.is_sharing);
@@ -128,6 +133,13 @@ pub(super) async fn save(
     let mut flight = Flight::default();
     // First: a server that waits for another one's content has written nothing that the other could wait for.
     flight.rows(&ADD_CONTENTS, &new_contents);
+    flight.rows(&RENAME_CLUSTERS, &unnamed);
+    flight.rows(&PUT_CLUSTERS, &clusters);
+    if !dirty.clusters_created.is_empty() {
+        let created: Vec<Uuid> = dirty.clusters_created.iter().map(|cluster| cluster.0).collect();
+        flight.push(CHECK_CLUSTERS, vec![Box::new(created)]);
+    }
+    flight.rows(&DELETE_CLUSTERS, &deleted_clusters);
     flight.rows(&INSERT_TOMBSTONES, &buried);
     if !buried.is_empty() {
         let nodes: Vec<Uuid> = buried.iter().map(|buried| buried.node).collect();

@@ -2,8 +2,9 @@
 //! sequence number and bounded size.
 
 use downbeat_core::change::Event;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::node::Tombstone;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
@@ -11,10 +12,10 @@ use tokio_postgres::{Client, IsolationLevel, Transaction};
 use super::PostgresStore;
 use super::failure::Result;
 use crate::copy::{PART, Part, interrupted};
-use crate::filter::HOLDS;
+use crate::filter::{CHANGED_CLUSTER, HOLDS};
 use crate::port::OutputChunk;
 use crate::read::Database;
-use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count, hashes_of};
+use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, condition, count, hashes_of};
 
 /// The contents that rows refer to, as columns.
 const DEFINITION: &str = "(SELECT c.text FROM contents c WHERE c.hash = definition_hash)";
@@ -79,6 +80,10 @@ pub(super) async fn send_all(client: &mut Client, to: &mpsc::Sender<Part>) -> Re
     let seq = count(view.query_one(PostgresStore::LAST_SEQ, &[]).await?.try_get(0)?)?;
     // Two scans of one table then return its rows in the same order.
     view.batch_execute("SET LOCAL synchronize_seqscans = off").await?;
+    let changed = format!(" WHERE {} AND {CHANGED_CLUSTER} ORDER BY id", condition!(alive clusters));
+    send::<ClusterRecord>(&view, to, (&changed, &["list"]), Part::Clusters).await?;
+    let removed = " WHERE deleted_at IS NOT NULL ORDER BY id";
+    send::<ClusterId>(&view, to, (removed, &["CAST(id AS text)"]), Part::RemovedClusters).await?;
     let large = ["description", "registration", COMMON];
     send::<StoredNode>(&view, to, ("", &large), Part::Nodes).await?;
     send::<Tombstone>(&view, to, ("", &["hostname"]), Part::Tombstones).await?;

@@ -27,8 +27,8 @@ use crate::migrate::CONTENTS;
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{
-    Attempt, Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, int,
-    small, time,
+    Attempt, Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, condition,
+    int, small, time,
 };
 
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -117,6 +117,13 @@ impl Database for PostgresStore {
         "SELECT greatest((SELECT last_seq FROM feed WHERE one = 1), (SELECT max(seq) FROM events))";
 
     const COUNTS: &'static [&'static str] = &["instance_counts", "instance_counts_lately"];
+
+    const LAST_ATTEMPTS: &'static str = concat!(
+        "SELECT id FROM (SELECT DISTINCT ON (run, step, pinned) id FROM executions WHERE ",
+        condition!(standing runs),
+        " AND (run, step, pinned) > ($1, $2, $3) AND run <= $4 \
+         ORDER BY run, step, pinned, attempt DESC LIMIT $5) last"
+    );
 
     const LISTED: &'static str = "SELECT jsonb_array_elements_text(CAST($1 AS text)::jsonb)";
 
@@ -277,6 +284,16 @@ impl DirectWrites for PostgresStore {
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         let mut client = self.target.connect(Purpose::Pruning).await?;
         Ok(prune::prune(&mut client, before, most).await?)
+    }
+
+    async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64> {
+        let _ = (cluster, most);
+        Ok(0)
+    }
+
+    async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
+        let _ = (deleted, keep, most);
+        Ok(0)
     }
 
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {

@@ -1,5 +1,6 @@
 //! Owns the stored numbers of statuses. They never change their meaning.
 
+use downbeat_core::cluster::OnRegister;
 use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{Keeps, RunState, StopCause};
@@ -45,6 +46,7 @@ codes!("run state" RunState {
     Starting = 6, Running = 7, Terminating = 8, Retrying = 9, Completed = 10, Failed = 11, Cancelled = 12,
     Orphaned = 13,
 });
+codes!("way to register" OnRegister { Reset = 0, Resume = 1 });
 codes!("cause of a stop" StopCause { CleaningUp = 0, TimedOut = 1, Rejected = 2 });
 codes!("node status" NodeStatus { Online = 0, Stale = 1, Offline = 2 });
 codes!("verdict" Verdict { Succeeded = 0, Failed = 1, Cancelled = 2 });
@@ -67,6 +69,18 @@ macro_rules! condition {
     };
     (run is due) => {
         "state > 0"
+    };
+    (standing runs) => {
+        "run >= 'standing:' AND run < 'standing;'"
+    };
+    (visible run) => {
+        "(r.id < 'standing:' OR r.id >= 'standing;')"
+    };
+    (alive clusters) => {
+        "deleted_at IS NULL"
+    };
+    (deleted clusters) => {
+        "SELECT id FROM clusters WHERE deleted_at IS NOT NULL"
     };
     (open executions) => {
         "status <= 2"

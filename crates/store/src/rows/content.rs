@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use downbeat_core::change::Event;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{NodeId, RunId, sha256_hex};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, sha256_hex};
 use downbeat_core::limits;
 use downbeat_core::node::Tombstone;
 use serde::de::DeserializeOwned;
@@ -162,4 +163,4 @@ macro_rules! whole {
     };
 }
 
-whole!(Tombstone, (NodeId, RunId), Execution, OutputChunk, Event);
+whole!(ClusterRecord, ClusterId, Tombstone, (NodeId, RunId), Execution, OutputChunk, Event);

@@ -13,7 +13,7 @@ use super::record::{Record, select};
 use super::scalar::{json, parse_opt, small, small_count, time, time_opt};
 use super::state::StateColumns;
 use super::text::Text;
-use crate::port::{InstanceFacts, Result};
+use crate::port::{InstanceFacts, Result, StandingResult};
 
 columns! {
     /// The columns of `executions` that do not belong to its state.
@@ -140,6 +140,49 @@ impl Record for Bare {
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         Execution::from_row(row).map(Self)
+    }
+}
+
+impl Record for StandingResult {
+    fn select() -> &'static str {
+        "SELECT id, run, step, pinned, attempt, status, created_at, started_at, coalesce(finished_at, ended_at), \
+         exit_code FROM executions"
+    }
+
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let run: Text<'_> = row.cell(1)?;
+        Ok(Self {
+            execution: ExecutionId(row.cell(0)?),
+            run: String::from(run).into(),
+            step: small_count(row.cell(2)?)?,
+            node: NodeId(row.cell(3)?),
+            attempt: small_count(row.cell(4)?)?,
+            status: Status::decode(row.cell(5)?)?,
+            created_at: time(row.cell(6)?)?,
+            started_at: time_opt(row.cell(7)?)?,
+            ended_at: time_opt(row.cell(8)?)?,
+            exit_code: row.cell(9)?,
+        })
+    }
+}
+
+impl StandingResult {
+    /// Returns the result of a pinned execution.
+    pub(crate) fn of(execution: &Execution) -> Option<Self> {
+        let state = StateColumns::of(execution);
+        let at = |micros: Option<i64>| time_opt(micros).ok().flatten();
+        Some(Self {
+            execution: execution.id,
+            run: execution.run().clone(),
+            step: execution.step(),
+            node: execution.pinned?,
+            attempt: execution.attempt,
+            status: execution.state.status(),
+            created_at: execution.created_at,
+            started_at: at(state.started_at),
+            ended_at: at(state.finished_at.or(state.ended_at)),
+            exit_code: state.exit_code,
+        })
     }
 }
 

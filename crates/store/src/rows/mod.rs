@@ -1,6 +1,7 @@
 //! Converts records to columns and back, in the same way for both SQL stores. A row declares its columns once; `column`
 //! derives the rest.
 
+mod cluster;
 mod codes;
 mod column;
 mod content;
@@ -13,6 +14,7 @@ mod scalar;
 mod state;
 mod text;
 
+pub(crate) use cluster::{ClusterNameRow, ClusterRow, DeletedClusterRow};
 pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
 pub(crate) use content::{ContentRow, Contents, NewContents, Stored, hashes_of};

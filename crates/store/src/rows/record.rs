@@ -125,6 +125,7 @@ impl Record for Kept {
             first_seq: first_seq.map(count).transpose()?,
             first_ended: time_opt(at)?.zip(id.map(|id| String::from(id).into())),
             first_deleted: time_opt(row.cell(3)?)?,
+            removed: Vec::new(),
         })
     }
 }

@@ -7,7 +7,7 @@ use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use downbeat_core::run::RunLive;
-use downbeat_core::state::{Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
+use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use uuid::Uuid;
@@ -38,6 +38,9 @@ const COUNT_RUNS: &str = concat!(
 );
 
 lazy! {
+    CLUSTERS: String =
+        format!("{} WHERE {}", <(ClusterId, ClusterLive)>::select(), condition!(alive clusters));
+    CLUSTER: String = format!("{} AND id = ?1", *CLUSTERS);
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
     RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
     EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
@@ -94,6 +97,7 @@ fn attempt(
     }
     let dirty = Dirty::of(changes, &verdicts.applied);
     let changed = dirty.changed(&tables);
+    save_clusters(&transaction, &dirty)?;
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty, &changed)?;
@@ -108,8 +112,11 @@ fn attempt(
 
 pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<Tables> {
     let mut tables = Tables::default();
-    if needs.clusters {
-        tables.clusters.extend(fetch::<ClusterId>(transaction, ClusterId::select(), [])?);
+    if needs.all_clusters {
+        tables.clusters.extend(fetch::<(ClusterId, ClusterLive)>(transaction, &CLUSTERS, [])?);
+    } else {
+        let ids = needs.clusters.iter().map(|cluster| [cluster.0]);
+        tables.clusters.extend(fetch_each::<(ClusterId, ClusterLive), _>(transaction, &CLUSTER, ids)?);
     }
     tables.nodes.extend(fetch_each(transaction, &NODE, needs.nodes.iter().map(|node| [node.0]))?);
     if !needs.deleted.is_empty() {
@@ -242,6 +249,17 @@ pub(super) fn save_holds(transaction: &Transaction<'_>, holds: &Holds<'_>) -> Re
         transaction.prepare_cached("DELETE FROM holds WHERE node = ?1")?.execute([node.0])?;
     }
     PUT_HOLDS.each(transaction, holds.added.iter().map(|(node, run)| HoldRow::of(*node, run)))
+}
+
+pub(super) fn save_clusters(transaction: &Transaction<'_>, dirty: &Dirty<'_>) -> Result<()> {
+    RENAME_CLUSTERS.each(transaction, dirty.unnamed_clusters())?;
+    PUT_CLUSTERS.each(transaction, dirty.cluster_rows()?)?;
+    for cluster in &dirty.clusters_created {
+        // The event of its creation and all others about it come later.
+        let checked = "UPDATE clusters SET checked_seq = (SELECT last_seq FROM feed) WHERE id = ?1";
+        transaction.prepare_cached(checked)?.execute([cluster.0])?;
+    }
+    DELETE_CLUSTERS.each(transaction, dirty.deleted_clusters())
 }
 
 pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use downbeat_core::change::Event;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration};
 use downbeat_core::run::RunRecord;
 use downbeat_core::state::{NodeLive, Tables};
@@ -17,7 +18,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{
-    COUNT_ENDED, INSERT_EVENTS, load, save_counts, save_executions, save_holds, save_nodes, save_runs,
+    COUNT_ENDED, INSERT_EVENTS, load, save_clusters, save_counts, save_executions, save_holds, save_nodes,
+    save_runs,
 };
 use super::failure::Result;
 use super::output::APPEND;
@@ -29,7 +31,7 @@ use crate::copy::{
     Kept, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
 };
 use crate::counts::{ListedRun, Standing, differences};
-use crate::port::{Error, OutputChunk, ServerRecord};
+use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
     ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, write_event,
 };
@@ -78,7 +80,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 
 /// All tables of a copy, each with a column that identifies its rows. Definitions and presence are removed with the rows
 /// that they belong to.
-const TABLES: [(&str, &str); 12] = [
+const TABLES: [(&str, &str); 13] = [
     ("output", "rowid"),
     ("events", "seq"),
     ("executions", "id"),
@@ -87,11 +89,14 @@ const TABLES: [(&str, &str); 12] = [
     ("limit_uses", "execution"),
     ("runs", "rowid"),
     ("nodes", "rowid"),
+    ("clusters", "id"),
     ("tombstones", "node"),
     ("ended", "kind"),
     ("contents", "rowid"),
     ("contents_released", "id"),
 ];
+/// Rows of a deleted cluster that are removed at once.
+const REMOVED_ROWS: u32 = 2_000;
 /// Rows that are removed in one statement.
 const ROWS: u32 = 50_000;
 /// How often one part is taken from the primary while the former copy is removed: the primary disconnects a replica that
@@ -119,8 +124,11 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             taken_at = Instant::now();
         }
     })?;
+    put_clusters(&transaction, &[ClusterRecord::default_cluster()])?;
     while let Some(part) = early.pop_front().or_else(|| parts.blocking_recv()) {
         match part {
+            Part::Clusters(clusters) => put_clusters(&transaction, &clusters)?,
+            Part::RemovedClusters(clusters) => put_removed(&transaction, &clusters)?,
             Part::Nodes(nodes) => put_nodes(&transaction, nodes)?,
             Part::Tombstones(tombstones) => {
                 Write::insert::<TombstoneRow<'_>>("tombstones")
@@ -141,6 +149,20 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
         }
     }
     Err(interrupted().into())
+}
+
+fn put_clusters(transaction: &Transaction<'_>, clusters: &[ClusterRecord]) -> Result<()> {
+    let clusters = clusters.iter().map(|cluster| (cluster.id, cluster)).collect();
+    save_clusters(transaction, &Dirty { clusters, ..Dirty::default() })
+}
+
+/// Writes rows of deleted clusters: other rows refer to them. When they were deleted does not matter here.
+fn put_removed(transaction: &Transaction<'_>, removed: &[ClusterId]) -> Result<()> {
+    let record = |id: &ClusterId| ClusterRecord { id: *id, ..ClusterRecord::default_cluster() };
+    let records: Vec<ClusterRecord> = removed.iter().map(record).collect();
+    let clusters = records.iter().map(|cluster| (cluster.id, cluster)).collect();
+    let clusters_deleted = removed.iter().map(|id| (*id, Timestamp::UNIX_EPOCH)).collect();
+    save_clusters(transaction, &Dirty { clusters, clusters_deleted, ..Dirty::default() })
 }
 
 fn put_nodes(transaction: &Transaction<'_>, mut nodes: Vec<NodeRecord>) -> Result<()> {
@@ -214,6 +236,7 @@ fn replicate(
     }
     let all: Vec<usize> = (0..changes.len()).collect();
     let dirty = Dirty::of(&changes, &all);
+    save_clusters(&transaction, &dirty)?;
     save_nodes(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     let changed = dirty.changed(&tables);
@@ -285,6 +308,9 @@ impl Replica for SqliteStore {
         let first_deleted = kept.first_deleted.unwrap_or(Timestamp::MAX);
         let gone = self.writer.run(move |connection| gone(connection, &kept)).await?;
         prune::remove(&self.writer, gone).await?;
+        for cluster in self.removed_clusters().await? {
+            while self.remove_cluster(cluster, REMOVED_ROWS).await? > 0 {}
+        }
         prune::remove_events(&self.writer, first_seq.saturating_sub(1)).await?;
         self.writer.run(move |connection| prune::forget_deleted(connection, first_deleted)).await?;
         prune::remove_contents(&self.writer).await?;

@@ -2,8 +2,9 @@
 //! Writers are not blocked; the log grows until it ends.
 
 use downbeat_core::change::Event;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::node::Tombstone;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
@@ -12,9 +13,9 @@ use tokio::sync::mpsc;
 use super::failure::Result;
 use super::write::fetch_each;
 use crate::copy::{PART, Part, interrupted};
-use crate::filter::HOLDS;
+use crate::filter::{CHANGED_CLUSTER, HOLDS};
 use crate::port::OutputChunk;
-use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, count, hashes_of};
+use crate::rows::{ContentRow, Contents, Record, Stored, StoredNode, StoredRun, condition, count, hashes_of};
 
 /// Returns the bytes of a row's texts.
 fn bytes(row: &Row<'_>) -> rusqlite::Result<usize> {
@@ -76,6 +77,9 @@ pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Resu
     // Dropping it ends the transaction: there is nothing to commit.
     let view = connection.unchecked_transaction()?;
     let seq: i64 = view.query_row("SELECT last_seq FROM feed", [], |row| row.get(0))?;
+    let changed = format!(" WHERE {} AND {CHANGED_CLUSTER}", condition!(alive clusters));
+    send::<ClusterRecord>(&view, to, &changed, Part::Clusters)?;
+    send::<ClusterId>(&view, to, " WHERE deleted_at IS NOT NULL", Part::RemovedClusters)?;
     send::<StoredNode>(&view, to, "", Part::Nodes)?;
     send::<Tombstone>(&view, to, "", Part::Tombstones)?;
     send::<StoredRun>(&view, to, "", Part::Runs)?;

@@ -24,7 +24,7 @@ use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
-use crate::rows::{Attempt, ContentRow, Record, ServerRow, StoredDefinition, StoredRun};
+use crate::rows::{Attempt, ContentRow, Record, ServerRow, StoredDefinition, StoredRun, condition};
 
 pub(super) static ADD_SERVER: LazyLock<Write> = LazyLock::new(|| Write::insert::<ServerRow<'_>>("servers"));
 
@@ -94,6 +94,14 @@ impl Database for SqliteStore {
     const LAST_SEQ: &'static str = "SELECT last_seq FROM feed";
 
     const COUNTS: &'static [&'static str] = &["instance_counts"];
+
+    /// A column beside `max` has the value of the row with the maximum.
+    const LAST_ATTEMPTS: &'static str = concat!(
+        "SELECT id FROM (SELECT id, max(attempt) FROM executions INDEXED BY executions_standing WHERE ",
+        condition!(standing runs),
+        " AND (run, step, pinned) > ($1, $2, $3) AND run <= $4 GROUP BY run, step, pinned \
+         ORDER BY run, step, pinned LIMIT $5)"
+    );
 
     const LISTED: &'static str = "SELECT value FROM json_each($1)";
 
@@ -257,6 +265,16 @@ impl DirectWrites for SqliteStore {
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         prune::prune(&self.writer, before, most).await
+    }
+
+    async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64> {
+        let _ = (cluster, most);
+        Ok(0)
+    }
+
+    async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
+        let _ = (deleted, keep, most);
+        Ok(0)
     }
 
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use async_trait::async_trait;
 use downbeat_proto::message::{
-    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Report, ReportAnswer,
-    Welcome,
+    Fault, Heartbeat, HeartbeatAnswer, Hello, Output, Poll, PollAnswer, Register, Registered, Report,
+    ReportAnswer, Welcome,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,7 +33,7 @@ impl Link for Nobody {
     async fn hello(&self, _: Hello) -> Result<Welcome, Fault> {
         no_service()
     }
-    async fn register(&self, _: Register) -> Result<(), Fault> {
+    async fn register(&self, _: Register) -> Result<Registered, Fault> {
         no_service()
     }
     async fn heartbeat(&self, _: Heartbeat) -> Result<HeartbeatAnswer, Fault> {
@@ -50,11 +50,21 @@ impl Link for Nobody {
     }
 }
 
+#[async_trait]
+impl Ready for Nobody {
+    async fn is_ready(&self) -> bool {
+        true
+    }
+    async fn stops(&self) {
+        std::future::pending().await
+    }
+}
+
 /// Starts a port with these limits; it closes with the token.
 async fn port(limits: PortLimits) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, closing) = (listener.local_addr().unwrap(), CancellationToken::new());
-    tokio::spawn(serve(listener, Arc::new(Nobody), limits, closing.clone()));
+    tokio::spawn(serve(listener, Arc::new(Nobody), Arc::new(Nobody), limits, closing.clone()));
     (address, closing)
 }
 
