@@ -24,11 +24,13 @@ pub const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
 pub const INVALID_DEFINITION: &str = "invalid_definition";
 /// The params of the run have mistakes; `errors` lists them.
 pub const INVALID_PARAMS: &str = "invalid_params";
+/// A standing task, or a list of them, has mistakes; `errors` lists them.
+pub const INVALID_TASK: &str = "invalid_task";
 /// The body cannot be read.
 pub const MALFORMED: &str = "malformed";
 /// The path does not support the method.
 pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
-/// The run, node, execution or cluster does not exist.
+/// The run, node, execution, cluster or standing task does not exist.
 pub const NOT_FOUND: &str = "not_found";
 /// The server cannot do its work at the moment.
 pub const NOT_READY: &str = "not_ready";

@@ -3,13 +3,17 @@
 //! Lease tokens never leave the server: a program that has one could report for the execution.
 
 use downbeat_core::change::{Change, Event as Record};
+use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::Verdict;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
+use downbeat_core::node::Former;
+use downbeat_core::shown::shown;
+use downbeat_core::standing::RerunScope;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::event_body::EventBody;
+use crate::event_body::{EventBody, task_name};
 
 /// A recorded change. In a stream the event's name is its kind and its id is `seq`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -89,8 +93,16 @@ impl Event {
 /// Describes a change in one line.
 fn text(change: &Change) -> String {
     match change {
+        Change::ClusterCreated { cluster, .. } => format!("cluster {} created", cluster.name),
+        Change::ClusterChanged { cluster, edit, .. } => {
+            format!("cluster {}: {}", cluster.name, edited(cluster, edit))
+        }
+        Change::ClusterDeleted { name, .. } => format!("cluster {name} deleted"),
         Change::NodeRegistered { registration } => {
-            format!("node {} registered", registration.description.hostname)
+            let starts_over =
+                registration.kept_since.is_none() && matches!(registration.former, Former::Session { .. });
+            let standing = if starts_over { "; its standing tasks start over" } else { "" };
+            format!("node {} registered{standing}", registration.description.hostname)
         }
         Change::NodeMoved { from, to, .. } => {
             format!("node changed from {} to {}", from.as_str(), to.as_str())
@@ -171,6 +183,33 @@ fn text(change: &Change) -> String {
     }
 }
 
+/// Describes an edit of a cluster.
+fn edited(cluster: &ClusterRecord, edit: &ClusterEdit) -> String {
+    let task = |id: &TaskId| match task_name(cluster, *id) {
+        Some(name) => format!("task `{}`", shown(&name)),
+        None => format!("task {id}"),
+    };
+    match edit {
+        ClusterEdit::Settings => "settings changed".to_owned(),
+        ClusterEdit::TaskAdded { task: id } => format!("{} added", task(id)),
+        ClusterEdit::TaskUpdated { task: id } => format!("{} changed", task(id)),
+        ClusterEdit::TaskDeleted { task: id } => format!("{} deleted", task(id)),
+        ClusterEdit::TasksReordered => "tasks reordered".to_owned(),
+        ClusterEdit::TasksApplied => {
+            format!("list replaced; it has {}", many(cluster.list.tasks.len(), "task"))
+        }
+        ClusterEdit::TaskRerun { task: id, scope } => {
+            let scope = match scope {
+                RerunScope::All => "on all nodes".to_owned(),
+                RerunScope::Failed => "where it failed".to_owned(),
+                RerunScope::Node { node } => format!("on node {node}"),
+            };
+            format!("{} is done again {scope}", task(id))
+        }
+        ClusterEdit::NodeReset { node } => format!("node {node} does all tasks again"),
+    }
+}
+
 fn many(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
@@ -178,8 +217,44 @@ fn many(count: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use downbeat_core::change::About;
+    use downbeat_core::standing::{TaskFields, edit};
+    use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn every_edit_of_a_cluster_is_described_with_the_names_of_its_task() {
+        let at = Timestamp::UNIX_EPOCH;
+        let (id, node) = (TaskId(Uuid::from_u128(7)), NodeId(Uuid::from_u128(8)));
+        let fresh = ClusterRecord::new(ClusterId::DEFAULT, "web".to_owned(), String::new(), at);
+        let added = edit::add(&fresh, id, TaskFields::shell("install", "true"), None, at).unwrap();
+        let list = &added.cluster;
+        let never = |_, _| false;
+        let failed = edit::rerun(list, id, RerunScope::Failed, never, at).unwrap();
+        let reset = edit::reset_node(list, node, never, at).unwrap();
+        let updated = edit::update(list, id, TaskFields::shell("setup", "true"), at).unwrap();
+        let deleted = edit::delete(list, id, at).unwrap();
+        let reordered = edit::reorder(list, &[id], at).unwrap();
+        let (applied, _) = edit::apply(list, Vec::new(), || id, at).unwrap();
+        let settings = edit::settings(list, edit::Settings::default(), at).unwrap();
+        let cases = [
+            (added.clone(), "cluster web: task `install` added", "task_added"),
+            (updated, "cluster web: task `setup` changed", "task_updated"),
+            (deleted, "cluster web: task `install` deleted", "task_deleted"),
+            (failed, "cluster web: task `install` is done again where it failed", "task_rerun"),
+            (reset, &format!("cluster web: node {node} does all tasks again"), "node_reset"),
+            (reordered, "cluster web: tasks reordered", "tasks_reordered"),
+            (applied.unwrap(), "cluster web: list replaced; it has 0 tasks", "tasks_applied"),
+            (settings, "cluster web: settings changed", "settings"),
+        ];
+        for (edited, expected, word) in cases {
+            let change =
+                Change::ClusterChanged { cluster: edited.cluster, edit: edited.edit, by: "x".to_owned(), at };
+            assert_eq!(text(&change), expected);
+            let body = serde_json::to_value(EventBody::of(&change)).unwrap();
+            assert_eq!((&body["kind"], &body["data"]["edit"]), (&"cluster_changed".into(), &word.into()));
+        }
+    }
 
     #[test]
     fn an_event_of_an_unknown_kind_is_shown_under_its_name() {

@@ -5,10 +5,12 @@
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::change::Change;
+use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::{Execution as Record, Outcome, Status};
-use downbeat_core::ids::{ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunState, RunStatus};
+use downbeat_core::standing::RerunScope;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::openapi::{RefOr, Schema};
@@ -21,6 +23,35 @@ use crate::schema;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", content = "data", rename_all = "snake_case")]
 pub enum EventBody {
+    ClusterCreated {
+        name: String,
+    },
+    /// The cluster's settings or its standing tasks were edited.
+    ClusterChanged {
+        name: String,
+        version: u64,
+        /// `settings`, `task_added`, `task_updated`, `task_deleted`, `tasks_reordered`, `tasks_applied`, `task_rerun` or
+        /// `node_reset`.
+        edit: String,
+        /// The standing task that was edited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<Uuid>)]
+        task_id: Option<TaskId>,
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<String>,
+        /// Which results do not count any more, if a task is done again: `all`, `failed` or `node`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scope: Option<String>,
+        /// The node that starts over, or does a task again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<Uuid>)]
+        node: Option<NodeId>,
+    },
+    /// The cluster was deleted with everything in it.
+    ClusterDeleted {
+        name: String,
+    },
     /// An agent registered its node, or registered it again.
     NodeRegistered {
         hostname: String,
@@ -194,6 +225,11 @@ pub struct UnknownKind {
 impl EventBody {
     pub(crate) fn of(change: &Change) -> Self {
         match change {
+            Change::ClusterCreated { cluster, .. } => {
+                EventBody::ClusterCreated { name: cluster.name.clone() }
+            }
+            Change::ClusterChanged { cluster, edit, .. } => cluster_changed(cluster, edit),
+            Change::ClusterDeleted { name, .. } => EventBody::ClusterDeleted { name: name.clone() },
             Change::NodeRegistered { registration } => {
                 let description = &registration.description;
                 EventBody::NodeRegistered {
@@ -257,6 +293,9 @@ impl EventBody {
     /// Returns `kind`: one of [`Change::KINDS`], or a name that this program does not know.
     pub fn kind(&self) -> &str {
         match self {
+            EventBody::ClusterCreated { .. } => "cluster_created",
+            EventBody::ClusterChanged { .. } => "cluster_changed",
+            EventBody::ClusterDeleted { .. } => "cluster_deleted",
             EventBody::NodeRegistered { .. } => "node_registered",
             EventBody::NodeMoved { .. } => "node_moved",
             EventBody::NodeDrainSet { .. } => "node_drain_set",
@@ -280,6 +319,41 @@ impl EventBody {
             EventBody::Unknown(unknown) => &unknown.kind,
         }
     }
+}
+
+fn cluster_changed(cluster: &ClusterRecord, edit: &ClusterEdit) -> EventBody {
+    let (word, task_id, node, scope) = match edit {
+        ClusterEdit::Settings => ("settings", None, None, None),
+        ClusterEdit::TaskAdded { task } => ("task_added", Some(*task), None, None),
+        ClusterEdit::TaskUpdated { task } => ("task_updated", Some(*task), None, None),
+        ClusterEdit::TaskDeleted { task } => ("task_deleted", Some(*task), None, None),
+        ClusterEdit::TasksReordered => ("tasks_reordered", None, None, None),
+        ClusterEdit::TasksApplied => ("tasks_applied", None, None, None),
+        ClusterEdit::TaskRerun { task, scope } => {
+            let (scope, node) = match scope {
+                RerunScope::All => ("all", None),
+                RerunScope::Failed => ("failed", None),
+                RerunScope::Node { node } => ("node", Some(*node)),
+            };
+            ("task_rerun", Some(*task), node, Some(scope.to_owned()))
+        }
+        ClusterEdit::NodeReset { node } => ("node_reset", None, Some(*node), None),
+    };
+    EventBody::ClusterChanged {
+        name: cluster.name.clone(),
+        version: cluster.version,
+        edit: word.to_owned(),
+        task: task_id.and_then(|id| task_name(cluster, id)),
+        task_id,
+        scope,
+        node,
+    }
+}
+
+/// Returns the name of a task that may have been deleted.
+pub(crate) fn task_name(cluster: &ClusterRecord, id: TaskId) -> Option<String> {
+    let mut all = cluster.list.tasks.iter().chain(&cluster.list.deleted);
+    all.find(|task| task.id == id).map(|task| task.name.clone())
 }
 
 impl AddedExecution {

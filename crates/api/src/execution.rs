@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Outcome, State, Status};
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, NodeId, RunId, TaskId};
 use downbeat_core::limits;
 use downbeat_core::run::RunRecord;
 use downbeat_core::spec::Limits;
@@ -16,16 +16,22 @@ use utoipa::ToSchema;
 use crate::run::{UNBOUND, is_zero};
 use crate::schema;
 
-/// One attempt of one step on one node.
+/// One attempt of one step, or of one standing task, on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Execution {
     #[schema(value_type = Uuid)]
     pub id: ExecutionId,
-    #[schema(value_type = String)]
-    pub run: RunId,
+    /// Null for an execution of a standing task.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub run: Option<RunId>,
     pub step: u32,
     /// The task's name, or `backend action`.
     pub task: String,
+    /// The standing task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Uuid>)]
+    pub task_id: Option<TaskId>,
     /// Its index among the items of its task's `for_each`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
@@ -204,9 +210,10 @@ impl Execution {
         let facts = Facts::of(&record.state);
         Self {
             id: record.id,
-            run: record.run().clone(),
+            run: Some(record.run()).filter(|run| !run.is_standing()).cloned(),
             step: record.step(),
             task,
+            task_id: None,
             item: record.item(),
             node: record.node().map(|node| names.get(node)),
             node_id: record.node(),

@@ -3,6 +3,7 @@
 //!
 //! Invariant: nothing in here knows HTTP or a store. Each file's `of` functions create a view from records of `core`.
 
+mod cluster;
 pub mod code;
 mod event;
 mod event_body;
@@ -23,10 +24,12 @@ pub mod request;
 mod rollout;
 mod run;
 mod schema;
+mod standing;
 mod stats;
 mod status;
 mod work;
 
+pub use cluster::{Cluster, ClusterStatus, TaskCounts};
 pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::{Event, Gap};
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
@@ -37,7 +40,7 @@ pub use limit::{LimitUsage, LimitUser};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use many::{Many, Refused};
 pub use matrix::Matrix;
-pub use node::{Action, Backend, Cluster, DeletedNode, Node, NodeCount, NodeSummary, OfferedBackend, Param};
+pub use node::{Action, Backend, DeletedNode, Node, NodeCount, NodeSummary, OfferedBackend, Param};
 pub use outline::Outline;
 pub use output::{Chunk, End, Output, RunChunk};
 pub use plan::{Edge, NodeName, Plan, Step, Valid, Where};
@@ -48,6 +51,7 @@ pub use run::{
     Absent, Counts, FewNodes, InstanceResult, Results, RolloutRow, Run, RunRow, RunSummary, StepTotals,
     StepWaiting, Steps, UNBOUND, WholeRun,
 };
+pub use standing::{ListChange, ListChanges, Rerun, StandingTask, Stuck, TaskConfig, Walk};
 pub use stats::{Ends, JobStats, Stats, StepStats};
 pub use status::{Replica, Role, Server, Status};
 pub use work::{HeldWork, NodeWork, Slots};

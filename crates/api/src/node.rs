@@ -1,4 +1,4 @@
-//! Owns how a node, its backends and its cluster are shown.
+//! Owns how a node and its backends are shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,6 +33,10 @@ macro_rules! node_view {
                 /// The session of its agent: one run of the agent process.
                 #[schema(value_type = Uuid)]
                 pub $session: SessionId,
+                /// Since when its results of standing tasks count: it started over then. Absent if it was read from an
+                /// older server.
+                #[serde(default)]
+                pub reset_at: Option<Timestamp>,
             )?
             #[schema(schema_with = schema::node_status)]
             pub status: NodeStatus,
@@ -63,7 +67,7 @@ macro_rules! node_view {
         impl From<NodeRecord> for $view {
             fn from($record: NodeRecord) -> Self {
                 Self {
-                    $($session: $record.$session,)?
+                    $($session: $record.$session, reset_at: Some($record.kept_since.unwrap_or($record.registered_at)),)?
                     backends: $backends_value,
                     id: $record.id,
                     cluster: $record.cluster,
@@ -163,24 +167,6 @@ pub struct Param {
     pub min: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<i64>,
-}
-
-/// A named set of nodes, and how many nodes have each status.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Cluster {
-    #[schema(value_type = Uuid)]
-    pub id: ClusterId,
-    pub name: String,
-    /// Nodes by status.
-    #[schema(value_type = BTreeMap<String, u64>)]
-    pub nodes: BTreeMap<NodeStatus, u64>,
-}
-
-impl Cluster {
-    /// Returns the name of a cluster; its id if the name is not known. This version has only one cluster.
-    pub fn name_of(id: ClusterId) -> String {
-        if id == ClusterId::DEFAULT { "default".to_owned() } else { id.to_string() }
-    }
 }
 
 /// How many nodes have the same group, label or status.

@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage, List, Many,
-    Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Run, RunChunk, RunRow,
-    Server, Stats, Status, Valid,
+    Cluster, ClusterStatus, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage,
+    List, ListChanges, Many, Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan,
+    Rerun, Run, RunChunk, RunRow, Server, StandingTask, Stats, Status, Valid, Walk,
 };
 
 /// The default port of the REST API.
@@ -21,6 +21,8 @@ pub const ROOT: [&str; 2] = ["api", "v1"];
 pub enum Method {
     Get,
     Post,
+    Put,
+    Patch,
     Delete,
 }
 
@@ -124,8 +126,25 @@ requests! {
     Get "nodes/{id}/workers" node_work(id) -> NodeWork;
     Post "nodes/{id}/drain" drain(id) -> Node;
     Post "nodes/{id}/undrain" undrain(id) -> Node;
+    Post "nodes/{id}/reset" reset_node(id) -> Node;
     Get "clusters" clusters() -> List<Cluster>;
+    Post "clusters" create_cluster() -> Cluster;
     Get "clusters/{id}" cluster(id) -> Cluster;
+    Patch "clusters/{id}" update_cluster(id) -> Cluster;
+    Put "clusters/{id}" set_cluster(id) -> Cluster;
+    Delete "clusters/{id}" delete_cluster(id) -> ();
+    Get "clusters/{id}/status" cluster_status(id) -> ClusterStatus;
+    Get "clusters/{id}/walks" cluster_walks(id) -> List<Walk>;
+    Get "clusters/{id}/executions" cluster_executions(id) -> List<Execution>;
+    Get "clusters/{id}/tasks" cluster_tasks(id) -> List<StandingTask>;
+    Post "clusters/{id}/tasks" add_task(id) -> StandingTask;
+    Put "clusters/{id}/tasks" apply_tasks(id) -> ListChanges;
+    Put "clusters/{id}/tasks/reorder" reorder_tasks(id) -> ();
+    Get "tasks/{id}" task(id) -> StandingTask;
+    Put "tasks/{id}" update_task(id) -> StandingTask;
+    Delete "tasks/{id}" delete_task(id) -> ();
+    Post "tasks/{id}/rerun" rerun_task(id) -> Rerun;
+    Get "tasks/{id}/executions" task_executions(id) -> List<Execution>;
     Get "clusters/{id}/nodes" cluster_nodes(id) -> List<NodeSummary>;
     Get "backends" backends() -> List<OfferedBackend>;
     Get "limits" limits() -> List<LimitUsage>;

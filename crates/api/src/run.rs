@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::cluster::Cluster;
 use crate::execution::{Facts, Names, Waiting};
-use crate::node::Cluster;
 use crate::outline::{Outline, StepOutline};
 use crate::plan::left_out;
 use crate::problem::NodeReason;

@@ -1,10 +1,12 @@
 //! Describes types of core in the OpenAPI document; core does not know OpenAPI.
 
+use downbeat_core::cluster::OnRegister;
 use downbeat_core::execution::{Status, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::plan::{EdgeKind, Shape};
 use downbeat_core::run::{RunState, RunStatus};
 use downbeat_core::spec::Condition;
+use downbeat_core::standing::{ChangeKind, WalkState};
 use serde::Serialize;
 use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, SchemaType, Type};
 
@@ -23,6 +25,9 @@ enums! {
     condition = [Condition::Always, Condition::OnSuccess, Condition::OnFailure];
     edge_kind = [EdgeKind::Barrier, EdgeKind::PerNode];
     shape = [Shape::List, Shape::Graph];
+    on_register = OnRegister::ALL;
+    walk_state = WalkState::ALL;
+    change_kind = ChangeKind::ALL;
 }
 
 fn words<T: Serialize>(variants: impl IntoIterator<Item = T>) -> Schema {

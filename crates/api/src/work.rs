@@ -55,8 +55,10 @@ pub struct Slots {
 pub struct HeldWork {
     #[schema(value_type = Uuid)]
     pub execution: ExecutionId,
-    #[schema(value_type = String)]
-    pub run: RunId,
+    /// Null for an execution of a standing task.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub run: Option<RunId>,
     pub job: Option<String>,
     pub step: u32,
     /// The task's name, or `backend action`.
@@ -106,7 +108,7 @@ impl HeldWork {
         let expires_at = lease.granted_at.max(node.seen_at).checked_add(ttl).unwrap_or(Timestamp::MAX);
         Some(Self {
             execution: execution.id,
-            run: execution.run().clone(),
+            run: Some(execution.run()).filter(|run| !run.is_standing()).cloned(),
             job: run.and_then(|run| run.job.clone()),
             step: execution.step(),
             task: task.map_or_else(|| format!("step {}", execution.step()), |task| task.label()),

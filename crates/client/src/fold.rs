@@ -240,6 +240,9 @@ impl Projection {
                 }
             }
             EventBody::RunCreated { .. }
+            | EventBody::ClusterCreated { .. }
+            | EventBody::ClusterChanged { .. }
+            | EventBody::ClusterDeleted { .. }
             | EventBody::NodeRegistered { .. }
             | EventBody::NodeMoved { .. }
             | EventBody::NodeDrainSet { .. }

@@ -317,6 +317,8 @@ impl Client {
         let method = match request.method {
             Method::Get => reqwest::Method::GET,
             Method::Post => reqwest::Method::POST,
+            Method::Put => reqwest::Method::PUT,
+            Method::Patch => reqwest::Method::PATCH,
             Method::Delete => reqwest::Method::DELETE,
         };
         let agent = concat!("downbeat/", env!("CARGO_PKG_VERSION"));
@@ -344,6 +346,8 @@ impl Client {
     }
 
     fn read<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
+        // A response without content (204) is that of a request whose response is `()`.
+        let text = if text.is_empty() { b"null" } else { text };
         serde_json::from_slice(text)
             .map_err(|error| Error::Unreadable { base: self.base().to_owned(), why: error.to_string() })
     }

@@ -8,6 +8,7 @@ use downbeat_core::run::RunState;
 use downbeat_core::run::again::CannotRetry;
 use downbeat_core::shown::shown;
 use downbeat_core::spec;
+use downbeat_core::standing::edit::EditError;
 use downbeat_store as store;
 
 use crate::journal::CommitError;
@@ -23,6 +24,12 @@ pub enum Error {
     /// The definition is valid but cannot run in the current state.
     #[error(transparent)]
     Refused(#[from] Unfit),
+    /// Standing tasks, one or a list.
+    #[error("the standing tasks have {} problem(s)", .0.len())]
+    InvalidTask(Vec<spec::Problem>),
+    /// The edit of a cluster or of its list is not possible.
+    #[error(transparent)]
+    Edit(#[from] EditError),
     #[error(transparent)]
     NoSuch(#[from] Noun),
     #[error(transparent)]
@@ -55,11 +62,13 @@ pub enum Noun {
     #[error("there is no execution `{}`", shown(.0))]
     Execution(String),
     /// By name or id, with the names that exist.
-    #[error("there is no node `{}`{}", shown(.0), advice_on_nodes(.0, .1))]
+    #[error("there is no node `{}`{}", shown(.0), advice_on(.0, .1, "nodes"))]
     Node(String, Vec<String>),
-    // This version has only one cluster.
-    #[error("there is no cluster `{}`; {}", shown(.0), advice(.0, &["default"], "clusters"))]
-    Cluster(String),
+    /// By name or id, with the names that exist.
+    #[error("there is no cluster `{}`{}", shown(.0), advice_on(.0, .1, "clusters"))]
+    Cluster(String, Vec<String>),
+    #[error("there is no standing task `{}`", shown(.0))]
+    StandingTask(String),
     /// A task of a run, with advice on the tasks that exist.
     #[error("run `{run}` has no task `{task}`; {known}")]
     Task { run: RunId, task: String, known: String },
@@ -72,9 +81,9 @@ impl Noun {
     }
 }
 
-fn advice_on_nodes(name: &str, known: &[String]) -> String {
+fn advice_on(name: &str, known: &[String], what: &str) -> String {
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
-    if known.is_empty() { String::new() } else { format!("; {}", advice(name, &known, "nodes")) }
+    if known.is_empty() { String::new() } else { format!("; {}", advice(name, &known, what)) }
 }
 
 /// The state of a run or node that forbids a request.
@@ -94,6 +103,14 @@ pub enum Conflict {
     NodeOnline(String),
     #[error("{0} has registered again in the meantime; check it, then try again")]
     NodeRegistered(String),
+    #[error("a cluster is named `{}`; choose another name", shown(.0))]
+    ClusterName(String),
+    #[error("the cluster `default` cannot be deleted")]
+    DefaultCluster,
+    #[error("there are {0} clusters; this is the maximum")]
+    TooManyClusters(usize),
+    #[error("cluster `{}` is changed by many requests at the same time; try again", shown(.0))]
+    ClusterBusy(String),
 }
 
 /// The class of an error decides HTTP status, exit code and retry.
@@ -111,9 +128,21 @@ pub enum Class {
 impl Error {
     pub fn class(&self) -> Class {
         match self {
-            Error::Invalid(_) | Error::Params(_) | Error::KeyReused(_) | Error::TooManyMatch { .. } => {
-                Class::Rejected
-            }
+            Error::Invalid(_)
+            | Error::InvalidTask(_)
+            | Error::Params(_)
+            | Error::KeyReused(_)
+            | Error::TooManyMatch { .. } => Class::Rejected,
+            Error::Edit(edit) => match edit {
+                EditError::NoTask { .. } => Class::NotFound,
+                EditError::NameInUse { .. } | EditError::DefaultName => Class::Conflict,
+                EditError::Position { .. }
+                | EditError::Order(_)
+                | EditError::TooMany(_)
+                | EditError::TooLarge(_)
+                | EditError::Name(_)
+                | EditError::Description(_) => Class::Rejected,
+            },
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
             Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } => Class::TooMany,

@@ -261,6 +261,7 @@ fn is_result(change: &Change) -> bool {
 /// Formats a change in one line, without values that never differ.
 fn shown(change: &Change) -> String {
     let subject = match change.subject() {
+        Subject::Cluster(cluster) => format!("cluster={cluster}"),
         Subject::Node(node) => node.to_string(),
         Subject::Run(run) => format!("run={run}"),
         Subject::Execution { id, .. } => id.to_string(),

@@ -44,7 +44,7 @@ pub(crate) async fn register(cluster: Arc<Cluster>, agent: usize, to: HostId) {
     };
     cluster.world.log(format_args!("a stranger registers as n{agent} at {to}: {answer:?}"));
     cluster.world.truth(|truth| match answer {
-        Ok(()) => truth.counts.strangers_taken += 1,
+        Ok(_) => truth.counts.strangers_taken += 1,
         Err(Fault::Occupied(_)) => truth.counts.strangers_refused += 1,
         Err(_) => {}
     });

@@ -11,7 +11,7 @@ pub use apply::{ChangeKind, ListChange};
 pub use fields::TaskFields;
 pub use list::{Rerun, RerunScope, StandingList, StandingTask};
 pub use walk::{Cell, LastAttempt, Next, Walked, Withdrawal, created_at, takes_work};
-pub use walks::{ClusterStatus, StandingResult, Start, Step, WalkState, WalkView, Walks};
+pub use walks::{ClusterStatus, Start, Step, WalkState, WalkView, Walks};
 
 /// Reading of standing tasks, with positions and paths of all problems.
 pub mod read {

@@ -10,7 +10,7 @@ use crate::change::Change;
 use crate::cluster::ClusterRecord;
 use crate::collections::{HashMap, HashSet};
 use crate::execution::{Execution, Status, Verdict};
-use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use crate::ids::{ExecutionId, NodeId, RunId, ServerId};
 use crate::node::{NodeRecord, NodeStatus};
 use crate::words::words;
 
@@ -27,18 +27,6 @@ words! {
         /// A blocking task failed, and the rest is skipped.
         Blocked = "blocked",
     }
-}
-
-/// A last attempt, as a store reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StandingResult {
-    pub cluster: ClusterId,
-    pub node: NodeId,
-    pub number: u32,
-    pub execution: ExecutionId,
-    pub attempt: u32,
-    pub status: Status,
-    pub created_at: Timestamp,
 }
 
 /// Counts of a cluster. Each is exact.
@@ -215,10 +203,9 @@ impl Walks {
         std::mem::take(&mut self.left)
     }
 
-    /// Adds a stored result.
-    pub fn load(&mut self, result: StandingResult) {
-        let StandingResult { node, number, execution, attempt, status, created_at, .. } = result;
-        self.note(node, number, LastAttempt { execution, attempt, status, created_at, lost_before: 0 });
+    /// Adds a stored result: the last attempt at a task on a node.
+    pub fn load(&mut self, node: NodeId, number: u32, last: LastAttempt) {
+        self.note(node, number, last);
     }
 
     /// Takes in a committed change of the standing run.

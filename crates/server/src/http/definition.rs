@@ -81,7 +81,10 @@ impl Body {
             ),
             None => None,
         };
-        let catalogue = service.catalogue(ClusterId::DEFAULT);
+        let cluster = query.cluster.clone().or_else(|| self.cluster());
+        // A cluster that does not exist is refused later.
+        let cluster = cluster.and_then(|cluster| service.parts.standing.cluster(&cluster));
+        let catalogue = service.catalogue(cluster.map_or(ClusterId::DEFAULT, |cluster| cluster.id));
         let parsed = if self.bytes.len() > LARGE_BYTES {
             service.parts.heavy.run(move || self.parse(&catalogue)).await?
         } else {
@@ -110,6 +113,19 @@ impl Body {
             }
         }
         Ok((submit, notes))
+    }
+
+    /// Returns the cluster that the definition names, if it can be read so far.
+    fn cluster(&self) -> Option<String> {
+        let text = std::str::from_utf8(&self.bytes).ok().filter(|text| text.contains("cluster"))?;
+        match self.format {
+            Media::Yaml => spec::named_cluster(text),
+            Media::Json => match serde_json::from_str::<Value>(text).ok()?.get(DEFINITION) {
+                Some(Value::String(text)) => spec::named_cluster(text),
+                Some(value) => spec::named_cluster_of_json(value),
+                None => spec::named_cluster(text),
+            },
+        }
     }
 
     fn parse(&self, catalogue: &Catalogue) -> HttpResult<Noted> {

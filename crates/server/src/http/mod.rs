@@ -4,6 +4,7 @@
 //! so a slow client costs only its own reads.
 
 mod backends;
+mod clusters;
 mod definition;
 mod docs;
 mod doorway;
@@ -38,8 +39,10 @@ mod schema;
 mod serve;
 mod stats;
 mod system;
+mod tasks;
 mod waits;
 mod wake;
+mod walks;
 mod work;
 
 pub(crate) use hosts::Hosts;

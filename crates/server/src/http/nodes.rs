@@ -1,11 +1,12 @@
-//! Owns nodes and clusters.
+//! Owns nodes.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::Json;
-use downbeat_api::{Cluster, DeletedNode, List, Node, NodeCount, NodeSummary};
+use axum::http::StatusCode;
+use downbeat_api::{DeletedNode, List, Node, NodeCount, NodeSummary, Walk};
 use downbeat_core::Timestamp;
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
@@ -14,7 +15,7 @@ use downbeat_store::Page;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::extract::{Api, Flag, Id, Nothing, Query, words};
+use super::extract::{Api, Flag, Id, Query, words};
 use super::paging::{Direction, Key, PageQuery, cut, page};
 use super::problem::{Failure, HttpResult, Reply};
 use super::system::zeros;
@@ -292,7 +293,10 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQue
 
 fn shown(service: &Service, node: NodeRecord) -> Node {
     let slots_in_use = service.parts.dispatcher.board().slots_in_use(node.id);
-    Node { slots_in_use, ..Node::from(node) }
+    let cluster = service.parts.standing.cluster_by_id(node.cluster);
+    let reset_at = cluster.map(|cluster| Walk::reset_at(&cluster, &node));
+    let shown = Node::from(node);
+    Node { slots_in_use, reset_at: reset_at.or(shown.reset_at), ..shown }
 }
 
 /// Drains a node: it finishes its work and gets no new work
@@ -381,40 +385,18 @@ async fn set_drain(Api(service, caller): &Api, id: &str, query: &NodeQuery, drai
     Ok(Json(shown(service, service.node(caller, &node.to_string(), None).await?)))
 }
 
-/// Lists clusters
+/// Makes a node do all standing tasks of its cluster again
 #[utoipa::path(
-    get, operation_id = "listClusters", path = "/clusters", tag = "clusters", params(PageQuery),
-    responses((status = 200, description = "One page of clusters", body = List<Cluster>))
+    post, operation_id = "resetNode", path = "/nodes/{id}/reset", tag = "nodes",
+    params(("id" = String, Path, description = "The node's hostname or id"), NodeQuery),
+    responses((status = 202, description = "The node; it starts over", body = Node))
 )]
-pub(super) async fn clusters(Api(service, _): Api, query: Query<PageQuery>) -> Reply<List<Cluster>> {
-    let page = query.page()?;
-    let all = vec![shown_cluster(&service, ClusterId::DEFAULT)];
-    Ok(Json(cut(all, &page, |cluster| ClusterKey(cluster.name.clone()))))
-}
-
-/// The key of the list of clusters.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct ClusterKey(String);
-
-impl Key for ClusterKey {
-    const LIST: &'static str = "clusters";
-}
-
-/// Shows a cluster
-#[utoipa::path(
-    get, operation_id = "showCluster", path = "/clusters/{id}", tag = "clusters",
-    params(("id" = String, Path, description = "The cluster's name or id")),
-    responses((status = 200, description = "The cluster", body = Cluster))
-)]
-pub(super) async fn cluster(Api(service, caller): Api, id: Id, _: Query<Nothing>) -> Reply<Cluster> {
-    let id = service.cluster(&caller, Some(&id)).await?;
-    Ok(Json(shown_cluster(&service, id)))
-}
-
-fn shown_cluster(service: &Service, id: ClusterId) -> Cluster {
-    let mut nodes = zeros(NodeStatus::ALL);
-    for node in service.known_nodes(Some(id)) {
-        *nodes.entry(node.status).or_default() += 1;
-    }
-    Cluster { id, name: Cluster::name_of(id), nodes }
+pub(super) async fn reset(
+    Api(service, caller): Api,
+    id: Id,
+    query: Query<NodeQuery>,
+) -> HttpResult<(StatusCode, Json<Node>)> {
+    let node = service.node(&caller, &id, query.cluster.as_deref()).await?;
+    service.reset_node(&caller, node.cluster, node.id).await?;
+    Ok((StatusCode::ACCEPTED, Json(shown(&service, node))))
 }

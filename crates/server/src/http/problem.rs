@@ -65,6 +65,11 @@ impl Failure {
         Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_DEFINITION, what, errors.collect())
     }
 
+    pub(super) fn invalid_task(problems: Vec<spec::Problem>) -> Self {
+        let (what, errors) = ("the task is not valid", problems.into_iter().map(FieldError::from));
+        Self::with_errors(StatusCode::UNPROCESSABLE_ENTITY, code::INVALID_TASK, what, errors.collect())
+    }
+
     /// A body that does not match its content type.
     pub(super) fn malformed(problems: Vec<spec::Problem>) -> Self {
         let (what, errors) = ("the body cannot be read", problems.into_iter().map(FieldError::from));
@@ -114,6 +119,7 @@ impl From<Error> for Failure {
         let class = error.class();
         match error {
             Error::Invalid(problems) => Self::invalid(problems),
+            Error::InvalidTask(problems) => Self::invalid_task(problems),
             Error::Params(problems) => Self::with_errors(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 code::INVALID_PARAMS,

@@ -21,8 +21,9 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    backends, docs, doorway, events, executions, failures, frames, limits as job_limits, many, matrix, nodes,
-    observe, output, plans, replication, results, run_output, runs, schema, stats, system, work,
+    backends, clusters, docs, doorway, events, executions, failures, frames, limits as job_limits, many,
+    matrix, nodes, observe, output, plans, replication, results, run_output, runs, schema, stats, system,
+    tasks, walks, work,
 };
 use crate::service::Service;
 
@@ -87,9 +88,18 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(work::show))
         .routes(routes!(nodes::drain))
         .routes(routes!(nodes::undrain))
-        .routes(routes!(nodes::clusters))
-        .routes(routes!(nodes::cluster))
+        .routes(routes!(nodes::reset))
+        .routes(routes!(clusters::list, clusters::create))
+        .routes(routes!(clusters::show, clusters::update, clusters::set, clusters::delete))
+        .routes(routes!(clusters::status))
+        .routes(routes!(walks::list))
         .routes(routes!(nodes::list_of_cluster))
+        .routes(routes!(executions::of_cluster))
+        .routes(routes!(tasks::list, tasks::add, tasks::apply))
+        .routes(routes!(tasks::reorder))
+        .routes(routes!(tasks::show, tasks::update, tasks::delete))
+        .routes(routes!(tasks::rerun))
+        .routes(routes!(executions::of_task))
         .routes(routes!(backends::list))
         .routes(routes!(job_limits::list))
         .routes(routes!(schema::job))

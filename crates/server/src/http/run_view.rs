@@ -24,6 +24,7 @@ pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Ru
     let (steps, mut totals) = by_step(run, &counts);
     mark_wholes(service, run, &counts, &mut totals).await?;
     let mut shown = Run::of(run, steps, &totals);
+    shown.summary.cluster_name = service.cluster_name(run.cluster);
     shown.rollout = rollout(service, run, &shown).await?;
     waits::explain(service, run, &mut shown).await?;
     if !run.state().is_terminal() {
@@ -36,6 +37,7 @@ pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Ru
 pub(super) fn new_run(service: &Service, run: &RunRecord) -> Run {
     let (steps, totals) = by_step(run, &[]);
     let mut shown = Run::of(run, steps, &totals);
+    shown.summary.cluster_name = service.cluster_name(run.cluster);
     shown.summary.pending_reason = service.pending_reason(run);
     // Also for a run that has already failed because they are silent.
     shown.silent = Absent::group(&service.silent_nodes(&run.resolved));

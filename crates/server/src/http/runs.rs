@@ -159,6 +159,7 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
     Ok(Json(listed(&page, found, |run| {
         let mut row = RunRow::of(&run, counts.get(&run.id));
         row.summary.pending_reason = reasons.remove(&run.id);
+        row.summary.cluster_name = service.cluster_name(run.cluster);
         row
     })))
 }

@@ -33,7 +33,12 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQue
         if !runs.contains_key(execution.run()) {
             runs.insert(execution.run().clone(), store.run(execution.run()).await?);
         }
-        held.extend(HeldWork::of(&execution, runs[execution.run()].as_ref(), &node, lease_ttl, now));
+        let mut work = HeldWork::of(&execution, runs[execution.run()].as_ref(), &node, lease_ttl, now);
+        let task = service.parts.standing.task_of_step(execution.run(), execution.step());
+        if let (Some(work), Some(task)) = (&mut work, task) {
+            work.task = task.name;
+        }
+        held.extend(work);
     }
     // After the leases: an execution that ends in between is then in both rather than in neither.
     let totals = store.node_totals(node.id).await?;

@@ -260,7 +260,12 @@ impl Sender {
     fn note(&mut self, part: &mut Part) {
         let (wall, now) = (self.parts.clock.now(), Instant::now());
         match part {
-            Part::Nodes(_) | Part::Tombstones(_) | Part::Runs(_) | Part::Holds(_) => {}
+            Part::Clusters(_)
+            | Part::RemovedClusters(_)
+            | Part::Nodes(_)
+            | Part::Tombstones(_)
+            | Part::Runs(_)
+            | Part::Holds(_) => {}
             Part::Executions(executions) => {
                 for execution in executions {
                     self.cursors.begin(execution, wall, now);

@@ -26,7 +26,11 @@ use crate::error::{Conflict, Noun, Result};
 const ONE_BY_ONE: usize = 8;
 
 impl Service {
+    /// Returns a run. The runs of standing tasks are not shown.
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
+        if id.is_standing() {
+            return Err(Noun::Run(id.clone()).into());
+        }
         Ok(self.parts.views.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
@@ -47,7 +51,7 @@ impl Service {
     /// Returns the cluster with this name or id; without a name, the default cluster.
     pub async fn cluster(&self, _caller: &Caller, name_or_id: Option<&str>) -> Result<ClusterId> {
         let Some(name) = name_or_id else { return Ok(ClusterId::DEFAULT) };
-        Ok(self.parts.views.cluster(name).await?.ok_or_else(|| Noun::Cluster(name.to_owned()))?)
+        Ok(self.parts.views.cluster(name).await?.ok_or_else(|| self.no_cluster(name))?)
     }
 
     /// Returns the node with this id, or with this hostname in a cluster.
@@ -158,8 +162,16 @@ impl Service {
 
     /// Returns the hostnames of a run's targets and of other nodes.
     pub(crate) async fn names_of(&self, run: &RunRecord, nodes: BTreeSet<NodeId>) -> Result<Names> {
+        self.complete_names(Names::of_run(run), nodes).await
+    }
+
+    /// Returns the hostnames of nodes.
+    pub(crate) async fn names_of_nodes(&self, nodes: BTreeSet<NodeId>) -> Result<Names> {
+        self.complete_names(Names::default(), nodes).await
+    }
+
+    async fn complete_names(&self, mut names: Names, nodes: BTreeSet<NodeId>) -> Result<Names> {
         let store = &self.parts.views;
-        let mut names = Names::of_run(run);
         let mut missing = nodes;
         missing.retain(|node| !names.has(*node));
         {

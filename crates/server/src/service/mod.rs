@@ -1,5 +1,6 @@
 //! Owns the server's service: all operations that users and programs can call, over any transport.
 
+mod clusters;
 mod find;
 mod handle;
 mod many;

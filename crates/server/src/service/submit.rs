@@ -65,7 +65,12 @@ impl Service {
     pub async fn repeated(&self, key: Option<&IdempotencyKey>) -> Result<Option<Submitted>> {
         let Some(IdempotencyKey { key, former: _, request_hash }) = key else { return Ok(None) };
         let runs = read_in_time(async { Ok(self.parts.store.runs_of_key(key).await?) }).await?;
-        let first = runs.into_iter().find(|run| run.request_hash.as_ref() == Some(request_hash));
+        // A new cluster may have the name of a deleted one, whose runs are not removed yet.
+        let is_first = |run: &RunRecord| {
+            run.request_hash.as_ref() == Some(request_hash)
+                && self.parts.standing.cluster_by_id(run.cluster).is_some()
+        };
+        let first = runs.into_iter().find(is_first);
         Ok(first.map(|run| Submitted { run, created: false }))
     }
 

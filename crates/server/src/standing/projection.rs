@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, TaskId};
-use downbeat_core::standing::{ClusterStatus, StandingResult, StandingTask, WalkView, Walks};
+use downbeat_core::standing::{ClusterStatus, LastAttempt, StandingTask, WalkView, Walks};
 use downbeat_core::{Change, Event};
-use downbeat_store::{self as store, Store};
+use downbeat_store::{self as store, StandingKey, StandingResult, Store};
 use tokio::sync::Notify;
 
 use crate::dispatch::Dispatcher;
 use crate::journal::Perform;
 use crate::runs::Runs;
+
+/// How many results are read at once.
+const AT_ONCE: u32 = 10_000;
 
 /// A handle to the projection; cheap to clone. The lock is never held across an await, and never while the board is locked.
 #[derive(Clone, Debug)]
@@ -54,8 +57,12 @@ impl Standing {
                 walks.set_owner(run.live.owner, run.live.epoch);
             }
         }
-        for result in store.standing_results().await? {
-            inner.load(result);
+        let mut after = None;
+        loop {
+            let results = store.standing_results(None, after.as_ref(), AT_ONCE).await?;
+            let Some(last) = results.last() else { break };
+            after = Some(StandingKey { run: last.run.clone(), step: last.step, node: last.node });
+            results.into_iter().for_each(|result| inner.load(&result));
         }
         let board = self.dispatcher.board();
         for node in board.nodes() {
@@ -188,10 +195,11 @@ impl Inner {
         self.clusters.get_mut(self.homes.get(run)?)
     }
 
-    fn load(&mut self, result: StandingResult) {
-        if let Some(walks) = self.clusters.get_mut(&result.cluster) {
-            walks.load(result);
-        }
+    fn load(&mut self, result: &StandingResult) {
+        let Some(walks) = self.of_run(&result.run) else { return };
+        let StandingResult { execution, attempt, status, created_at, .. } = *result;
+        let last = LastAttempt { execution, attempt, status, created_at, lost_before: 0 };
+        walks.load(result.node, result.step, last);
     }
 }
 

@@ -113,7 +113,10 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::RunAdmitted { .. }
         | Change::NodeDeleted { .. } => true,
         Change::NodeMoved { to, .. } => *to == NodeStatus::Offline,
-        Change::ExecutionStarted { .. }
+        Change::ClusterCreated { .. }
+        | Change::ClusterChanged { .. }
+        | Change::ClusterDeleted { .. }
+        | Change::ExecutionStarted { .. }
         | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }

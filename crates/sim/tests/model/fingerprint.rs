@@ -105,7 +105,10 @@ impl View<'_> {
                 self.place(node_index(*node))
             }
             Change::RunMoved { path, .. } => path.last().map_or(0, |state| *state as u64),
-            Change::RunCreated { .. }
+            Change::ClusterCreated { .. }
+            | Change::ClusterChanged { .. }
+            | Change::ClusterDeleted { .. }
+            | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
             | Change::RunPauseSet { .. }

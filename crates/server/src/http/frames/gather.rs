@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use downbeat_api::{Cell, Frame, NodeChange, RunChange, ServerState};
 use downbeat_core::change::{Change, Event};
 use downbeat_core::execution::{Execution, Status, Verdict};
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::limits;
 use downbeat_core::node::NodeStatus;
 
@@ -19,6 +19,8 @@ pub(super) struct Topics {
     pub(super) cells: Option<RunId>,
     /// Only this run, of all runs.
     pub(super) run: Option<RunId>,
+    /// Only runs and nodes of this cluster.
+    pub(super) cluster: Option<ClusterId>,
 }
 
 /// The net change since the last frame.
@@ -79,6 +81,9 @@ impl Gather {
 
     pub(super) fn add(&mut self, event: &Event) {
         self.seq = event.seq;
+        if self.topics.cluster.is_some_and(|cluster| event.about.cluster != Some(cluster)) {
+            return;
+        }
         match &event.change {
             Change::NodeRegistered { registration } => self.node(registration.node, |node| {
                 node.hostname = Some(registration.description.hostname.clone());
@@ -117,7 +122,10 @@ impl Gather {
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. } => self.moved(event),
             // They change nothing that a frame shows.
-            Change::RunTaken { .. }
+            Change::ClusterCreated { .. }
+            | Change::ClusterChanged { .. }
+            | Change::ClusterDeleted { .. }
+            | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::InstanceFailed { .. }
             | Change::Unknown { .. } => {}
@@ -139,7 +147,9 @@ impl Gather {
     }
 
     fn run(&mut self, run: &RunId, event: &Event, change: impl FnOnce(&mut RunChange)) {
-        if !self.topics.runs || self.topics.run.as_ref().is_some_and(|only| only != run) {
+        // The runs of standing tasks are not shown.
+        if !self.topics.runs || run.is_standing() || self.topics.run.as_ref().is_some_and(|only| only != run)
+        {
             return;
         }
         change(self.runs.entry(run.clone()).or_insert_with(|| RunChange {

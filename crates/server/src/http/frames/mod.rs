@@ -23,6 +23,8 @@ use super::problem::{Failure, HttpResult};
 pub(super) struct LiveQuery {
     /// Only this run, and the status of each of its executions as `cells`.
     run: Option<String>,
+    /// Only runs and nodes of this cluster, by name or id.
+    cluster: Option<String>,
     /// Comma-separated: `runs`, `cells`, `nodes`, `servers`. Default: all.
     topics: Option<String>,
     /// Only events with a higher number. Default: the stream starts now.
@@ -55,7 +57,10 @@ pub(super) async fn follow(api: Api, query: Query<LiveQuery>, headers: HeaderMap
     if let Some(run) = &run {
         service.run(caller, run).await?;
     }
-    let topics = topics(query.topics.as_deref(), run)?;
+    let mut topics = topics(query.topics.as_deref(), run)?;
+    if let Some(cluster) = &query.cluster {
+        topics.cluster = Some(service.cluster(caller, Some(cluster)).await?);
+    }
     // Subscribed before the last number is read, so that no event falls between the two.
     let feed = service.parts.feed.subscribe();
     let since = match Start::of(service, query.since.map(|since| ("since", since)), &headers).await? {
@@ -83,5 +88,6 @@ fn topics(text: Option<&str>, run: Option<RunId>) -> HttpResult<Topics> {
         servers: has(Topic::Servers),
         cells: run.clone().filter(|_| has(Topic::Cells)),
         run,
+        cluster: None,
     })
 }

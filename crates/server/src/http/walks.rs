@@ -1,0 +1,103 @@
+//! Owns the walks of the nodes of a cluster through its standing tasks: the matrix of nodes and tasks.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use downbeat_api::{Execution, List, Names, Walk};
+use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::node::NodeStatus;
+use downbeat_core::standing::{WalkState, WalkView, Walks};
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use super::extract::{Api, Id, Query, words};
+use super::paging::{Key, cut, page};
+use super::problem::{HttpResult, Reply};
+use crate::error::{Error, Noun};
+use crate::service::Service;
+
+/// How many nodes of one page are shown with the error of the task that they are stuck at: each is a read.
+const REASONS: usize = 100;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WalksQuery {
+    /// Only nodes in these states of their walk, comma-separated: complete, pending, running, failed, blocked.
+    state: Option<String>,
+    /// Only nodes of these statuses, comma-separated: online, stale, offline.
+    status: Option<String>,
+    /// Only nodes that are stuck at this task, by name or id.
+    task: Option<String>,
+    /// The number of rows; default 100, at most 1,000.
+    limit: Option<u32>,
+    /// How many rows to skip; at most 10,000.
+    offset: Option<u64>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+}
+
+/// The key of the list of walks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct WalkKey(String, NodeId);
+
+impl Key for WalkKey {
+    const LIST: &'static str = "walks";
+}
+
+/// Lists what each node of a cluster did with each standing task, by hostname
+#[utoipa::path(
+    get, operation_id = "listWalks", path = "/clusters/{id}/walks", tag = "clusters",
+    params(("id" = String, Path, description = "The cluster's name or id"), WalksQuery),
+    responses((status = 200, description = "One page of walks", body = List<Walk>))
+)]
+pub(super) async fn list(Api(service, caller): Api, id: Id, query: Query<WalksQuery>) -> Reply<List<Walk>> {
+    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
+    let known = "complete, pending, running, failed, blocked";
+    let states = words("state", query.state.as_deref(), known, WalkState::parse)?;
+    let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
+    let cluster = service.cluster_record(&caller, &id).await?.id;
+    let read = |walks: &Walks| {
+        let list = &walks.cluster().list;
+        let place = match query.task.as_deref() {
+            None => None,
+            Some(task) => {
+                let by_id = task.parse().ok().and_then(|id| list.by_id(id));
+                let found = by_id.or_else(|| list.by_name(task)).map(|(place, _)| place);
+                Some(found.ok_or_else(|| Noun::StandingTask(task.to_owned()))?)
+            }
+        };
+        let is_wanted = |walk: &WalkView| {
+            (states.is_empty() || states.contains(&walk.state))
+                && place.is_none_or(|place| walk.stuck.is_some_and(|(stuck, _)| stuck == place))
+        };
+        let nodes = walks.nodes().filter(|node| statuses.is_empty() || statuses.contains(&node.status));
+        let found: Vec<WalkView> = nodes.filter_map(|node| walks.walk(node.id)).filter(is_wanted).collect();
+        Ok((walks.cluster().clone(), found))
+    };
+    let read = service.parts.standing.with_walks(cluster, read);
+    let (cluster, mut found) = read
+        .ok_or_else(|| Error::from(service.no_cluster(&id)))?
+        .map_err(|missing: Noun| Error::from(missing))?;
+    let key = |walk: &WalkView| WalkKey(walk.node.description.hostname.clone(), walk.node.id);
+    found.sort_by_cached_key(key);
+    let List { data, pagination } = cut(found, &page, key);
+    let mut reasons = reasons(&service, &data).await?;
+    let data = data.iter().map(|walk| Walk::of(&cluster, walk, |execution| reasons.remove(&execution)));
+    Ok(Json(List { data: data.collect(), pagination }))
+}
+
+/// Returns why the executions at which nodes are stuck failed.
+async fn reasons(service: &Service, walks: &[WalkView]) -> HttpResult<HashMap<ExecutionId, String>> {
+    let stuck = walks.iter().filter_map(|walk| walk.stuck.and_then(|(_, execution)| execution));
+    let mut reasons = HashMap::new();
+    for id in stuck.take(REASONS) {
+        let Some(record) = service.views().execution(id).await? else { continue };
+        let shown = Execution::of(&record, String::new(), &Names::default());
+        let exit = shown.exit_code.map(|code| format!("exit code {code}"));
+        if let Some(why) = shown.error.or(exit).or(shown.reason) {
+            reasons.insert(id, why);
+        }
+    }
+    Ok(reasons)
+}
