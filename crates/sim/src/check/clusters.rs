@@ -53,7 +53,9 @@ impl Homes {
     /// Returns the cluster that a change concerns.
     fn concerns(&self, change: &Change) -> Option<ClusterId> {
         match change {
-            Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } => Some(cluster.id),
+            Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } => {
+                Some(cluster.id)
+            }
             Change::ClusterDeleted { cluster, .. } => Some(*cluster),
             Change::NodeRegistered { registration } => Some(registration.cluster),
             Change::NodeMoved { node, .. }
@@ -74,6 +76,14 @@ impl Homes {
         self.executions.get(&execution).is_some_and(|cluster| self.deleted.contains(cluster))
     }
 
+    pub(super) fn deleted_executions(&self) -> Vec<ExecutionId> {
+        self.executions.keys().copied().filter(|execution| self.is_deleted(*execution)).collect()
+    }
+
+    pub(super) fn deleted_runs(&self) -> impl Iterator<Item = &RunId> {
+        self.runs.iter().filter(|(_, cluster)| self.deleted.contains(cluster)).map(|(run, _)| run)
+    }
+
     pub(super) fn is_deleted_run(&self, run: &RunId) -> bool {
         self.runs.get(run).is_some_and(|cluster| self.deleted.contains(cluster))
     }
@@ -84,7 +94,15 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let homes = &evidence.homes;
     let mut deleted = BTreeMap::new();
     for event in &evidence.events {
-        let of = homes.of_event.get(&event.seq);
+        // A server that has not learnt of the deletion may still record what happened to something that exists.
+        let adds = matches!(
+            event.change,
+            Change::ClusterChanged { .. }
+                | Change::NodeRegistered { .. }
+                | Change::RunCreated { .. }
+                | Change::ExecutionsAdded { .. }
+        );
+        let of = homes.of_event.get(&event.seq).filter(|_| adds);
         if let Some(at) = of.and_then(|cluster| deleted.get(cluster)) {
             let (seq, kind) = (event.seq, event.change.kind());
             findings.add(format!("event {seq} ({kind}) is of a cluster that was deleted with event {at}"));
@@ -120,5 +138,6 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 
 /// Returns whether an event says nothing but its number.
 pub(super) fn is_blank(event: &Event) -> bool {
-    event.about.is_empty() && matches!(&event.change, Change::Unknown { name, run: None, .. } if name == "removed")
+    event.about.is_empty()
+        && matches!(&event.change, Change::Unknown { name, run: None, .. } if name == "removed")
 }

@@ -36,6 +36,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
 pub(crate) struct Follower {
     ledger: Ledger,
     found: Vec<String>,
+    /// The number of the last event.
+    pub(crate) followed: u64,
     /// The number of standing executions so far.
     pub(crate) steps: u64,
     /// The number of edits of lists so far.
@@ -58,6 +60,7 @@ enum Cell {
 
 impl Follower {
     pub(crate) fn follow(&mut self, event: &Event) {
+        self.followed = event.seq;
         let mut found = Vec::new();
         self.judge(&event.change, &mut found);
         self.found.extend(found.into_iter().map(|what| format!("event {}: {what}", event.seq)));
@@ -156,7 +159,10 @@ impl Follower {
         }
         let last = site.of(node, number).iter().map(|attempt| attempt.number).max().unwrap_or(0);
         if execution.attempt != last + 1 {
-            found.push(format!("{id} is attempt {} of task {number} on {node} after {last}", execution.attempt));
+            found.push(format!(
+                "{id} is attempt {} of task {number} on {node} after {last}",
+                execution.attempt
+            ));
         }
     }
 
@@ -187,7 +193,9 @@ impl Follower {
             match cell(list, task, record, &before(task.number), site.term) {
                 Cell::NotSelected | Cell::Succeeded => {}
                 Cell::Failed | Cell::LostOften if !task.blocking => {}
-                Cell::Failed | Cell::LostOften => found.push(format!("{host} gets {name} after {earlier}, which blocks, failed")),
+                Cell::Failed | Cell::LostOften => {
+                    found.push(format!("{host} gets {name} after {earlier}, which blocks, failed"))
+                }
                 Cell::Open => found.push(format!("{host} gets {name} while {earlier} has not ended")),
                 Cell::Undone(why) => {
                     found.push(format!("{host} gets {name} before {earlier}, of which {why}"));
