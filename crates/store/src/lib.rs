@@ -19,6 +19,7 @@ mod postgres;
 mod read;
 mod rows;
 mod sqlite;
+mod standing;
 
 pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen};
 pub use memory::MemoryStore;

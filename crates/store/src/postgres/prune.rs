@@ -14,7 +14,7 @@ use crate::rows::{condition, count};
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
-const CHUNKS: i64 = limits::OUTPUT_PRUNED_CHUNKS as i64;
+pub(super) const CHUNKS: i64 = limits::OUTPUT_PRUNED_CHUNKS as i64;
 /// The lock of the one server that prunes: "downprun". It ends with the connection.
 const PRUNE_LOCK: i64 = 0x646f_776e_7072_756e;
 
@@ -26,21 +26,28 @@ const ENDED: &str = concat!(
 );
 /// The next executions to remove, run by run. Each run is a lookup in the index: one condition for all runs might read the
 /// whole table.
-const SOME: &str = "SELECT e.id FROM unnest($1::text[]) AS r (run) CROSS JOIN LATERAL \
+pub(super) const SOME: &str = "SELECT e.id FROM unnest($1::text[]) AS r (run) CROSS JOIN LATERAL \
      (SELECT id FROM executions WHERE run = r.run ORDER BY id LIMIT $2) e LIMIT $2";
 /// Output has its own bound, because its rows are large.
-const REMOVE_OUTPUT: &str = "DELETE FROM output WHERE ctid = ANY (ARRAY (SELECT o.ctid \
+pub(super) const REMOVE_OUTPUT: &str = "DELETE FROM output WHERE ctid = ANY (ARRAY (SELECT o.ctid \
      FROM unnest($1::uuid[]) AS e (id) CROSS JOIN LATERAL \
      (SELECT ctid FROM output WHERE execution = e.id ORDER BY start_byte LIMIT $2) o LIMIT $2))";
 /// Also removes their cached results and output that has been added meanwhile, and subtracts them from the counts of
 /// ended rows.
-const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id = ANY($1) RETURNING id, status), \
+pub(super) const REMOVE_SOME: &str = concat!(
+    "WITH gone AS (DELETE FROM executions WHERE id = ANY($1) RETURNING id, status), \
      texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), \
      results AS (DELETE FROM cached c USING gone WHERE c.execution = gone.id) \
-     INSERT INTO ended_lately (kind, code, total) SELECT 1, status, -count(*) FROM gone GROUP BY status";
-const REMOVE_RUNS: &str = "WITH gone AS (DELETE FROM runs WHERE id = ANY($1) RETURNING state), \
-     fewer AS (INSERT INTO ended_lately (kind, code, total) SELECT 2, state, -count(*) FROM gone GROUP BY state) \
-     SELECT count(*) FROM gone";
+     INSERT INTO ended_lately (kind, code, total) SELECT 1, status, -count(*) FROM gone WHERE ",
+    condition!(ended executions),
+    " GROUP BY status"
+);
+pub(super) const REMOVE_RUNS: &str = concat!(
+    "WITH gone AS (DELETE FROM runs WHERE id = ANY($1) RETURNING state), \
+     fewer AS (INSERT INTO ended_lately (kind, code, total) SELECT 2, state, -count(*) FROM gone WHERE state ",
+    condition!(ended runs),
+    " GROUP BY state) SELECT count(*) FROM gone"
+);
 /// Keeps the last number when its event is removed: a trigger sets it.
 const REMEMBER_NUMBER: &str = "UPDATE feed SET last_seq = last_seq WHERE one = 1";
 /// Adds up the counts since the last call.
@@ -117,7 +124,7 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
 ///
 /// A commit that is about to refer to a content holds a lock on it, by its foreign key, or waits for this transaction
 /// and finds the content gone; then it adds the content again.
-async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
+pub(super) async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
     let transaction = client.transaction().await?;
     let (mut ids, mut hashes): (Vec<i64>, Vec<String>) = (Vec::new(), Vec::new());
     for row in transaction.query(RELEASED, &[&after, &CONTENTS_AT_ONCE]).await? {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use downbeat_core::execution::Status;
 use downbeat_core::limits;
+use downbeat_core::run::RunState;
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -104,33 +105,49 @@ fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>>
 }
 
 /// What one transaction may still remove. Output has its own bound, because its rows are large.
-struct Room {
-    rows: i64,
-    chunks: i64,
+pub(super) struct Room {
+    pub(super) rows: i64,
+    pub(super) chunks: i64,
 }
 
 /// Removes as many of these runs as fit into one transaction, the last ones first. Returns those that are left.
 fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec<String>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut totals = BTreeMap::new();
     let mut room = Room { rows: ROWS, chunks: i64::from(limits::OUTPUT_PRUNED_CHUNKS) };
+    remove_within(&transaction, &mut runs, &mut room)?;
+    transaction.commit()?;
+    Ok(runs)
+}
+
+/// The same as part of a larger transaction. Returns how many rows were removed.
+pub(super) fn remove_within(
+    transaction: &Transaction<'_>,
+    runs: &mut Vec<String>,
+    room: &mut Room,
+) -> Result<u64> {
+    let (mut totals, mut gone) = (BTreeMap::new(), 0);
     while let Some(run) = runs.last() {
-        room.chunks -= remove_output(&transaction, run, &room)?;
+        let chunks = remove_output(transaction, run, room)?;
+        (room.chunks, gone) = (room.chunks - chunks, gone + chunks);
         if room.chunks <= 0 {
             break;
         }
-        let statuses = remove_executions(&transaction, run, room.rows)?;
+        let statuses = remove_executions(transaction, run, room.rows)?;
         let removed = i64::try_from(statuses.len()).unwrap_or(i64::MAX);
         let is_ended = |status: &i16| Status::find(*status).is_some_and(|status| !status.is_open());
         for status in statuses.into_iter().filter(is_ended) {
             *totals.entry((ENDED_EXECUTIONS, status)).or_insert(0) -= 1;
         }
+        gone += removed;
         if removed == room.rows {
             break;
         }
         let mut remove = transaction.prepare_cached("DELETE FROM runs WHERE id = ?1 RETURNING state")?;
         if let Some(state) = remove.query_row([run], |row| row.get(0)).optional()? {
-            *totals.entry((ENDED_RUNS, state)).or_insert(0) -= 1;
+            if RunState::find(state).is_some_and(RunState::is_terminal) {
+                *totals.entry((ENDED_RUNS, state)).or_insert(0) -= 1;
+            }
+            gone += 1;
         }
         runs.pop();
         room.rows -= removed + 1;
@@ -139,9 +156,8 @@ fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec
         }
     }
     let totals = totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total });
-    COUNT_ENDED.each(&transaction, totals)?;
-    transaction.commit()?;
-    Ok(runs)
+    COUNT_ENDED.each(transaction, totals)?;
+    Ok(u64::try_from(gone).unwrap_or_default())
 }
 
 /// Removes output of the executions that are removed next. Returns how many chunks it removed; if there is room for
