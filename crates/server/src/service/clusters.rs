@@ -170,7 +170,7 @@ impl Service {
         task: TaskId,
         scopes: &[RerunScope],
     ) -> Result<()> {
-        let rerun = |cluster: &ClusterRecord, at: Timestamp| {
+        let rerun = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
             let mut edits: Vec<Edited> = Vec::with_capacity(scopes.len());
             for scope in scopes {
                 let before = edits.last().map_or(cluster, |edited| &edited.cluster);
@@ -189,7 +189,7 @@ impl Service {
         cluster: ClusterId,
         node: NodeId,
     ) -> Result<Arc<ClusterRecord>> {
-        let reset = |cluster: &ClusterRecord, at: Timestamp| {
+        let reset = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
             let edited = edit::reset_node(cluster, node, |node, at| self.is_covered(node, at), at)?;
             Ok((vec![edited], ()))
         };
