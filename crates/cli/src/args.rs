@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
-use crate::{event, job, node, run, serve};
+use crate::{cluster, debug, event, job, node, run, serve, task};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -93,9 +93,17 @@ pub(crate) enum Command {
     /// List, show, follow, pause, cancel and retry runs
     #[command(subcommand)]
     Run(run::Verb),
-    /// List, show, drain and delete nodes
+    /// List, show, drain, reset and delete nodes
     #[command(subcommand)]
     Node(node::Verb),
+    /// Create, list, show and delete clusters
+    #[command(subcommand)]
+    Cluster(cluster::Verb),
+    /// List and change the standing tasks, which every node of the cluster does
+    #[command(subcommand)]
+    Task(task::Verb),
+    /// Run a command on a node now, or on each node of a selector, and show its output
+    Debug(debug::DebugArgs),
     /// List events in order
     #[command(subcommand)]
     Event(event::Verb),

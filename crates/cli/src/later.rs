@@ -19,14 +19,10 @@ const LATER: &[(&str, &[&str], &str)] = &[
         STORED_JOBS),
     ("run", &["approve"],
         "approvals are not available in this version; use `downbeat run pause` and `downbeat run resume`"),
-    ("node", &["revoke", "reset"], ACCOUNTS),
+    ("node", &["revoke"], ACCOUNTS),
     ("schedule", &[],
         "schedules are not available in this version; let cron or a systemd timer call `downbeat job run -f FILE`"),
-    ("cluster", &[], "this version has one cluster, `default`; `downbeat node list` shows its nodes"),
-    ("task", &[], "standing tasks are not available in this version; use `downbeat job run -f FILE`"),
     ("top", &[], "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same"),
-    ("debug", &[],
-        "`debug` is not available in this version; use `downbeat job run --target node:NODE --watch exec run --command COMMAND`"),
     ("audit", &[],
         "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it"),
     ("login", &[], ACCOUNTS),
@@ -81,7 +77,7 @@ fn elsewhere(all: &Command, word: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::exit::Code;
-    use crate::{args, job, node, run};
+    use crate::{args, cluster, job, node, run, task};
 
     #[test]
     fn a_command_that_does_not_exist_is_answered_in_one_line_that_helps() {
@@ -92,8 +88,9 @@ mod tests {
             ("schedule preview --cron x", "schedules are not available in this version; let cron"),
             ("top", "`top` is not available in this version"),
             ("debug web-01 -- ls", "exec run --command COMMAND"),
-            ("cluster list", "this version has one cluster"),
-            ("task add x", "standing tasks are not available"),
+            ("cluster lsit", "did you mean `downbeat cluster list`?"),
+            ("task frobnicate", "`downbeat task` has no command `frobnicate`; commands: add, list"),
+            ("node revoke web-01", "logins and permissions are not available"),
             ("login", "logins and permissions are not available"),
             ("run approve r 1", "approvals are not available"),
             ("job logs last", "`downbeat job` has no command `logs`; did you mean `downbeat run logs`?"),
@@ -120,6 +117,8 @@ mod tests {
             args::Command::Job(job::Verb::Unknown(words)) => unknown(Some("job"), &words),
             args::Command::Run(run::Verb::Unknown(words)) => unknown(Some("run"), &words),
             args::Command::Node(node::Verb::Unknown(words)) => unknown(Some("node"), &words),
+            args::Command::Cluster(cluster::Verb::Unknown(words)) => unknown(Some("cluster"), &words),
+            args::Command::Task(task::Verb::Unknown(words)) => unknown(Some("task"), &words),
             other => panic!("{other:?} is known"),
         }
     }

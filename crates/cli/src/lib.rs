@@ -4,9 +4,12 @@
 mod app;
 mod args;
 mod bench;
+mod cluster;
 mod connect;
+mod debug;
 mod event;
 mod exit;
+mod inline;
 mod job;
 mod later;
 mod node;
@@ -16,5 +19,6 @@ mod run;
 mod serve;
 mod settings;
 mod status;
+mod task;
 
 pub use app::main;

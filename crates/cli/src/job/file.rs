@@ -1,4 +1,4 @@
-//! Reads a job file from a path or from standard input.
+//! Reads a job file, or a file of standing tasks, from a path or from standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,14 +9,14 @@ use crate::exit::{Failure, Result};
 
 /// The bytes of a job file, and its name in messages.
 #[derive(Debug)]
-pub(super) struct JobFile {
-    pub(super) bytes: Vec<u8>,
-    pub(super) name: String,
+pub(crate) struct JobFile {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) name: String,
 }
 
 impl JobFile {
     /// Reads the file; `-` is standard input.
-    pub(super) fn read(path: &str) -> Result<Self> {
+    pub(crate) fn read(path: &str) -> Result<Self> {
         let (name, bytes) = if path == "-" {
             ("<stdin>", bounded(io::stdin().lock()))
         } else {
@@ -27,7 +27,7 @@ impl JobFile {
         Ok(Self { bytes, name: name.to_owned() })
     }
 
-    pub(super) fn text(self) -> Result<(String, String)> {
+    pub(crate) fn text(self) -> Result<(String, String)> {
         match String::from_utf8(self.bytes) {
             Ok(text) => Ok((text, self.name)),
             Err(_) => Err(Failure::bad_input(format!("{} is not UTF-8 text", self.name))),

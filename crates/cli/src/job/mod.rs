@@ -15,6 +15,8 @@ use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
+pub(crate) use file::JobFile;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Run one task, or a job file, now

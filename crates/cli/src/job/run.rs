@@ -111,7 +111,7 @@ pub(super) async fn exec(args: RunArgs, global: &Global, out: Out) -> Result {
     let (file, body) = match submission {
         Submission::File { name, body } => (Some(name), body),
         Submission::Task(inline) => {
-            let text = inline.with_node_schema(&client).await?.to_string();
+            let text = inline.definition(&client).await?.to_string();
             print_notes(&text, "", out);
             (None, Body::Definition { text, params: Params::new(), no_cache: options.no_cache })
         }

@@ -31,6 +31,8 @@ pub(crate) enum Verb {
         #[arg(long)]
         force: bool,
     },
+    /// Let a node do all standing tasks again
+    Reset(Which),
     /// Drain a node, or all nodes of a selector: running tasks finish, no new ones start
     Drain(WhichNodes),
     /// Let drained nodes accept new tasks again
@@ -67,6 +69,7 @@ pub(crate) async fn run(verb: Verb, client: &Client, out: Out) -> Result {
         Verb::Show(which) => one::show(&which.node, client, out).await,
         Verb::Work(which) => one::work(&which.node, client, out).await,
         Verb::Delete { which, force } => one::delete(&which.node, force, client, out).await,
+        Verb::Reset(which) => one::reset(&which.node, client, out).await,
         Verb::Drain(which) => drain::drain(which, client, out).await,
         Verb::Undrain(which) => drain::undrain(which, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("node"), &words)),

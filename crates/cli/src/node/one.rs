@@ -1,7 +1,7 @@
-//! The commands about one node: `node show`, `work` and `delete`.
+//! The commands about one node: `node show`, `work`, `reset` and `delete`.
 
 use downbeat_api::request;
-use downbeat_client::Client;
+use downbeat_client::{Body, Client};
 use jiff::Timestamp;
 
 use crate::exit::Result;
@@ -24,4 +24,10 @@ pub(super) async fn delete(name: &str, force: bool, client: &Client, out: Out) -
     out.result(&node, || {
         format!("node {} is deleted; an agent that starts there registers it again", node.hostname)
     })
+}
+
+pub(super) async fn reset(name: &str, client: &Client, out: Out) -> Result {
+    let request = request::reset_node(name).with_any("cluster", client.cluster());
+    let node = client.send(request, Body::Empty, None).await?;
+    out.result(&node, || format!("node {} does all standing tasks again", node.hostname))
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::hosts::plural;
-use super::table::{Cell, Table, Tone, facts_within, plain};
+use super::table::{Cell, Table, Tone, facts_within, or_dash, plain};
 use super::time::{age, second};
 
 pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
@@ -94,8 +94,4 @@ fn status_text(status: NodeStatus, draining: bool) -> String {
 
 fn label((name, value): (&String, &String)) -> String {
     if value.is_empty() { name.clone() } else { format!("{name}={value}") }
-}
-
-fn or_dash(text: String) -> Cell {
-    if text.is_empty() { Cell::new("-", Tone::Dim) } else { text.into() }
 }

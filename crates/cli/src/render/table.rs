@@ -263,6 +263,11 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// Returns the text, or a dash if there is none.
+pub(super) fn or_dash(text: String) -> Cell {
+    if text.is_empty() { Cell::new("-", Tone::Dim) } else { text.into() }
+}
+
 /// Returns a value as it is written: strings without quotes.
 pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)

@@ -11,7 +11,7 @@ use crate::render::table::one_line;
 
 /// The prefix of each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Prefix {
+pub(crate) enum Prefix {
     None,
     /// `web-01 | line`.
     Node,
@@ -21,7 +21,7 @@ pub(super) enum Prefix {
 
 /// The colour of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Colour {
+pub(crate) enum Colour {
     On,
     Off,
 }
@@ -30,7 +30,7 @@ pub(super) enum Colour {
 const LONGEST_LINE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     prefix: Prefix,
     colour: Colour,
     /// Prefixes are padded to the longest one so far.
@@ -61,17 +61,17 @@ impl OpenLines {
 }
 
 impl Lines {
-    pub(super) fn new(prefix: Prefix, colour: Colour) -> Self {
+    pub(crate) fn new(prefix: Prefix, colour: Colour) -> Self {
         Self { prefix, colour, width: 0, unfinished: None, open: BTreeMap::new() }
     }
 
     /// Returns whether the chunk was not pushed before.
-    pub(super) fn is_new(&self, chunk: &RunChunk) -> bool {
+    pub(crate) fn is_new(&self, chunk: &RunChunk) -> bool {
         self.open.get(&chunk.execution).is_none_or(|open| chunk.chunk.offset >= open.next)
     }
 
     /// Adds a chunk and returns the text to print now.
-    pub(super) fn push(&mut self, chunk: &RunChunk) -> String {
+    pub(crate) fn push(&mut self, chunk: &RunChunk) -> String {
         let whose = self.whose(chunk);
         self.width = self.width.max(whose.chars().count());
         let is_first = !self.open.contains_key(&chunk.execution);
@@ -161,19 +161,33 @@ impl Lines {
     }
 
     /// Returns whether the last printed text has no line end: a shell prompt would follow on the same line.
-    pub(super) fn is_unfinished(&self) -> bool {
+    pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.is_some()
     }
 
     /// Returns the buffered text that never got a line end.
-    pub(super) fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         let mut text = String::new();
         for mut open in std::mem::take(&mut self.open).into_values() {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let buffered = std::mem::take(open.line(stream));
-                prefixed(&mut text, &buffered, &open.whose, self.width, stream, self.colour);
+                text.push_str(&self.rest_of(&mut open, stream));
             }
         }
+        text
+    }
+
+    /// Returns the buffered text of one stream that never got a line end.
+    pub(crate) fn finish_stream(&mut self, stream: Stream) -> String {
+        let mut open = std::mem::take(&mut self.open);
+        let text = open.values_mut().map(|open| self.rest_of(open, stream)).collect();
+        self.open = open;
+        text
+    }
+
+    fn rest_of(&self, open: &mut OpenLines, stream: Stream) -> String {
+        let mut text = String::new();
+        let buffered = std::mem::take(open.line(stream));
+        prefixed(&mut text, &buffered, &open.whose, self.width, stream, self.colour);
         text
     }
 }

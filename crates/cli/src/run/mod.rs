@@ -21,6 +21,7 @@ use crate::later;
 use crate::out::Out;
 use crate::render::Rows;
 
+pub(crate) use lines::{Colour, Lines, Prefix};
 pub(crate) use watch::Following;
 
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,7 @@
 mod again;
 mod bench;
 mod broken;
+mod clusters;
 mod declared;
 mod errors;
 mod examples;

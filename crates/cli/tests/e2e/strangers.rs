@@ -39,7 +39,6 @@ fn every_mistake_is_answered_in_one_line_that_helps() {
         vec!["top"],
         vec!["debug", "node-1", "--", "uptime"],
         vec!["login"],
-        vec!["cluster", "list"],
         vec!["logs", "last"],
         vec!["jbo", "run"],
         vec!["node", "lsit"],

@@ -7,7 +7,6 @@ mod fan_out;
 mod field;
 mod graph;
 mod job;
-mod located;
 mod named;
 mod path;
 mod place;
@@ -21,7 +20,6 @@ mod yaml;
 
 pub(crate) use graph::cycles;
 pub(super) use job::PRIORITIES;
-pub use located::{Located, locate};
 pub use named::{named_cluster, named_cluster_of_json};
 pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
 pub use standing::{
