@@ -102,6 +102,8 @@ async fn every_route_in_the_document_answers() {
     let task = |name: &str| json!({"name": name, "command": "true", "selector": "group:nobody"});
     let kept = setup.post("/clusters/default/tasks", &task("kept")).await.body["id"].clone();
     let gone = setup.post("/clusters/default/tasks", &task("gone")).await.body["id"].clone();
+    let command = json!({"command": "true"});
+    let debug = setup.post("/nodes/web-01/debug", &command).await.body["id"].as_str().unwrap().to_owned();
     let document = setup.ok("/openapi.json").await;
     assert_eq!(document["openapi"].as_str().map(|version| &version[..3]), Some("3.1"));
     let mut answered = 0;
@@ -111,6 +113,7 @@ async fn every_route_in_the_document_answers() {
             path if path.contains("/executions/") => work.execution.to_string(),
             path if path.contains("/clusters/") => "default".to_owned(),
             path if path.contains("/tasks/") => kept.as_str().unwrap().to_owned(),
+            path if path.contains("/debug/") => debug.clone(),
             _ => "web-01".to_owned(),
         };
         // A stream without an end, which has its own tests.
@@ -144,6 +147,8 @@ async fn every_route_in_the_document_answers() {
                     "/api/v1/clusters/{id}/tasks/reorder" => json!({"task_ids": [gone, kept]}),
                     "/api/v1/tasks/{id}" => json!({"blocking": true}),
                     "/api/v1/tasks/{id}/rerun" => json!({"all": true}),
+                    "/api/v1/nodes/{id}/debug" => command.clone(),
+                    "/api/v1/clusters/{id}/debug" => json!({"command": "true", "selector": "all"}),
                     "/api/v1/runs/cancel" | "/api/v1/runs/retry" => json!({"ids": []}),
                     "/api/v1/nodes/drain" | "/api/v1/nodes/undrain" => json!({"nodes": []}),
                     _ => noop(),
@@ -214,6 +219,7 @@ async fn every_parameter_takes_the_values_that_the_document_allows_and_no_others
     setup.ended(&run).await;
     let task = json!({"name": "task", "command": "true", "selector": "group:nobody"});
     let task = setup.post("/clusters/default/tasks", &task).await.body["id"].as_str().unwrap().to_owned();
+    let debug = setup.post("/nodes/web-01/debug", &json!({"command": "true"})).await.body["id"].clone();
     let document = downbeat_server::http::openapi();
     let mut checked = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -222,6 +228,7 @@ async fn every_parameter_takes_the_values_that_the_document_allows_and_no_others
             path if path.contains("/executions/") => work.execution.to_string(),
             path if path.contains("/clusters/") => "default".to_owned(),
             path if path.contains("/tasks/") => task.clone(),
+            path if path.contains("/debug/") => debug.as_str().unwrap().to_owned(),
             _ => "web-01".to_owned(),
         };
         let url = format!("http://{}{}", setup.server.http_addr(), path.replace("{id}", &id));
