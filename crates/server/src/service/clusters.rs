@@ -214,3 +214,29 @@ impl Service {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use downbeat_store::MemoryStore;
+
+    use super::*;
+    use crate::error::Class;
+    use crate::{Settings as ServerSettings, Surroundings, start_within};
+
+    #[tokio::test]
+    async fn clusters_are_not_changed_while_an_older_server_is_live() {
+        let settings = ServerSettings { name: "one".to_owned(), ..ServerSettings::default() };
+        let store = Arc::new(MemoryStore::new());
+        let server = start_within(settings, store, Surroundings::default()).await.unwrap();
+        let service = server.service();
+        service.parts.level.update(level::CLUSTERS - 1);
+        let settings = Settings { name: Some("web".to_owned()), ..Settings::default() };
+        let refused = service.create_cluster(&Caller::API, settings).await.unwrap_err();
+        assert_eq!(refused.class(), Class::Unavailable);
+        assert!(refused.to_string().ends_with("upgrade all servers"), "{refused}");
+        service.parts.level.update(level::CLUSTERS - 1);
+        let default = ClusterRecord::default_cluster();
+        let refused = service.delete_cluster(&Caller::API, &default).await.unwrap_err();
+        assert_eq!(refused.class(), Class::Unavailable);
+    }
+}

@@ -1,5 +1,6 @@
 //! Standing tasks: the calls for lists and single tasks, and what nodes do with them.
 
+use downbeat_core::Timestamp;
 use downbeat_testbed::in_process::{Agent, Setup, send};
 use downbeat_testbed::{DEADLINE, within};
 use reqwest::{Method, StatusCode};
@@ -237,7 +238,8 @@ async fn a_node_carries_out_the_list_in_order_and_a_blocking_failure_stops_it() 
     // The executions have a task and no run.
     let executions = setup.ok("/clusters/default/executions").await;
     assert_eq!(executions["data"].as_array().unwrap().len(), 2);
-    let second = &executions["data"][1];
+    let of_second = |row: &&Value| row["task"] == "two";
+    let second = executions["data"].as_array().unwrap().iter().find(of_second).unwrap();
     assert_eq!((&second["task_id"], &second["task"]), (&json!(ids[1]), &json!("two")));
     assert_eq!((&second["node"], &second["node_id"]), (&json!("web-01"), &json!(agent.node)));
     assert_eq!((&second["run"], &second["exit_code"]), (&Value::Null, &json!(7)));
@@ -252,7 +254,8 @@ async fn a_node_carries_out_the_list_in_order_and_a_blocking_failure_stops_it() 
         assert_eq!(list["data"], json!([second]), "{path}");
     }
     let of_node = setup.ok("/nodes/web-01/executions").await;
-    assert_eq!(of_node["data"][1]["task_id"], json!(ids[1]));
+    let of_node = of_node["data"].as_array().unwrap().iter().find(of_second).unwrap();
+    assert_eq!(of_node["task_id"], json!(ids[1]));
     // Nobody sees the run that carries the list out.
     assert_eq!(setup.ok("/runs").await["data"], json!([]));
     let run = format!("standing:{}", cluster["id"].as_str().unwrap());
@@ -283,7 +286,8 @@ async fn a_node_that_is_reset_does_all_tasks_again() {
     let before = setup.ok("/nodes/web-01").await["reset_at"].clone();
     let reset = setup.post("/nodes/web-01/reset", &json!(null)).await;
     assert_eq!(reset.status, StatusCode::ACCEPTED, "{}", reset.body);
-    assert!(reset.body["reset_at"].as_str() > before.as_str(), "{before} {}", reset.body["reset_at"]);
+    let time = |value: &Value| value.as_str().unwrap().parse::<Timestamp>().unwrap();
+    assert!(time(&reset.body["reset_at"]) > time(&before), "{before} {}", reset.body["reset_at"]);
     carry_out(&mut agent, 0).await;
     status_until(&setup, |status| status["nodes_with_all_tasks_complete"] == 1).await;
     assert_eq!(setup.post("/nodes/nope/reset", &json!(null)).await.status, StatusCode::NOT_FOUND);
