@@ -211,7 +211,7 @@ async fn limits_and_placement_do_not_reach_into_another_cluster() {
     let second = setup.submit(&placed("web")).await;
     let work = there.take().await;
     assert!(here.take_soon().await.is_empty());
-    assert_eq!(setup.ok("/limits?cluster=web").await["data"][0]["used"], 1);
+    assert_eq!(setup.ok("/limits?cluster=web").await["data"][0]["in_use"], 1);
     there.finish(&work, 0).await;
     setup.ended(&second).await;
     here.finish(&held, 0).await;
