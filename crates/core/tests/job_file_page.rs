@@ -77,7 +77,7 @@ fn row(page: &mut String, field: &Field) {
 fn describe(schema: &Value) -> String {
     if let Some(reference) = schema["$ref"].as_str() {
         return match reference.rsplit('/').next().unwrap() {
-            "identifier" | "label" => "name".to_owned(),
+            "identifier" | "label" | "cluster_name" => "name".to_owned(),
             "duration" => "duration".to_owned(),
             "names" => "list of strings".to_owned(),
             "parallel" => describe(&spec::schema()["$defs"]["parallel"]),

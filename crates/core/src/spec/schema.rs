@@ -39,6 +39,7 @@ pub fn schema() -> Value {
 fn shapes() -> Value {
     json!({
         "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
+        "cluster_name": {"type": "string", "minLength": 1, "maxLength": limits::CLUSTER_NAME_BYTES},
         "word": {"type": "string", "pattern": WORD, "maxLength": limits::NAME_BYTES},
         "expression": {"type": "string", "pattern": EXPRESSION, "examples": ["{{ params.version }}"]},
         "label": {"type": "string", "minLength": 1, "maxLength": limits::NAME_BYTES, "pattern": r"^\S(.*\S)?$"},

@@ -134,7 +134,8 @@ pub(super) async fn list(
 #[into_params(parameter_in = Query)]
 pub(super) struct AddQuery {
     /// The place of the task in the list, from 1; default: the end.
-    position: Option<usize>,
+    #[param(minimum = 1)]
+    position: Option<u32>,
 }
 
 /// Adds a standing task, at the end of the list or at a position
@@ -157,9 +158,10 @@ pub(super) async fn add(
     let fields =
         read::task_of_json(&body.value()?, &service.catalogue(cluster)).map_err(Failure::invalid_task)?;
     let task = new_id(&service);
+    let position = query.position.map(|position| position as usize);
     let (cluster, ()) = service
         .edit_cluster(&caller, cluster, |cluster, at| {
-            Ok((vec![edit::add(cluster, task, fields.clone(), query.position, at)?], ()))
+            Ok((vec![edit::add(cluster, task, fields.clone(), position, at)?], ()))
         })
         .await?;
     let location = format!("/api/v1/tasks/{task}");

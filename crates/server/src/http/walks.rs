@@ -1,9 +1,11 @@
 //! Owns the walks of the nodes of a cluster through its standing tasks: the matrix of nodes and tasks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use axum::Json;
 use downbeat_api::{Execution, List, Names, Walk};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::standing::{WalkState, WalkView, Walks};
@@ -57,7 +59,7 @@ pub(super) async fn list(Api(service, caller): Api, id: Id, query: Query<WalksQu
     let states = words("state", query.state.as_deref(), known, WalkState::parse)?;
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
     let cluster = service.cluster_record(&caller, &id).await?.id;
-    let read = |walks: &Walks| {
+    let read = |walks: &Walks| -> Result<(Arc<ClusterRecord>, Vec<WalkView>), Noun> {
         let list = &walks.cluster().list;
         let place = match query.task.as_deref() {
             None => None,

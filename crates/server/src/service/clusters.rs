@@ -162,7 +162,7 @@ impl Service {
         task: TaskId,
         scopes: &[RerunScope],
     ) -> Result<()> {
-        let rerun = |cluster: &ClusterRecord, at: Timestamp| {
+        let rerun = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
             let mut edits: Vec<Edited> = Vec::with_capacity(scopes.len());
             for scope in scopes {
                 let before = edits.last().map_or(cluster, |edited| &edited.cluster);
@@ -181,7 +181,7 @@ impl Service {
         cluster: ClusterId,
         node: NodeId,
     ) -> Result<Arc<ClusterRecord>> {
-        let reset = |cluster: &ClusterRecord, at: Timestamp| {
+        let reset = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
             let edited = edit::reset_node(cluster, node, |node, at| self.is_covered(node, at), at)?;
             Ok((vec![edited], ()))
         };
@@ -212,5 +212,31 @@ impl Service {
             }
             other => Error::Bug(format!("the store refused a change of a cluster: {other}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_store::MemoryStore;
+
+    use super::*;
+    use crate::error::Class;
+    use crate::{Settings as ServerSettings, Surroundings, start_within};
+
+    #[tokio::test]
+    async fn clusters_are_not_changed_while_an_older_server_is_live() {
+        let settings = ServerSettings { name: "one".to_owned(), ..ServerSettings::default() };
+        let store = Arc::new(MemoryStore::new());
+        let server = start_within(settings, store, Surroundings::default()).await.unwrap();
+        let service = server.service();
+        service.parts.level.update(level::CLUSTERS - 1);
+        let settings = Settings { name: Some("web".to_owned()), ..Settings::default() };
+        let refused = service.create_cluster(&Caller::API, settings).await.unwrap_err();
+        assert_eq!(refused.class(), Class::Unavailable);
+        assert!(refused.to_string().ends_with("upgrade all servers"), "{refused}");
+        service.parts.level.update(level::CLUSTERS - 1);
+        let default = ClusterRecord::default_cluster();
+        let refused = service.delete_cluster(&Caller::API, &default).await.unwrap_err();
+        assert_eq!(refused.class(), Class::Unavailable);
     }
 }

@@ -1,6 +1,7 @@
 //! The REST API against a real server: every route, every class of error, every stream.
 
 mod again;
+mod clusters;
 mod doors;
 mod errors;
 mod events;
@@ -14,6 +15,7 @@ mod output;
 mod registration;
 mod reports;
 mod runs;
+mod standing;
 mod system;
 mod targets;
 mod work;

@@ -97,6 +97,13 @@ async fn every_route_in_the_document_answers() {
     let work = agent.take().await;
     agent.finish(&work, 0).await;
     setup.ended(&run).await;
+    // A cluster and a task that can be deleted, and a task that stays: no node carries it out.
+    setup.cluster("web").await;
+    let task = |name: &str| json!({"name": name, "command": "true", "selector": "group:nobody"});
+    let kept = setup.post("/clusters/default/tasks", &task("kept")).await.body["id"].clone();
+    let gone = setup.post("/clusters/default/tasks", &task("gone")).await.body["id"].clone();
+    let command = json!({"command": "true"});
+    let debug = setup.post("/nodes/web-01/debug", &command).await.body["id"].as_str().unwrap().to_owned();
     let document = setup.ok("/openapi.json").await;
     assert_eq!(document["openapi"].as_str().map(|version| &version[..3]), Some("3.1"));
     let mut answered = 0;
@@ -105,6 +112,8 @@ async fn every_route_in_the_document_answers() {
             path if path.contains("/runs/") => run.clone(),
             path if path.contains("/executions/") => work.execution.to_string(),
             path if path.contains("/clusters/") => "default".to_owned(),
+            path if path.contains("/tasks/") => kept.as_str().unwrap().to_owned(),
+            path if path.contains("/debug/") => debug.clone(),
             _ => "web-01".to_owned(),
         };
         // A stream without an end, which has its own tests.
@@ -114,6 +123,8 @@ async fn every_route_in_the_document_answers() {
         for method in item.as_object().unwrap().keys() {
             let method: Method = method.to_uppercase().parse().unwrap();
             let mut url = match method {
+                Method::DELETE if path.contains("/clusters/") => path.replace("{id}", "web"),
+                Method::DELETE if path.contains("/tasks/") => path.replace("{id}", gone.as_str().unwrap()),
                 Method::DELETE => format!("{}?force=1", path.replace("{id}", "web-02")),
                 _ => path.replace("{id}", &id),
             };
@@ -125,8 +136,19 @@ async fn every_route_in_the_document_answers() {
             }
             let url = format!("http://{}{url}", setup.server.http_addr());
             let mut request = setup.http.request(method.clone(), url);
-            if method == Method::POST && !path.contains("/runs/{id}") {
+            if method != Method::GET && method != Method::DELETE && !path.contains("/runs/{id}") {
                 let body = match path.as_str() {
+                    "/api/v1/clusters" => json!({"name": "new"}),
+                    "/api/v1/clusters/{id}" => json!({"description": "all nodes"}),
+                    "/api/v1/clusters/{id}/tasks" if method == Method::PUT => {
+                        json!({"tasks": [task("kept"), task("gone")]})
+                    }
+                    "/api/v1/clusters/{id}/tasks" => task("added"),
+                    "/api/v1/clusters/{id}/tasks/reorder" => json!({"task_ids": [gone, kept]}),
+                    "/api/v1/tasks/{id}" => json!({"blocking": true}),
+                    "/api/v1/tasks/{id}/rerun" => json!({"all": true}),
+                    "/api/v1/nodes/{id}/debug" => command.clone(),
+                    "/api/v1/clusters/{id}/debug" => json!({"command": "true", "selector": "all"}),
                     "/api/v1/runs/cancel" | "/api/v1/runs/retry" => json!({"ids": []}),
                     "/api/v1/nodes/drain" | "/api/v1/nodes/undrain" => json!({"nodes": []}),
                     _ => noop(),
@@ -195,6 +217,9 @@ async fn every_parameter_takes_the_values_that_the_document_allows_and_no_others
     let work = agent.take().await;
     agent.finish(&work, 0).await;
     setup.ended(&run).await;
+    let task = json!({"name": "task", "command": "true", "selector": "group:nobody"});
+    let task = setup.post("/clusters/default/tasks", &task).await.body["id"].as_str().unwrap().to_owned();
+    let debug = setup.post("/nodes/web-01/debug", &json!({"command": "true"})).await.body["id"].clone();
     let document = downbeat_server::http::openapi();
     let mut checked = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -202,6 +227,8 @@ async fn every_parameter_takes_the_values_that_the_document_allows_and_no_others
             path if path.contains("/runs/") => run.clone(),
             path if path.contains("/executions/") => work.execution.to_string(),
             path if path.contains("/clusters/") => "default".to_owned(),
+            path if path.contains("/tasks/") => task.clone(),
+            path if path.contains("/debug/") => debug.as_str().unwrap().to_owned(),
             _ => "web-01".to_owned(),
         };
         let url = format!("http://{}{}", setup.server.http_addr(), path.replace("{id}", &id));

@@ -1,9 +1,10 @@
 //! An agent without a machine: it gets work and sends the reports that a test requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::Timestamp;
-use downbeat_core::backend::Catalogue;
+use downbeat_core::backend::{BackendSchema, Catalogue};
 use downbeat_core::execution::{Outcome, Stream, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
@@ -28,10 +29,22 @@ pub struct Agent {
 
 impl Agent {
     pub(super) async fn register(server: &Server, hostname: &str, groups: &[&str]) -> Self {
+        Self::register_in(server, ClusterId::DEFAULT, hostname, groups, &[]).await
+    }
+
+    /// Registers a node of a cluster, which offers some backends besides the built-in ones.
+    pub(super) async fn register_in(
+        server: &Server,
+        cluster: ClusterId,
+        hostname: &str,
+        groups: &[&str],
+        extra: &[BackendSchema],
+    ) -> Self {
         let link = Client::connect(&server.grpc_addr().to_string()).await.unwrap();
-        let node = NodeId::derive(ClusterId::DEFAULT, hostname);
+        let node = NodeId::derive(cluster, hostname);
         let session = SessionId(uuid::Uuid::new_v4());
-        let backends = Catalogue::builtin().backends().to_vec();
+        let mut backends = Catalogue::builtin().backends().to_vec();
+        backends.extend(extra.iter().cloned().map(Arc::new));
         let description = Description {
             hostname: hostname.to_owned(),
             groups: groups.iter().map(|&group| group.to_owned()).collect(),
@@ -41,7 +54,6 @@ impl Agent {
             slots: 2,
             version: "0.0.0-test".to_owned(),
         };
-        let cluster = ClusterId::DEFAULT;
         let (instance, undelivered, life) = (InstanceId::default(), Vec::new(), 0);
         let register = Register { cluster, node, session, description, instance, undelivered, life };
         link.register(register).await.unwrap();

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use downbeat_core::backend::BackendSchema;
+use downbeat_core::ids::ClusterId;
 use downbeat_server::{Server, Settings};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
@@ -124,6 +126,36 @@ impl Setup {
 
     pub async fn agent(&self, hostname: &str, groups: &[&str]) -> Agent {
         Agent::register(&self.server, hostname, groups).await
+    }
+
+    /// Registers a node of a cluster, which offers some backends besides the built-in ones.
+    pub async fn agent_in(
+        &self,
+        cluster: ClusterId,
+        hostname: &str,
+        groups: &[&str],
+        extra: &[BackendSchema],
+    ) -> Agent {
+        Agent::register_in(&self.server, cluster, hostname, groups, extra).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        send(self.request(Method::PUT, path).json(body)).await
+    }
+
+    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+        send(self.request(Method::PATCH, path).json(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        send(self.request(Method::DELETE, path)).await
+    }
+
+    /// Creates a cluster, and returns its id.
+    pub async fn cluster(&self, name: &str) -> ClusterId {
+        let answer = self.post("/clusters", &json!({"name": name})).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+        answer.body["id"].as_str().expect("a cluster has an id").parse().expect("it is an id")
     }
 }
 

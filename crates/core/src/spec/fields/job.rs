@@ -9,7 +9,7 @@ fields! {
         "$ref": "#/$defs/identifier", "examples": ["deploy-web"]
     },
     [Job] "cluster": "The cluster whose nodes the job uses." => {
-        "$ref": "#/$defs/identifier", "default": "default", "examples": ["default"]
+        "$ref": "#/$defs/cluster_name", "default": "default", "examples": ["default"]
     },
     [Job, Task] "target": "Fan out: runs the task on each of these nodes. The value is a selector, or a map. On the job it \
         applies to every task that has neither `target` nor `placement`. Excludes `placement`." => {

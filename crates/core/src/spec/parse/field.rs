@@ -223,7 +223,7 @@ impl<'c> Checker<'c> {
         self.refuse(path, node.at, message)
     }
 
-    /// Reads the name of a job or a cluster, which becomes part of addresses and ids.
+    /// Reads the name of a job, which becomes part of addresses and ids.
     pub(super) fn identifier(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "a name")?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

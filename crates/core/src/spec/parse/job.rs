@@ -6,6 +6,7 @@ use super::rollout::FleetFields;
 use super::task::{BOTH_PLACES, timeouts};
 use super::tree::{Content, Entry, Node};
 use crate::backend::Catalogue;
+use crate::cluster::{BadName, check_name};
 use crate::limits;
 use crate::spec::{Definition, Noted, On, Problem, Strategy};
 
@@ -81,6 +82,15 @@ impl Checker<'_> {
         Some(definition)
     }
 
+    /// Reads the name or the id of a cluster.
+    fn cluster(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
+        let text = self.text(path, node, "the name of a cluster")?;
+        match check_name(text) {
+            Ok(()) | Err(BadName::LooksLikeId) => Some(text.to_owned()),
+            Err(error) => self.refuse(path, node.at, error.to_string()),
+        }
+    }
+
     fn job_entries<'n, 't>(&mut self, tree: &'n Node<'t>) -> Option<&'n [Entry<'t>]> {
         let message = match tree.content() {
             Content::Map(entries) => return Some(entries),
@@ -105,7 +115,7 @@ impl Checker<'_> {
             let value = &entry.value;
             match entry.key.as_ref() {
                 "name" => definition.name = self.identifier(field, value),
-                "cluster" => definition.cluster = self.identifier(field, value),
+                "cluster" => definition.cluster = self.cluster(field, value),
                 "target" => {
                     fleet.targeted = true;
                     definition.target = self.target(field, value);
