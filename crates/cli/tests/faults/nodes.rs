@@ -134,6 +134,33 @@ async fn a_second_machine_with_the_same_hostname_does_not_take_a_living_node() {
 }
 
 #[tokio::test]
+async fn an_agent_of_a_cluster_that_does_not_exist_ends_with_4_and_names_it() {
+    let mut site = Site::with_agents(&[]).await;
+    let agent = site.server.agent("web-1").with(&["--cluster", "east"]);
+    site.add_agent(agent);
+    let done = site.agent("web-1").wait();
+    assert_eq!(done.code, 4);
+    let log = std::fs::read_to_string(site.directory.path().join("web-1.log")).unwrap();
+    assert!(log.contains("cluster `east` does not exist; create it"), "{log}");
+    assert_eq!(site.get("nodes").await.unwrap()["data"], json!([]));
+}
+
+#[tokio::test]
+async fn a_node_whose_agent_was_stopped_is_deleted_without_force_and_one_that_is_online_is_not() {
+    let mut site = Site::with_agents(&["web-1"]).await;
+    let refused = site.server.run(&["node", "delete", "web-1"]);
+    assert_eq!(refused.code, 5, "{}", refused.stderr);
+    assert!(refused.stderr.contains("--force"), "it says what to do: {}", refused.stderr);
+    assert_eq!(site.agent("web-1").stop().code, 0);
+    // The goodbye is recorded before the agent ends.
+    let deleted = site.server.run(&["node", "delete", "web-1"]);
+    assert_eq!(deleted.code, 0, "{}", deleted.stderr);
+    assert_eq!(site.get("nodes").await.unwrap()["data"], json!([]));
+    site.start_agent("web-1");
+    site.nodes_online(1).await;
+}
+
+#[tokio::test]
 async fn a_deleted_nodes_agent_ends_with_4_and_its_work_goes_to_another() {
     let mut site = Site::start(Site::build().lease_ttl("60s").agents(&["web-1", "web-2"])).await;
     let (definition, file) = placed(&site);

@@ -23,6 +23,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from grpc_tools import protoc
 
@@ -59,11 +60,24 @@ def status_name(response):
     return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
 
+def listed(channel, version):
+    """Lists the services with a version of the reflection service; all versions have the same messages."""
+    method = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    [response] = method(requests, timeout=DEADLINE_S)
+    return sorted(service.name for service in response.list_services_response.service)
+
+
 def reflected(channel):
     database = ProtoReflectionDescriptorDatabase(channel)
     service = DescriptorPool(database).FindServiceByName("downbeat.agent.v1.Agent")
     methods = {method.name: [field.name for field in method.input_type.fields] for method in service.methods}
-    return {"services": sorted(database.get_services()), "methods": methods}
+    services = {version: listed(channel, version) for version in ("v1", "v1alpha")}
+    return {"services": services, "methods": methods}
 
 
 def serve(proto, address, directory):

@@ -1,6 +1,6 @@
 //! The gRPC code of each error.
 
-use downbeat_testbed::{Site, SmallDisk, Store, eventually};
+use downbeat_testbed::{Site, SmallDisk, Store, until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -147,22 +147,15 @@ async fn a_server_whose_store_is_full_is_unavailable_until_there_is_room() {
         }
     };
     assert_eq!(refused.1["code"], "UNAVAILABLE", "{}", refused.1);
-    let mut until = async |status: &str| {
+    let mut health_is = |status: &str| {
         for service in ["", "downbeat.agent.v1.Agent"] {
-            while client.health(service) != status {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
+            until(&format!("health is {status}"), || (client.health(service) == status).then_some(()));
         }
-        let ready = site.client.ask(0, "/readyz").await.unwrap();
-        assert_eq!(ready.status == 200, status == "SERVING", "{ready:?}");
     };
-    let soon = downbeat_testbed::DEADLINE;
-    tokio::time::timeout(soon, until("NOT_SERVING")).await.expect("it is not healthy");
+    health_is("NOT_SERVING");
+    assert_eq!(site.client.ask(0, "/readyz").await.unwrap().status, 503);
     disk.empty();
-    tokio::time::timeout(soon, until("SERVING")).await.expect("it is healthy again");
-    eventually("it registers", || {
-        let code = client.call("Register", &refused.0)["code"].clone();
-        async move { (code == "OK").then_some(()) }
-    })
-    .await;
+    health_is("SERVING");
+    assert_eq!(site.client.ask(0, "/readyz").await.unwrap().status, 200);
+    until("it registers", || (client.call("Register", &refused.0)["code"] == "OK").then_some(()));
 }

@@ -116,6 +116,7 @@ mod tests {
                 first_seq: Some(2),
                 first_ended: Some((at, "run".into())),
                 first_deleted: Some(at),
+                removed: Vec::new(),
             }),
             Frame::Presence(Vec::new()),
             Frame::Servers(Vec::new()),
