@@ -53,7 +53,7 @@ fn row(held: &HeldWork) -> [Cell; 9] {
         Cell::from(short(held.expires_in))
     };
     [
-        held.run.as_ref().map_or_else(|| Cell::new("-", Tone::Dim), |run| run.to_string().into()),
+        held.run.as_ref().map_or_else(|| Cell::new("standing", Tone::Dim), |run| run.to_string().into()),
         held.job.as_deref().map_or_else(|| Cell::new("-", Tone::Dim), Cell::from),
         held.step.to_string().into(),
         task_label(&held.task, held.item).into(),

@@ -19,11 +19,11 @@ pub use fields::{Field, On, fields};
 pub(crate) use known::{ExprSite, Known, Use};
 pub use params::resolve_params;
 pub(crate) use parse::cycles;
-pub use parse::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
 pub use parse::{
-    named_cluster, named_cluster_of_json, parse_standing_list, standing_list_of_json, standing_task_of_json,
-    standing_update_of_json,
+    from_json, from_json_noting, named_cluster, named_cluster_of_json, parse, parse_bytes,
+    parse_bytes_noting, parse_noting,
 };
+pub use parse::{parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json};
 pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schema::schema;

@@ -295,7 +295,7 @@ mod tests {
 
     fn all(run: &str) -> Topics {
         let run = Some(RunId::from(run));
-        Topics { runs: true, nodes: true, servers: true, cells: run, run: None }
+        Topics { runs: true, nodes: true, servers: true, cells: run, run: None, cluster: None }
     }
 
     #[test]
