@@ -56,6 +56,10 @@ grpcio: ## A Python with gRPC for tests run by hand (some 60 MB below target/, o
 bench: build ## The figures of docs/performance.md, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)
 
+.PHONY: bench-cluster
+bench-cluster: build ## Standing tasks of clusters of 1,000, 3,000 and 9,000 simulated nodes, for five minutes each
+	scripts/bench $(DOWNBEAT) cluster
+
 .PHONY: bench-graph
 bench-graph: build ## Graphs of placed tasks: overhead per step, tasks and processes per second, planning
 	scripts/bench $(DOWNBEAT) graph

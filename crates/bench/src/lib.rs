@@ -1,11 +1,12 @@
 //! `downbeat bench`: measures a server, its store and its agents on this machine. Servers are separate processes, and so
-//! are the simulated nodes of `fleet` and the agents of `graph`; other agents run in this process. All connections use
-//! loopback.
+//! are the simulated nodes of `fleet` and `cluster`, and the agents of `graph`; other agents run in this process. All
+//! connections use loopback.
 //!
 //! Invariant: nothing in here prints.
 
 mod agents;
 mod claims;
+mod cluster;
 mod database;
 mod failure;
 mod figures;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::failure::Result;
 use crate::figures::Figures;
 use crate::page::Part;
-use crate::{Note, claims, fleet, graph, hostile, nodes, soak, takeover, tasks};
+use crate::{Note, claims, cluster, fleet, graph, hostile, nodes, soak, takeover, tasks};
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -20,6 +20,8 @@ enum Load {
     Tasks(tasks::TasksArgs),
     /// Barrier steps over many simulated nodes, each with its own connection
     Fleet(fleet::FleetArgs),
+    /// Standing tasks of a cluster of simulated nodes: joining, heartbeats, new tasks, idling, and reads meanwhile
+    Cluster(cluster::ClusterArgs),
     /// Graphs of placed tasks on real agents: in sequence, all at once, processes, and the speed of planning
     Graph(graph::GraphArgs),
     #[command(hide = true)]
@@ -51,6 +53,7 @@ pub struct Report(Measured);
 enum Measured {
     Figures(Figures),
     Fleet(fleet::Fleet),
+    Cluster(cluster::Report),
     Graph(graph::Graph),
     Soak(soak::Soak),
     Hostile(hostile::Hostile),
@@ -61,6 +64,7 @@ impl Report {
         match &self.0 {
             Measured::Figures(figures) => figures.page(),
             Measured::Fleet(fleet) => fleet.page(),
+            Measured::Cluster(cluster) => cluster.page(),
             Measured::Graph(graph) => graph.page(),
             Measured::Soak(soak) => soak.page(),
             Measured::Hostile(hostile) => hostile.page(),
@@ -81,9 +85,10 @@ pub async fn run(args: BenchArgs, note: Note) -> Result<Output> {
     let measured = match args.load {
         Load::Tasks(args) => Measured::Figures(tasks::measure(args, note).await?),
         Load::Fleet(args) => Measured::Fleet(fleet::measure(args, note).await?),
+        Load::Cluster(args) => Measured::Cluster(cluster::measure(args, note).await?),
         Load::Graph(args) => Measured::Graph(graph::measure(args, note).await?),
         Load::Plans(args) => return graph::hold_plans(&args).map(Output::Raw),
-        Load::Nodes(args) => return nodes::serve(args).await.map(|()| Output::Raw(String::new())),
+        Load::Nodes(args) => return nodes::serve(args).await.map(Output::Raw),
         Load::Takeover(args) => Measured::Figures(takeover::measure(args, note).await?),
         Load::Claims(args) => Measured::Soak(claims::measure(args, note).await?),
         Load::Hostile(args) => Measured::Hostile(hostile::measure(args, note).await?),

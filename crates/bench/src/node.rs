@@ -23,8 +23,8 @@ use tokio::time::{Instant, sleep_until};
 use super::http2::{Connection, Kind};
 
 const WAIT: Duration = Duration::from_secs(30);
-const IDLE: Free = Free { fleet: 1, placed: 1 };
-const BUSY: Free = Free { fleet: 0, placed: 0 };
+const IDLE: Free = Free { fleet: 1, placed: 1, debug: None };
+const BUSY: Free = Free { fleet: 0, placed: 0, debug: None };
 
 /// One registered node that is about to poll.
 #[derive(Debug)]
@@ -52,12 +52,19 @@ impl Node {
         Ok(Self { connection, id, session, heartbeat_interval: welcome.heartbeat_interval, poll: 0 })
     }
 
-    /// Serves until the connection fails.
-    pub(super) async fn serve(mut self) -> io::Result<()> {
+    pub(super) fn heartbeat_interval(&self) -> Duration {
+        self.heartbeat_interval
+    }
+
+    /// Serves until the connection fails. Calls `on_heartbeat` for each heartbeat with the time from when it was due to
+    /// its response.
+    pub(super) async fn serve(mut self, on_heartbeat: impl Fn(Duration)) -> io::Result<()> {
         // Real machines do not send their heartbeats at the same time.
         let phase = f64::from(self.id.0.as_u128() as u16) / f64::from(u16::MAX);
         let beat = sleep_until(Instant::now() + self.heartbeat_interval.mul_f64(phase));
         tokio::pin!(beat);
+        // When the oldest heartbeat without a response was due.
+        let mut due = None;
         self.ask_for_work(IDLE)?;
         loop {
             self.connection.send().await?;
@@ -68,9 +75,12 @@ impl Node {
                     if kind == Kind::Poll {
                         let answer = poll_answer_from_wire(decode(&message)?).map_err(io::Error::other)?;
                         self.work(&answer.assignments)?;
+                    } else if kind == Kind::Heartbeat && let Some(due) = due.take() {
+                        on_heartbeat(Instant::now().duration_since(due));
                     }
                 }
                 () = &mut beat => {
+                    due.get_or_insert(beat.deadline());
                     beat.as_mut().reset(Instant::now() + self.heartbeat_interval);
                     let (node, session) = (self.id, self.session);
                     let (held, leaving, problems) = (Vec::new(), false, Vec::new());

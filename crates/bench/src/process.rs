@@ -57,9 +57,19 @@ fn seconds(process: u32, first: usize) -> f64 {
     ticks / 100.0
 }
 
+/// Returns the memory of a living process.
 pub(super) fn rss_bytes(process: u32) -> u64 {
+    memory(process, "VmRSS:")
+}
+
+/// Returns the most memory that a living process has had.
+pub(super) fn peak_rss_bytes(process: u32) -> u64 {
+    memory(process, "VmHWM:")
+}
+
+fn memory(process: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
@@ -84,7 +94,7 @@ mod tests {
     #[test]
     fn this_process_has_used_time_and_memory() {
         let own = std::process::id();
-        assert!(rss_bytes(own) > 100_000);
+        assert!(rss_bytes(own) > 100_000 && peak_rss_bytes(own) > 100_000);
         while cpu_seconds(own) == 0.0 {}
         assert_eq!((cpu_seconds(u32::MAX), rss_bytes(u32::MAX)), (0.0, 0));
     }

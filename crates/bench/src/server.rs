@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use downbeat_api::{Execution, request};
+use downbeat_api::{Event, EventBody, Execution, request};
 use downbeat_client::{Body, Client, Feed, Message};
+use downbeat_core::node::NodeStatus;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -139,6 +140,15 @@ impl Server {
         Ok(self.client.last_seq().await?)
     }
 
+    /// Counts the times that a node became stale or offline, in all events after this one.
+    pub(super) async fn silent_nodes(&self, since: u64) -> Result<u64> {
+        let moves = self.client.all_events(request::events().with("kind", "node_moved"), since).await?;
+        let is_silent = |event: &&Event| {
+            matches!(event.body, EventBody::NodeMoved { to: NodeStatus::Stale | NodeStatus::Offline, .. })
+        };
+        Ok(moves.iter().filter(is_silent).count() as u64)
+    }
+
     /// Opens the live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<Feed> {
         Ok(self.client.feed(&request::events(), None).await?)
@@ -208,6 +218,10 @@ impl Server {
 
     pub(super) fn rss_bytes(&self) -> u64 {
         process::rss_bytes(self.child.id())
+    }
+
+    pub(super) fn peak_rss_bytes(&self) -> u64 {
+        process::peak_rss_bytes(self.child.id())
     }
 
     /// Returns the user and system time so far, over all of its processes.

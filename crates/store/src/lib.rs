@@ -27,8 +27,8 @@ pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
     InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, RunFilter, RunKey, RunOrder, Runs, ServerRecord, Servers, Source, StandingKey, StandingResult,
-    Store, Tally, Totals, Wrapped, Wrapper,
+    Position, RunFilter, RunKey, RunKind, RunOrder, Runs, ServerRecord, Servers, Source, StandingKey,
+    StandingResult, Store, Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

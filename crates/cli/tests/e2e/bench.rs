@@ -74,6 +74,65 @@ fn a_fleet_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn every_node_of_a_cluster_carries_out_every_standing_task_once() {
+    for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres_url(), "postgres")] {
+        let figures =
+            bench(&["cluster", "--store", &store, "--nodes", "20", "--tasks", "3", "--for", "1s"]).json();
+        assert_eq!(
+            (figures["load"].as_str(), figures["store"].as_str()),
+            (Some("cluster"), Some(name)),
+            "{figures}"
+        );
+        assert_eq!((whole(&figures["nodes"]), whole(&figures["n"])), (20, 60), "{figures}");
+        assert_eq!(whole(&figures["heartbeats"]["nodes_silent"]), 0, "{figures}");
+        assert_eq!(whole(&figures["heartbeats"]["interval_seconds"]), 10, "{figures}");
+        for (phase, executions) in [("first_task", 20), ("list", 60)] {
+            let work = &figures[phase];
+            assert_eq!(whole(&work["executions"]), executions, "{figures}");
+            let number = |name: &str| work[name].as_f64().unwrap_or_else(|| panic!("no {name}: {work}"));
+            assert!(number("seconds") > 0.0 && number("changes_per_commit") >= 1.0, "{work}");
+            assert!(number("edited_after_ms") <= number("seconds") * 1e3, "{work}");
+        }
+        for phase in ["idle", "idle_after_list"] {
+            assert!(figures[phase]["server_cpu_percent"].is_number(), "{figures}");
+        }
+        let peak = whole(&figures["server_rss_peak_bytes"]);
+        assert!(peak >= whole(&figures["server_rss_bytes"]) && peak > 0, "{figures}");
+        let reads = figures["reads"].as_array().unwrap();
+        let calls: Vec<&str> = reads.iter().map(|read| read["call"].as_str().unwrap()).collect();
+        assert_eq!(
+            calls,
+            [
+                "/clusters/default/status",
+                "/clusters/default/walks?limit=100",
+                "/nodes?limit=100",
+                "/clusters/default/executions?limit=100",
+                "/status"
+            ]
+        );
+        for read in reads {
+            assert!(whole(&read["count"]) > 0 && whole(&read["failed"]) == 0, "{read}");
+            assert!(read["p50_ms"].as_f64() <= read["p99_ms"].as_f64(), "{read}");
+        }
+        assert!(figures["sizes"].is_null(), "{figures}");
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_be_is_refused() {
+    for args in [
+        &["cluster", "--nodes", "0"][..],
+        &["cluster", "--tasks", "0"],
+        &["cluster", "--for", "0"],
+        &["cluster", "--scale", "--nodes", "5"],
+        &["cluster", "--nodes", "4294967295"],
+    ] {
+        let done = bench(args);
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+    }
+}
+
+#[test]
 fn every_graph_is_run_and_every_figure_is_there() {
     for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres_url(), "postgres")] {
         let figures = bench(&["graph", "--store", &store, "--n", "6", "--rounds", "1"]).json();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use downbeat_core::Portion;
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
@@ -14,6 +13,7 @@ use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use downbeat_core::standing::{Rerun, RerunScope, StandingList, StandingTask};
 use downbeat_core::work::{Origin, Parent};
+use downbeat_core::{Portion, debug};
 use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
@@ -136,6 +136,27 @@ pub fn standing_finished(cluster: u32, execution: u32, verdict: Verdict) -> Chan
     let of = Parent::Run(RunId::standing(cluster_id(cluster)));
     let (execution, token) = (execution_id(execution), token(execution));
     Change::ExecutionFinished { of, execution, token, outcome: outcome(verdict) }
+}
+
+/// Returns the id of a debug command.
+pub fn debug_id(number: u32) -> RunId {
+    RunId::debug(id(6, number))
+}
+
+/// Returns the creation of a debug command that starts at once.
+pub fn debug_created(number: u32) -> [Change; 2] {
+    let run = RunMade { id: debug_id(number), job: Some(debug::JOB.to_owned()), ..made(number) };
+    let started = debug_moved(number, &[RunState::Starting, RunState::Running], i64::from(number));
+    [created_as(RunRecord::new(run, SERVER)), started]
+}
+
+pub fn debug_moved(number: u32, path: &[RunState], second: i64) -> Change {
+    match moved(number, path, second) {
+        Change::RunMoved { epoch, path, stop, end, at, .. } => {
+            Change::RunMoved { run: debug_id(number), epoch, path, stop, end, at }
+        }
+        other => other,
+    }
 }
 
 pub fn registration(number: u32, session: SessionId, second: i64) -> Registration {

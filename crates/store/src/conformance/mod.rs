@@ -9,6 +9,7 @@ pub mod cache;
 pub mod clusters;
 pub mod contents;
 pub mod copies;
+pub mod debug;
 pub mod executions;
 pub mod limits;
 pub mod listing;
@@ -180,6 +181,12 @@ macro_rules! conformance_suite {
                 a_time_in_the_future_keeps_no_other_event
                 numbers_go_on_after_pruning
                 a_closed_store_is_unavailable_or_unharmed
+            }
+            debug {
+                debug_commands_have_a_list_of_their_own
+                debug_commands_use_no_room_and_no_turn
+                a_debug_command_reaches_a_held_node_and_keeps_nobody_from_it
+                ended_debug_commands_are_removed_before_other_runs
             }
             copies {
                 a_snapshot_is_all_there_is

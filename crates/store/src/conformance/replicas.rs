@@ -165,7 +165,17 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     for number in 1..=3 {
         apply(&primary, &[moved(number, &[RunState::Cancelled], 100 + i64::from(number))]).await;
     }
+    // A debug command is removed earlier than runs that ended before it.
+    for number in [5, 6] {
+        apply(&primary, &debug_created(number)).await;
+    }
+    apply(&primary, &[debug_moved(5, &[RunState::Terminating, RunState::Completed], 110)]).await;
     copy(&primary, &replica).await;
+    assert_eq!(primary.prune_debug(at(111), 100).await.unwrap(), 1);
+    replica.forget(&primary.kept().await.unwrap()).await.unwrap();
+    assert_eq!(replica.run(&debug_id(5)).await.unwrap(), None);
+    assert_eq!(replica.run(&debug_id(6)).await.unwrap(), primary.run(&debug_id(6)).await.unwrap());
+    assert_eq!(dump(&replica).await, of(&primary).await);
     for before in [at(102), at(103), at(1_000)] {
         primary.prune(before, 100).await.unwrap();
         replica.forget(&primary.kept().await.unwrap()).await.unwrap();

@@ -1,9 +1,10 @@
 //! Owns pruning on PostgreSQL: on one server at a time, many runs at once, in small transactions, so that no lock is
 //! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash.
 
-use downbeat_core::limits;
+use downbeat_core::{debug, limits};
 use jiff::Timestamp;
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Result;
@@ -23,6 +24,14 @@ const ENDED: &str = concat!(
     "SELECT id FROM runs WHERE finished_at < $1 AND finished_at IS NOT NULL AND state ",
     condition!(ended runs),
     " ORDER BY finished_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"
+);
+/// The same for debug commands: the index by job finds them.
+const ENDED_DEBUG: &str = concat!(
+    "SELECT r.id FROM runs r WHERE r.job = $1 AND ",
+    condition!(debug run),
+    " AND r.finished_at < $2 AND r.state ",
+    condition!(ended runs),
+    " ORDER BY r.finished_at, r.id LIMIT $3 FOR UPDATE SKIP LOCKED"
 );
 /// The next executions to remove, run by run. Each run is a lookup in the index: one condition for all runs might read the
 /// whole table.
@@ -88,9 +97,36 @@ async fn remove_some(client: &Client, runs: &[String]) -> Result<bool> {
     Ok(!executions.is_empty())
 }
 
+/// Removes runs and everything that belongs to them. Returns how many were removed.
+async fn remove_runs(client: &Client, runs: &[String]) -> Result<u64> {
+    if runs.is_empty() {
+        return Ok(0);
+    }
+    while remove_some(client, runs).await? {}
+    Ok(count(client.query_one(REMOVE_RUNS, &[&runs]).await?.try_get(0)?)?)
+}
+
+/// Returns whether no other server prunes until the connection ends.
+async fn is_only_one(client: &Client) -> Result<bool> {
+    Ok(client.query_one("SELECT pg_try_advisory_lock($1)", &[&PRUNE_LOCK]).await?.try_get(0)?)
+}
+
+/// Removes debug commands. Needs a connection of its own.
+pub(super) async fn prune_debug(client: &Client, before: Timestamp, most: u32) -> Result<u64> {
+    if !is_only_one(client).await? {
+        return Ok(0);
+    }
+    let mut runs: Vec<String> = Vec::new();
+    let args: [&(dyn ToSql + Sync); 3] = [&debug::JOB, &before.as_microsecond(), &i64::from(most)];
+    for row in client.query(ENDED_DEBUG, &args).await? {
+        runs.push(row.try_get(0)?);
+    }
+    remove_runs(client, &runs).await
+}
+
 /// Needs a connection of its own.
 pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> Result<u64> {
-    if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&PRUNE_LOCK]).await?.try_get::<_, bool>(0)? {
+    if !is_only_one(client).await? {
         return Ok(0);
     }
     let (at, before) = (before, before.as_microsecond());
@@ -98,11 +134,7 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
     for row in client.query(ENDED, &[&before, &i64::from(most)]).await? {
         runs.push(row.try_get(0)?);
     }
-    let mut gone = 0;
-    if !runs.is_empty() {
-        while remove_some(client, &runs).await? {}
-        gone = count(client.query_one(REMOVE_RUNS, &[&runs]).await?.try_get(0)?)?;
-    }
+    let gone = remove_runs(client, &runs).await?;
     client.execute(REMEMBER_NUMBER, &[]).await?;
     while let Some(row) = client.query_opt(&**LAST_OLD_EVENT, &[&before]).await? {
         let last: i64 = row.try_get(0)?;

@@ -306,6 +306,11 @@ impl DirectWrites for PostgresStore {
         standing::prune(self, &self.pruned, deleted, keep, most).await
     }
 
+    async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
+        let client = self.target.connect(Purpose::Pruning).await?;
+        Ok(prune::prune_debug(&client, before, most).await?)
+    }
+
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
         let mut client = self.target.connect(Purpose::Upkeep).await?;
         Ok(counts::keep_counts(&mut client, before, most).await?)

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use downbeat_core::execution::Status;
-use downbeat_core::limits;
 use downbeat_core::run::RunState;
+use downbeat_core::{debug, limits};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -47,6 +47,15 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
     remove_contents(writer).await?;
     shrink_all(writer).await?;
+    Ok(gone)
+}
+
+/// Removes debug commands.
+pub(crate) async fn prune_debug(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
+    let before = before.as_microsecond();
+    let runs = writer.run(move |connection| ended_debug(connection, before, most)).await?;
+    let gone = runs.len() as u64;
+    remove(writer, runs).await?;
     Ok(gone)
 }
 
@@ -101,6 +110,20 @@ fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>>
         " ORDER BY finished_at, id LIMIT ?2"
     ))?;
     let runs = query.query_map(params![before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(runs)
+}
+
+/// The index by job finds them.
+fn ended_debug(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
+    let mut query = connection.prepare_cached(concat!(
+        "SELECT r.id FROM runs r WHERE r.job = ?1 AND ",
+        condition!(debug run),
+        " AND r.finished_at < ?2 AND r.state ",
+        condition!(ended runs),
+        " ORDER BY r.finished_at, r.id LIMIT ?3"
+    ))?;
+    let runs =
+        query.query_map(params![debug::JOB, before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(runs)
 }
 

@@ -282,6 +282,10 @@ impl DirectWrites for SqliteStore {
         standing::prune(self, &self.pruned, deleted, keep, most).await
     }
 
+    async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
+        prune::prune_debug(&self.writer, before, most).await
+    }
+
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
         counts::keep_counts(&self.writer, before, most).await
     }
