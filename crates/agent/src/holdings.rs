@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::collections::{HashMap, HashSet};
-use downbeat_core::limits::{UNSENT_BYTES, UNSENT_RESULTS};
-use downbeat_proto::message::{Assignment, Free, LeaseRef};
+use downbeat_core::limits::{DEBUG_PER_NODE, UNSENT_BYTES, UNSENT_RESULTS};
+use downbeat_proto::message::{Assignment, Free, LeaseRef, WorkKind};
 use tokio::time::Instant;
 
 use crate::stop::{Reason, Stop};
@@ -19,6 +19,8 @@ pub(crate) struct Holdings {
     fleet: Slots,
     /// Placed work: one per slot.
     placed: Slots,
+    /// Debug commands: a few, besides all other work, so that a busy host can be examined.
+    debug: Slots,
     /// Set when the agent is asked to stop: it offers no slots any more.
     pub(crate) draining: bool,
     /// While draining: a server has sent everything that was on its way here.
@@ -34,7 +36,7 @@ pub(crate) struct Holdings {
 
 #[derive(Debug)]
 struct Item {
-    placed: bool,
+    kind: WorkKind,
     /// Must never overlap with another attempt: runs only while the lease is certainly valid.
     stop_on_disconnect: bool,
     /// Set only for work with `stop_on_disconnect`.
@@ -105,8 +107,8 @@ pub(crate) enum Fate {
 }
 
 impl Item {
-    fn new(placed: bool, stop_on_disconnect: bool, assured: Instant, phase: Phase) -> Self {
-        Self { placed, stop_on_disconnect, begun: false, assured, unsent_bytes: 0, phase }
+    fn new(kind: WorkKind, stop_on_disconnect: bool, assured: Instant, phase: Phase) -> Self {
+        Self { kind, stop_on_disconnect, begun: false, assured, unsent_bytes: 0, phase }
     }
 }
 
@@ -136,6 +138,7 @@ impl Holdings {
             items: HashMap::default(),
             fleet: Slots::new(1),
             placed: Slots::new(slots),
+            debug: Slots::new(DEBUG_PER_NODE),
             draining: false,
             is_complete: false,
             former: Former::default(),
@@ -153,25 +156,29 @@ impl Holdings {
             if self.former.contains(held) || self.items.contains_key(&held) {
                 continue;
             }
-            let (placed, stop_on_disconnect) = (assignment.placed, assignment.stop_on_disconnect);
-            self.items.insert(held, Item::new(placed, stop_on_disconnect, heard, Phase::Queued));
-            self.slots(placed).queue.push_back(assignment);
+            let (kind, stop_on_disconnect) = (assignment.kind, assignment.stop_on_disconnect);
+            self.items.insert(held, Item::new(kind, stop_on_disconnect, heard, Phase::Queued));
+            self.slots(kind).queue.push_back(assignment);
         }
         let mut ready = Vec::new();
-        for placed in [false, true] {
-            while let Some(next) = self.next(placed) {
+        for kind in [WorkKind::Fleet, WorkKind::Placed, WorkKind::Debug] {
+            while let Some(next) = self.next(kind) {
                 ready.push(next);
             }
         }
         ready
     }
 
-    fn slots(&mut self, placed: bool) -> &mut Slots {
-        if placed { &mut self.placed } else { &mut self.fleet }
+    fn slots(&mut self, kind: WorkKind) -> &mut Slots {
+        match kind {
+            WorkKind::Fleet => &mut self.fleet,
+            WorkKind::Placed => &mut self.placed,
+            WorkKind::Debug => &mut self.debug,
+        }
     }
 
-    fn next(&mut self, placed: bool) -> Option<Ready> {
-        let assignment = self.slots(placed).next()?;
+    fn next(&mut self, kind: WorkKind) -> Option<Ready> {
+        let assignment = self.slots(kind).next()?;
         let stop = Arc::new(Stop::default());
         if let Some(item) = self.items.get_mut(&assignment.lease()) {
             item.phase = Phase::Running(stop.clone());
@@ -182,7 +189,7 @@ impl Holdings {
     /// Ends work. Returns what happens to its result, and the next work for its slot.
     pub(crate) fn ended(&mut self, held: LeaseRef) -> (Fate, Option<Ready>) {
         let Some(item) = self.items.get_mut(&held) else { return (Fate::Drop, None) };
-        let placed = item.placed;
+        let kind = item.kind;
         let fate = match item.phase {
             Phase::Running(_) => {
                 item.phase = Phase::Finished;
@@ -196,17 +203,17 @@ impl Holdings {
             // Neither occupies a slot.
             Phase::Queued | Phase::Finished => return (Fate::Drop, None),
         };
-        let slots = self.slots(placed);
+        let slots = self.slots(kind);
         slots.running = slots.running.saturating_sub(1);
-        (fate, self.next(placed))
+        (fate, self.next(kind))
     }
 
     /// Removes work that ended because the agent stops. Its slot starts nothing else.
     pub(crate) fn abandoned(&mut self, held: LeaseRef) {
         let Some(item) = self.items.get(&held) else { return };
-        let placed = item.placed;
+        let kind = item.kind;
         if matches!(item.phase, Phase::Running(_) | Phase::Fenced) {
-            let slots = self.slots(placed);
+            let slots = self.slots(kind);
             slots.running = slots.running.saturating_sub(1);
         }
         self.remove(held);
@@ -221,7 +228,7 @@ impl Holdings {
 
     /// Holds a result of an earlier run of the agent, as if it had ended now.
     pub(crate) fn hold_former(&mut self, held: LeaseRef, unsent_bytes: usize, now: Instant) {
-        self.items.insert(held, Item::new(true, false, now, Phase::Finished));
+        self.items.insert(held, Item::new(WorkKind::Placed, false, now, Phase::Finished));
         self.unsent += 1;
         self.wait_to_send(held, unsent_bytes);
     }
@@ -267,9 +274,9 @@ impl Holdings {
                 item.phase = Phase::Fenced;
             }
             Phase::Queued => {
-                let placed = item.placed;
+                let kind = item.kind;
                 self.remove(held);
-                self.unqueue(placed, held);
+                self.unqueue(kind, held);
             }
             Phase::Finished => self.remove(held),
         }
@@ -282,8 +289,8 @@ impl Holdings {
             Phase::Queued => {
                 item.phase = Phase::Finished;
                 self.unsent += 1;
-                let placed = item.placed;
-                self.unqueue(placed, held)
+                let kind = item.kind;
+                self.unqueue(kind, held)
             }
             Phase::Running(stop) => {
                 stop.request(Reason::Cancelled);
@@ -293,8 +300,8 @@ impl Holdings {
         }
     }
 
-    fn unqueue(&mut self, placed: bool, wanted: LeaseRef) -> Option<Assignment> {
-        let queue = &mut self.slots(placed).queue;
+    fn unqueue(&mut self, kind: WorkKind, wanted: LeaseRef) -> Option<Assignment> {
+        let queue = &mut self.slots(kind).queue;
         let at = queue.iter().position(|assignment| assignment.lease() == wanted)?;
         queue.remove(at)
     }
@@ -342,6 +349,7 @@ impl Holdings {
         self.draining = true;
         self.fleet.queue.clear();
         self.placed.queue.clear();
+        self.debug.queue.clear();
         let unbegun = self.items.extract_if(|_, item| matches!(item.phase, Phase::Queued));
         unbegun.for_each(|(held, _)| self.former.push(held));
         for item in self.items.values() {
@@ -378,9 +386,10 @@ impl Holdings {
 
     fn free(&self) -> Free {
         if self.draining || self.is_clogged() {
-            return Free::default();
+            return Free { debug: Some(0), ..Free::default() };
         }
-        Free { fleet: self.fleet.free(), placed: self.placed.free() }
+        let debug = Some(self.debug.free());
+        Free { fleet: self.fleet.free(), placed: self.placed.free(), debug }
     }
 
     /// Returns whether nothing runs or is queued.

@@ -5,6 +5,7 @@
 
 mod cluster;
 pub mod code;
+mod debug;
 mod event;
 mod event_body;
 mod execution;
@@ -30,6 +31,7 @@ mod status;
 mod work;
 
 pub use cluster::{Cluster, ClusterStatus, TaskCounts};
+pub use debug::{ClusterDebugRequest, DebugCommand, DebugRequest, DebugResult};
 pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::{Event, Gap};
 pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};

@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, ClusterStatus, DeletedNode, EventList, Execution, Failures, Frame, InstanceResult, LimitUsage,
-    List, ListChanges, Many, Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan,
-    Rerun, Run, RunChunk, RunRow, Server, StandingTask, Stats, Status, Valid, Walk,
+    Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, EventList, Execution, Failures, Frame,
+    InstanceResult, LimitUsage, List, ListChanges, Many, Matrix, Node, NodeCount, NodeSummary, NodeWork,
+    OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow, Server, StandingTask, Stats, Status, Valid,
+    Walk,
 };
 
 /// The default port of the REST API.
@@ -127,6 +128,11 @@ requests! {
     Post "nodes/{id}/drain" drain(id) -> Node;
     Post "nodes/{id}/undrain" undrain(id) -> Node;
     Post "nodes/{id}/reset" reset_node(id) -> Node;
+    Get "nodes/{id}/debug" node_debug(id) -> List<DebugResult>;
+    Post "nodes/{id}/debug" debug_node(id) -> DebugResult;
+    Post "clusters/{id}/debug" debug_cluster(id) -> DebugCommand;
+    Get "debug/{id}" debug(id) -> DebugCommand;
+    Post "debug/{id}/cancel" cancel_debug(id) -> DebugCommand;
     Get "clusters" clusters() -> List<Cluster>;
     Post "clusters" create_cluster() -> Cluster;
     Get "clusters/{id}" cluster(id) -> Cluster;

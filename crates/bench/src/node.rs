@@ -23,8 +23,8 @@ use tokio::time::{Instant, sleep_until};
 use super::http2::{Connection, Kind};
 
 const WAIT: Duration = Duration::from_secs(30);
-const IDLE: Free = Free { fleet: 1, placed: 1 };
-const BUSY: Free = Free { fleet: 0, placed: 0 };
+const IDLE: Free = Free { fleet: 1, placed: 1, debug: None };
+const BUSY: Free = Free { fleet: 0, placed: 0, debug: None };
 
 /// One registered node that is about to poll.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
-use crate::{cluster, event, job, node, run, serve, task};
+use crate::{cluster, debug, event, job, node, run, serve, task};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -102,6 +102,8 @@ pub(crate) enum Command {
     /// List and change the standing tasks, which every node of the cluster does
     #[command(subcommand)]
     Task(task::Verb),
+    /// Run a command on a node now, or on each node of a selector, and show its output
+    Debug(debug::DebugArgs),
     /// List events in order
     #[command(subcommand)]
     Event(event::Verb),

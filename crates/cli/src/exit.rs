@@ -51,11 +51,13 @@ pub(crate) struct Failure {
     /// Empty if everything was already printed to standard output.
     pub(crate) message: String,
     pub(crate) details: Vec<String>,
+    /// The exit code of a debug command, which replaces our own.
+    passed_on: Option<u8>,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Vec::new() }
+        Self { code, message: message.into(), details: Vec::new(), passed_on: None }
     }
 
     pub(crate) fn bad_input(message: impl Into<String>) -> Self {
@@ -73,6 +75,18 @@ impl Failure {
     /// Returns the failure of a run that failed or was cancelled; its result is already printed.
     pub(crate) fn run_failed() -> Self {
         Self::new(Code::RunFailed, "")
+    }
+
+    /// Returns the failure of a debug command that exited with this code; its output is already printed.
+    pub(crate) fn exited(code: i32) -> Self {
+        // The system passes on the last eight bits. Zero would mean success.
+        let passed_on = u8::try_from(code & 0xff).ok().filter(|code| *code != 0);
+        Self { passed_on, ..Self::run_failed() }
+    }
+
+    /// Returns the code with which the program ends.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        self.passed_on.map_or_else(|| self.code.into(), ExitCode::from)
     }
 
     /// Returns the failure of a command that Ctrl-C interrupted while it waited; its note is already printed.

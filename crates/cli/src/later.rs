@@ -23,8 +23,6 @@ const LATER: &[(&str, &[&str], &str)] = &[
     ("schedule", &[],
         "schedules are not available in this version; let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("top", &[], "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same"),
-    ("debug", &[],
-        "`debug` is not available in this version; use `downbeat job run --target node:NODE --watch exec run --command COMMAND`"),
     ("audit", &[],
         "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it"),
     ("login", &[], ACCOUNTS),

@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod cluster;
 mod connect;
+mod debug;
 mod event;
 mod exit;
 mod inline;

@@ -67,8 +67,8 @@ impl NodeId {
     }
 }
 
-/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one, `standing:cluster_id` for the run that
-/// carries out the standing tasks of a cluster.
+/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one, `debug:UUID` for a debug command,
+/// `standing:cluster_id` for the run that carries out the standing tasks of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub Arc<str>);
@@ -106,6 +106,19 @@ impl RunId {
 
     pub fn is_standing(&self) -> bool {
         self.standing_of().is_some()
+    }
+
+    /// The first bytes of the id of a debug command. No UUID contains them, and the id of a scheduled run ends with a time.
+    pub const DEBUG: &str = "debug:";
+
+    /// Returns the id of a debug command.
+    pub fn debug(id: Uuid) -> Self {
+        Self(format!("{}{id}", Self::DEBUG).into())
+    }
+
+    /// Returns whether the run is a debug command. A cluster may be named `debug`, too.
+    pub fn is_debug(&self) -> bool {
+        self.0.strip_prefix(Self::DEBUG).is_some_and(|id| Uuid::try_parse(id).is_ok())
     }
 
     pub fn as_str(&self) -> &str {
@@ -160,6 +173,19 @@ mod tests {
         assert_ne!(id, RunId::scheduled("other", "backup", at));
         for job in ["backup", "a:b", "", "x:2026-01-31T03:00:00Z"] {
             assert_eq!(RunId::scheduled("default", job, at).schedule(), Some(("default", job, at)));
+        }
+    }
+
+    #[test]
+    fn only_the_id_of_a_debug_command_names_one() {
+        let debug = RunId::debug(Uuid::from_u128(7));
+        assert_eq!(debug.as_str(), "debug:00000000-0000-0000-0000-000000000007");
+        assert!(debug.is_debug());
+        assert_eq!(debug.schedule(), None);
+        let at: Timestamp = "2026-01-31T03:00:00Z".parse().unwrap();
+        let scheduled = RunId::scheduled("debug", "backup", at);
+        for id in [scheduled, RunId::from(Uuid::from_u128(7)), "debug:".into(), "debug".into()] {
+            assert!(!id.is_debug(), "{id}");
         }
     }
 

@@ -33,7 +33,7 @@ pub const CONTENTS: u32 = 6;
 /// The level that completes a retry whose results were carried over only in part.
 pub const CARRY: u32 = 6;
 
-/// The level that knows clusters as records, and standing tasks.
+/// The level that knows clusters as records, standing tasks and debug commands.
 pub const CLUSTERS: u32 = 7;
 
 /// Returns the level that all live servers have in common, including this one.

@@ -7,6 +7,7 @@ pub mod backend;
 pub mod change;
 pub mod cluster;
 pub mod collections;
+pub mod debug;
 pub mod dice;
 pub mod execution;
 pub mod expr;

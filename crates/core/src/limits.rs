@@ -142,6 +142,16 @@ pub const INSTANCE_BYTES: usize = 64;
 /// How long the tombstone of a deleted node is kept beyond the retention of runs. Until then its session gets the
 /// reason when it calls, and its executions show its hostname.
 pub const TOMBSTONE_DAYS: i64 = 30;
+/// A debug command, and its default timeout in seconds.
+pub const DEBUG_COMMAND_BYTES: usize = 64 * 1024;
+pub const DEBUG_TIMEOUT_DEFAULT_S: u64 = 5 * 60;
+/// How long a debug command waits for its node, in seconds, and how long it is kept after its end, in hours.
+pub const DEBUG_WAIT_S: u64 = 3_600;
+pub const DEBUG_KEPT_HOURS: i64 = 24;
+/// Debug commands that one node runs at once, in addition to its other work: somebody watches each.
+pub const DEBUG_PER_NODE: u32 = 4;
+/// Debug commands of one cluster that have not ended: nothing else bounds them, because they wait for no admission.
+pub const DEBUG_OPEN: usize = 1_000;
 /// The maximum number of retries of a task.
 pub const RETRIES: u32 = 100;
 /// A task's timeout: minimum, maximum and default, in seconds.

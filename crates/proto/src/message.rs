@@ -114,6 +114,8 @@ pub struct HeartbeatAnswer {
 pub struct Free {
     pub fleet: u32,
     pub placed: u32,
+    /// How many debug commands may start. `None`: the agent is of an older release and runs them as fleet work.
+    pub debug: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -128,6 +130,27 @@ pub struct Poll {
     pub wait: Duration,
 }
 
+/// Which work it runs besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// One at a time, in order.
+    Fleet,
+    /// One in each slot.
+    Placed,
+    /// A debug command: besides all other work.
+    Debug,
+}
+
+impl WorkKind {
+    pub fn of(work: &Work) -> Self {
+        match (work.is_placed, work.is_debug) {
+            (true, _) => Self::Placed,
+            (false, true) => Self::Debug,
+            (false, false) => Self::Fleet,
+        }
+    }
+}
+
 /// Work for a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
@@ -135,8 +158,7 @@ pub struct Assignment {
     pub token: LeaseToken,
     pub of: Origin,
     pub attempt: u32,
-    /// Placed work uses slots; fleet work runs one at a time, in order.
-    pub placed: bool,
+    pub kind: WorkKind,
     pub backend: String,
     pub action: String,
     pub params: Arc<Params>,
@@ -154,7 +176,7 @@ impl Assignment {
             token,
             of: attempt.of.clone(),
             attempt: attempt.number,
-            placed: work.is_placed,
+            kind: WorkKind::of(work),
             backend: work.backend.clone(),
             action: work.action.clone(),
             params: Arc::clone(attempt.params.as_ref().unwrap_or(&work.params)),

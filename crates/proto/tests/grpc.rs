@@ -16,6 +16,7 @@ use downbeat_proto::grpc::{Client, generated as wire, service};
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef, Output,
     OutputChunk, Poll, PollAnswer, Receipt, Register, Registered, Report, ReportAnswer, Started, Welcome,
+    WorkKind,
 };
 use jiff::Timestamp;
 use tonic::transport::server::TcpIncoming;
@@ -112,7 +113,7 @@ fn poll_answer() -> PollAnswer {
         token: held(3).token,
         of: Origin::Step { run: RunId::from("nightly:2031"), step: 7, item: None },
         attempt: 2,
-        placed: true,
+        kind: WorkKind::Placed,
         backend: "exec".to_owned(),
         action: "run".to_owned(),
         params: Arc::new([("command".to_owned(), serde_json::json!(["echo", "ü"]))].into()),
@@ -146,7 +147,7 @@ fn report() -> Report {
             },
             output: vec![chunk("last words".to_owned())],
         }],
-        free: Free { fleet: 1, placed: 4 },
+        free: Free { fleet: 1, placed: 4, debug: None },
         poll: 12,
     }
 }
@@ -179,7 +180,7 @@ async fn every_message_arrives_as_it_was_said() {
         leaving: true,
         problems: vec!["the disk is full".to_owned()],
     };
-    let free = Free { fleet: 0, placed: 3 };
+    let free = Free { fleet: 0, placed: 3, debug: None };
     let wait = Duration::from_secs(30);
     let poll = Poll { node: node(), session: session(), free, poll: 5, resync: Some(vec![]), wait };
     let plain = Poll { resync: None, ..poll.clone() };

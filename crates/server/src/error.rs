@@ -1,6 +1,7 @@
 //! Owns why a request to the server failed, and the class that decides HTTP status and exit code.
 
 use downbeat_core::backend::ParamProblem;
+use downbeat_core::debug;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::nearest::advice;
 use downbeat_core::plan::{self, Unfit};
@@ -40,6 +41,12 @@ pub enum Error {
     KeyReused(RunId),
     #[error("{open} runs are open (max_pending_runs: {most}); try again when some have ended")]
     TooManyOpenRuns { most: u32, open: u32 },
+    #[error(
+        "{open} debug commands have not ended; at most {most} are possible: try again when some have ended"
+    )]
+    TooManyDebug { most: usize, open: usize },
+    #[error(transparent)]
+    InvalidDebug(#[from] debug::Invalid),
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
     TooManyMatch { matched: u64, most: u32 },
     #[error("{0}")]
@@ -59,6 +66,8 @@ pub enum Error {
 pub enum Noun {
     #[error("there is no run `{}`", shown(.0.as_str()))]
     Run(RunId),
+    #[error("there is no debug command `{}`; they are removed a day after their end", shown(.0.as_str()))]
+    Debug(RunId),
     #[error("there is no execution `{}`", shown(.0))]
     Execution(String),
     /// By name or id, with the names that exist.
@@ -130,6 +139,7 @@ impl Error {
         match self {
             Error::Invalid(_)
             | Error::InvalidTask(_)
+            | Error::InvalidDebug(_)
             | Error::Params(_)
             | Error::KeyReused(_)
             | Error::TooManyMatch { .. } => Class::Rejected,
@@ -145,7 +155,9 @@ impl Error {
             },
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
-            Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } => Class::TooMany,
+            Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } | Error::TooManyDebug { .. } => {
+                Class::TooMany
+            }
             Error::Unavailable(_) | Error::OlderServer(_) => Class::Unavailable,
             Error::Busy(_) => Class::Busy,
             Error::Bug(_) => Class::Bug,

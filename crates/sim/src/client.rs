@@ -5,28 +5,37 @@ use std::time::Duration;
 
 use downbeat_core::Dice;
 use downbeat_core::backend::Catalogue;
-use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::ids::RunId;
 use downbeat_core::spec::{Definition, from_json};
 use downbeat_server::{Caller, Class, Drain, Error, Force, IdempotencyKey, Redo, Retry, Service, Submit};
 
-use crate::cluster::Cluster;
-use crate::jobs::job;
+use crate::cluster::{Cluster, Which};
+use crate::jobs::{job, small_job};
 
-static SIM: Caller = Caller::named("sim");
+pub(crate) static SIM: Caller = Caller::named("sim");
 
 /// How long a client waits for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Calls a random server. Returns nothing if the server does not respond in time or crashes.
-async fn ask<T, F: Future<Output = T>>(cluster: &Cluster, what: impl FnOnce(Service) -> F) -> Option<T> {
+pub(crate) async fn ask<T, F: Future<Output = T>>(
+    cluster: &Cluster,
+    what: impl FnOnce(Service) -> F,
+) -> Option<T> {
     let (service, gate) = cluster.service(cluster.world.index(cluster.shape.servers))?;
     gate.run(tokio::time::timeout(RESPONSE_TIMEOUT, what(service))).await?.ok()
 }
 
 /// Submits one run after a random delay, and may cancel it.
-pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duration, cancel: bool) {
+pub(crate) async fn submit(
+    cluster: Arc<Cluster>,
+    which: Which,
+    number: usize,
+    within: Duration,
+    cancel: bool,
+) {
     let world = cluster.world.clone();
-    let definition = world.draw(|dice| definition(cluster.shape.agents, dice));
+    let definition = world.draw(|dice| definition(which, cluster.shape.agents, dice));
     let keyed = world.below(5) > 0;
     tokio::time::sleep(world.up_to(within)).await;
     let run = loop {
@@ -53,6 +62,9 @@ pub(crate) async fn submit(cluster: Arc<Cluster>, number: usize, within: Duratio
             }
             Some(Err(error)) => world.log(format_args!("run {number} is not accepted: {error}")),
             None => {}
+        }
+        if cluster.may_be_deleted(which) {
+            return;
         }
         tokio::time::sleep(Duration::from_secs(1) + world.up_to(Duration::from_secs(2))).await;
     };
@@ -150,7 +162,7 @@ async fn cancel_run(cluster: &Cluster, run: &RunId) {
 
 /// Drains a node and undrains it later, with retries until a server responds.
 pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duration) {
-    let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
+    let Some(node) = cluster.node(agent) else { return };
     cluster.world.log(format_args!("n{agent} will be drained for {duration:?}"));
     let _ = ask(&cluster, |service| async move { service.set_drain(&SIM, node, Drain::On).await }).await;
     tokio::time::sleep(duration).await;
@@ -158,13 +170,16 @@ pub(crate) async fn drain(cluster: Arc<Cluster>, agent: usize, duration: Duratio
         ask(&cluster, |service| async move { service.set_drain(&SIM, node, Drain::Off).await }).await,
         Some(Ok(()))
     ) {
+        if cluster.may_be_deleted(cluster.cluster_of(agent)) {
+            return;
+        }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
 /// Deletes a node, online or not. Its agent stops when it is notified, and is started again.
 pub(crate) async fn delete(cluster: Arc<Cluster>, agent: usize) {
-    let node = NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}"));
+    let Some(node) = cluster.node(agent) else { return };
     let force = if cluster.world.below(2) == 0 { Force::On } else { Force::Off };
     cluster.world.log(format_args!("n{agent} will be deleted, {force:?}"));
     let answer = ask(&cluster, |service| async move { service.delete_node(&SIM, node, force).await }).await;
@@ -173,8 +188,11 @@ pub(crate) async fn delete(cluster: Arc<Cluster>, agent: usize) {
     cluster.world.log(format_args!("the deletion of n{agent}: {deleted:?}"));
 }
 
-fn definition(agents: usize, dice: &mut Dice) -> Definition {
-    let job = job(agents, dice);
+fn definition(which: Which, agents: usize, dice: &mut Dice) -> Definition {
+    let job = match which {
+        Which::Default => job(agents, dice),
+        Which::Second => small_job(which.name(), dice),
+    };
     from_json(&job, &Catalogue::builtin())
         .unwrap_or_else(|problems| panic!("a random job is invalid: {problems:?} in {job:#}"))
 }

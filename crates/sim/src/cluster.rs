@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use downbeat_agent::{Agent, Disk};
+use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::{Dice, Span};
 use downbeat_proto::grpc::finished_from_bytes;
 use downbeat_server::{Service, start_within};
@@ -31,7 +32,10 @@ pub(crate) struct Shape {
     /// False for a single server with an embedded store, which has no clock of its own.
     pub(crate) is_shared: bool,
     pub(crate) server_stale_after: Duration,
+    /// The agents of the cluster `default`.
     pub(crate) agents: usize,
+    /// The agents of the second cluster, whose numbers follow. There is none without them.
+    pub(crate) others: usize,
     pub(crate) slots: u32,
     pub(crate) heartbeat_interval: Duration,
     pub(crate) grace: Duration,
@@ -56,8 +60,29 @@ impl Shape {
     pub(crate) fn offline_after(&self) -> Duration {
         self.heartbeat_interval * 10
     }
+
+    pub(crate) fn all_agents(&self) -> usize {
+        self.agents + self.others
+    }
 }
 
+/// A cluster of nodes. The first one always exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Default,
+    Second,
+}
+
+impl Which {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Which::Default => "default",
+            Which::Second => "second",
+        }
+    }
+}
+
+/// The whole installation: servers, agents, the store and the network.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) world: Arc<World>,
@@ -71,6 +96,9 @@ pub(crate) struct Cluster {
     /// The copy of the read replica, if there is one.
     pub(crate) copy: Option<Arc<MemoryStore>>,
     is_healed: AtomicBool,
+    /// The id of the second cluster, once it exists.
+    second: OnceLock<ClusterId>,
+    is_second_deleted: AtomicBool,
     pub(crate) broken: Option<Broken>,
     pub(crate) seed: u64,
     data: PathBuf,
@@ -153,19 +181,21 @@ impl Cluster {
             store_clock: HostClock::new(world.clock, 0, 0),
             copy: shape.has_replica.then(|| Arc::new(MemoryStore::new())),
             is_healed: AtomicBool::new(false),
+            second: OnceLock::new(),
+            is_second_deleted: AtomicBool::new(false),
             shape,
             broken,
             seed,
             data: data.to_owned(),
             servers: (0..shape.servers).map(|_| Slot::new(clock(shape.clock_error))).collect(),
-            agents: (0..shape.agents)
+            agents: (0..shape.all_agents())
                 .map(|_| Slot::new(clock(shape.clock_error.max(shape.agent_clock_error))))
                 .collect(),
         });
         for number in 0..shape.servers {
             tokio::spawn(keep_server(cluster.clone(), number));
         }
-        for number in 0..shape.agents {
+        for number in 0..shape.all_agents() {
             tokio::spawn(keep_agent(cluster.clone(), number));
         }
         if let Some(copy) = &cluster.copy {
@@ -181,6 +211,38 @@ impl Cluster {
     /// Ends the faults of everything that draws its own.
     pub(crate) fn heal(&self) {
         self.is_healed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the id of a cluster, or nothing if it does not exist yet.
+    pub(crate) fn id_of(&self, which: Which) -> Option<ClusterId> {
+        match which {
+            Which::Default => Some(ClusterId::DEFAULT),
+            Which::Second => self.second.get().copied(),
+        }
+    }
+
+    pub(crate) fn is_created(&self, second: ClusterId) {
+        self.second.get_or_init(|| second);
+    }
+
+    /// Notes that somebody asked to delete the second cluster.
+    pub(crate) fn is_deleted(&self) {
+        self.is_second_deleted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether somebody asked to delete a cluster.
+    pub(crate) fn may_be_deleted(&self, which: Which) -> bool {
+        which == Which::Second && self.is_second_deleted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn cluster_of(&self, agent: usize) -> Which {
+        if agent < self.shape.agents { Which::Default } else { Which::Second }
+    }
+
+    /// Returns the node of an agent, or nothing if its cluster does not exist yet.
+    pub(crate) fn node(&self, agent: usize) -> Option<NodeId> {
+        let cluster = self.id_of(self.cluster_of(agent))?;
+        Some(NodeId::derive(cluster, &format!("n{agent}")))
     }
 
     pub(crate) fn clock(&self, host: HostId) -> &HostClock {
@@ -257,6 +319,7 @@ impl Cluster {
         settings.servers =
             (0..servers).map(|turn| address(HostId::Server((number + turn) % servers))).collect();
         settings.hostname = format!("n{number}");
+        settings.cluster = self.cluster_of(number).name().to_owned();
         settings.groups = vec![if number.is_multiple_of(2) { "even" } else { "odd" }.to_owned()];
         let too_many = if self.broken == Some(Broken::TooManySlots) { 2 } else { 0 };
         settings.slots = self.shape.slots + too_many;

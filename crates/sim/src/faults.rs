@@ -82,11 +82,11 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
                 }
             }
             8 if kinds.drains => {
-                let number = world.index(cluster.shape.agents);
+                let number = world.index(cluster.shape.all_agents());
                 tokio::spawn(client::drain(cluster.clone(), number, last(30)));
             }
             9 if kinds.deletions => {
-                let number = world.index(cluster.shape.agents);
+                let number = world.index(cluster.shape.all_agents());
                 tokio::spawn(client::delete(cluster.clone(), number));
             }
             10 if kinds.strangers => {
@@ -132,7 +132,7 @@ fn server(world: &World, cluster: &Cluster) -> HostId {
 }
 
 fn agent(world: &World, cluster: &Cluster) -> HostId {
-    HostId::Agent(world.index(cluster.shape.agents))
+    HostId::Agent(world.index(cluster.shape.all_agents()))
 }
 
 fn any(world: &World, cluster: &Cluster) -> HostId {
@@ -146,7 +146,7 @@ fn partition(cluster: &Arc<Cluster>, duration: Duration) {
     let mut pairs: Vec<(HostId, HostId)> = match world.below(3) {
         0 => vec![(other, one)],
         1 => (0..cluster.shape.servers).map(|number| (other, HostId::Server(number))).collect(),
-        _ => (0..cluster.shape.agents).map(|number| (HostId::Agent(number), one)).collect(),
+        _ => (0..cluster.shape.all_agents()).map(|number| (HostId::Agent(number), one)).collect(),
     };
     match world.below(4) {
         // Only to the server, or only from it.

@@ -94,6 +94,27 @@ fn rollout(dice: &mut Dice) -> Value {
     rollout
 }
 
+/// Returns a job for all nodes of a cluster.
+pub(crate) fn small_job(cluster: &str, dice: &mut Dice) -> Value {
+    let tasks: Vec<Value> = (0..1 + dice.below(3)).map(|index| task(&format!("t{index}"), 1, dice)).collect();
+    json!({"cluster": cluster, "target": "all", "strategy": "continue", "tasks": tasks})
+}
+
+/// Returns a standing task by this name.
+pub(crate) fn standing_task(name: &str, dice: &mut Dice) -> Value {
+    let mut task = match dice.below(3) {
+        0 => json!({"backend": "test", "action": "noop"}),
+        1 => json!({"backend": "test", "action": "echo", "params": {"message": "hello"}}),
+        // Not idempotent.
+        _ => json!({"backend": "test", "action": "flaky", "params": {"succeed_on": 1}}),
+    };
+    task["name"] = json!(name);
+    sometimes(dice, 3, &mut task, "blocking", |_| json!(true));
+    sometimes(dice, 3, &mut task, "timeout", |dice| json!(format!("{}s", 10 + dice.below(20))));
+    sometimes(dice, 4, &mut task, "selector", |dice| json!(pick(dice, &["group:even", "group:odd"])));
+    task
+}
+
 /// Returns a job for `agents` nodes, named from `n0`.
 pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let graph = chance(dice, 2);

@@ -21,6 +21,7 @@ mod mute;
 mod network;
 mod replica;
 mod seed;
+mod standing;
 mod store;
 mod stranger;
 mod trace;

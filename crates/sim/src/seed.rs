@@ -6,15 +6,17 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 
-use downbeat_store::Runs;
+use downbeat_core::ids::NodeId;
+use downbeat_store::{Nodes, Runs};
 use tokio::time::Instant;
 
-use crate::check::{Checker, Contents, Evidence, Violation, check};
+use crate::check::{Checker, Contents, Evidence, Follower, Violation, check};
 use crate::client;
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::{Cluster, Shape, Which};
 use crate::detection;
 use crate::faults::{self, Kinds};
 use crate::mute;
+use crate::standing::{self, People};
 use crate::truth::Counts;
 use crate::world::World;
 
@@ -60,6 +62,16 @@ pub enum Broken {
     ForgedCopy,
     /// Pruning removes runs and events that have to be kept.
     GreedyPrune,
+    /// Decisions by an outdated list of standing tasks are committed.
+    NoVersionGuard,
+    /// A node starts another standing task than the next one.
+    OutOfOrder,
+    /// A node gets two standing tasks at once.
+    SecondStep,
+    /// A server does not know the results of standing tasks from before its start.
+    ForgottenResults,
+    /// The rows of a deleted cluster are not removed.
+    KeptRows,
     /// A call of the store panics.
     Panic,
 }
@@ -82,6 +94,11 @@ impl Broken {
         Self::DeafWork,
         Self::ForgedCopy,
         Self::GreedyPrune,
+        Self::NoVersionGuard,
+        Self::OutOfOrder,
+        Self::SecondStep,
+        Self::ForgottenResults,
+        Self::KeptRows,
         Self::Panic,
     ];
 }
@@ -169,6 +186,7 @@ fn shape(world: &World, seed: u64) -> Shape {
         server_stale_after: Duration::from_secs(5 + world.below(10)),
         // Some clusters are large.
         agents: if seed % 50 == 21 { 24 + world.index(17) } else { 2 + world.index(3) },
+        others: if world.below(3) == 0 { 1 + world.index(2) } else { 0 },
         slots: 1 + u32::try_from(world.below(3)).expect("it is small"),
         heartbeat_interval: Duration::from_secs(interval_s),
         // At most half of a lease: otherwise work that must not overlap cannot be stopped in time.
@@ -200,9 +218,13 @@ async fn simulate(setup: Setup) -> Outcome {
     let clients: Vec<_> = (0..2 + world.index(5))
         .map(|number| {
             let cancel = world.below(4) == 0;
-            tokio::spawn(client::submit(cluster.clone(), number, faulty / 2, cancel))
+            tokio::spawn(client::submit(cluster.clone(), Which::Default, number, faulty / 2, cancel))
         })
         .collect();
+    let people = People::draw(&world, shape);
+    world.log(format_args!("{people:?}"));
+    let mut clients = clients;
+    clients.extend(standing::start(&cluster, people, faulty));
     // Few seeds have a mute agent: it takes an hour of simulated time.
     let is_mute = setup.mute || (setup.faults && setup.seed % 40 == 17);
     let mute = is_mute.then(|| mute::start(&cluster, faulty / 2));
@@ -223,26 +245,55 @@ async fn simulate(setup: Setup) -> Outcome {
         violations.extend(mute::check(&cluster, agent).await);
     }
     let healed = Instant::now();
+    let mut follower = Follower::default();
     loop {
-        let open = cluster.memory.open_runs().await.expect("the memory store does not fail");
-        if open.is_empty() && clients.iter().all(|client| client.is_finished()) {
+        let mut open = cluster.memory.open_runs().await.expect("the memory store does not fail");
+        open.retain(|run| !run.id.is_standing());
+        let is_over = open.is_empty() && clients.iter().all(|client| client.is_finished());
+        let left = if is_over { left_to_do(&cluster, &mut follower).await } else { Vec::new() };
+        if is_over && left.is_empty() {
             break;
         }
         if healed.elapsed() > END_TIMEOUT {
             let open: Vec<String> = open.iter().map(|run| run.id.to_string()).collect();
             let open = open.join(", ");
             let what = format!("{END_TIMEOUT:?} after everything healed these runs have not ended: {open}");
-            violations.push(Violation { checker: Checker::Ends, what });
+            violations.extend((!is_over).then_some(Violation { checker: Checker::Ends, what }));
+            let late = |(checker, what)| {
+                let what = format!("{END_TIMEOUT:?} after everything healed, {what}");
+                Violation { checker, what }
+            };
+            violations.extend(left.into_iter().map(late));
             break;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+    world.truth(|truth| (truth.counts.steps, truth.counts.edits) = (follower.steps, follower.edits));
     tokio::time::sleep(DRAIN_TIME).await;
     violations.extend(replica_differs(&cluster).await);
     violations.extend(check(&Evidence::gather(&cluster, setup.broken).await));
     let simulated = world.clock.elapsed();
     let counts = world.truth(|truth| truth.counts);
     Outcome { seed: setup.seed, trace: world.trace.take(), violations, counts, simulated }
+}
+
+/// Returns what standing tasks and deleted clusters have left to do, each with the checker of it.
+async fn left_to_do(cluster: &Cluster, follower: &mut Follower) -> Vec<(Checker, String)> {
+    cluster.world.truth(|truth| {
+        let seen = usize::try_from(follower.followed).expect("sequence numbers are small here");
+        truth.commits[seen..].iter().for_each(|commit| follower.follow(&commit.event));
+    });
+    let mut left: Vec<(Checker, String)> =
+        follower.unsettled().into_iter().map(|what| (Checker::Standing, what)).collect();
+    let agents = (0..cluster.shape.all_agents())
+        .filter(|agent| !cluster.may_be_deleted(cluster.cluster_of(*agent)))
+        .filter_map(|agent| Some((agent, cluster.node(agent)?)));
+    let offline = agents.filter(|(_, node): &(usize, NodeId)| !follower.is_online(*node));
+    left.extend(offline.map(|(agent, _)| (Checker::Standing, format!("n{agent} is not online"))));
+    for removed in cluster.memory.removed_clusters().await.expect("the memory store does not fail") {
+        left.push((Checker::Clusters, format!("rows of {removed}, which was deleted, are left")));
+    }
+    left
 }
 
 /// Waits until the replica has a complete copy. Returns a violation if it does not get there.

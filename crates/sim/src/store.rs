@@ -10,11 +10,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{About, Change, Event, Subject};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State, Status};
-use downbeat_core::ids::{ExecutionId, NodeId, ServerId, SessionId};
-use downbeat_core::work::Parent;
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::standing::StandingTask;
+use downbeat_core::work::{Origin, Parent};
 use downbeat_store::{
-    Committed, DirectWrites, Error, EventFilter, Events, Executions, Hint, MemoryStore, Runs, Store, Wrapper,
+    Committed, DirectWrites, Error, EventFilter, Events, Executions, Hint, MemoryStore, Nodes, Runs,
+    StandingKey, StandingResult, Store, Wrapper,
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::broadcast;
@@ -129,6 +132,9 @@ impl ServerStore {
             Some(Broken::NoFencing) => Some(self.without_fencing(changes).await?),
             Some(Broken::NoEpochGuard) => Some(self.without_epochs(changes).await?),
             Some(Broken::NoHolds) => Some(without_holds(changes)),
+            Some(Broken::NoVersionGuard) => Some(self.without_versions(changes).await?),
+            Some(Broken::OutOfOrder) => Some(self.out_of_order(changes).await?),
+            Some(Broken::SecondStep) => Some(self.with_second_steps(changes).await?),
             Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
             Some(Broken::LostEnd) if changes.iter().any(ends_a_run) => return self.pretend(changes).await,
             Some(Broken::LostResult) if changes.iter().any(is_result) && self.world.happens(200) => {
@@ -222,6 +228,64 @@ impl ServerStore {
         Ok(rewritten)
     }
 
+    /// Lets a decision of an outdated list through.
+    async fn without_versions(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::ExecutionsAdded { run, version: Some(version), .. } = change
+                && let Some(cluster) = self.list_of(run).await?
+            {
+                *version = cluster.version;
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// Starts the last task of a list instead of the next one.
+    async fn out_of_order(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::ExecutionsAdded { run, executions, version: Some(_), .. } = change
+                && let Some(cluster) = self.list_of(run).await?
+                && let Some(last) = cluster.list.tasks.last()
+            {
+                let of = Origin::Step { run: run.clone(), step: last.number, item: None };
+                executions.iter_mut().for_each(|each| each.of = of.clone());
+            }
+        }
+        Ok(rewritten)
+    }
+
+    /// Starts another task of the list besides the next one.
+    async fn with_second_steps(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::ExecutionsAdded { run, executions, version: Some(_), .. } = change
+                && let Some(cluster) = self.list_of(run).await?
+            {
+                let number = |execution: &Execution| execution.step();
+                let others: Vec<Execution> = executions
+                    .iter()
+                    .filter_map(|each| {
+                        let other = cluster.list.tasks.iter().find(|task| task.number != number(each))?;
+                        let of = Origin::Step { run: run.clone(), step: other.number, item: None };
+                        let id = ExecutionId(self.world.draw(downbeat_core::Dice::uuid));
+                        Some(Execution { id, of, state: State::Pending { not_before: None }, ..each.clone() })
+                    })
+                    .collect();
+                executions.extend(others);
+            }
+        }
+        Ok(rewritten)
+    }
+
+    async fn list_of(&self, run: &RunId) -> Result<Option<ClusterRecord>, Error> {
+        match run.standing_of() {
+            Some(cluster) => self.inner.cluster_record(cluster).await,
+            None => Ok(None),
+        }
+    }
+
     /// Reports success without committing.
     async fn pretend(&self, changes: &[Change]) -> Result<Committed, Error> {
         let last = self.inner.last_seq().await?;
@@ -250,7 +314,8 @@ fn ends_a_run(change: &Change) -> bool {
 /// Returns true for new work of every fourth run. The end of such a run is not too large.
 fn is_too_large(change: &Change) -> bool {
     let Change::ExecutionsAdded { run, executions, .. } = change else { return false };
-    let chosen = run.to_string().bytes().map(u32::from).sum::<u32>() % 4 == 0;
+    // Lists are bounded: there is no standing task that a store cannot hold.
+    let chosen = !run.is_standing() && run.to_string().bytes().map(u32::from).sum::<u32>() % 4 == 0;
     chosen && executions.iter().any(|each| each.state.status().is_open())
 }
 
@@ -265,19 +330,27 @@ fn shown(change: &Change) -> String {
         Subject::Node(node) => node.to_string(),
         Subject::Run(run) => format!("run={run}"),
         Subject::Execution { id, .. } => id.to_string(),
+        Subject::Cluster(cluster) => cluster.to_string(),
         Subject::Unknown(_) => String::new(),
     };
     let rest = match change {
-        Change::ExecutionsAdded { executions, epoch, .. } => {
+        Change::ClusterChanged { cluster, edit, .. } => {
+            let tasks: Vec<String> = cluster.list.tasks.iter().map(shown_task).collect();
+            format!(" version={} {edit:?} [{}]", cluster.version, tasks.join(" "))
+        }
+        Change::ExecutionsAdded { executions, epoch, version, .. } => {
             let all: Vec<String> = executions
                 .iter()
                 .map(|each| format!("{}:{}.{}{}", each.id, each.step(), each.attempt, lease_of(&each.state)))
                 .collect();
-            format!(" epoch={epoch} [{}]", all.join(" "))
+            let version = version.map(|version| format!(" version={version}")).unwrap_or_default();
+            format!(" epoch={epoch}{version} [{}]", all.join(" "))
         }
         Change::ExecutionLeased { lease, .. } => format!(" to={}", lease.node),
         Change::ExecutionFinished { outcome, .. } => format!(" {:?}", outcome.verdict),
-        Change::ExecutionLost { reason, .. } | Change::ExecutionCancelRequested { reason, .. } => {
+        Change::ExecutionLost { reason, .. }
+        | Change::ExecutionSkipped { reason, .. }
+        | Change::ExecutionCancelRequested { reason, .. } => {
             format!(" {reason}")
         }
         Change::ExecutionGivenUp { error, .. } => format!(" {error}"),
@@ -293,6 +366,11 @@ fn shown(change: &Change) -> String {
         _ => String::new(),
     };
     format!("{} {subject}{rest}", change.kind())
+}
+
+fn shown_task(task: &StandingTask) -> String {
+    let blocking = if task.blocking { "!" } else { "" };
+    format!("{}={}{blocking}", task.number, task.name)
 }
 
 fn lease_of(state: &State) -> String {
@@ -391,6 +469,23 @@ impl Wrapper for ServerStore {
             }
         }
         Ok(found)
+    }
+
+    async fn standing_results(
+        &self,
+        cluster: Option<ClusterId>,
+        after: Option<&StandingKey>,
+        most: u32,
+    ) -> Result<Vec<StandingResult>, Error> {
+        let found = self.read(self.inner.standing_results(cluster, after, most)).await?;
+        Ok(if self.broken == Some(Broken::ForgottenResults) { Vec::new() } else { found })
+    }
+
+    async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64, Error> {
+        if self.broken == Some(Broken::KeptRows) {
+            return Ok(0);
+        }
+        self.write(self.inner.remove_cluster(cluster, most)).await
     }
 
     async fn remove_server(&self, id: ServerId) -> Result<(), Error> {

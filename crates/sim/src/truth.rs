@@ -101,6 +101,10 @@ pub struct Counts {
     pub unreported: u64,
     /// Times at which a server of an earlier release was in the cluster.
     pub older_servers: u64,
+    /// Standing executions, and edits of clusters.
+    pub steps: u64,
+    pub edits: u64,
+    pub clusters_deleted: u64,
     /// Registrations by strangers: refused, and accepted because the node was silent.
     pub strangers_refused: u64,
     pub strangers_taken: u64,

@@ -42,13 +42,16 @@ pub enum Part {
     },
 }
 
-/// The oldest rows that pruning has left. It only removes the oldest, so these describe all.
+/// The oldest rows that pruning has left. It only removes the oldest of each kind, so these describe all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The first event that is kept, if any.
     pub first_seq: Option<u64>,
     /// The first ended run that is kept, if any, by its end and id.
     pub first_ended: Option<(Timestamp, RunId)>,
+    /// The first ended debug command that is kept, if any: they are removed earlier than other runs.
+    #[serde(default)]
+    pub first_debug: Option<(Timestamp, RunId)>,
     /// When the first remembered deletion of a node happened, if any.
     #[serde(default)]
     pub first_deleted: Option<Timestamp>,

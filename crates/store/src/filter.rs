@@ -1,5 +1,7 @@
 //! Owns the SQL text that both dialects share: counts, conditions, and the writes that follow from the columns of a row.
 
+use downbeat_core::change::{Change, Event};
+use downbeat_core::ids::ClusterId;
 use downbeat_core::{Portion, limits};
 
 use crate::rows::{Text, Value, condition};
@@ -119,6 +121,24 @@ pub(crate) const UNUSED_CONTENT: &str = "(SELECT 1 FROM definitions d WHERE d.de
      AND (SELECT 1 FROM nodes n WHERE n.common_hash = contents.hash LIMIT 1) IS NULL";
 /// Contents that are checked, and removed if they are unused, in one transaction: some may have megabytes.
 pub(crate) const CONTENTS_AT_ONCE: i64 = 100;
+
+/// Runs of a deleted cluster that are removed in one transaction.
+pub(crate) const RUNS_AT_ONCE: i64 = 100;
+/// The data of an event of which only its number is left. Older programs read it as a kind that they do not know.
+pub(crate) const REMOVED_DATA: &str = r#"{"kind":"removed"}"#;
+/// Bytes of events that are checked in one transaction, if there are several.
+pub(crate) const REMOVED_EVENTS_BYTES: i64 = 8 * 1024 * 1024;
+/// Counts the next events after `$1`, at most `$2` with `$3` bytes, and finds the last of them.
+pub(crate) const EVENTS_WITHIN: &str = "SELECT count(*), max(seq) FROM (SELECT seq, octet_length(data) AS own, \
+     sum(octet_length(data)) OVER (ORDER BY seq) AS upto FROM events WHERE seq > $1 ORDER BY seq LIMIT $2) AS sized \
+     WHERE upto <= $3 OR upto = own";
+/// The events after `$1` up to `$2` whose data contains `$3`: most others need not be decoded.
+pub(crate) const EVENTS_WITH: &str = " WHERE seq > $1 AND seq <= $2 AND strpos(data, $3) > 0 ORDER BY seq";
+
+/// Returns whether the content of an event goes with the cluster.
+pub(crate) fn is_removed(event: &Event, cluster: ClusterId) -> bool {
+    event.about.cluster == Some(cluster) && !matches!(event.change, Change::ClusterDeleted { .. })
+}
 
 lazy! {
     /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,

@@ -19,6 +19,7 @@ mod postgres;
 mod read;
 mod rows;
 mod sqlite;
+mod standing;
 
 pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen};
 pub use memory::MemoryStore;
@@ -26,8 +27,8 @@ pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
     InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, RunFilter, RunKey, RunOrder, Runs, ServerRecord, Servers, Source, StandingKey, StandingResult,
-    Store, Tally, Totals, Wrapped, Wrapper,
+    Position, RunFilter, RunKey, RunKind, RunOrder, Runs, ServerRecord, Servers, Source, StandingKey,
+    StandingResult, Store, Tally, Totals, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

@@ -3,13 +3,13 @@
 
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ExecutionId, RunId};
-use downbeat_core::limits;
 use downbeat_core::run::RunState;
+use downbeat_core::{debug, limits};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::filter::{Arg, arg};
-use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey, RunOrder};
+use crate::port::{ExecutionFilter, Listed, Page, Position, Result, RunFilter, RunKey, RunKind, RunOrder};
 use crate::read::{Database, number, one};
 use crate::rows::{Bare, BriefRow, Code, Record, Text, condition, int, small};
 
@@ -196,7 +196,10 @@ impl List for RunFilter {
         ") = :paused OR :paused IS NULL) AND (lower(r.id) LIKE :text ESCAPE '\\' \
          OR lower(r.job) LIKE :text ESCAPE '\\' OR :text IS NULL) AND (r.id IN (SELECT e.run FROM executions e \
          WHERE coalesce(e.pinned, e.lease_node) = :node ORDER BY e.id DESC LIMIT :rows_read) OR :node IS NULL) \
-         AND (r.created_at >= :from OR :from IS NULL) AND (r.created_at < :to OR :to IS NULL)"
+         AND (r.created_at >= :from OR :from IS NULL) AND (r.created_at < :to OR :to IS NULL) \
+         AND (",
+        condition!(debug run),
+        ") = :debug"
     );
 
     fn sequence(&self) -> &'static Sequence {
@@ -238,7 +241,7 @@ impl List for RunFilter {
         let paused = self.paused == Some(true);
         let index = if open || paused {
             concat!("r.state ", condition!(open runs), " AND ")
-        } else if self.job.is_some() {
+        } else if self.job().is_some() {
             "r.job = :job AND "
         } else if self.single_end().is_some() {
             concat!("r.state ", condition!(ended runs), " AND r.state = :state AND ")
@@ -250,13 +253,14 @@ impl List for RunFilter {
         let set = [
             self.cluster.is_some(),
             !self.states.is_empty(),
-            self.job.is_some(),
+            self.job().is_some(),
             self.by.is_some(),
             self.paused.is_some(),
             self.text.is_some(),
             self.node.is_some(),
         ];
         let set = set.into_iter().filter(|is_set| *is_set).count();
+        // Debug commands do not count: few are kept, and only for a day.
         // Most open runs are neither paused nor in the wanted states.
         let served = usize::from(!index.is_empty() && !open && !paused);
         (index, if set > served { Others::Exclude } else { Others::None })
@@ -285,7 +289,8 @@ impl List for RunFilter {
             "from" => arg(micros(filters.0)),
             "to" => arg(micros(filters.1)),
             "cluster" => arg(self.cluster.map(|cluster| cluster.0)),
-            "job" => optional_text(self.job.as_deref()),
+            "job" => optional_text(self.job()),
+            "debug" => arg(self.kind == RunKind::Debug),
             "state" => arg(self.single_end().map(Code::code)),
             "states" => arg(mask(&self.states).filter(|_| self.single_end().is_none())),
             "by" => optional_text(self.by.as_deref()),
@@ -299,6 +304,14 @@ impl List for RunFilter {
 }
 
 impl RunFilter {
+    /// Returns the job of the runs. All debug commands have one, so that its index serves a list of them.
+    fn job(&self) -> Option<&str> {
+        match self.kind {
+            RunKind::Jobs => self.job.as_deref(),
+            RunKind::Debug => Some(debug::JOB),
+        }
+    }
+
     /// Returns the state in which the runs ended, if it is only one.
     fn single_end(&self) -> Option<RunState> {
         match self.states[..] {

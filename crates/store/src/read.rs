@@ -98,6 +98,9 @@ pub(crate) trait Database: Send + Sync {
         keys: &[Arc<str>],
     ) -> Result<BTreeMap<Arc<str>, Execution>>;
 
+    /// Removes these executions, which have ended, with their output and cached results.
+    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<()>;
+
     async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>>;
 
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()>;

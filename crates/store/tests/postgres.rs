@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::change::{Change, Refusal};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::limits::{OUTPUT_PRUNED_CHUNKS, VIEWS_AT_ONCE};
@@ -14,10 +15,12 @@ use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
 use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
+use downbeat_store::conformance::clusters::{fill_deleted, remove_all};
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
-    ALL_EVENTS, SERVER, added, admitted, apply, at, chunk, created, execution, execution_id, finished, lease,
-    moved, node, pending, run, run_id, server, server_record, session,
+    ALL_EVENTS, SERVER, added, admitted, apply, at, chunk, cluster, cluster_changed, cluster_created,
+    created, execution, execution_id, finished, lease, moved, node, pending, run, run_id, server,
+    server_record, session, standing, standing_added, standing_created,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, EventFilter, Hint, Store};
@@ -581,5 +584,80 @@ async fn two_servers_never_give_out_more_than_a_limit_has() {
     assert!(met.len() >= 2, "too few conflicts: {met:?}");
     other.close().await;
     store.close().await;
+    database.drop().await;
+}
+
+/// Returns all rows of all tables as text, without events of deletions of clusters.
+async fn all_rows(database: &Database) -> Vec<String> {
+    let client = database.client().await;
+    let tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema()";
+    let mut all = Vec::new();
+    for table in client.query(tables, &[]).await.unwrap() {
+        let table: String = table.get(0);
+        let kept = if table == "events" { " WHERE kind <> 'cluster_deleted'" } else { "" };
+        let rows = client.query(&format!("SELECT t::text FROM {table} t{kept}"), &[]).await.unwrap();
+        all.extend(rows.iter().map(|row| format!("{table}: {}", row.get::<_, String>(0))));
+    }
+    all
+}
+
+#[tokio::test]
+async fn no_table_has_anything_of_a_removed_cluster() {
+    let database = Database::create().await;
+    let store = downbeat_store::open(&database.url).await.unwrap();
+    fill(&store).await;
+    let texts = fill_deleted(&store).await;
+    let before = all_rows(&database).await;
+    remove_all(&store).await;
+    let after = all_rows(&database).await;
+    for text in &texts {
+        assert!(before.iter().any(|row| row.contains(text)), "{text} was there");
+        let left: Vec<&String> = after.iter().filter(|row| row.contains(text)).collect();
+        assert!(left.is_empty(), "{text}: {left:#?}");
+    }
+    store.close().await;
+    database.drop().await;
+}
+
+/// Two servers cannot both create a cluster with one name, change one version, or add executions to a version that changes.
+#[tokio::test]
+async fn servers_that_change_clusters_at_once_take_turns() {
+    let database = Database::create().await;
+    let one = downbeat_store::open(&database.url).await.unwrap();
+    let other = downbeat_store::open(&database.url).await.unwrap();
+    apply(&one, &[cluster_created(1), standing_created(1)]).await;
+    for round in 1..=20 {
+        let name = format!("round-{round}");
+        let create = |number| Change::ClusterCreated {
+            cluster: ClusterRecord { name: name.clone(), ..cluster(100 * round + number) },
+            by: "ada".to_owned(),
+            at: at(1),
+        };
+        let (first, second) = (vec![create(1)], vec![create(2)]);
+        let (first, second) = tokio::join!(one.commit(SERVER, &first), other.commit(server(2), &second));
+        let outcomes = [first.unwrap().outcomes.remove(0), second.unwrap().outcomes.remove(0)];
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+        let version = u64::from(round);
+        let next = ClusterRecord { version, ..cluster(1) }.edited(at(2), |_| {});
+        let attempt = standing(round, 1, 1, 1, round, pending());
+        let (changed, also) = (vec![cluster_changed(next.clone())], vec![cluster_changed(next)]);
+        let added = vec![standing_added(1, version, vec![attempt])];
+        let (first, second, third) = tokio::join!(
+            one.commit(SERVER, &changed),
+            other.commit(server(2), &also),
+            other.commit(server(2), &added)
+        );
+        let outcomes = [first.unwrap().outcomes.remove(0), second.unwrap().outcomes.remove(0)];
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+        // What was added relied on the version that was stored at its place in the order of events.
+        let third = third.unwrap();
+        if third.outcomes[0].is_ok() {
+            let events = one.events(&EventFilter::default(), ALL_EVENTS).await.unwrap();
+            let changed = events.iter().rfind(|event| event.change.kind() == "cluster_changed").unwrap();
+            assert!(third.seqs[0].unwrap() < changed.seq, "round {round}");
+        }
+    }
+    one.close().await;
+    other.close().await;
     database.drop().await;
 }

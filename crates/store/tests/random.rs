@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Refusal};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId};
 use downbeat_core::node::{Former, NodeStatus};
@@ -13,8 +14,10 @@ use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
 use downbeat_store::conformance::limits::some_limits;
 use downbeat_store::conformance::make::{
-    SERVER, added, at, created, deleted, execution, execution_id, lease, leased, made, made_as, node, origin,
-    outcome, pending, registered, registration_of, run_id, server, session, token,
+    SERVER, added, at, cluster, cluster_changed, cluster_created, cluster_deleted, cluster_id, created,
+    deleted, execution, execution_id, lease, leased, made, made_as, node, origin, outcome, pending,
+    registered, registered_in, registration_of, run_id, server, session, standing, standing_added,
+    standing_created, token, with_tasks,
 };
 use downbeat_store::conformance::{Snapshot, executions::states};
 use downbeat_store::{MemoryStore, Store};
@@ -22,8 +25,10 @@ use downbeat_testbed::Database;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use uuid::Uuid;
 
 // Few of each, so that changes conflict.
+const CLUSTERS: u32 = 2;
 const NODES: u32 = 3;
 const RUNS: u32 = 3;
 const EXECUTIONS: u32 = 6;
@@ -99,7 +104,22 @@ fn change() -> impl Strategy<Value = Change> {
     let right = || prop_oneof![2 => Just(token(1)), 1 => (1..=TOKENS).prop_map(token)];
     let words = || select(vec!["", "why", "grüße 'quoted' \\ \n"]).prop_map(str::to_owned);
     let verdict = select(vec![Verdict::Succeeded, Verdict::Failed, Verdict::Cancelled]);
+    let name = || select(vec!["default", "cluster-1", "cluster-2", "other"]).prop_map(str::to_owned);
     prop_oneof![
+        // The ids of new clusters are new.
+        1 => (any::<u128>(), name(), second.clone()).prop_map(|(id, name, second)| {
+            let cluster = ClusterRecord::new(ClusterId(Uuid::from_u128(id)), name, String::new(), at(second));
+            Change::ClusterCreated { cluster, by: "ada".to_owned(), at: at(second) }
+        }),
+        2 => (0..=CLUSTERS, 2..=3_u64, name(), second.clone()).prop_map(|(number, version, name, second)| {
+            let (id, updated_at) = (if number == 0 { ClusterId::DEFAULT } else { cluster_id(number) }, at(second));
+            cluster_changed(ClusterRecord { id, version, name, updated_at, ..with_tasks(&cluster(number), &[number]) })
+        }),
+        1 => (1..=CLUSTERS + 1).prop_map(cluster_deleted),
+        1 => (1..=NODES, 1..=CLUSTERS, second.clone()).prop_map(|(node, of, at)| registered_in(node, of, at)),
+        1 => (1..=CLUSTERS, 1..=3_u64, 1..=EXECUTIONS, 1..=3_u32).prop_map(|(of, version, number, attempt)| {
+            standing_added(of, version, vec![standing(100 * of + number, of, 1, 1, attempt, pending())])
+        }),
         1 => (1..=NODES, 1..=4_u32, second.clone()).prop_map(|(node, by, at)| registered(node, session(by), at)),
         1 => (1..=NODES, 1..=4_u32, status(), status(), second.clone()).prop_map(|(number, by, from, to, second)| {
             Change::NodeMoved { node: node(number), session: session(by), from, to, silent_since: None, at: at(second) }
@@ -180,7 +200,8 @@ fn ground() -> Vec<Change> {
         let limits = some_limits()[[0, 1, 2, 0, 7, 2][number as usize - 1]].clone();
         added(home(number), vec![Execution { limits, ..execution(number, home(number), state) }])
     };
-    (1..=RUNS).map(created).chain((1..=EXECUTIONS).map(births)).collect()
+    let clusters = (1..=CLUSTERS).flat_map(|number| [cluster_created(number), standing_created(number)]);
+    clusters.chain((1..=RUNS).map(created)).chain((1..=EXECUTIONS).map(births)).collect()
 }
 
 fn batches() -> impl Strategy<Value = Vec<Vec<Change>>> {
@@ -200,6 +221,10 @@ async fn agree(store: &Arc<dyn Store>, batches: &[Vec<Change>]) -> Result<(), Te
     prop_assert_eq!(Snapshot::of(store).await, Snapshot::of(&model).await);
     prop_assert_eq!(store.open_executions().await.unwrap(), model.open_executions().await.unwrap());
     prop_assert_eq!(store.open_runs().await.unwrap(), model.open_runs().await.unwrap());
+    prop_assert_eq!(
+        store.standing_results(None, None, 99).await.unwrap(),
+        model.standing_results(None, None, 99).await.unwrap()
+    );
     let keys = KEYS.map(Arc::from);
     prop_assert_eq!(
         store.cached(ClusterId::DEFAULT, &keys).await.unwrap(),
@@ -280,6 +305,7 @@ fn random_batches_reach_every_kind_and_every_refusal() {
                         Err(Refusal::NoRoom { .. }) => refused.borrow_mut().insert("no room".to_owned()),
                         Err(Refusal::NodeHeld(_)) => refused.borrow_mut().insert("node held".to_owned()),
                         Err(Refusal::LimitReached(_)) => refused.borrow_mut().insert("limit".to_owned()),
+                        Err(Refusal::NameInUse(_)) => refused.borrow_mut().insert("name".to_owned()),
                         Err(refusal) => refused.borrow_mut().insert(refusal.to_string()),
                     };
                 }
@@ -288,5 +314,5 @@ fn random_batches_reach_every_kind_and_every_refusal() {
         })
         .unwrap();
     let (applied, refused) = (applied.into_inner(), refused.into_inner());
-    assert_eq!((applied.len(), refused.len()), (20, 12), "{applied:?} {refused:?}");
+    assert_eq!((applied.len(), refused.len()), (23, 14), "{applied:?} {refused:?}");
 }

@@ -7,6 +7,7 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::ids::ClusterId;
 use downbeat_store::conformance::admission::clusters_have_their_own_room;
 use downbeat_store::conformance::cache::clusters_have_their_own;
+use downbeat_store::conformance::clusters::{fill_deleted, remove_all};
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
     SERVER, added, apply, at, created, deleted, execution, finished, leased, node, registered, run_id,
@@ -14,6 +15,7 @@ use downbeat_store::conformance::make::{
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
 use downbeat_store::{Error, Replica, SqliteStore, Store};
+use rusqlite::types::ValueRef;
 use tempfile::TempDir;
 
 struct Fresh {
@@ -226,4 +228,48 @@ async fn a_session_that_a_program_from_before_let_in_again_is_deleted_again() {
     let tombstones = store.tombstones(Some(node(1))).await.unwrap();
     let remembered: Vec<_> = tombstones.iter().map(|tombstone| (tombstone.session, tombstone.at)).collect();
     assert_eq!(remembered, [(session(1), at(9))]);
+}
+
+/// Returns all rows of all tables as text, without events of deletions of clusters.
+fn all_rows(path: &Path) -> Vec<String> {
+    let file = rusqlite::Connection::open(path).unwrap();
+    let mut tables = file.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+    let tables: Vec<String> = tables.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let mut all = Vec::new();
+    for table in tables {
+        let mut query = file.prepare(&format!("SELECT * FROM {table}")).unwrap();
+        let columns = query.column_count();
+        let mut rows = query.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            let value = |column| match row.get_ref_unwrap(column) {
+                ValueRef::Blob(bytes) => {
+                    uuid::Uuid::from_slice(bytes).map_or_else(|_| format!("{bytes:?}"), |id| id.to_string())
+                }
+                ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                other => format!("{other:?}"),
+            };
+            let values: Vec<String> = (0..columns).map(value).collect();
+            if !values.contains(&"cluster_deleted".to_owned()) {
+                all.push(format!("{table}: {}", values.join(", ")));
+            }
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn no_table_has_anything_of_a_removed_cluster() {
+    let Fresh { store, dir } = fresh().await;
+    let path = dir.path().join("data/deeper/downbeat.db");
+    fill(&store).await;
+    let texts = fill_deleted(&store).await;
+    let before = all_rows(&path);
+    remove_all(&store).await;
+    let after = all_rows(&path);
+    for text in &texts {
+        assert!(before.iter().any(|row| row.contains(text)), "{text} was there");
+        let left: Vec<&String> = after.iter().filter(|row| row.contains(text)).collect();
+        assert!(left.is_empty(), "{text}: {left:#?}");
+    }
+    Fresh { store, dir }.done().await;
 }

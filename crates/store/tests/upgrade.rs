@@ -16,7 +16,7 @@ use downbeat_store::conformance::make::{
     registration_of, run_id, server, session,
 };
 use downbeat_store::conformance::{
-    Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph, fill_nodes,
+    Snapshot, fill, fill_beside, fill_final, fill_first, fill_fleet, fill_graph, fill_nodes,
 };
 use downbeat_store::{Error, EventFilter, Hint, Page, RunFilter, ServerRecord, SqliteStore, Store};
 use downbeat_testbed::Database;
@@ -247,7 +247,13 @@ const ONLY_POSTGRES: &str = "DROP FUNCTION release_contents CASCADE; DROP FUNCTI
      DROP TABLE instance_counts_lately;";
 const ONLY_SQLITE: &str = "DROP INDEX runs_open_by_cluster; DROP TRIGGER definitions_release; \
      DROP TRIGGER nodes_release; DROP TRIGGER nodes_replace; ALTER TABLE feed DROP COLUMN counted_seq;";
-/// Reverts to schema 7: drops what later migrations added.
+/// Reverts to schema 8: drops what later migrations added.
+const SCHEMA_8: &str = "DROP INDEX executions_standing; DROP INDEX executions_of_task; \
+     ALTER TABLE clusters DROP COLUMN description; ALTER TABLE clusters DROP COLUMN on_register; \
+     ALTER TABLE clusters DROP COLUMN version; ALTER TABLE clusters DROP COLUMN updated_at; \
+     ALTER TABLE clusters DROP COLUMN deleted_at; ALTER TABLE clusters DROP COLUMN checked_seq; \
+     ALTER TABLE clusters DROP COLUMN list; DELETE FROM migrations WHERE number > 8;";
+/// Reverts from schema 8 to schema 7.
 const SCHEMA_7: &str = "DROP INDEX definitions_by_definition; DROP INDEX definitions_by_resolved; \
      DROP INDEX nodes_by_common; ALTER TABLE definitions DROP COLUMN definition_hash; \
      ALTER TABLE definitions DROP COLUMN resolved_hash; ALTER TABLE nodes DROP COLUMN common_hash; \
@@ -287,7 +293,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    let undo = format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
+    let undo = format!("{SCHEMA_8} {SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
     database.run(&format!("{ONLY_POSTGRES} {undo}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
@@ -406,7 +412,7 @@ async fn a_page_reads_so_much_of_the_definitions_of_an_older_program_at_most() {
 async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    let undo = format!("{SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2}");
+    let undo = format!("{SCHEMA_8} {SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2}");
     database.run(&format!("{ONLY_POSTGRES} {undo}")).await;
     // A reader keeps the table in use for a long time, as a backup does.
     let mut backup = database.client().await;
@@ -450,12 +456,15 @@ async fn nodes_that_an_older_program_did_not_give_back_are_free() {
 
 /// Fills stores, reverts their schema with `undo`, and opens them again.
 async fn is_taken_on(fill: impl AsyncFn(&Arc<dyn Store>), undo: &str) {
+    let only = |dialect: &'static str| if undo.is_empty() { "" } else { dialect };
+    let (only_postgres, only_sqlite) = (only(ONLY_POSTGRES), only(ONLY_SQLITE));
+    let undo = format!("{SCHEMA_8} {undo}");
     let database = Database::create().await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     fill(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{ONLY_POSTGRES} {undo}")).await;
+    database.run(&format!("{only_postgres} {undo}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -467,7 +476,7 @@ async fn is_taken_on(fill: impl AsyncFn(&Arc<dyn Store>), undo: &str) {
     fill(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    Connection::open(&path).unwrap().execute_batch(&format!("{ONLY_SQLITE} {undo}")).unwrap();
+    Connection::open(&path).unwrap().execute_batch(&format!("{only_sqlite} {undo}")).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -490,7 +499,12 @@ async fn a_store_of_schema_6_is_taken_on_with_all_that_it_holds() {
 
 #[tokio::test]
 async fn a_store_of_schema_7_is_taken_on_with_all_that_it_holds() {
-    is_taken_on(fill, SCHEMA_7).await;
+    is_taken_on(fill_final, SCHEMA_7).await;
+}
+
+#[tokio::test]
+async fn a_store_of_schema_8_is_taken_on_with_all_that_it_holds() {
+    is_taken_on(fill_final, "").await;
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ fn assignment(number: u128, placed: bool) -> Assignment {
         token: LeaseToken(Uuid::from_u128(number)),
         of: Origin::Step { run: RunId::from("run"), step: 0, item: None },
         attempt: 1,
-        placed,
+        kind: if placed { WorkKind::Placed } else { WorkKind::Fleet },
         backend: "test".to_owned(),
         action: "noop".to_owned(),
         params: Default::default(),
@@ -21,6 +21,10 @@ fn assignment(number: u128, placed: bool) -> Assignment {
         stop_on_disconnect: false,
         outputs: Vec::new(),
     }
+}
+
+fn debug_command(number: u128) -> Assignment {
+    Assignment { kind: WorkKind::Debug, ..assignment(number, false) }
 }
 
 fn held_of(number: u128) -> LeaseRef {
@@ -36,7 +40,7 @@ fn fleet_work_runs_one_at_a_time_in_order_in_parallel_with_placed_work() {
     let mut holdings = Holdings::new(2);
     let work = vec![assignment(1, false), assignment(2, true), assignment(3, false), assignment(4, false)];
     assert_eq!(numbers(&holdings.assign(work, Instant::now())), [1, 2]);
-    assert_eq!(holdings.offer().1, Free { fleet: 0, placed: 1 });
+    assert_eq!(holdings.offer().1, Free { fleet: 0, placed: 1, debug: Some(4) });
     let (fate, next) = holdings.ended(held_of(1));
     assert_eq!((fate, numbers(next.as_slice())), (Fate::Report, vec![3]));
     assert_eq!(numbers(holdings.ended(held_of(3)).1.as_slice()), [4]);
@@ -171,7 +175,7 @@ fn a_result_of_a_former_run_is_held_until_it_is_acknowledged_and_takes_no_slot()
     let mut holdings = Holdings::new(2);
     holdings.hold_former(held_of(1), 10, Instant::now());
     assert_eq!(holdings.held(), [held_of(1)]);
-    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2 });
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2, debug: Some(4) });
     assert!(holdings.is_idle() && !holdings.is_empty());
     assert!(holdings.assign(vec![assignment(1, true)], Instant::now()).is_empty(), "it is done already");
     holdings.acknowledged(held_of(1));
@@ -190,7 +194,7 @@ fn an_agent_that_cannot_deliver_its_output_takes_no_new_work_until_it_can() {
     assert_eq!(holdings.offer().1, Free::default());
     holdings.acknowledged(held_of(1));
     assert!(!holdings.is_clogged());
-    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2 });
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2, debug: Some(4) });
 }
 
 #[test]
@@ -212,7 +216,7 @@ fn an_agent_that_cannot_deliver_its_results_takes_no_new_work_until_it_can() {
     for number in 1..=relieved {
         holdings.acknowledged(held_of(number));
     }
-    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: slots });
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: slots, debug: Some(4) });
 }
 
 #[test]
@@ -226,7 +230,7 @@ fn results_of_a_former_run_count_until_a_server_has_them() {
     for number in 0..UNDELIVERED as u128 {
         holdings.refused(held_of(number));
     }
-    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 1 });
+    assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 1, debug: Some(4) });
 }
 
 #[test]
@@ -241,4 +245,22 @@ fn output_that_was_sent_or_dropped_does_not_block_new_work() {
     holdings.acknowledged(held_of(1));
     holdings.sent(held_of(1), 1);
     assert!(!holdings.is_clogged() && holdings.unsent_bytes == 0, "nothing counts twice");
+}
+
+#[test]
+fn debug_commands_start_beside_other_work_and_only_a_few_at_once() {
+    let mut holdings = Holdings::new(1);
+    let now = Instant::now();
+    assert_eq!(numbers(&holdings.assign(vec![assignment(1, false), assignment(2, true)], now)), [1, 2]);
+    let most = u128::from(DEBUG_PER_NODE);
+    let commands = (10..10 + most + 2).map(debug_command).collect();
+    assert_eq!(numbers(&holdings.assign(commands, now)), (10..10 + most).collect::<Vec<_>>());
+    assert_eq!(holdings.offer().1, Free { fleet: 0, placed: 0, debug: Some(0) });
+    let (fate, next) = holdings.ended(held_of(10));
+    assert_eq!(fate, Fate::Report);
+    assert_eq!(numbers(&next.into_iter().collect::<Vec<_>>()), [10 + most], "the next one takes its place");
+    assert!(holdings.stop(held_of(11 + most)).is_some(), "one that waits never starts");
+    let (_, next) = holdings.ended(held_of(11));
+    assert!(next.is_none());
+    assert_eq!(holdings.offer().1, Free { fleet: 0, placed: 0, debug: Some(1) });
 }

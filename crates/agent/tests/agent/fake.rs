@@ -14,7 +14,7 @@ use downbeat_core::work::Origin;
 use downbeat_proto::Link;
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Heartbeat, HeartbeatAnswer, Hello, LeaseRef, Output, OutputChunk, PROTOCOL,
-    Poll, PollAnswer, Receipt, Register, Registered, Report, ReportAnswer, Started, Welcome,
+    Poll, PollAnswer, Receipt, Register, Registered, Report, ReportAnswer, Started, Welcome, WorkKind,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -393,7 +393,7 @@ pub(crate) fn work(number: u128, backend: &str, action: &str, params: &Value) ->
         token: held(number).token,
         of: Origin::Step { run: RunId::from("run-1"), step: 0, item: None },
         attempt: 1,
-        placed: true,
+        kind: WorkKind::Placed,
         backend: backend.to_owned(),
         action: action.to_owned(),
         params: Arc::new(params),

@@ -82,6 +82,13 @@ impl Out {
         written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
     }
 
+    /// Prints error output of a task to standard error, byte for byte.
+    pub(crate) fn raw_error(self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        // If standard error is closed, the output is lost.
+        let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+    }
+
     /// Prints one result: `table` draws it for users, the other formats serialize the value.
     pub(crate) fn result<T: Serialize>(self, value: &T, table: impl FnOnce() -> String) -> Result {
         match self.format {

@@ -170,10 +170,24 @@ impl Lines {
         let mut text = String::new();
         for mut open in std::mem::take(&mut self.open).into_values() {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let buffered = std::mem::take(open.line(stream));
-                prefixed(&mut text, &buffered, &open.whose, self.width, stream, self.colour);
+                text.push_str(&self.rest_of(&mut open, stream));
             }
         }
+        text
+    }
+
+    /// Returns the buffered text of one stream that never got a line end.
+    pub(crate) fn finish_stream(&mut self, stream: Stream) -> String {
+        let mut open = std::mem::take(&mut self.open);
+        let text = open.values_mut().map(|open| self.rest_of(open, stream)).collect();
+        self.open = open;
+        text
+    }
+
+    fn rest_of(&self, open: &mut OpenLines, stream: Stream) -> String {
+        let mut text = String::new();
+        let buffered = std::mem::take(open.line(stream));
+        prefixed(&mut text, &buffered, &open.whose, self.width, stream, self.colour);
         text
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::Span;
 use crate::ids::RunId;
 use crate::node::{Health, NodeStatus};
+use crate::{Span, limits};
 
 /// The facts about a pending execution and its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +30,27 @@ pub struct WaitFacts {
 /// execution's own run has `run: None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeWait {
-    Retry { after: Duration },
+    Retry {
+        after: Duration,
+    },
     Paused,
-    Kept { why: String },
+    Kept {
+        why: String,
+    },
     Offline,
-    Silent { silent_for: Duration, offline_in: Duration },
+    /// A debug command waits for its node until the node is online.
+    Awaited,
+    Silent {
+        silent_for: Duration,
+        offline_in: Duration,
+    },
     Drained,
-    Limit { full: String },
-    Busy { run: Option<RunId> },
+    Limit {
+        full: String,
+    },
+    Busy {
+        run: Option<RunId>,
+    },
 }
 
 impl NodeWait {
@@ -52,12 +65,13 @@ impl NodeWait {
         }
         // Silence comes first: it is the reason that can make the step fail.
         match (*status, *silent_for) {
+            (NodeStatus::Online, None) => {}
+            _ if facts.run.is_debug() => return Some(NodeWait::Awaited),
             (NodeStatus::Offline, _) => return Some(NodeWait::Offline),
             (NodeStatus::Stale, None) => return Some(silent(health.stale_after, health)),
             (_, Some(silent_for)) => return Some(silent(silent_for, health)),
-            (NodeStatus::Online, None) => {}
         }
-        if facts.is_draining {
+        if facts.is_draining && !facts.run.is_debug() {
             return Some(NodeWait::Drained);
         }
         if let Some(why) = kept {
@@ -77,6 +91,7 @@ impl NodeWait {
             NodeWait::Paused => "paused",
             NodeWait::Kept { .. } => "kept",
             NodeWait::Offline => "offline",
+            NodeWait::Awaited => "awaited",
             NodeWait::Silent { .. } => "silent",
             NodeWait::Drained => "drained",
             NodeWait::Limit { .. } => "limit",
@@ -93,7 +108,7 @@ impl NodeWait {
             NodeWait::Drained => {
                 format!("waits for {hostname}, {self}; `downbeat node undrain {hostname}` ends that")
             }
-            NodeWait::Offline | NodeWait::Silent { .. } | NodeWait::Busy { .. } => {
+            NodeWait::Offline | NodeWait::Awaited | NodeWait::Silent { .. } | NodeWait::Busy { .. } => {
                 format!("waits for {hostname}, {self}")
             }
         }
@@ -111,6 +126,9 @@ impl fmt::Display for NodeWait {
             NodeWait::Paused => f.write_str("the run is paused"),
             NodeWait::Kept { why } => f.write_str(why),
             NodeWait::Offline => f.write_str("offline; fails now"),
+            NodeWait::Awaited => {
+                write!(f, "which is not online; fails after {}", Span::from_secs(limits::DEBUG_WAIT_S))
+            }
             NodeWait::Silent { silent_for, offline_in } => {
                 let silent_for = Span::from_secs(silent_for.as_secs());
                 write!(f, "silent for {silent_for}; fails when it is offline, {}", soon(*offline_in))
@@ -152,6 +170,10 @@ mod tests {
         }
     }
 
+    fn debug() -> RunId {
+        RunId::debug(uuid::Uuid::from_u128(1))
+    }
+
     fn sentence(facts: &WaitFacts) -> Option<String> {
         NodeWait::of(facts, &HEALTH).map(|wait| wait.sentence("web-30"))
     }
@@ -159,6 +181,11 @@ mod tests {
     #[test]
     fn a_node_that_is_free_and_online_explains_nothing() {
         assert_eq!(sentence(&facts()), None);
+    }
+
+    #[test]
+    fn a_debug_command_does_not_wait_for_the_end_of_a_drain() {
+        assert_eq!(sentence(&WaitFacts { run: debug(), is_draining: true, ..facts() }), None);
     }
 
     #[test]
@@ -180,6 +207,10 @@ mod tests {
             (
                 WaitFacts { is_draining: true, ..facts() },
                 "waits for web-30, drained; `downbeat node undrain web-30` ends that",
+            ),
+            (
+                WaitFacts { run: debug(), status: NodeStatus::Offline, is_draining: true, ..facts() },
+                "waits for web-30, which is not online; fails after 1h",
             ),
             (busy("other"), "waits for web-30, busy with run other"),
             (busy("r"), "waits for web-30, busy with another step of this run"),

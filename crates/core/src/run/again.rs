@@ -30,6 +30,8 @@ pub struct RetryStart<'a> {
 pub enum CannotRetry {
     #[error("run `{run}` has not ended: it is {state}; wait for its end, or cancel it")]
     NotEnded { run: RunId, state: RunState },
+    #[error("run `{run}` is a debug command; send it again with `downbeat debug`")]
+    Debug { run: RunId },
     #[error("run `{run}` completed, and nothing failed in it")]
     NothingFailed { run: RunId },
     #[error("run `{run}` has no failed node; retry it on all nodes")]
@@ -49,6 +51,9 @@ pub fn retry_of<'a>(
     scope: RetryScope,
 ) -> Result<RetryStart<'a>, CannotRetry> {
     let id = || run.id.clone();
+    if run.id.is_debug() {
+        return Err(CannotRetry::Debug { run: id() });
+    }
     if !run.live.is_ended() {
         return Err(CannotRetry::NotEnded { run: id(), state: run.state() });
     }

@@ -92,11 +92,13 @@ impl Course {
     pub fn create(new: New<'_>, turn: &mut Turn<'_>) -> (Self, Vec<Change>) {
         let New { run, plan, taken, admission } = new;
         let (id, epoch) = (run.id.clone(), run.live.epoch);
-        let waits = admission.is_known && (run.definition.exclusive || admission.limit.is_some());
+        let is_debug = id.is_debug();
+        let waits =
+            admission.is_known && !is_debug && (run.definition.exclusive || admission.limit.is_some());
         let before = Before::of(&run.live).filter(|before| waits || *before != Before::Admission);
         let max_pending = (before == Some(Before::Admission)).then(admission.max_pending);
-        let mut changes =
-            vec![Change::RunCreated { run: run.clone(), max_pending, max_open: admission.max_open }];
+        let max_open = admission.max_open.filter(|_| !is_debug);
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open }];
         let progress = if before.is_some() || !taken.is_empty() {
             Progress::restore(Arc::clone(plan), run, epoch, &taken, None)
         } else {

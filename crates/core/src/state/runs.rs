@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::tables::Tables;
 use crate::change::{Applied, Refusal};
+use crate::execution::Execution;
 use crate::ids::{ClusterId, NodeId, RunId};
 use crate::run::{self, Illegal, Keeps, RolloutProgress, RunEvent, RunLive, RunMade, RunRecord};
 
@@ -76,7 +77,7 @@ impl Tables {
 
     fn count_runs(&self, cluster: ClusterId, counts: impl Fn(&RunLive) -> bool) -> u32 {
         let is_counted = |(id, run): &(&RunId, &RunLive)| {
-            counts(run) && self.homes.get(*id).is_some_and(|home| home.cluster == cluster)
+            counts(run) && !id.is_debug() && self.homes.get(*id).is_some_and(|home| home.cluster == cluster)
         };
         u32::try_from(self.runs.iter().filter(is_counted).count()).unwrap_or(u32::MAX)
     }
@@ -119,7 +120,8 @@ impl Tables {
             self.is_free(*node, id)?;
         }
         let wanted: BTreeSet<NodeId> = nodes.iter().copied().collect();
-        if let Some(other) = self.busy_on(&wanted).find(|execution| execution.run() != id) {
+        let is_other = |execution: &&Execution| execution.run() != id && !execution.run().is_debug();
+        if let Some(other) = self.busy_on(&wanted).find(is_other) {
             return Err(Refusal::NodeHeld(other.run().clone()));
         }
         self.holds.extend(wanted.into_iter().map(|node| (node, id.clone())));
@@ -127,10 +129,10 @@ impl Tables {
         Ok(())
     }
 
-    /// Refuses a node that another run holds.
+    /// Refuses a node that another run holds. Debug commands reach it all the same.
     pub(super) fn is_free(&self, node: NodeId, run: &RunId) -> Applied {
         match self.holds.get(&node) {
-            Some(holder) if holder != run => Err(Refusal::NodeHeld(holder.clone())),
+            Some(holder) if holder != run && !run.is_debug() => Err(Refusal::NodeHeld(holder.clone())),
             _ => Ok(()),
         }
     }

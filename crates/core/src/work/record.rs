@@ -26,6 +26,8 @@ pub struct Work {
     pub outputs: Vec<String>,
     /// Whether any fitting node may take the work. Otherwise each execution is pinned to its node.
     pub is_placed: bool,
+    /// Whether the work is a debug command, which a node runs in addition to its other work.
+    pub is_debug: bool,
     /// The nodes that fit, for placed work.
     pub placement: Placement,
     pub priority: i32,
@@ -67,6 +69,7 @@ impl Work {
             stop_on_disconnect: task.on_disconnect == Some(OnDisconnect::Stop),
             outputs: task.outputs.clone(),
             is_placed: plan.is_placed(step),
+            is_debug: run.is_debug(),
             placement: plan.placement(step).cloned().unwrap_or_default(),
             priority: definition.priority,
             lane: definition.name.clone().map_or_else(|| Lane::Run(run.clone()), Lane::Job),
@@ -89,6 +92,7 @@ impl Work {
             priority: 0,
             lane: Lane::Run(RunId::standing(cluster)),
             is_exclusive: false,
+            is_debug: false,
         }
     }
 

@@ -16,7 +16,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::generated as wire;
-use crate::message::{Assignment, Fault, Finished, Free, LeaseRef, OutputChunk, Started};
+use crate::message::{Assignment, Fault, Finished, Free, LeaseRef, OutputChunk, Started, WorkKind};
 
 /// A run's id: at most a job's name, a colon and a time.
 const RUN_ID_BYTES: usize = limits::NAME_BYTES + 64;
@@ -76,11 +76,11 @@ pub(super) fn held_to_wire(held: Vec<LeaseRef>) -> Vec<wire::Held> {
 }
 
 pub(super) fn free_from_wire(free: Option<wire::Free>) -> Free {
-    free.map(|free| Free { fleet: free.fleet, placed: free.placed }).unwrap_or_default()
+    free.map(|free| Free { fleet: free.fleet, placed: free.placed, debug: free.debug }).unwrap_or_default()
 }
 
 pub(super) fn free_to_wire(free: Free) -> Option<wire::Free> {
-    Some(wire::Free { fleet: free.fleet, placed: free.placed })
+    Some(wire::Free { fleet: free.fleet, placed: free.placed, debug: free.debug })
 }
 
 pub(super) fn chunk_from_wire(chunk: wire::Chunk) -> Result<OutputChunk, Fault> {
@@ -206,7 +206,11 @@ pub(super) fn assignment_from_wire(assignment: wire::Assignment) -> Result<Assig
         // The wire does not carry the item: agents do not need it.
         of: Origin::Step { run: run_id(assignment.run_id)?, step: assignment.step, item: None },
         attempt: assignment.attempt,
-        placed: assignment.placed,
+        kind: match (assignment.placed, assignment.debug) {
+            (true, _) => WorkKind::Placed,
+            (false, true) => WorkKind::Debug,
+            (false, false) => WorkKind::Fleet,
+        },
         backend: assignment.backend,
         action: assignment.action,
         params: serde_json::from_str(&assignment.params_json)
@@ -226,7 +230,8 @@ pub(super) fn assignment_to_wire(assignment: Assignment) -> Result<wire::Assignm
         run_id: run.to_string(),
         step,
         attempt: assignment.attempt,
-        placed: assignment.placed,
+        placed: assignment.kind == WorkKind::Placed,
+        debug: assignment.kind == WorkKind::Debug,
         backend: assignment.backend,
         action: assignment.action,
         params_json: serde_json::to_string(&*assignment.params).map_err(|error| rejected("params", error))?,

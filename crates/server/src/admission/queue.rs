@@ -46,7 +46,11 @@ struct Counts {
 }
 
 impl Counts {
+    /// Debug commands are not counted: they wait for nobody, and nobody waits for them.
     fn moved(&mut self, run: &RunRecord, before: Option<&RunLive>) {
+        if run.id.is_debug() {
+            return;
+        }
         let (waited, waits) = (before.is_some_and(RunLive::is_waiting), run.live.is_waiting());
         self.waiting += usize::from(waits);
         self.waiting -= usize::from(waited);
@@ -102,6 +106,7 @@ impl Line {
         let applicants: Vec<Applicant<'_>> = self
             .runs
             .iter()
+            .filter(|(id, _)| !id.is_debug())
             .map(|(id, run)| Applicant {
                 id,
                 live: &run.live,

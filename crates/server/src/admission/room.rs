@@ -73,6 +73,11 @@ impl Admission {
         runs.into_iter().map(|run| run.id.clone()).collect()
     }
 
+    /// Returns how many debug commands of a cluster have not ended.
+    pub(crate) fn open_debug(&self, cluster: ClusterId) -> usize {
+        self.queue().runs().filter(|run| run.cluster == cluster && run.id.is_debug()).count()
+    }
+
     /// Returns how many more runs of a cluster could be active: those do not wait for long.
     pub(crate) fn room(&self, cluster: ClusterId) -> u32 {
         let active = u32::try_from(self.queue().active(cluster)).unwrap_or(u32::MAX);
@@ -167,7 +172,8 @@ impl Admission {
 
     /// Counts an event in metrics and statistics, before the queue applies it.
     fn count(&self, queue: &Queue, event: &Event) {
-        self.stats.note(event, event.change.run().and_then(|run| queue.run(run)));
+        let run = event.change.run().filter(|run| !run.is_debug());
+        self.stats.note(event, run.and_then(|run| queue.run(run)));
         match &event.change {
             Change::RunCreated { run, .. } if run.id.is_standing() => {}
             Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state()),

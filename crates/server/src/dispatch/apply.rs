@@ -9,7 +9,7 @@ use downbeat_core::run::{RunState, frees_nodes};
 use downbeat_core::work::{Attempt, Work};
 use downbeat_core::{Change, Event};
 
-use super::board::{Board, DispatchState, OpenExecution};
+use super::board::{Board, DispatchState, OpenExecution, kind_of};
 use super::post::{Holding, Post};
 use super::stray::Stray;
 use crate::works::Works;
@@ -135,11 +135,12 @@ impl Board {
             State::Pending { not_before } => not_before,
             _ => None,
         };
+        let kind = kind_of(execution, &work);
         let open = OpenExecution {
             attempt: Attempt::from(execution),
             parent: execution.of.parent(),
             work,
-            is_placed: execution.pinned.is_none(),
+            kind,
             slot,
             created_at: execution.created_at,
             stage: DispatchState::Waiting { until },
@@ -180,7 +181,7 @@ impl Board {
         self.use_limits(execution, lease);
         let Some(open) = self.open.get_mut(&execution) else { return };
         open.stage = DispatchState::Leased { node: lease.node };
-        let (of, placed, token) = (open.parent.clone(), open.is_placed, lease.token);
+        let (of, kind, token) = (open.parent.clone(), open.kind, lease.token);
         let Some(post) = self.posts.get_mut(&lease.node) else {
             let reason = "the node was deleted".to_owned();
             self.stray.found.push(Stray { of, execution, token, reason, may_run: true });
@@ -197,7 +198,7 @@ impl Board {
             self.stray.found.push(Stray { of, execution, token, reason, may_run: false });
             return;
         }
-        post.held.insert(execution, Holding::new(lease, of, placed, stop));
+        post.held.insert(execution, Holding::new(lease, of, kind, stop));
         if let Some(touched) = touched.filter(|_| post.asks_here() && !is_former) {
             post.assign(open.assignment(token));
             touched.push((execution, lease.node));

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::collections::{HashMap, HashSet};
+use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::work::{Attempt, Parent, Work};
-use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
+use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer, WorkKind};
 use tokio::sync::oneshot;
 
 use super::pile::Share;
@@ -30,11 +31,20 @@ pub(super) struct OpenExecution {
     pub(super) attempt: Attempt,
     pub(super) parent: Parent,
     pub(super) work: Arc<Work>,
-    /// Whether it uses a slot for placed work. Otherwise it is pinned and uses the node's only slot for fleet work.
-    pub(super) is_placed: bool,
+    /// Which slot of a node it uses. Pinned work uses the only slot for fleet work, or one for debug commands.
+    pub(super) kind: WorkKind,
     pub(super) slot: QueueSlot,
     pub(super) created_at: Timestamp,
     pub(super) stage: DispatchState,
+}
+
+/// Returns which slot of a node an execution uses.
+pub(super) fn kind_of(execution: &Execution, work: &Work) -> WorkKind {
+    match execution.pinned {
+        None => WorkKind::Placed,
+        Some(_) if work.is_debug => WorkKind::Debug,
+        Some(_) => WorkKind::Fleet,
+    }
 }
 
 impl OpenExecution {
@@ -155,7 +165,7 @@ impl Board {
     /// Returns how many placed executions a node has.
     pub(crate) fn slots_in_use(&self, node: NodeId) -> u32 {
         let held = self.posts.get(&node).into_iter().flat_map(|post| post.held.values());
-        u32::try_from(held.filter(|holding| holding.placed).count()).unwrap_or(u32::MAX)
+        u32::try_from(held.filter(|holding| holding.kind == WorkKind::Placed).count()).unwrap_or(u32::MAX)
     }
 
     /// Returns whether a cluster has its maximum of nodes besides this one. Nodes that are offline do not count.

@@ -7,6 +7,7 @@ use downbeat_core::ids::NodeId;
 use downbeat_core::place::{self, Rank};
 use downbeat_core::spec::Spread;
 use downbeat_core::work::Parent;
+use downbeat_proto::message::WorkKind;
 
 use super::board::Board;
 use super::class::Class;
@@ -89,8 +90,8 @@ impl Candidates {
         }
     }
 
-    pub(super) fn granted(&mut self, of: &Parent, node: NodeId, placed: bool, board: &Board) {
-        if placed && board.free_slots(node) == 0 {
+    pub(super) fn granted(&mut self, of: &Parent, node: NodeId, kind: WorkKind, board: &Board) {
+        if kind == WorkKind::Placed && board.free_slots(node) == 0 {
             self.free = self.free.saturating_sub(1);
         }
         if self.held.is_empty() {

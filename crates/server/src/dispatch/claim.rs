@@ -7,8 +7,9 @@ use downbeat_core::execution::{Execution, Lease, State};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
 use downbeat_core::work::Parent;
 use downbeat_core::{Change, Dice, Timestamp};
+use downbeat_proto::message::WorkKind;
 
-use super::board::{Board, DispatchState};
+use super::board::{Board, DispatchState, kind_of};
 use super::candidates::Candidates;
 use super::line::{Gate, Head};
 use super::pile::{Next, Where};
@@ -61,9 +62,16 @@ impl Board {
             }
             let Some(work) = works.get(&execution.of) else { continue };
             let (slot, parent) = (self.queue.slot(&work, execution), execution.of.parent());
+            let mut kind = kind_of(execution, &work);
             let node = match slot {
                 QueueSlot::Pinned(node, priority) => {
                     Some(node).filter(|_| self.is_free_for(node, priority, &parent))
+                }
+                QueueSlot::Debug(node) => {
+                    let first = self.queue.next_debug(node).is_none();
+                    let free = self.free_for_debug(node).filter(|_| first);
+                    kind = free.unwrap_or(kind);
+                    free.map(|_| node)
                 }
                 QueueSlot::Pile(pile) => {
                     let candidates = candidates.get_or_insert_with(|| self.uncontested(work.priority));
@@ -75,11 +83,10 @@ impl Board {
                 }
             };
             let Some(node) = node else { continue };
-            let placed = execution.pinned.is_none();
-            let lease = self.grant(execution.id, parent.clone(), node, placed, now, dice);
+            let lease = self.grant(execution.id, parent.clone(), node, kind, now, dice);
             execution.state = State::Leased { lease, stop: false };
             if let Some(candidates) = &mut candidates {
-                candidates.granted(&parent, node, placed, self);
+                candidates.granted(&parent, node, kind, self);
             }
         }
     }
@@ -91,6 +98,22 @@ impl Board {
         !waits
             && self.may_take(node, Some(parent))
             && self.posts.get(&node).is_some_and(|post| post.free().fleet > 0)
+    }
+
+    fn free_for_debug(&self, node: NodeId) -> Option<WorkKind> {
+        self.posts.get(&node)?.free_for_debug()
+    }
+
+    /// Claims the debug commands that their nodes can start. They wait neither for other work nor for exclusive runs.
+    fn claim_debug(&mut self, round: &mut Round<'_>) {
+        let nodes: Vec<NodeId> = self.queue.debug_nodes().collect();
+        for node in nodes {
+            while let Some(execution) = self.queue.next_debug(node)
+                && let Some(kind) = self.free_for_debug(node)
+            {
+                self.claim_in(execution, node, kind, round);
+            }
+        }
     }
 
     /// Returns nodes with a free slot for which no work of this priority or a higher one waits.
@@ -135,6 +158,7 @@ impl Board {
         }
         let candidates = Candidates::new(self, self.nodes_with_slots());
         let mut round = Round { candidates, now, dice, claims: Vec::new() };
+        self.claim_debug(&mut round);
         self.claim_in_turn(&mut round);
         let nodes: Vec<NodeId> = self.queue.pinned_nodes().collect();
         for node in nodes {
@@ -266,13 +290,19 @@ impl Board {
     }
 
     fn claim_one(&mut self, execution: ExecutionId, node: NodeId, round: &mut Round<'_>) {
+        let kind = self.open.get(&execution).expect("what waits in the queue is open").kind;
+        self.claim_in(execution, node, kind, round);
+    }
+
+    /// Claims a slot of this kind for an execution.
+    fn claim_in(&mut self, execution: ExecutionId, node: NodeId, kind: WorkKind, round: &mut Round<'_>) {
         let open = self.open.get_mut(&execution).expect("what waits in the queue is open");
-        let (slot, placed, of) = (open.slot, open.is_placed, open.parent.clone());
+        let (slot, of) = (open.slot, open.parent.clone());
         open.stage = DispatchState::Claimed { node, at: round.now };
         self.queue.remove(slot, None, execution);
         self.use_limits_at(slot, execution, round.now);
-        let lease = self.grant(execution, of.clone(), node, placed, round.now, round.dice);
-        round.candidates.granted(&of, node, placed, self);
+        let lease = self.grant(execution, of.clone(), node, kind, round.now, round.dice);
+        round.candidates.granted(&of, node, kind, self);
         round.claims.push(Change::ExecutionLeased { of, execution, lease });
     }
 
@@ -314,14 +344,14 @@ impl Board {
         execution: ExecutionId,
         of: Parent,
         node: NodeId,
-        placed: bool,
+        kind: WorkKind,
         now: Timestamp,
         dice: &mut Dice,
     ) -> Lease {
         let post = self.posts.get_mut(&node).expect("a node that was chosen is on the board");
         let (token, session) = (LeaseToken(dice.uuid()), post.record.session);
         let lease = Lease { token, node, session, granted_at: now };
-        post.claim(execution, Holding::new(&lease, of, placed, false));
+        post.claim(execution, Holding::new(&lease, of, kind, false));
         lease
     }
 

@@ -8,7 +8,7 @@ use downbeat_core::ids::{ExecutionId, LeaseToken, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::work::Parent;
 use downbeat_core::{Portion, Timestamp, limits};
-use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer};
+use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer, WorkKind};
 use jiff::SignedDuration;
 use tokio::sync::oneshot;
 
@@ -45,17 +45,18 @@ pub(super) struct Holding {
     pub since: Timestamp,
     /// Since when the agent no longer lists the result of a former session.
     pub missing_since: Option<Timestamp>,
-    pub placed: bool,
+    /// Which slot of the node it uses.
+    pub kind: WorkKind,
     pub stop: bool,
     /// Its commit is pending.
     is_claimed: bool,
 }
 
 impl Holding {
-    pub(super) fn new(lease: &Lease, of: Parent, placed: bool, stop: bool) -> Self {
+    pub(super) fn new(lease: &Lease, of: Parent, kind: WorkKind, stop: bool) -> Self {
         let Lease { token, session, granted_at, .. } = *lease;
         let is_claimed = false;
-        Self { token, session, of, since: granted_at, missing_since: None, placed, stop, is_claimed }
+        Self { token, session, of, since: granted_at, missing_since: None, kind, stop, is_claimed }
     }
 }
 
@@ -145,41 +146,54 @@ impl Post {
         self.parked.as_ref().map_or(Free::default(), |parked| parked.free)
     }
 
+    /// Returns the slot that a debug command can use now. A drained node runs it as well. An agent of an older release has
+    /// only its slot for fleet work.
+    pub(super) fn free_for_debug(&self) -> Option<WorkKind> {
+        let parked = self.parked.as_ref().filter(|_| self.record.status == NodeStatus::Online)?;
+        match parked.free {
+            Free { debug: Some(1..), .. } => Some(WorkKind::Debug),
+            Free { debug: None, fleet: 1.., .. } => Some(WorkKind::Fleet),
+            Free { .. } => None,
+        }
+    }
+
     /// Returns which of the slots that the agent reports as free are not claimed.
     fn unclaimed(&self, free: Free) -> Free {
+        let claimed = self.claimed.debug.unwrap_or(0);
         Free {
             placed: free.placed.saturating_sub(self.claimed.placed),
             fleet: free.fleet.saturating_sub(self.claimed.fleet),
+            debug: free.debug.map(|debug| debug.saturating_sub(claimed)),
         }
     }
 
     /// Claims a slot for a lease whose commit follows.
     pub(super) fn claim(&mut self, execution: ExecutionId, holding: Holding) {
-        let placed = holding.placed;
+        let kind = holding.kind;
         self.held.insert(execution, Holding { is_claimed: true, ..holding });
-        *slots(&mut self.claimed, placed) += 1;
+        *slots(&mut self.claimed, kind) += 1;
         if let Some(parked) = &mut self.parked {
-            let free = slots(&mut parked.free, placed);
+            let free = slots(&mut parked.free, kind);
             *free = free.saturating_sub(1);
         }
     }
 
     /// Removes a claim whose commit did not happen; its slot is free again.
     pub(super) fn unclaim(&mut self, execution: ExecutionId) {
-        if let Some(placed) = self.settle(execution) {
+        if let Some(kind) = self.settle(execution) {
             self.forget(execution);
             if let Some(parked) = &mut self.parked {
-                *slots(&mut parked.free, placed) += 1;
+                *slots(&mut parked.free, kind) += 1;
             }
         }
     }
 
-    /// Notes that the commit of a claim is over. Returns whether it is placed work, if it was claimed.
-    pub(super) fn settle(&mut self, execution: ExecutionId) -> Option<bool> {
+    /// Notes that the commit of a claim is over. Returns the slot that it uses, if it was claimed.
+    pub(super) fn settle(&mut self, execution: ExecutionId) -> Option<WorkKind> {
         let held = self.held.get_mut(&execution).filter(|held| held.is_claimed)?;
         held.is_claimed = false;
-        *slots(&mut self.claimed, held.placed) -= 1;
-        Some(held.placed)
+        *slots(&mut self.claimed, held.kind) -= 1;
+        Some(held.kind)
     }
 
     /// Returns how many executions of this parent the node holds.
@@ -189,7 +203,7 @@ impl Post {
 
     /// Returns whether a slot for placed work is free, even if the node does not poll now.
     pub(super) fn has_slots(&self) -> bool {
-        let own = |held: &&Holding| held.placed && held.session == self.record.session;
+        let own = |held: &&Holding| held.kind == WorkKind::Placed && held.session == self.record.session;
         let placed = self.held.values().filter(own).count();
         placed < self.record.description.slots as usize
     }
@@ -280,8 +294,12 @@ impl Post {
     }
 }
 
-fn slots(free: &mut Free, placed: bool) -> &mut u32 {
-    if placed { &mut free.placed } else { &mut free.fleet }
+fn slots(free: &mut Free, kind: WorkKind) -> &mut u32 {
+    match kind {
+        WorkKind::Placed => &mut free.placed,
+        WorkKind::Fleet => &mut free.fleet,
+        WorkKind::Debug => free.debug.get_or_insert_default(),
+    }
 }
 
 /// Returns how many assignments one response can hold: as many as fit, and at least one.

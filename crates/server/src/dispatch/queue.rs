@@ -27,6 +27,8 @@ const FEW: usize = 4;
 pub(super) struct Queue {
     /// Fleet work without limits.
     pinned: HashMap<NodeId, BTreeSet<(Reverse<i32>, ExecutionId)>>,
+    /// Debug commands.
+    debug: HashMap<NodeId, BTreeSet<ExecutionId>>,
     delayed: BTreeSet<(Timestamp, ExecutionId)>,
     piles: Interned<Pile>,
     classes: Interned<Shared>,
@@ -60,6 +62,8 @@ struct Shared {
 pub(super) enum QueueSlot {
     /// With the fleet work of a node: by priority, then by age.
     Pinned(NodeId, i32),
+    /// With the debug commands of a node, by age.
+    Debug(NodeId),
     Pile(u32),
 }
 
@@ -70,6 +74,7 @@ impl Queue {
 
     pub(super) fn slot(&mut self, work: &Work, execution: &Execution) -> QueueSlot {
         match (execution.pinned, &execution.limits) {
+            (Some(node), _) if work.is_debug => QueueSlot::Debug(node),
             (Some(node), None) => QueueSlot::Pinned(node, work.priority),
             _ => QueueSlot::Pile(self.pile(work, execution)),
         }
@@ -163,7 +168,7 @@ impl Queue {
     /// Returns the node that the executions of this slot are pinned to.
     pub(super) fn pinned_to(&self, slot: QueueSlot) -> Option<NodeId> {
         match slot {
-            QueueSlot::Pinned(node, _) => Some(node),
+            QueueSlot::Pinned(node, _) | QueueSlot::Debug(node) => Some(node),
             QueueSlot::Pile(pile) => match self.pile_at(pile) {
                 Where::Pinned(node) => Some(node),
                 Where::Placed(_) => None,
@@ -208,6 +213,7 @@ impl Queue {
             QueueSlot::Pinned(node, priority) => {
                 self.pinned.entry(node).or_default().insert((Reverse(priority), execution))
             }
+            QueueSlot::Debug(node) => self.debug.entry(node).or_default().insert(execution),
             QueueSlot::Pile(pile) => self.push_piled(pile, execution),
         };
         self.length += usize::from(new);
@@ -246,6 +252,14 @@ impl Queue {
                 let gone = set.remove(&(Reverse(priority), execution));
                 if set.is_empty() {
                     self.pinned.remove(&node);
+                }
+                gone
+            }
+            QueueSlot::Debug(node) => {
+                let Some(set) = self.debug.get_mut(&node) else { return };
+                let gone = set.remove(&execution);
+                if set.is_empty() {
+                    self.debug.remove(&node);
                 }
                 gone
             }
@@ -395,6 +409,16 @@ impl Queue {
     /// Returns the nodes with such work.
     pub(super) fn pinned_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.pinned.keys().copied()
+    }
+
+    /// Returns the debug command that waits first for a node.
+    pub(super) fn next_debug(&self, node: NodeId) -> Option<ExecutionId> {
+        self.debug.get(&node)?.first().copied()
+    }
+
+    /// Returns the nodes that debug commands wait for.
+    pub(super) fn debug_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.debug.keys().copied()
     }
 
     /// Returns the head of each line that may have something to claim.

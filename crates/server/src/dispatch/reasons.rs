@@ -9,10 +9,17 @@ use downbeat_core::ids::ClusterId;
 use downbeat_core::node::WaitFacts;
 use downbeat_core::place::{self, Misfit};
 use downbeat_core::work::{Origin, Parent, Work};
+use downbeat_proto::message::WorkKind;
 
 use super::board::Board;
-use super::post::Post;
+use super::post::{Holding, Post};
 use super::uses::Bound;
+
+/// Returns what has the slot that pinned work waits for.
+fn busy_with<'a>(post: &'a Post, execution: &Execution) -> Option<&'a Holding> {
+    let kind = if execution.run().is_debug() { WorkKind::Debug } else { WorkKind::Fleet };
+    post.held.values().find(|held| held.kind == kind)
+}
 
 impl Board {
     /// Returns why a due placed execution is not leased: reasons that apply to all nodes, then reasons per
@@ -60,7 +67,7 @@ impl Board {
             is_draining: post.record.draining,
             silent_for: None,
             full: work.and_then(|work| self.full(work.cluster, execution, now).into_iter().next()),
-            busy_with: post.held.values().find(|held| !held.placed).map(|held| {
+            busy_with: busy_with(post, execution).map(|held| {
                 let Parent::Run(run) = &held.of;
                 run.clone()
             }),

@@ -18,10 +18,10 @@ impl Board {
         self.holds.len()
     }
 
-    /// Returns another run that has an execution on the node.
+    /// Returns another run that has an execution on the node. Debug commands keep nobody from a node.
     pub(crate) fn other_run_on(&self, node: NodeId, but: &RunId) -> Option<&RunId> {
         let held = self.posts.get(&node)?.held.values();
-        held.map(|Holding { of: Parent::Run(run), .. }| run).find(|run| *run != but)
+        held.map(|Holding { of: Parent::Run(run), .. }| run).find(|run| *run != but && !run.is_debug())
     }
 
     pub(crate) fn hold_node(&mut self, node: NodeId, run: RunId) {
@@ -56,6 +56,9 @@ impl Board {
     /// Returns whether a node may run work of this parent; without a parent, whether it may run any work.
     pub(super) fn may_take(&self, node: NodeId, of: Option<&Parent>) -> bool {
         let run = of.map(|Parent::Run(run)| run);
+        if run.is_some_and(RunId::is_debug) {
+            return true;
+        }
         let is_for = |holder: Option<&RunId>| holder.is_none_or(|holder| Some(holder) == run);
         is_for(self.holds.get(&node)) && is_for(self.wanted.get(&node))
     }

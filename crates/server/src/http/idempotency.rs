@@ -16,6 +16,7 @@ pub(super) enum Scope {
     Submit,
     Retry,
     RetryMany,
+    Debug,
 }
 
 /// Returns the key of a request, if it has one. `parts` is everything in which two requests of the scope may differ.
@@ -39,6 +40,7 @@ pub(super) fn idempotency_key(
         Scope::Submit => (key.to_owned(), None),
         Scope::Retry => (format!("retry\n{key}"), Some(key.to_owned())),
         Scope::RetryMany => (format!("retry many\n{key}"), None),
+        Scope::Debug => (format!("debug\n{key}"), None),
     };
     Ok(Some(IdempotencyKey { key: scoped, former, request_hash: hash(parts) }))
 }

@@ -5,6 +5,7 @@
 
 mod backends;
 mod clusters;
+mod debug;
 mod definition;
 mod docs;
 mod doorway;

@@ -199,7 +199,7 @@ fn written_by(execution: &Record) -> ExecutionId {
 }
 
 /// Reads all output from an offset on. The store bounds the output of one execution.
-async fn whole(store: &dyn Store, execution: &Record, from: u64) -> HttpResult<Output> {
+pub(super) async fn whole(store: &dyn Store, execution: &Record, from: u64) -> HttpResult<Output> {
     let mut chunks: Vec<Chunk> = Vec::new();
     let mut next = from;
     loop {

@@ -21,9 +21,9 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    backends, clusters, docs, doorway, events, executions, failures, frames, limits as job_limits, many,
-    matrix, nodes, observe, output, plans, replication, results, run_output, runs, schema, stats, system,
-    tasks, walks, work,
+    backends, clusters, debug, docs, doorway, events, executions, failures, frames, limits as job_limits,
+    many, matrix, nodes, observe, output, plans, replication, results, run_output, runs, schema, stats,
+    system, tasks, walks, work,
 };
 use crate::service::Service;
 
@@ -93,6 +93,10 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(clusters::show, clusters::update, clusters::set, clusters::delete))
         .routes(routes!(clusters::status))
         .routes(routes!(walks::list))
+        .routes(routes!(debug::start_on_node, debug::of_node))
+        .routes(routes!(debug::start_on_nodes))
+        .routes(routes!(debug::show))
+        .routes(routes!(debug::cancel))
         .routes(routes!(nodes::list_of_cluster))
         .routes(routes!(executions::of_cluster))
         .routes(routes!(tasks::list, tasks::add, tasks::apply))

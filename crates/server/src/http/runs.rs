@@ -7,7 +7,7 @@ use downbeat_api::{List, Plan, Run, RunRow, code};
 use downbeat_core::Timestamp;
 use downbeat_core::ids::RunId;
 use downbeat_core::run::{RunState, RunStatus};
-use downbeat_store::{RunFilter, RunKey, RunOrder};
+use downbeat_store::{RunFilter, RunKey, RunKind, RunOrder};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -151,7 +151,8 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
         return Err(Failure::bad_query("the query is wrong: cursor: it is of a list in another order"));
     }
     let paused = paused.map(Flag::is_on);
-    let filter = RunFilter { cluster, states, job, by, paused, text, node, from, to, order };
+    let filter =
+        RunFilter { kind: RunKind::Jobs, cluster, states, job, by, paused, text, node, from, to, order };
     let found = service.runs(&caller, &filter, &page).await?;
     let ids: Vec<RunId> = found.rows.iter().map(|run| run.id.clone()).collect();
     let counts = service.views().run_counts(&ids).await?;

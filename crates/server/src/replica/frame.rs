@@ -115,6 +115,7 @@ mod tests {
             Frame::Kept(Kept {
                 first_seq: Some(2),
                 first_ended: Some((at, "run".into())),
+                first_debug: Some((at, "debug".into())),
                 first_deleted: Some(at),
                 removed: Vec::new(),
             }),

@@ -21,11 +21,7 @@ const NAMES: usize = 100;
 
 impl Service {
     /// Returns the cluster with this name or id.
-    pub(crate) async fn cluster_record(
-        &self,
-        _caller: &Caller,
-        name_or_id: &str,
-    ) -> Result<Arc<ClusterRecord>> {
+    pub async fn cluster_record(&self, _caller: &Caller, name_or_id: &str) -> Result<Arc<ClusterRecord>> {
         let standing = &self.parts.standing;
         if let Some(found) = standing.cluster(name_or_id) {
             return Ok(found);
@@ -81,11 +77,7 @@ impl Service {
         }
     }
 
-    pub(crate) async fn create_cluster(
-        &self,
-        caller: &Caller,
-        settings: Settings,
-    ) -> Result<Arc<ClusterRecord>> {
+    pub async fn create_cluster(&self, caller: &Caller, settings: Settings) -> Result<Arc<ClusterRecord>> {
         self.check_clusters()?;
         let at = self.now();
         let id = ClusterId(self.parts.chance.dice().uuid_at(at));
@@ -97,7 +89,7 @@ impl Service {
 
     /// Edits a cluster. `edit` gets the record and the time of the edit, and returns the versions to commit, each made from
     /// the one before; it is called again if another edit was faster. Returns the record after the edit.
-    pub(crate) async fn edit_cluster<T>(
+    pub async fn edit_cluster<T>(
         &self,
         caller: &Caller,
         id: ClusterId,
@@ -151,7 +143,7 @@ impl Service {
         Ok(outcomes.into_iter().take(count).collect())
     }
 
-    pub(crate) async fn delete_cluster(&self, caller: &Caller, cluster: &ClusterRecord) -> Result<()> {
+    pub async fn delete_cluster(&self, caller: &Caller, cluster: &ClusterRecord) -> Result<()> {
         self.check_clusters()?;
         if cluster.id == ClusterId::DEFAULT {
             return Err(Conflict::DefaultCluster.into());
@@ -163,7 +155,7 @@ impl Service {
     }
 
     /// Asks for a standing task to be done again, on all nodes of the scopes.
-    pub(crate) async fn rerun(
+    pub async fn rerun(
         &self,
         caller: &Caller,
         cluster: ClusterId,
@@ -183,7 +175,7 @@ impl Service {
     }
 
     /// Makes a node do all standing tasks again.
-    pub(crate) async fn reset_node(
+    pub async fn reset_node(
         &self,
         caller: &Caller,
         cluster: ClusterId,

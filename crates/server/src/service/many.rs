@@ -82,7 +82,10 @@ impl Service {
         which: &WhichRuns,
         effect: Effect,
     ) -> Result<Many> {
-        let is_due = |run: &RunRecord| run.live.cancel_requested_at.is_none() && which.matches(run);
+        // Of debug commands, only those that the request names.
+        let is_meant = |run: &RunRecord| which.ids.is_some() || !run.id.is_debug();
+        let is_due =
+            |run: &RunRecord| run.live.cancel_requested_at.is_none() && is_meant(run) && which.matches(run);
         let runs = self.parts.admission.open_runs(is_due);
         let mut done = many(effect, runs.iter().map(RunId::to_string).collect());
         if let Some(ids) = &which.ids {

@@ -1,6 +1,7 @@
 //! Owns the server's service: all operations that users and programs can call, over any transport.
 
 mod clusters;
+mod debug;
 mod find;
 mod handle;
 mod many;
@@ -12,6 +13,7 @@ mod runs;
 mod submit;
 mod waits;
 
+pub(crate) use debug::{DebugTarget, StartDebug};
 pub use handle::Service;
 pub(crate) use many::{Effect, WhichNodes, WhichRuns};
 pub use nodes::Drain;

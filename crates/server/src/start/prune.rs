@@ -1,8 +1,8 @@
-//! Removes runs that are older than the retention.
+//! Removes runs that are older than the retention, and debug commands that ended long ago.
 
 use std::time::Duration;
 
-use downbeat_core::Timestamp;
+use downbeat_core::{Timestamp, debug};
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -16,6 +16,7 @@ const PRUNE_MOST: u32 = 500;
 pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
     let days = i64::from(parts.settings.retention_days);
     while stop.run_until_cancelled(tokio::time::sleep(PRUNE_EVERY)).await.is_some() {
+        prune_debug(&parts, &stop).await;
         // Without retention, or with one longer than the calendar, no run is removed; the other cleanup still runs.
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
@@ -33,6 +34,27 @@ pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
                     warn!(%error, "cannot remove old runs");
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// Removes the debug commands that core no longer keeps.
+pub(super) async fn prune_debug(parts: &Parts, stop: &CancellationToken) {
+    let before = debug::kept_since(parts.clock.now());
+    while !stop.is_cancelled() {
+        match parts.store.prune_debug(before, PRUNE_MOST).await {
+            Ok(commands) => {
+                if commands > 0 {
+                    info!(commands, "removed debug commands");
+                }
+                if commands < u64::from(PRUNE_MOST) {
+                    return;
+                }
+            }
+            Err(error) => {
+                warn!(%error, "cannot remove old debug commands");
+                return;
             }
         }
     }

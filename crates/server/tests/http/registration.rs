@@ -10,7 +10,7 @@ use downbeat_core::work::Origin;
 use downbeat_core::{Span, Timestamp};
 use downbeat_proto::message::{
     Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, Hello, InstanceId, LeaseRef, PROTOCOL,
-    Poll, Receipt, Register, Report,
+    Poll, Receipt, Register, Report, WorkKind,
 };
 use downbeat_server::Settings;
 use downbeat_store::ServerRecord;
@@ -84,7 +84,7 @@ impl Life {
                 }
                 self.poll += 1;
                 let (node, session, poll) = (self.register.node, self.register.session, self.poll);
-                let (free, wait) = (Free { fleet: 1, placed: 2 }, Duration::from_secs(5));
+                let (free, wait) = (Free { fleet: 1, placed: 2, debug: None }, Duration::from_secs(5));
                 let poll = Poll { node, session, free, poll, resync: None, wait };
                 let answer = setup.server.link().poll(poll).await.unwrap();
                 self.ready.extend(answer.assignments);
@@ -202,7 +202,7 @@ fn foreign() -> Assignment {
         token: downbeat_core::ids::LeaseToken(Uuid::new_v4()),
         of: Origin::Step { run: "run".into(), step: 0, item: None },
         attempt: 1,
-        placed: true,
+        kind: WorkKind::Placed,
         backend: "test".to_owned(),
         action: "noop".to_owned(),
         params: Default::default(),
@@ -420,7 +420,7 @@ async fn a_waiting_poll_ends_when_its_node_is_deleted() {
     agent.join(&setup).await.unwrap();
     let poll = |poll| {
         let (node, session) = (agent.register.node, agent.register.session);
-        let (free, wait) = (Free { fleet: 1, placed: 2 }, DEADLINE);
+        let (free, wait) = (Free { fleet: 1, placed: 2, debug: None }, DEADLINE);
         let link = setup.server.link();
         Box::pin(async move { link.poll(Poll { node, session, free, poll, resync: None, wait }).await })
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 #[cfg(test)]
 use downbeat_core::change::About;
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
@@ -18,6 +19,7 @@ use downbeat_store::{
 use jiff::SignedDuration;
 use uuid::Uuid;
 
+use super::clusters::Homes;
 use super::feed;
 use crate::cluster::Cluster;
 use crate::seed::Broken;
@@ -42,11 +44,40 @@ pub(crate) struct Evidence {
     pub(crate) stale_after: Duration,
     pub(crate) max_concurrent_runs: Option<u32>,
     pub(crate) hosts: BTreeMap<NodeId, usize>,
+    pub(super) homes: Homes,
+    pub(super) left: Left,
+}
+
+/// What the store has of deleted clusters.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    pub(super) clusters: Vec<ClusterId>,
+    pub(super) nodes: usize,
+    pub(super) runs: usize,
+    pub(super) executions: usize,
+}
+
+impl Left {
+    async fn of(store: &MemoryStore, homes: &Homes) -> Self {
+        let mut left = Self {
+            clusters: store.removed_clusters().await.expect(NEVER_FAILS),
+            executions: store.executions_by_id(&homes.deleted_executions()).await.expect(NEVER_FAILS).len(),
+            ..Self::default()
+        };
+        for cluster in &homes.deleted {
+            left.nodes += store.nodes(Some(*cluster)).await.expect(NEVER_FAILS).len();
+        }
+        for run in homes.deleted_runs() {
+            left.runs += usize::from(store.run(run).await.expect(NEVER_FAILS).is_some());
+        }
+        left
+    }
 }
 
 /// The contents of a store, without the fields that no change sets: when nodes were last seen.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Tables {
+    pub(crate) clusters: Vec<ClusterRecord>,
     pub(crate) nodes: Vec<NodeRecord>,
     pub(crate) runs: BTreeMap<RunId, RunRecord>,
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
@@ -81,6 +112,10 @@ impl Contents {
             let (own, theirs) = (range(&self.events), range(&other.events));
             return Some(format!("events {own:?} and {theirs:?}; the first that differs: {differs:?}"));
         }
+        if self.tables.clusters != other.tables.clusters {
+            let (own, theirs) = (&self.tables.clusters, &other.tables.clusters);
+            return Some(format!("clusters {own:?} and {theirs:?}"));
+        }
         let run = self.tables.runs.iter().find(|(id, run)| other.tables.runs.get(id) != Some(run));
         let execution =
             self.tables.executions.iter().find(|(id, one)| other.tables.executions.get(id) != Some(one));
@@ -100,9 +135,20 @@ impl Tables {
             let run = store.run(&id).await.expect(NEVER_FAILS).expect("it is listed");
             runs.insert(id, run);
         }
+        let clusters = store.clusters().await.expect(NEVER_FAILS);
+        // Lists do not show standing runs.
+        for cluster in &clusters {
+            let id = RunId::standing(cluster.id);
+            runs.extend(store.run(&id).await.expect(NEVER_FAILS).map(|run| (id, run)));
+        }
         let filter = ExecutionFilter::default();
         let executions = store.executions(&filter, &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
-        Self { nodes, runs, executions: executions.into_iter().map(|each| (each.id, each)).collect() }
+        Self {
+            clusters,
+            nodes,
+            runs,
+            executions: executions.into_iter().map(|each| (each.id, each)).collect(),
+        }
     }
 }
 
@@ -132,6 +178,24 @@ impl Tables {
         let count = removed.len() as u64;
         self.runs.extend(removed);
         count
+    }
+
+    /// Adds executions that are only in `replayed`: those of deleted clusters, and ended ones of standing tasks that a
+    /// later attempt followed.
+    fn restore_executions(&mut self, replayed: &Self, homes: &Homes) {
+        let mut last: BTreeMap<_, u32> = BTreeMap::new();
+        for each in replayed.executions.values().filter(|each| each.run().is_standing()) {
+            let attempt = last.entry((each.run(), each.step(), each.pinned)).or_default();
+            *attempt = each.attempt.max(*attempt);
+        }
+        let is_followed = |each: &Execution| {
+            let last = last.get(&(each.run(), each.step(), each.pinned));
+            !each.state.status().is_open() && last.is_some_and(|last| each.attempt < *last)
+        };
+        let is_removed = |each: &&Execution| homes.is_deleted(each.id) || is_followed(each);
+        for each in replayed.executions.values().filter(is_removed) {
+            self.executions.entry(each.id).or_insert_with(|| each.clone());
+        }
     }
 }
 
@@ -176,15 +240,22 @@ impl Evidence {
         });
         let replayed = feed::replay(&events).await;
         let mut tables = Tables::of(store).await;
+        let homes = Homes::of(&events);
+        let left = Left::of(store, &homes).await;
         let mut pruned = 0;
         if let (Ok(replayed), Some(before)) = (&replayed, pruned_before) {
             pruned = tables.restore(replayed, before);
         }
-        // The events of a run may be there without the run.
-        let runs = replayed.iter().chain([&tables]).flat_map(|tables| tables.runs.values());
-        let plans = runs.map(|run| {
-            let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
-            (run.id.clone(), Arc::new(plan.expect("accepted jobs compile")))
+        if let Ok(replayed) = &replayed {
+            tables.restore_executions(replayed, &homes);
+        }
+        // Of every run, whether it still exists or not.
+        let plans = events.iter().filter_map(|event| match &event.change {
+            Change::RunCreated { run, .. } if !run.id.is_standing() => {
+                let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
+                Some((run.id.clone(), Arc::new(plan.expect("accepted jobs compile"))))
+            }
+            _ => None,
         });
         let plans = plans.collect();
         let truth = cluster.world.truth(|truth| {
@@ -200,6 +271,7 @@ impl Evidence {
                     }
                     Change::RunTaken { .. } => truth.counts.takeovers += 1,
                     Change::NodeDeleted { .. } => truth.counts.deletions += 1,
+                    Change::ClusterDeleted { .. } => truth.counts.clusters_deleted += 1,
                     _ => {}
                 }
             }
@@ -219,9 +291,11 @@ impl Evidence {
             lease_ttl: cluster.shape.lease_ttl(),
             stale_after: cluster.shape.stale_after(),
             max_concurrent_runs: cluster.shape.max_concurrent_runs,
-            hosts: (0..cluster.shape.agents)
-                .map(|agent| (NodeId::derive(ClusterId::DEFAULT, &format!("n{agent}")), agent))
+            hosts: (0..cluster.shape.all_agents())
+                .filter_map(|agent| Some((cluster.node(agent)?, agent)))
                 .collect(),
+            homes,
+            left,
         }
     }
 }
@@ -242,11 +316,14 @@ impl Evidence {
         }
         let events: Vec<Event> = truth.commits.iter().map(|commit| commit.event.clone()).collect();
         let tables = feed::replay(&events).await.expect("the changes are legal");
-        let plans = tables.runs.values().map(|run| {
+        let submitted = tables.runs.values().filter(|run| !run.id.is_standing());
+        let plans = submitted.map(|run| {
             let plan = Plan::compile(run.definition.clone(), run.resolved.clone());
             (run.id.clone(), Arc::new(plan.expect("the job compiles")))
         });
         Self {
+            homes: Homes::of(&events),
+            left: Left::default(),
             kept: events.clone(),
             last_seq: events.len() as u64,
             plans: plans.collect(),

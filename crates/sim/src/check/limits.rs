@@ -37,6 +37,10 @@ fn per_node(findings: &mut Findings, evidence: &Evidence) {
         let leased: Vec<(&RunId, StepIx, ExecutionId, Lease)> =
             leased.filter_map(|(run, id, lease)| Some((run, step_of(id)?, id, lease))).collect();
         for (index, (run, step, id, lease)) in leased.iter().enumerate() {
+            // Standing tasks have no limits.
+            if run.is_standing() {
+                continue;
+            }
             let plan = &evidence.plans[*run];
             let limit_of = |step: StepIx| {
                 plan.placement(step).filter(|_| plan.is_placed(step)).and_then(|rule| rule.max_per_node)
@@ -127,6 +131,9 @@ fn open_at_once(findings: &mut Findings, evidence: &Evidence) {
     for event in &evidence.events {
         log.apply(event);
         let Change::ExecutionsAdded { run, .. } = &event.change else { continue };
+        if run.is_standing() {
+            continue;
+        }
         let plan = &evidence.plans[run];
         let open = || log.of(run).filter(|attempt| attempt.is_open());
         if let Some(most) = plan.definition.max_parallel

@@ -2,6 +2,7 @@
 //! really happened on the hosts.
 
 mod attempts;
+mod clusters;
 mod evidence;
 mod feed;
 mod holds;
@@ -9,12 +10,14 @@ mod limits;
 mod nodes;
 mod order;
 mod promises;
+mod standing;
 mod terms;
 mod work;
 
 use std::fmt;
 
 pub(crate) use evidence::{Contents, Evidence};
+pub(crate) use standing::Follower;
 
 /// A checker, named by what it checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +44,10 @@ pub enum Checker {
     Nodes,
     /// A node that is gone goes offline in time, and its leases end in time. So do those of a node that never reports.
     Detection,
+    /// Nodes carry out standing tasks in order, one at a time, and none twice without a reason.
+    Standing,
+    /// A deleted cluster is gone.
+    Clusters,
     /// A replica has what its primary has.
     Replica,
     /// Only leased work ran, and work that must not overlap did not.
@@ -60,6 +67,8 @@ impl Checker {
         Self::Limits,
         Self::Nodes,
         Self::Detection,
+        Self::Standing,
+        Self::Clusters,
         Self::Replica,
         Self::Work,
     ];
@@ -105,6 +114,8 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     all.extend(holds::check(evidence).found);
     all.extend(limits::check(evidence).found);
     all.extend(nodes::check(evidence).found);
+    all.extend(standing::check(evidence).found);
+    all.extend(clusters::check(evidence).found);
     all.extend(terms::check(evidence).found);
     all.extend(work::check(evidence).found);
     all.sort_by_key(|violation| violation.checker);

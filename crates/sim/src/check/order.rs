@@ -27,6 +27,10 @@ pub(super) fn attempts(evidence: &Evidence) -> Findings {
             for execution in executions {
                 let former = before.get(&instance_of(execution)).map_or(&[][..], Vec::as_slice);
                 one_after_the_other(&mut findings, execution, former);
+                // Other reasons hold for standing tasks; `standing` checks them.
+                if run.is_standing() {
+                    continue;
+                }
                 for_a_reason(&mut findings, &evidence.plans[run], execution, former);
             }
         }
@@ -150,7 +154,8 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         // One by one: an attempt that is added as failed is the reason for later ones in the same change.
         for execution in executions {
             // An attempt that is reused from another run does not start here.
-            if execution.state.status() != Status::Skipped && execution.reused.is_none() {
+            let starts = execution.state.status() != Status::Skipped && execution.reused.is_none();
+            if starts && !run.is_standing() {
                 let attempts: Vec<&Attempt> = log.of(run).collect();
                 let cleans_up = cleaning_up.contains(run);
                 begins(&mut findings, &evidence.plans[run], execution, &attempts, cleans_up);

@@ -65,6 +65,9 @@ fn never_overlapping(findings: &mut Findings, evidence: &Evidence) {
     let mut instances: BTreeMap<Instance, Vec<&Process>> = BTreeMap::new();
     for process in &evidence.truth.processes {
         let Some(execution) = evidence.tables.executions.get(&process.identity.execution) else { continue };
+        if execution.run().is_standing() {
+            continue;
+        }
         let task = evidence.plans[execution.run()].task(StepIx(execution.step()));
         if task.on_disconnect == Some(OnDisconnect::Stop) {
             instances.entry(instance_of(execution)).or_default().push(process);

@@ -20,6 +20,10 @@ fn finder(broken: Broken) -> Checker {
         Broken::TooManySlots => Checker::Limits,
         Broken::DeafWork => Checker::Work,
         Broken::ForgedCopy => Checker::Replica,
+        Broken::NoVersionGuard | Broken::OutOfOrder | Broken::SecondStep | Broken::ForgottenResults => {
+            Checker::Standing
+        }
+        Broken::KeptRows => Checker::Clusters,
         Broken::Panic => Checker::Panics,
     }
 }

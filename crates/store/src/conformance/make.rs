@@ -1,16 +1,19 @@
 //! Owns small test values: each is derived from a number.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use downbeat_core::Portion;
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
+use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Stream, Verdict};
-use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId, TaskId};
 use downbeat_core::node::{Description, Former, Installation, Registration};
 use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
+use downbeat_core::standing::{Rerun, RerunScope, StandingList, StandingTask};
 use downbeat_core::work::{Origin, Parent};
+use downbeat_core::{Portion, debug};
 use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
@@ -53,6 +56,107 @@ pub fn server(number: u32) -> ServerId {
 
 pub fn run_id(number: u32) -> RunId {
     RunId::from(format!("run-{number:03}"))
+}
+
+pub fn cluster_id(number: u32) -> ClusterId {
+    ClusterId(id(6, number))
+}
+
+pub fn task_id(number: u32) -> TaskId {
+    TaskId(id(7, number))
+}
+
+/// The first version of a cluster without standing tasks.
+pub fn cluster(number: u32) -> ClusterRecord {
+    let name = format!("cluster-{number}");
+    ClusterRecord::new(cluster_id(number), name, "for \"tests\"".to_owned(), at(i64::from(number)))
+}
+
+pub fn cluster_created(number: u32) -> Change {
+    Change::ClusterCreated { cluster: cluster(number), by: "ada".to_owned(), at: at(i64::from(number)) }
+}
+
+pub fn cluster_changed(cluster: ClusterRecord) -> Change {
+    let at = cluster.updated_at;
+    Change::ClusterChanged { cluster, edit: ClusterEdit::Settings, by: "ada".to_owned(), at }
+}
+
+pub fn cluster_deleted(number: u32) -> Change {
+    let (cluster, name, by) = (cluster_id(number), format!("cluster-{number}"), "ada".to_owned());
+    Change::ClusterDeleted { cluster, name, by, at: at(99) }
+}
+
+pub fn standing_task(number: u32) -> StandingTask {
+    let params = Params::from_iter([("command".to_owned(), json!("echo 'grüße'"))]);
+    StandingTask {
+        id: task_id(number),
+        number,
+        name: format!("task {number}"),
+        blocking: number % 2 == 0,
+        backend: "shell".to_owned(),
+        action: "run".to_owned(),
+        params: Arc::new(params),
+        timeout: "30m".parse().expect("the span is valid"),
+        selector: None,
+        created_at: at(1),
+        updated_at: at(2),
+        deleted_at: None,
+        reruns: vec![Rerun { at: at(3), scope: RerunScope::Node { node: node(1) } }],
+    }
+}
+
+/// The next version of a cluster, with these standing tasks.
+pub fn with_tasks(cluster: &ClusterRecord, tasks: &[u32]) -> ClusterRecord {
+    cluster.edited(at(50), |cluster| {
+        let tasks = tasks.iter().map(|number| standing_task(*number)).collect();
+        let resets = BTreeMap::from([(node(2), at(4))]);
+        cluster.list = Arc::new(StandingList { tasks, next_number: 9, resets, ..StandingList::default() });
+    })
+}
+
+/// Creates the standing run of a cluster.
+pub fn standing_created(cluster: u32) -> Change {
+    created_as(RunRecord::standing(cluster_id(cluster), SERVER, at(5)))
+}
+
+/// An attempt of a standing task on a node.
+pub fn standing(number: u32, cluster: u32, step: u32, on: u32, attempt: u32, state: State) -> Execution {
+    let run = RunId::standing(cluster_id(cluster));
+    let of = Origin::Step { run, step, item: None };
+    Execution { of, pinned: Some(node(on)), attempt, ..execution(number, 0, state) }
+}
+
+pub fn standing_added(cluster: u32, version: u64, executions: Vec<Execution>) -> Change {
+    let run = RunId::standing(cluster_id(cluster));
+    Change::ExecutionsAdded { run, epoch: 1, executions, rollout: None, version: Some(version), at: at(10) }
+}
+
+/// Ends an attempt of a standing task.
+pub fn standing_finished(cluster: u32, execution: u32, verdict: Verdict) -> Change {
+    let of = Parent::Run(RunId::standing(cluster_id(cluster)));
+    let (execution, token) = (execution_id(execution), token(execution));
+    Change::ExecutionFinished { of, execution, token, outcome: outcome(verdict) }
+}
+
+/// Returns the id of a debug command.
+pub fn debug_id(number: u32) -> RunId {
+    RunId::debug(id(6, number))
+}
+
+/// Returns the creation of a debug command that starts at once.
+pub fn debug_created(number: u32) -> [Change; 2] {
+    let run = RunMade { id: debug_id(number), job: Some(debug::JOB.to_owned()), ..made(number) };
+    let started = debug_moved(number, &[RunState::Starting, RunState::Running], i64::from(number));
+    [created_as(RunRecord::new(run, SERVER)), started]
+}
+
+pub fn debug_moved(number: u32, path: &[RunState], second: i64) -> Change {
+    match moved(number, path, second) {
+        Change::RunMoved { epoch, path, stop, end, at, .. } => {
+            Change::RunMoved { run: debug_id(number), epoch, path, stop, end, at }
+        }
+        other => other,
+    }
 }
 
 pub fn registration(number: u32, session: SessionId, second: i64) -> Registration {
@@ -106,6 +210,13 @@ pub fn problems(number: u32, session: SessionId, problems: &[&str]) -> Change {
 
 pub fn registered(number: u32, session: SessionId, second: i64) -> Change {
     Change::NodeRegistered { registration: registration(number, session, second) }
+}
+
+/// Registers a node in a cluster.
+pub fn registered_in(number: u32, cluster: u32, second: i64) -> Change {
+    let registration =
+        Registration { cluster: cluster_id(cluster), ..registration(number, session(number), second) };
+    Change::NodeRegistered { registration }
 }
 
 /// A waiting run, owned by [`SERVER`] with epoch 1, created at its number in seconds.

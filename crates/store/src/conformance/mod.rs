@@ -6,8 +6,10 @@
 pub mod admission;
 pub mod batches;
 pub mod cache;
+pub mod clusters;
 pub mod contents;
 pub mod copies;
+pub mod debug;
 pub mod executions;
 pub mod limits;
 pub mod listing;
@@ -20,7 +22,7 @@ pub mod upkeep;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, fill, fill_beside, fill_first, fill_fleet, fill_graph, fill_nodes};
+pub use snapshot::{Snapshot, fill, fill_beside, fill_final, fill_first, fill_fleet, fill_graph, fill_nodes};
 
 /// Creates a test for each case. `$fresh` is an async function without arguments; it returns a value with a field
 /// `store` and an async method `done`, which is called after the case has passed.
@@ -141,6 +143,24 @@ macro_rules! conformance_suite {
                 a_tally_counts_what_there_is
                 the_totals_of_a_node_are_those_of_its_own_work
             }
+            clusters {
+                a_created_cluster_is_read_back_whole
+                a_name_belongs_to_one_cluster_until_it_is_deleted
+                clusters_may_swap_their_names
+                a_cluster_changes_version_by_version
+                the_default_cluster_is_not_deleted
+                nothing_is_added_to_a_deleted_cluster
+                nothing_is_shown_of_a_deleted_cluster
+                executions_of_an_older_version_are_refused
+                standing_runs_are_hidden_from_people
+                the_last_attempt_of_each_task_on_each_node_is_read
+                executions_of_standing_tasks_are_listed_by_task_and_node
+                nothing_is_left_of_a_removed_cluster
+                a_cluster_that_is_not_deleted_is_not_removed
+                old_attempts_of_standing_tasks_are_removed
+                so_many_attempts_are_removed_at_most
+                clusters_are_part_of_a_copy
+            }
             contents {
                 large_contents_are_read_back_whole
                 contents_remain_while_something_refers_to_them
@@ -161,6 +181,12 @@ macro_rules! conformance_suite {
                 a_time_in_the_future_keeps_no_other_event
                 numbers_go_on_after_pruning
                 a_closed_store_is_unavailable_or_unharmed
+            }
+            debug {
+                debug_commands_have_a_list_of_their_own
+                debug_commands_use_no_room_and_no_turn
+                a_debug_command_reaches_a_held_node_and_keeps_nobody_from_it
+                ended_debug_commands_are_removed_before_other_runs
             }
             copies {
                 a_snapshot_is_all_there_is
@@ -188,6 +214,8 @@ macro_rules! replica_suite {
                 a_refused_event_diverges_and_leaves_no_trace
                 a_gap_and_an_event_seen_before_diverge
                 what_the_primary_forgot_is_forgotten
+                a_copy_follows_clusters_to_their_end
+                events_of_a_removed_cluster_are_applied
                 heartbeats_are_taken_for_the_current_session
                 servers_are_those_that_were_set_last
             }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use downbeat_core::change::{About, Change, Event, Refusal};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Verdict;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
+use super::clusters::{fill_deleted, remove_all};
 use super::make::*;
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Diverged, Kept, Replica, Replicated};
@@ -163,7 +165,17 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     for number in 1..=3 {
         apply(&primary, &[moved(number, &[RunState::Cancelled], 100 + i64::from(number))]).await;
     }
+    // A debug command is removed earlier than runs that ended before it.
+    for number in [5, 6] {
+        apply(&primary, &debug_created(number)).await;
+    }
+    apply(&primary, &[debug_moved(5, &[RunState::Terminating, RunState::Completed], 110)]).await;
     copy(&primary, &replica).await;
+    assert_eq!(primary.prune_debug(at(111), 100).await.unwrap(), 1);
+    replica.forget(&primary.kept().await.unwrap()).await.unwrap();
+    assert_eq!(replica.run(&debug_id(5)).await.unwrap(), None);
+    assert_eq!(replica.run(&debug_id(6)).await.unwrap(), primary.run(&debug_id(6)).await.unwrap());
+    assert_eq!(dump(&replica).await, of(&primary).await);
     for before in [at(102), at(103), at(1_000)] {
         primary.prune(before, 100).await.unwrap();
         replica.forget(&primary.kept().await.unwrap()).await.unwrap();
@@ -175,6 +187,46 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
     replica.forget(&Kept { first_seq: Some(seq + 1), ..Kept::default() }).await.unwrap();
+    assert_eq!(dump(&replica).await, of(&primary).await);
+}
+
+pub async fn a_copy_follows_clusters_to_their_end(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let seq = primary.last_seq().await.unwrap();
+    fill_deleted(&primary).await;
+    // Names move on in one batch.
+    apply(&primary, &[cluster_created(8)]).await;
+    let renamed = cluster(8).edited(at(99), |cluster| cluster.name = "cluster-7".to_owned());
+    apply(&primary, &[cluster_changed(renamed)]).await;
+    apply(&primary, &[cluster_deleted(8)]).await;
+    let new = ClusterRecord { name: "cluster-7".to_owned(), ..cluster(9) };
+    apply(&primary, &[Change::ClusterCreated { cluster: new, by: "ada".to_owned(), at: at(99) }]).await;
+    let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
+    let chunks: Vec<_> = (701..=716).map(|number| chunk(number, 0, "text")).collect();
+    assert_eq!(replica.replicate(&new, &chunks, 100).await.unwrap(), Replicated::Applied);
+    assert_eq!(dump(&replica).await, of(&primary).await);
+    let kept = primary.kept().await.unwrap();
+    assert_eq!(kept.removed, [cluster_id(3), cluster_id(7), cluster_id(8)]);
+    remove_all(&primary).await;
+    replica.forget(&kept).await.unwrap();
+    assert_eq!(dump(&replica).await, of(&primary).await);
+    assert_eq!(primary.kept().await.unwrap().removed, []);
+}
+
+pub async fn events_of_a_removed_cluster_are_applied(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let seq = primary.last_seq().await.unwrap();
+    fill_deleted(&primary).await;
+    remove_all(&primary).await;
+    replica.forget(&primary.kept().await.unwrap()).await.unwrap();
+    // As they are sent.
+    let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
+    let sent = serde_json::to_string(&new).unwrap();
+    let new: Vec<Event> = serde_json::from_str(&sent).unwrap();
+    assert_eq!(replica.replicate(&new, &[], 0).await.unwrap(), Replicated::Applied);
+    replica.forget(&primary.kept().await.unwrap()).await.unwrap();
     assert_eq!(dump(&replica).await, of(&primary).await);
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use downbeat_core::change::{Change, Event};
+use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State, Verdict};
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunBrief, RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Limits;
@@ -19,6 +20,8 @@ const ALL: u32 = 100_000;
 /// Everything that can be read from a store.
 #[derive(Debug, PartialEq)]
 pub struct Snapshot {
+    pub clusters: Vec<ClusterRecord>,
+    pub removed_clusters: Vec<ClusterId>,
     pub nodes: Vec<NodeRecord>,
     pub tombstones: Vec<Tombstone>,
     pub runs: Vec<RunRecord>,
@@ -51,6 +54,8 @@ impl Snapshot {
             output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
         }
         Self {
+            clusters: store.clusters().await.expect("clusters are read"),
+            removed_clusters: store.removed_clusters().await.expect("deleted clusters are read"),
             nodes: store.nodes(None).await.expect("nodes are read"),
             tombstones: store.tombstones(None).await.expect("tombstones are read"),
             runs,
@@ -68,6 +73,20 @@ impl Snapshot {
 
 /// Adds rows of every kind to a store.
 pub async fn fill(store: &Arc<dyn Store>) {
+    fill_final(store).await;
+    let two = with_tasks(&cluster(2), &[1, 2]);
+    let default =
+        ClusterRecord::default_cluster().edited(at(60), |cluster| cluster.description = "old".to_owned());
+    apply(store, &[cluster_created(2), cluster_created(3), cluster_changed(two), cluster_changed(default)])
+        .await;
+    apply(store, &[standing_created(2), registered_in(95, 2, 54), registered_in(96, 3, 55)]).await;
+    let attempts = [standing(951, 2, 1, 95, 1, leased(951, 95)), standing(952, 2, 2, 95, 1, pending())];
+    apply(store, &[standing_added(2, 2, attempts.to_vec())]).await;
+    apply(store, &[standing_finished(2, 951, Verdict::Failed), cluster_deleted(3)]).await;
+}
+
+/// Adds rows of every kind that programs of the fifth and sixth level know.
+pub async fn fill_final(store: &Arc<dyn Store>) {
     fill_nodes(store).await;
     apply(store, &[failed_for_good(84, 843, 1)]).await;
 }

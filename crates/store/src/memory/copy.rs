@@ -167,10 +167,12 @@ impl Source for MemoryStore {
     async fn kept(&self) -> Result<Kept> {
         let state = self.lock();
         let ended = state.runs(|run| run.live.is_ended());
-        let ends = ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone())));
+        let ends: Vec<(Timestamp, RunId)> =
+            ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone()))).collect();
         Ok(Kept {
             first_seq: state.events.front().map(|event| event.seq),
-            first_ended: ends.min(),
+            first_ended: ends.iter().min().cloned(),
+            first_debug: ends.into_iter().filter(|(_, id)| id.is_debug()).min(),
             first_deleted: state.tombstones.values().map(|tombstone| tombstone.at).min(),
             removed: state.removed_clusters.iter().copied().collect(),
         })
@@ -233,8 +235,11 @@ impl Replica for MemoryStore {
     async fn forget(&self, kept: &Kept) -> Result<()> {
         let mut state = self.lock();
         let gone = state.runs(|run| {
+            let is_before = |at: Timestamp, first: &Option<(Timestamp, RunId)>| {
+                first.as_ref().is_none_or(|first| (at, &run.id) < (first.0, &first.1))
+            };
             run.live.finished_at().is_some_and(|at| {
-                kept.first_ended.as_ref().is_none_or(|first| (at, &run.id) < (first.0, &first.1))
+                is_before(at, &kept.first_ended) || (run.id.is_debug() && is_before(at, &kept.first_debug))
             })
         });
         for run in gone {

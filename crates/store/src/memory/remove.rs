@@ -1,11 +1,12 @@
 //! Owns what the memory store removes of clusters and of standing tasks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::{About, Change};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 
 use super::store::State;
+use crate::filter::is_removed;
 
 impl State {
     /// Removes all rows of a deleted cluster. Returns how many.
@@ -31,12 +32,14 @@ impl State {
             self.registrations.remove(node);
             self.problems.remove(node);
         }
+        let uses = self.tables.uses.list().into_iter().filter(|each| each.cluster == cluster);
+        let uses: BTreeSet<ExecutionId> = uses.map(|each| each.execution).collect();
+        self.tables.uses.retain(|execution, _| !uses.contains(&execution));
         self.tombstones.retain(|_, tombstone| tombstone.cluster != cluster);
         let tombstones = &self.tombstones;
         self.tables.deleted.retain(|deleted| tombstones.contains_key(deleted));
         for event in &mut self.events {
-            let is_deletion = matches!(event.change, Change::ClusterDeleted { .. });
-            if event.about.cluster == Some(cluster) && !is_deletion {
+            if is_removed(event, cluster) {
                 let (name, at) = (Change::REMOVED.to_owned(), event.change.at());
                 event.change = Change::Unknown { name, run: None, at };
                 event.about = About::default();

@@ -25,8 +25,8 @@ use crate::instances::{position, results_of};
 use crate::port::{
     Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
     InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, Result, RunFilter, RunKey, Runs, ServerRecord, Servers, StandingKey, StandingResult, Store,
-    Tally, Totals,
+    Position, Result, RunFilter, RunKey, RunKind, Runs, ServerRecord, Servers, StandingKey, StandingResult,
+    Store, Tally, Totals,
 };
 use crate::rows::Attempt;
 
@@ -227,7 +227,8 @@ fn is_listed(filter: &RunFilter, run: &RunRecord) -> bool {
         text.to_ascii_lowercase().contains(&part)
     };
     let is_paused = run.live.paused_at.is_some() && !run.live.is_ended();
-    filter.cluster.is_none_or(|cluster| run.cluster == cluster)
+    run.id.is_debug() == (filter.kind == RunKind::Debug)
+        && filter.cluster.is_none_or(|cluster| run.cluster == cluster)
         && (filter.states.is_empty() || filter.states.contains(&run.state()))
         && (filter.job.is_none() || run.job == filter.job)
         && filter.by.as_ref().is_none_or(|by| run.by == *by)
@@ -713,6 +714,18 @@ impl DirectWrites for MemoryStore {
 
     async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
         Ok(self.lock().prune_standing(deleted, keep, most))
+    }
+
+    async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
+        let mut state = self.lock();
+        let is_old = |run: &RunRecord| run.live.finished_at().is_some_and(|at| at < before);
+        let mut ended = state.runs(|run| run.id.is_debug() && is_old(run));
+        ended.sort_by(|a, b| (a.live.finished_at(), &a.id).cmp(&(b.live.finished_at(), &b.id)));
+        ended.truncate(most as usize);
+        for run in &ended {
+            state.remove_run(&run.id);
+        }
+        Ok(ended.len() as u64)
     }
 
     /// Does nothing: instances are counted here whenever somebody asks.

@@ -13,7 +13,7 @@ pub use reads::{
 };
 pub use record::{
     Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
-    NodeTotals, OutputChunk, Page, Position, RunFilter, RunKey, RunOrder, ServerRecord, StandingKey,
+    NodeTotals, OutputChunk, Page, Position, RunFilter, RunKey, RunKind, RunOrder, ServerRecord, StandingKey,
     StandingResult, Tally,
 };
 pub use store::Store;

@@ -272,6 +272,9 @@ calls! {
             /// about `most` executions per call, and returns how many: 0 if there are no more. The next call after that
             /// starts over.
             async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> u64;
+            /// Removes debug commands that ended before `before`, with their executions and output; at most `most` per
+            /// call, the oldest first. Their events stay. Returns how many were removed.
+            async fn prune_debug(&self, before: Timestamp, most: u32) -> u64;
             /// Adds up the kept counts, counts runs that ended before `before` and whose counts are not kept, at most
             /// `most` per call, and completes the rows of runs that an older program wrote. Returns how many were counted.
             async fn keep_counts(&self, before: Timestamp, most: u32) -> u64;

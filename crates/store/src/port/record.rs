@@ -111,8 +111,17 @@ impl RunKey {
     }
 }
 
+/// Which runs a list has. Debug commands are runs, but not of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunKind {
+    #[default]
+    Jobs,
+    Debug,
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunFilter {
+    pub kind: RunKind,
     pub cluster: Option<ClusterId>,
     /// Empty means any.
     pub states: Vec<RunState>,

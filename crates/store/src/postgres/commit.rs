@@ -46,11 +46,13 @@ const COUNT_RUNS: &str = concat!(
     condition!(run waits),
     "), count(*) FILTER (WHERE ",
     condition!(run had its turn),
-    ") FROM runs WHERE state ",
+    ") FROM runs r WHERE state ",
     condition!(open runs),
     " AND ",
     condition!(run is due),
-    " AND id <> ALL($1) GROUP BY cluster"
+    " AND id <> ALL($1) AND NOT (",
+    condition!(debug run),
+    ") GROUP BY cluster"
 );
 
 /// Waits until no other server adds rows that rely on the versions of these clusters.

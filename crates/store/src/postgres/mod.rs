@@ -29,6 +29,7 @@ mod hints;
 mod indexes;
 mod output;
 mod prune;
+mod remove;
 mod save;
 mod snapshot;
 mod store;

@@ -1,9 +1,10 @@
 //! Owns pruning on PostgreSQL: on one server at a time, many runs at once, in small transactions, so that no lock is
 //! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash.
 
-use downbeat_core::limits;
+use downbeat_core::{debug, limits};
 use jiff::Timestamp;
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::failure::Result;
@@ -14,7 +15,7 @@ use crate::rows::{condition, count};
 
 /// Rows that one transaction removes.
 const ROWS: i64 = 2_000;
-const CHUNKS: i64 = limits::OUTPUT_PRUNED_CHUNKS as i64;
+pub(super) const CHUNKS: i64 = limits::OUTPUT_PRUNED_CHUNKS as i64;
 /// The lock of the one server that prunes: "downprun". It ends with the connection.
 const PRUNE_LOCK: i64 = 0x646f_776e_7072_756e;
 
@@ -24,23 +25,38 @@ const ENDED: &str = concat!(
     condition!(ended runs),
     " ORDER BY finished_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"
 );
+/// The same for debug commands: the index by job finds them.
+const ENDED_DEBUG: &str = concat!(
+    "SELECT r.id FROM runs r WHERE r.job = $1 AND ",
+    condition!(debug run),
+    " AND r.finished_at < $2 AND r.state ",
+    condition!(ended runs),
+    " ORDER BY r.finished_at, r.id LIMIT $3 FOR UPDATE SKIP LOCKED"
+);
 /// The next executions to remove, run by run. Each run is a lookup in the index: one condition for all runs might read the
 /// whole table.
-const SOME: &str = "SELECT e.id FROM unnest($1::text[]) AS r (run) CROSS JOIN LATERAL \
+pub(super) const SOME: &str = "SELECT e.id FROM unnest($1::text[]) AS r (run) CROSS JOIN LATERAL \
      (SELECT id FROM executions WHERE run = r.run ORDER BY id LIMIT $2) e LIMIT $2";
 /// Output has its own bound, because its rows are large.
-const REMOVE_OUTPUT: &str = "DELETE FROM output WHERE ctid = ANY (ARRAY (SELECT o.ctid \
+pub(super) const REMOVE_OUTPUT: &str = "DELETE FROM output WHERE ctid = ANY (ARRAY (SELECT o.ctid \
      FROM unnest($1::uuid[]) AS e (id) CROSS JOIN LATERAL \
      (SELECT ctid FROM output WHERE execution = e.id ORDER BY start_byte LIMIT $2) o LIMIT $2))";
 /// Also removes their cached results and output that has been added meanwhile, and subtracts them from the counts of
 /// ended rows.
-const REMOVE_SOME: &str = "WITH gone AS (DELETE FROM executions WHERE id = ANY($1) RETURNING id, status), \
+pub(super) const REMOVE_SOME: &str = concat!(
+    "WITH gone AS (DELETE FROM executions WHERE id = ANY($1) RETURNING id, status), \
      texts AS (DELETE FROM output o USING gone WHERE o.execution = gone.id), \
      results AS (DELETE FROM cached c USING gone WHERE c.execution = gone.id) \
-     INSERT INTO ended_lately (kind, code, total) SELECT 1, status, -count(*) FROM gone GROUP BY status";
-const REMOVE_RUNS: &str = "WITH gone AS (DELETE FROM runs WHERE id = ANY($1) RETURNING state), \
-     fewer AS (INSERT INTO ended_lately (kind, code, total) SELECT 2, state, -count(*) FROM gone GROUP BY state) \
-     SELECT count(*) FROM gone";
+     INSERT INTO ended_lately (kind, code, total) SELECT 1, status, -count(*) FROM gone WHERE ",
+    condition!(ended executions),
+    " GROUP BY status"
+);
+pub(super) const REMOVE_RUNS: &str = concat!(
+    "WITH gone AS (DELETE FROM runs WHERE id = ANY($1) RETURNING state), \
+     fewer AS (INSERT INTO ended_lately (kind, code, total) SELECT 2, state, -count(*) FROM gone WHERE state ",
+    condition!(ended runs),
+    " GROUP BY state) SELECT count(*) FROM gone"
+);
 /// Keeps the last number when its event is removed: a trigger sets it.
 const REMEMBER_NUMBER: &str = "UPDATE feed SET last_seq = last_seq WHERE one = 1";
 /// Adds up the counts since the last call.
@@ -81,9 +97,36 @@ async fn remove_some(client: &Client, runs: &[String]) -> Result<bool> {
     Ok(!executions.is_empty())
 }
 
+/// Removes runs and everything that belongs to them. Returns how many were removed.
+async fn remove_runs(client: &Client, runs: &[String]) -> Result<u64> {
+    if runs.is_empty() {
+        return Ok(0);
+    }
+    while remove_some(client, runs).await? {}
+    Ok(count(client.query_one(REMOVE_RUNS, &[&runs]).await?.try_get(0)?)?)
+}
+
+/// Returns whether no other server prunes until the connection ends.
+async fn is_only_one(client: &Client) -> Result<bool> {
+    Ok(client.query_one("SELECT pg_try_advisory_lock($1)", &[&PRUNE_LOCK]).await?.try_get(0)?)
+}
+
+/// Removes debug commands. Needs a connection of its own.
+pub(super) async fn prune_debug(client: &Client, before: Timestamp, most: u32) -> Result<u64> {
+    if !is_only_one(client).await? {
+        return Ok(0);
+    }
+    let mut runs: Vec<String> = Vec::new();
+    let args: [&(dyn ToSql + Sync); 3] = [&debug::JOB, &before.as_microsecond(), &i64::from(most)];
+    for row in client.query(ENDED_DEBUG, &args).await? {
+        runs.push(row.try_get(0)?);
+    }
+    remove_runs(client, &runs).await
+}
+
 /// Needs a connection of its own.
 pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> Result<u64> {
-    if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&PRUNE_LOCK]).await?.try_get::<_, bool>(0)? {
+    if !is_only_one(client).await? {
         return Ok(0);
     }
     let (at, before) = (before, before.as_microsecond());
@@ -91,11 +134,7 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
     for row in client.query(ENDED, &[&before, &i64::from(most)]).await? {
         runs.push(row.try_get(0)?);
     }
-    let mut gone = 0;
-    if !runs.is_empty() {
-        while remove_some(client, &runs).await? {}
-        gone = count(client.query_one(REMOVE_RUNS, &[&runs]).await?.try_get(0)?)?;
-    }
+    let gone = remove_runs(client, &runs).await?;
     client.execute(REMEMBER_NUMBER, &[]).await?;
     while let Some(row) = client.query_opt(&**LAST_OLD_EVENT, &[&before]).await? {
         let last: i64 = row.try_get(0)?;
@@ -117,7 +156,7 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
 ///
 /// A commit that is about to refer to a content holds a lock on it, by its foreign key, or waits for this transaction
 /// and finds the content gone; then it adds the content again.
-async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
+pub(super) async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
     let transaction = client.transaction().await?;
     let (mut ids, mut hashes): (Vec<i64>, Vec<String>) = (Vec::new(), Vec::new());
     for row in transaction.query(RELEASED, &[&after, &CONTENTS_AT_ONCE]).await? {

@@ -19,7 +19,7 @@ use super::connect::{self, Connections, Purpose, Target};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
-use super::{commit, counts, indexes, output, prune, snapshot};
+use super::{commit, counts, indexes, output, prune, remove, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
@@ -30,6 +30,7 @@ use crate::rows::{
     Attempt, Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, condition,
     int, small, time,
 };
+use crate::standing::{self, Pruned};
 
 type Args<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -53,6 +54,7 @@ pub struct PostgresStore {
     target: Target,
     /// Whether equal contents are stored once.
     is_sharing: Arc<AtomicBool>,
+    pruned: Arc<Pruned>,
     listener: Arc<Listener>,
     _indexing: Option<Arc<DropGuard>>,
 }
@@ -86,6 +88,7 @@ impl PostgresStore {
             views: Connections::new(&target, Purpose::Views)?,
             is_view: false,
             is_sharing: Arc::new(AtomicBool::new(is_sharing)),
+            pruned: Arc::default(),
             listener: Arc::new(Listener::start(target.clone())),
             target,
             _indexing: indexing,
@@ -226,6 +229,14 @@ impl Database for PostgresStore {
         rows.iter().map(OutputChunk::from_row).collect()
     }
 
+    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<()> {
+        if !ids.is_empty() {
+            let client = self.target.connect(Purpose::Pruning).await?;
+            remove::remove_executions(&client, ids).await?;
+        }
+        Ok(())
+    }
+
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         let mut client = self.target.connect(Purpose::Upkeep).await?;
         Ok(snapshot::send_all(&mut client, &to).await?)
@@ -287,13 +298,17 @@ impl DirectWrites for PostgresStore {
     }
 
     async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64> {
-        let _ = (cluster, most);
-        Ok(0)
+        let mut client = self.target.connect(Purpose::Pruning).await?;
+        Ok(remove::remove_cluster(&mut client, cluster, most).await?)
     }
 
     async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
-        let _ = (deleted, keep, most);
-        Ok(0)
+        standing::prune(self, &self.pruned, deleted, keep, most).await
+    }
+
+    async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
+        let client = self.target.connect(Purpose::Pruning).await?;
+        Ok(prune::prune_debug(&client, before, most).await?)
     }
 
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {

@@ -82,6 +82,9 @@ macro_rules! condition {
     (deleted clusters) => {
         "SELECT id FROM clusters WHERE deleted_at IS NOT NULL"
     };
+    (debug run) => {
+        "substr(r.id, 1, 6) = 'debug:'"
+    };
     (open executions) => {
         "status <= 2"
     };

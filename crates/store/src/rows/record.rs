@@ -110,20 +110,27 @@ impl Record for Seen {
 impl Record for Kept {
     fn select() -> &'static str {
         concat!(
-            "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones) \
-             FROM (SELECT 1) one LEFT JOIN \
+            "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones), \
+             d.finished_at, d.id FROM (SELECT 1) one LEFT JOIN \
              (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state ",
             condition!(ended runs),
-            " ORDER BY finished_at, id LIMIT 1) r ON true"
+            " ORDER BY finished_at, id LIMIT 1) r ON true LEFT JOIN \
+             (SELECT r.finished_at, r.id FROM runs r WHERE r.job = 'debug' AND ",
+            condition!(debug run),
+            " AND r.finished_at IS NOT NULL AND r.state ",
+            condition!(ended runs),
+            " ORDER BY r.finished_at, r.id LIMIT 1) d ON true"
         )
     }
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let first_seq: Option<i64> = row.cell(0)?;
         let (at, id): (Option<i64>, Option<Text<'_>>) = (row.cell(1)?, row.cell(2)?);
+        let debug: Option<Text<'_>> = row.cell(5)?;
         Ok(Kept {
             first_seq: first_seq.map(count).transpose()?,
             first_ended: time_opt(at)?.zip(id.map(|id| String::from(id).into())),
+            first_debug: time_opt(row.cell(4)?)?.zip(debug.map(|id| String::from(id).into())),
             first_deleted: time_opt(row.cell(3)?)?,
             removed: Vec::new(),
         })

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use downbeat_core::change::Change;
+use downbeat_core::debug;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use downbeat_core::run::RunLive;
@@ -35,6 +36,15 @@ const COUNT_RUNS: &str = concat!(
     " AND ",
     condition!(run is due),
     " GROUP BY cluster"
+);
+
+/// Counts the open debug commands, which `COUNT_RUNS` includes: their ids are not in its index.
+const COUNT_DEBUG: &str = concat!(
+    "SELECT r.cluster, count(*) FROM runs r WHERE r.job = ?1 AND ",
+    condition!(debug run),
+    " AND r.state ",
+    condition!(open runs),
+    " GROUP BY r.cluster"
 );
 
 lazy! {
@@ -187,7 +197,14 @@ fn count_runs(transaction: &Transaction<'_>, tables: &mut Tables) -> Result<()> 
         let (waiting, due): (u32, u32) = (row.get(1)?, row.get(2)?);
         tables.elsewhere.insert(ClusterId(row.get(0)?), Elsewhere { waiting, active: due - waiting });
     }
-    for (run, live) in &tables.runs {
+    let mut query = transaction.prepare_cached(COUNT_DEBUG)?;
+    let mut rows = query.query([debug::JOB])?;
+    while let Some(row) = rows.next()? {
+        if let Some(elsewhere) = tables.elsewhere.get_mut(&ClusterId(row.get(0)?)) {
+            elsewhere.active = elsewhere.active.saturating_sub(row.get(1)?);
+        }
+    }
+    for (run, live) in tables.runs.iter().filter(|(run, _)| !run.is_debug()) {
         let home = tables.homes.get(run);
         if let Some(elsewhere) = home.and_then(|home| tables.elsewhere.get_mut(&home.cluster)) {
             elsewhere.waiting -= u32::from(live.is_waiting());

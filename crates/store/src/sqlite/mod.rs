@@ -13,6 +13,7 @@ mod file;
 mod output;
 mod prune;
 mod readers;
+mod remove;
 mod replicate;
 mod snapshot;
 mod store;

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use downbeat_core::execution::Status;
-use downbeat_core::limits;
+use downbeat_core::run::RunState;
+use downbeat_core::{debug, limits};
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
@@ -46,6 +47,15 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
     remove_contents(writer).await?;
     shrink_all(writer).await?;
+    Ok(gone)
+}
+
+/// Removes debug commands.
+pub(crate) async fn prune_debug(writer: &Writer, before: Timestamp, most: u32) -> Result<u64, Error> {
+    let before = before.as_microsecond();
+    let runs = writer.run(move |connection| ended_debug(connection, before, most)).await?;
+    let gone = runs.len() as u64;
+    remove(writer, runs).await?;
     Ok(gone)
 }
 
@@ -103,34 +113,64 @@ fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>>
     Ok(runs)
 }
 
+/// The index by job finds them.
+fn ended_debug(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
+    let mut query = connection.prepare_cached(concat!(
+        "SELECT r.id FROM runs r WHERE r.job = ?1 AND ",
+        condition!(debug run),
+        " AND r.finished_at < ?2 AND r.state ",
+        condition!(ended runs),
+        " ORDER BY r.finished_at, r.id LIMIT ?3"
+    ))?;
+    let runs =
+        query.query_map(params![debug::JOB, before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(runs)
+}
+
 /// What one transaction may still remove. Output has its own bound, because its rows are large.
-struct Room {
-    rows: i64,
-    chunks: i64,
+pub(super) struct Room {
+    pub(super) rows: i64,
+    pub(super) chunks: i64,
 }
 
 /// Removes as many of these runs as fit into one transaction, the last ones first. Returns those that are left.
 fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec<String>> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut totals = BTreeMap::new();
     let mut room = Room { rows: ROWS, chunks: i64::from(limits::OUTPUT_PRUNED_CHUNKS) };
+    remove_within(&transaction, &mut runs, &mut room)?;
+    transaction.commit()?;
+    Ok(runs)
+}
+
+/// The same as part of a larger transaction. Returns how many rows were removed.
+pub(super) fn remove_within(
+    transaction: &Transaction<'_>,
+    runs: &mut Vec<String>,
+    room: &mut Room,
+) -> Result<u64> {
+    let (mut totals, mut gone) = (BTreeMap::new(), 0);
     while let Some(run) = runs.last() {
-        room.chunks -= remove_output(&transaction, run, &room)?;
+        let chunks = remove_output(transaction, run, room)?;
+        (room.chunks, gone) = (room.chunks - chunks, gone + chunks);
         if room.chunks <= 0 {
             break;
         }
-        let statuses = remove_executions(&transaction, run, room.rows)?;
+        let statuses = remove_executions(transaction, run, room.rows)?;
         let removed = i64::try_from(statuses.len()).unwrap_or(i64::MAX);
         let is_ended = |status: &i16| Status::find(*status).is_some_and(|status| !status.is_open());
         for status in statuses.into_iter().filter(is_ended) {
             *totals.entry((ENDED_EXECUTIONS, status)).or_insert(0) -= 1;
         }
+        gone += removed;
         if removed == room.rows {
             break;
         }
         let mut remove = transaction.prepare_cached("DELETE FROM runs WHERE id = ?1 RETURNING state")?;
         if let Some(state) = remove.query_row([run], |row| row.get(0)).optional()? {
-            *totals.entry((ENDED_RUNS, state)).or_insert(0) -= 1;
+            if RunState::find(state).is_some_and(RunState::is_terminal) {
+                *totals.entry((ENDED_RUNS, state)).or_insert(0) -= 1;
+            }
+            gone += 1;
         }
         runs.pop();
         room.rows -= removed + 1;
@@ -139,9 +179,8 @@ fn remove_some(connection: &mut Connection, mut runs: Vec<String>) -> Result<Vec
         }
     }
     let totals = totals.into_iter().map(|((kind, code), total)| Ended { kind, code, total });
-    COUNT_ENDED.each(&transaction, totals)?;
-    transaction.commit()?;
-    Ok(runs)
+    COUNT_ENDED.each(transaction, totals)?;
+    Ok(u64::try_from(gone).unwrap_or_default())
 }
 
 /// Removes output of the executions that are removed next. Returns how many chunks it removed; if there is room for

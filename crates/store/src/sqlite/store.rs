@@ -18,13 +18,14 @@ use super::readers::Readers;
 use super::replicate::Owner;
 use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
-use super::{commit, connect, counts, output, prune, replicate, snapshot};
+use super::{commit, connect, counts, output, prune, remove, replicate, snapshot};
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
 use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{Attempt, ContentRow, Record, ServerRow, StoredDefinition, StoredRun, condition};
+use crate::standing::{self, Pruned};
 
 pub(super) static ADD_SERVER: LazyLock<Write> = LazyLock::new(|| Write::insert::<ServerRow<'_>>("servers"));
 
@@ -37,6 +38,7 @@ pub struct SqliteStore {
     pub(super) readers: Readers,
     views: Readers,
     snapshots: Readers,
+    pruned: Arc<Pruned>,
     /// Never sends: only one server uses the file.
     hints: broadcast::Sender<Hint>,
 }
@@ -60,6 +62,7 @@ impl SqliteStore {
                 readers: Readers::own(&files),
                 views: Readers::views(&files),
                 snapshots: Readers::snapshots(&files),
+                pruned: Arc::default(),
                 hints: broadcast::channel(1).0,
                 files,
             })
@@ -199,6 +202,10 @@ impl Database for SqliteStore {
         Ok(chunks)
     }
 
+    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<()> {
+        remove::remove_executions(&self.writer, ids).await
+    }
+
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         self.snapshots.run(move |connection| snapshot::send_all(connection, &to)).await
     }
@@ -268,13 +275,15 @@ impl DirectWrites for SqliteStore {
     }
 
     async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64> {
-        let _ = (cluster, most);
-        Ok(0)
+        remove::remove_cluster(&self.writer, cluster, most).await
     }
 
     async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
-        let _ = (deleted, keep, most);
-        Ok(0)
+        standing::prune(self, &self.pruned, deleted, keep, most).await
+    }
+
+    async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
+        prune::prune_debug(&self.writer, before, most).await
     }
 
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {

@@ -71,7 +71,7 @@ impl Agent {
     async fn poll(&mut self, wait: Duration) -> Vec<Assignment> {
         self.poll += 1;
         let (node, session, poll) = (self.node, self.session, self.poll);
-        let free = Free { fleet: 1, placed: 1 };
+        let free = Free { fleet: 1, placed: 1, debug: None };
         self.link.poll(Poll { node, session, free, poll, resync: None, wait }).await.unwrap().assignments
     }
 

@@ -59,8 +59,8 @@ pub(super) struct Active {
     pub lease: Option<LeaseToken>,
     /// Set if the attempt is leased: when it has to have ended. Its report may take longer.
     pub due: Option<Timestamp>,
-    /// Set if the attempt was sent again after a loss: it waits until then for its node, offline or not, unless the
-    /// node is deleted.
+    /// Set if the attempt was sent again after a loss, or is a debug command: it waits until then for its node, offline
+    /// or not, unless the node is deleted.
     pub patience: Option<Timestamp>,
     /// Set for a retry that is delayed until then.
     pub not_before: Option<Timestamp>,

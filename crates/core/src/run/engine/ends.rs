@@ -1,14 +1,14 @@
 //! Decides what follows when an attempt ends: another attempt, or the instance's end.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::attempts::{Again, End, Ended};
 use super::passes::At;
 use super::progress::{Progress, Stop, Turn};
-use crate::limits;
 use crate::plan::StepIx;
 use crate::run::retry;
 use crate::spec::Delivery;
+use crate::{debug, limits};
 
 impl Progress {
     /// Follows up the attempts that ended: they are retried, or their walks move on.
@@ -102,6 +102,11 @@ impl Progress {
         self.passes.walk_mut(at.pass, at.walk).losses += 1;
         let patience = self.pinned(at).map(|_| turn.now + self.patience(at.step));
         self.attempt(at, Again { former: Some(ended), not_before: None, patience }, turn)
+    }
+
+    /// Returns until when a first attempt waits for its node, offline or not: only a debug command does.
+    pub(super) fn first_patience(&self, created_at: Timestamp) -> Option<Timestamp> {
+        self.run.is_debug().then(|| debug::starts_before(created_at))
     }
 
     /// Returns how long a pinned attempt waits for its node after a loss: as long as it would be allowed to run.

@@ -20,10 +20,10 @@ use crate::change::Change;
 use crate::dice::Dice;
 use crate::execution::{Execution, State, Verdict};
 use crate::ids::{NodeId, RunId};
-use crate::level;
 use crate::node::Reach;
 use crate::plan::{Plan, StepIx};
 use crate::run::{Instance, RunEnd, RunState, StopCause, Stopped, successors};
+use crate::{debug, level};
 
 /// The facts that decisions use beyond the run: the time, dice, and the state of nodes.
 #[allow(missing_debug_implementations)]
@@ -384,7 +384,7 @@ impl Progress {
     }
 
     /// Fails the attempts that wait for nodes that went offline or were deleted. Attempts that were sent again after a
-    /// loss keep waiting for a node that is offline; they fail only if it was deleted.
+    /// loss, and debug commands, keep waiting for a node that is offline; they fail only if it was deleted.
     pub fn nodes_gone(&mut self, nodes: &[NodeId], turn: &mut Turn<'_>) {
         // A node may be back already. The attempts that waited for it fail anyway.
         let reach = |node: &NodeId| match (turn.reach)(*node) {
@@ -404,6 +404,9 @@ impl Progress {
         let mut over = self.pending_over(|active| {
             active.patience.filter(|until| *until <= now).map(|_| "was not online again in time")
         });
+        if self.run.is_debug() {
+            over.iter_mut().for_each(|over| over.error = debug::not_started());
+        }
         over.extend(self.look_for_nodes(turn));
         self.give_up(over, turn);
         self.run_to_fixpoint(turn);

@@ -349,7 +349,8 @@ impl Progress {
         };
         let node = self.pinned(at);
         let resent = former.is_some_and(|former| is_loss(&former.state)) && node.is_some();
-        let patience = resent.then(|| execution.created_at + self.patience(at.step));
+        let again = resent.then(|| execution.created_at + self.patience(at.step));
+        let patience = again.or_else(|| self.first_patience(execution.created_at));
         // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
         let former = former.map(|former| former.id);

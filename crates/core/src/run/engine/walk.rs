@@ -144,7 +144,8 @@ impl Progress {
                     if self.is_bounded(pass) && !self.passes.walk(pass, walk).begun {
                         return self.line_up(pass, walk);
                     }
-                    let Err(unsent) = self.attempt(at, Again::default(), turn) else { return };
+                    let first = Again { patience: self.first_patience(turn.now), ..Again::default() };
+                    let Err(unsent) = self.attempt(at, first, turn) else { return };
                     self.instance_failed(unsent, turn);
                 }
             }

@@ -32,7 +32,7 @@ fn a_key_is_shared_by_all_runs_and_each_is_held_to_its_own_number() {
     let (narrow, wide) = (named(&mut world, "narrow"), named(&mut world, "wide"));
     world.wait(&narrow, 5, Some(json!({"db": 1})));
     world.wait(&wide, 5, Some(json!({"db": 3})));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 20 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 20, debug: None });
     let claims = world.claim();
     let mut runs: Vec<String> = claimed_by_run(&claims).into_iter().map(|(run, _)| run).collect();
     runs.sort();
@@ -47,7 +47,7 @@ fn a_key_is_shared_by_all_runs_and_each_is_held_to_its_own_number() {
         .collect();
     world.commit(claims);
     world.end(&ended);
-    let _poll = world.park(0, 2, Free { fleet: 0, placed: 20 });
+    let _poll = world.park(0, 2, Free { fleet: 0, placed: 20, debug: None });
     assert_eq!(claimed_by_run(&world.claim()), [("wide".to_owned(), node_id(0))]);
 }
 
@@ -58,7 +58,7 @@ fn what_a_limit_holds_back_does_not_hold_back_others() {
     world.wait(&run, 1_000, Some(json!({"db": 1})));
     let free = world.wait(&run, 3, None);
     let other = world.wait(&run, 3, Some(json!({"disk": 2})));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 20 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 20, debug: None });
     let claimed = claimed(&world.claim());
     assert_eq!(claimed.len(), 1 + 3 + 2);
     assert!(free.iter().all(|execution| claimed.contains(execution)));
@@ -75,7 +75,7 @@ fn keys_of_items_have_a_count_each_and_share_another() {
     let mut held: Vec<Change> = Vec::new();
     let mut ended = 0;
     for poll in 1..100 {
-        let _poll = world.park(0, poll, Free { fleet: 0, placed: 20 });
+        let _poll = world.park(0, poll, Free { fleet: 0, placed: 20, debug: None });
         let claims = world.claim();
         world.commit(claims.clone());
         held.extend(claims);
@@ -99,7 +99,7 @@ fn a_rate_lets_by_so_many_within_its_time() {
     let start = world.now;
     let mut given = Vec::new();
     for poll in 1..20 {
-        let _poll = world.park(0, poll, Free { fleet: 0, placed: 1 });
+        let _poll = world.park(0, poll, Free { fleet: 0, placed: 1, debug: None });
         let claims = world.claim();
         given.extend(claims.iter().map(|_| world.now.duration_since(start).as_secs()));
         world.commit(claims.clone());
@@ -115,7 +115,7 @@ fn the_board_is_looked_at_again_when_a_window_frees_a_place_and_not_before() {
     let mut world = World::new(1);
     let run = named(&mut world, "r");
     world.wait(&run, 5, Some(json!({"api": "2/1m"})));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 8 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 8, debug: None });
     assert_eq!(world.claim().len(), 2);
     let due = world.now + SignedDuration::from_secs(60);
     assert_eq!(world.board.next_due(), Some(due));
@@ -132,7 +132,7 @@ fn a_claim_that_the_store_refused_for_a_limit_is_not_asked_for_again_at_once() {
     let ids = world.wait(&run, 3, Some(json!({"db": 1})));
     let other = named(&mut world, "other");
     world.wait(&other, 1, None);
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 1 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 1, debug: None });
     let claims = world.claim();
     assert_eq!(claimed(&claims), ids[..1]);
     world.board.unclaim(&claims[0]);
@@ -141,7 +141,7 @@ fn a_claim_that_the_store_refused_for_a_limit_is_not_asked_for_again_at_once() {
     let others = world.claim();
     assert_eq!(claimed_by_run(&others)[0].0, "other");
     world.commit(others);
-    let _poll = world.park(0, 2, Free { fleet: 0, placed: 1 });
+    let _poll = world.park(0, 2, Free { fleet: 0, placed: 1, debug: None });
     assert!(world.claim().is_empty());
     let due = world.board.next_due().expect("it is looked at again");
     assert!(due > world.now);
@@ -162,7 +162,7 @@ fn what_another_server_gave_out_counts() {
     let mut world = World::new(2);
     let run = named(&mut world, "r");
     let ids = world.wait(&run, 4, Some(json!({"db": 2, "api": "3/1h"})));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 8 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 8, debug: None });
     let claims = world.claim();
     assert_eq!(claimed(&claims), ids[..2]);
     // The other server leased the first one before, and a third one that this server did not know.
@@ -186,7 +186,7 @@ fn what_another_server_gave_out_counts() {
     }
     assert!(world.claim().is_empty(), "both slots are in use");
     world.end(&theirs);
-    let _poll = world.park(0, 2, Free { fleet: 0, placed: 8 });
+    let _poll = world.park(0, 2, Free { fleet: 0, placed: 8, debug: None });
     // Both ended, but only one more may start within the hour.
     assert_eq!(world.claim().len(), 1);
 }
@@ -206,7 +206,7 @@ fn a_place_is_free_again_whatever_ends_its_execution() {
         }]);
     };
     let ids = world.wait(&run, 4, Some(json!({"db": 1})));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 8 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 8, debug: None });
     // Cancelled while it was claimed.
     let claims = world.claim();
     cancel(&mut world, ids[0]);
@@ -228,7 +228,7 @@ fn a_place_is_free_again_whatever_ends_its_execution() {
     // Lost.
     world.commit(claims.clone());
     world.end(&claims);
-    let _poll = world.park(0, 2, Free { fleet: 0, placed: 8 });
+    let _poll = world.park(0, 2, Free { fleet: 0, placed: 8, debug: None });
     assert_eq!(claimed(&world.claim()), ids[2..3]);
 }
 
@@ -258,7 +258,7 @@ fn fleet_work_is_held_to_limits_and_takes_turns_with_placed_work() {
     let mut served = Vec::new();
     for poll in 1..13 {
         let _polls: Vec<_> =
-            (0..6).map(|node| world.park(node, poll, Free { fleet: 1, placed: 1 })).collect();
+            (0..6).map(|node| world.park(node, poll, Free { fleet: 1, placed: 1, debug: None })).collect();
         let claims = world.claim();
         assert_eq!(claims.len(), 1, "one at once");
         served.extend(claimed_by_run(&claims).into_iter().map(|(run, _)| run));
@@ -293,11 +293,11 @@ fn what_the_store_remembers_counts_when_a_server_starts() {
     world.board.load_uses([of("db", held.id, None), of("api", ended, Some(minute))]);
     world.wait(&run, 5, Some(json!({"db": 2})));
     world.wait(&run, 5, Some(json!({"api": "3/1m"})));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 20 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 20, debug: None });
     assert_eq!(world.claim().len(), 1 + 2);
     // The window of a loaded use ends like any other.
     world.now += SignedDuration::from_secs(60);
-    let _poll = world.park(0, 2, Free { fleet: 0, placed: 20 });
+    let _poll = world.park(0, 2, Free { fleet: 0, placed: 20, debug: None });
     assert_eq!(world.claim().len(), 3, "what is left of those with a rate");
 }
 

@@ -211,7 +211,7 @@ impl World {
         let mut runs = Vec::new();
         for _ in 0..slots {
             self.polls += 1;
-            let _poll = self.park(0, self.polls, Free { fleet: 0, placed: 1 });
+            let _poll = self.park(0, self.polls, Free { fleet: 0, placed: 1, debug: None });
             let claims = self.claim();
             runs.extend(claimed_by_run(&claims).into_iter().map(|(run, _)| run));
             self.commit(claims.clone());
@@ -221,7 +221,7 @@ impl World {
     }
 }
 
-const WIDE: Free = Free { fleet: 1, placed: 8 };
+const WIDE: Free = Free { fleet: 1, placed: 8, debug: None };
 
 fn leased(executions: &[Execution]) -> usize {
     executions.iter().filter(|execution| matches!(execution.state, State::Leased { .. })).count()
@@ -277,7 +277,7 @@ fn placed_work_spreads_over_the_nodes() {
 fn what_a_failed_commit_took_is_given_back() {
     let mut world = World::new(1);
     let run = world.run("r", noops(1, &json!({"placement": {"max_per_node": 1}})));
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 1 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 1, debug: None });
     let mut executions = world.executions(&run, 1, None);
     world.reserve(&mut executions);
     assert_eq!(leased(&executions), 1);
@@ -376,7 +376,7 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
     let big = "x".repeat(900_000);
     let task = json!({"backend": "test", "action": "echo", "params": {"message": big}});
     let run = world.run("r", json!({"tasks": vec![task; 10]}));
-    let mut first = world.park(0, 1, Free { fleet: 1, placed: 20 });
+    let mut first = world.park(0, 1, Free { fleet: 1, placed: 20, debug: None });
     let mut executions = world.executions(&run, 10, None);
     world.reserve(&mut executions);
     assert_eq!(leased(&executions), 10);
@@ -390,8 +390,10 @@ fn an_answer_carries_no_more_than_fits_into_a_message() {
         if handed_over == 10 {
             return;
         }
-        answer =
-            world.park(0, poll, Free { fleet: 1, placed: 0 }).try_recv().expect("the rest comes at once");
+        answer = world
+            .park(0, poll, Free { fleet: 1, placed: 0, debug: None })
+            .try_recv()
+            .expect("the rest comes at once");
     }
     panic!("only {handed_over} of 10 were handed over");
 }
@@ -438,7 +440,7 @@ fn classes_live_as_long_as_something_is_of_them() {
         }
     }
     world.board.add_node(record(0, SESSION));
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 10_000 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 10_000, debug: None });
     assert_eq!(world.claim().len(), 1_500, "one of each run that is left");
 }
 
@@ -460,7 +462,7 @@ fn servers_that_share_work_claim_different_parts_of_it_first() {
         let run = world.run("r", noops(100, &json!({})));
         let executions = world.executions(&run, 100, None);
         world.add(&run, executions);
-        let _poll = world.park(0, 1, Free { fleet: 1, placed: 10 });
+        let _poll = world.park(0, 1, Free { fleet: 1, placed: 10, debug: None });
         claims.extend(claimed(&world.claim()));
     }
     assert_eq!(claims.len(), 30);
@@ -474,7 +476,7 @@ fn what_other_servers_leave_is_claimed_as_well() {
     let run = world.run("r", noops(20, &json!({})));
     let executions = world.executions(&run, 20, None);
     world.add(&run, executions);
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 20 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 20, debug: None });
     let own = world.claim().len();
     assert!(own > 0 && own < 20, "{own}");
     let left_at = world.board.next_due().expect("it is looked at again");
@@ -491,7 +493,7 @@ fn a_few_are_taken_by_servers_with_room() {
     let run = world.run("r", noops(3, &json!({})));
     let executions = world.executions(&run, 3, None);
     world.add(&run, executions);
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 20 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 20, debug: None });
     assert_eq!(world.claim().len(), 3);
 }
 
@@ -502,7 +504,7 @@ fn a_claim_that_another_server_won_gives_its_slot_back() {
     let executions = world.executions(&run, 2, None);
     let first = executions[0].id;
     world.add(&run, executions[..1].to_vec());
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 1 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 1, debug: None });
     let claims = world.claim();
     assert_eq!(claimed(&claims), [first]);
     // The feed reports that a node of another server has it, before the refusal arrives.
@@ -529,7 +531,7 @@ fn what_waits_too_long_is_taken_first_whosever_share_it_is() {
     world.now += SignedDuration::from_secs(5);
     let new = world.executions(&run, 50, None);
     world.add(&run, new);
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 50 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 50, debug: None });
     let mut claimed = claimed(&world.claim());
     claimed.sort_unstable();
     assert_eq!(claimed, old.iter().map(|execution| execution.id).collect::<Vec<_>>());
@@ -542,7 +544,7 @@ fn waiting_work_is_divided_again_when_servers_come_and_go() {
     let executions = world.executions(&run, 30, None);
     world.add(&run, executions);
     world.board.share(Share { index: 0, servers: 3 });
-    let _poll = world.park(0, 1, Free { fleet: 1, placed: 30 });
+    let _poll = world.park(0, 1, Free { fleet: 1, placed: 30, debug: None });
     let own = world.claim().len();
     assert!(own < 30, "{own}");
     world.board.share(Share { index: 0, servers: 1 });

@@ -163,7 +163,8 @@ impl Story {
         for node in 0..self.nodes {
             self.world.polls += 1;
             self.world.board.unpark_any(node_id(node));
-            let free = Free { fleet: self.chance.below(2) as u32, placed: self.chance.below(4) as u32 };
+            let free =
+                Free { fleet: self.chance.below(2) as u32, placed: self.chance.below(4) as u32, debug: None };
             if self.chance.below(4) > 0 {
                 let polls = self.world.polls;
                 let poll = self.world.park(node, polls, free);

@@ -20,7 +20,7 @@ fn given(world: &mut World, placement: &Value, count: usize, free: &[u32]) -> Ve
     world.polls += 1;
     let polls = world.polls;
     let park = |(node, free): (usize, &u32)| {
-        world.park(u32::try_from(node).unwrap(), polls, Free { fleet: 1, placed: *free })
+        world.park(u32::try_from(node).unwrap(), polls, Free { fleet: 1, placed: *free, debug: None })
     };
     let _polls: Vec<_> = free.iter().enumerate().map(park).collect();
     world.wait(&run, count, None);
@@ -73,7 +73,7 @@ fn spreading_counts_what_the_run_holds_already_and_of_no_other_run() {
     let rule = json!({"placement": {"spread": {"label": "zone"}}});
     let (run, other) = (world.run("r", noops(1, &rule)), world.run("other", noops(1, &rule)));
     world.wait(&run, 3, None);
-    let poll = world.park(0, 1, Free { fleet: 0, placed: 3 });
+    let poll = world.park(0, 1, Free { fleet: 0, placed: 3, debug: None });
     let claims = world.claim();
     assert_eq!(claims.len(), 3);
     world.commit(claims);

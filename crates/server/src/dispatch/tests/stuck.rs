@@ -36,7 +36,7 @@ fn work_that_no_node_suits_is_checked_once_and_then_only_against_new_registratio
     assert_eq!(again, 0, "nothing has changed");
     // A slot that becomes free on a node that is not suitable changes nothing.
     let freed = checks(&mut world, |world| {
-        world.board.refresh(node_id(3), SESSION, 1, Free { fleet: 1, placed: 9 });
+        world.board.refresh(node_id(3), SESSION, 1, Free { fleet: 1, placed: 9, debug: None });
         assert!(world.claim().is_empty());
     });
     assert_eq!(freed, 0);
@@ -64,19 +64,19 @@ fn work_that_no_node_suits_is_checked_once_and_then_only_against_new_registratio
 fn work_whose_nodes_are_busy_starts_when_one_of_them_is_not() {
     type Event = fn(&mut World);
     let polled: Event = |world| {
-        let answer = world.park(2, 2, Free { fleet: 0, placed: 1 });
+        let answer = world.park(2, 2, Free { fleet: 0, placed: 1, debug: None });
         std::mem::forget(answer);
     };
     let refreshed: Event = |world| {
-        world.board.refresh(node_id(2), SESSION, 1, Free { fleet: 0, placed: 1 });
+        world.board.refresh(node_id(2), SESSION, 1, Free { fleet: 0, placed: 1, debug: None });
     };
     let freed: Event = |world| {
-        world.board.refresh(node_id(2), SESSION, 1, Free { fleet: 0, placed: 1 });
+        world.board.refresh(node_id(2), SESSION, 1, Free { fleet: 0, placed: 1, debug: None });
         world.board.keep_free(downbeat_core::collections::HashMap::default());
     };
     for (name, event) in [("polled", polled), ("refreshed", refreshed), ("freed", freed)] {
         let mut world = World::new(3);
-        let _poll = world.park(2, 1, Free { fleet: 1, placed: 0 });
+        let _poll = world.park(2, 1, Free { fleet: 1, placed: 0, debug: None });
         let _other = world.park(0, 1, WIDE);
         let run = world.run("r", noops(1, &json!({"placement": {"allow": ["n2"]}})));
         world.board.keep_free([(node_id(2), RunId::from("x"))].into_iter().collect());
@@ -137,7 +137,7 @@ fn a_run_with_enough_on_each_node_is_not_checked_until_one_of_its_executions_end
     // The node has eight slots: the other runs wait for a slot there.
     assert_eq!(claims.len(), 8);
     world.commit(claims.clone());
-    let _again = world.park(4, 2, Free { fleet: 1, placed: 0 });
+    let _again = world.park(4, 2, Free { fleet: 1, placed: 0, debug: None });
     world.claim();
     assert_eq!(checks(&mut world, |world| assert!(world.claim().is_empty())), 0);
     // One more of a run that holds the node already: a free slot does not help, the end of the first does.
@@ -156,7 +156,7 @@ fn a_run_with_enough_on_each_node_is_not_checked_until_one_of_its_executions_end
         let at = world.now;
         world.commit(vec![Change::ExecutionSkipped { run: run.clone(), execution, epoch: 1, reason, at }]);
     }
-    world.board.refresh(node_id(4), SESSION, 2, Free { fleet: 1, placed: 3 });
+    world.board.refresh(node_id(4), SESSION, 2, Free { fleet: 1, placed: 3, debug: None });
     assert!(world.claim().is_empty());
     world.end(&claims[..1]);
     assert_eq!(claimed_by_run(&world.claim()), [(run.to_string(), node_id(4))]);
@@ -167,7 +167,7 @@ fn a_claim_that_failed_lets_others_try() {
     let mut world = World::new(1);
     let (first, second) =
         (world.run("a", noops(1, &json!({}))), world.run("b", noops(1, &json!({"name": "b"}))));
-    let _poll = world.park(0, 1, Free { fleet: 0, placed: 1 });
+    let _poll = world.park(0, 1, Free { fleet: 0, placed: 1, debug: None });
     world.wait(&first, 1, None);
     world.wait(&second, 1, None);
     let claims = world.claim();
@@ -183,7 +183,7 @@ fn slots_of_claims_that_are_on_their_way_are_not_given_twice() {
         let mut world = World::new(1);
         let target = if placed { json!({}) } else { json!({"target": "all"}) };
         let run = world.run("r", noops(2, &target));
-        let free = Free { fleet: 1, placed: 1 };
+        let free = Free { fleet: 1, placed: 1, debug: None };
         let poll = world.park(0, 1, free);
         let executions = world.executions(&run, 2, (!placed).then(|| node_id(0)));
         world.add(&run, executions);

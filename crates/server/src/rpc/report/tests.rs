@@ -91,7 +91,7 @@ async fn a_result_that_the_store_cannot_hold_is_a_failure_and_the_others_are_rec
         if work.len() == TASKS {
             break;
         }
-        let free = Free { fleet: 0, placed: u32::try_from(TASKS - work.len()).unwrap() };
+        let free = Free { fleet: 0, placed: u32::try_from(TASKS - work.len()).unwrap(), debug: None };
         let wait = Duration::from_secs(5);
         work.extend(
             link.poll(Poll { node, session, free, poll, resync: None, wait }).await.unwrap().assignments,
