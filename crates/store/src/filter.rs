@@ -78,7 +78,7 @@ pub(crate) fn text(text: &str) -> Arg {
 pub(crate) const HELD: &str = condition!(held executions);
 
 /// The clusters that differ from the cluster `default` of a new store.
-pub(crate) const CHANGED_CLUSTER: &str = "(name <> 'default' OR version > 1)";
+pub(crate) const CHANGED_CLUSTER: &str = "(created_at <> 0 OR version > 1)";
 
 /// The nodes that exclusive runs hold. Rows of an ended run do not count.
 pub(crate) const HOLDS: &str = concat!(

@@ -48,8 +48,8 @@ pub(crate) trait Database: Send + Sync {
     /// The tables whose sums are the kept counts.
     const COUNTS: &'static [&'static str];
 
-    /// Selects the ids of the last attempts of standing tasks after the run `$1`, step `$2` and node `$3`, up to the run
-    /// `$4`, at most `$5`. Each attempt is read only from an index.
+    /// Selects the ids of the last attempts of the tasks of the standing run `$1` on nodes after the step `$2` and node
+    /// `$3`, at most `$4`. The other attempts are read only from an index.
     const LAST_ATTEMPTS: &'static str;
 
     /// Selects the texts of the JSON array `$1`.
@@ -140,17 +140,28 @@ pub(crate) async fn number(database: &impl Database, sql: &str, args: Vec<Arg>) 
     count(one::<Option<i64>>(database, sql, args).await?.flatten().unwrap_or(0))
 }
 
-/// Returns the arguments of a range of standing executions: the run, step and node before it, and its last run.
-pub(crate) fn standing_range(cluster: Option<ClusterId>, after: Option<&StandingKey>) -> Vec<Arg> {
-    let own = cluster.map(RunId::standing);
-    // The character after the colon.
-    let last = own.as_ref().map_or("standing;", RunId::as_str);
-    let first = own.as_ref().map_or(RunId::STANDING, RunId::as_str);
-    let (run, step, node) = match after {
-        Some(after) => (after.run.as_str(), small(after.step), after.node.0),
-        None => (first, -1, Uuid::nil()),
+/// Returns the standing runs of one cluster or of all, from this one on.
+pub(crate) async fn standing_runs(
+    database: &impl Database,
+    cluster: Option<ClusterId>,
+    from: Option<&StandingKey>,
+) -> Result<Vec<RunId>> {
+    if let Some(cluster) = cluster {
+        return Ok(vec![RunId::standing(cluster)]);
+    }
+    let from = from.map_or(RunId::STANDING, |from| from.run.as_str());
+    // The semicolon is the character after the colon.
+    let sql = "SELECT id FROM runs WHERE id >= $1 AND id < 'standing;' ORDER BY id";
+    Ok(database.fetch::<String>(sql, vec![text(from)]).await?.into_iter().map(RunId::from).collect())
+}
+
+/// Returns the arguments of a range of standing executions: their run, the step and node before it, and the most rows.
+pub(crate) fn standing_range(run: &RunId, after: Option<&StandingKey>, most: usize) -> Vec<Arg> {
+    let (step, node) = match after.filter(|after| after.run == *run) {
+        Some(after) => (small(after.step), after.node.0),
+        None => (-1, Uuid::nil()),
     };
-    vec![text(run), arg(step), arg(node), text(last)]
+    vec![text(run.as_str()), arg(step), arg(node), arg(limit(most))]
 }
 
 fn limit(most: usize) -> i64 {
@@ -404,10 +415,15 @@ impl<D: Database> Executions for D {
         after: Option<&StandingKey>,
         most: u32,
     ) -> Result<Vec<StandingResult>> {
-        let mut args = standing_range(cluster, after);
-        args.push(arg(i64::from(most)));
-        let rest = format!(" WHERE {} ORDER BY run, step, pinned", D::is_among(D::LAST_ATTEMPTS));
-        self.fetch(&rest, args).await
+        let rest = format!(" WHERE {} ORDER BY step, pinned", D::is_among(D::LAST_ATTEMPTS));
+        let (most, mut found) = (most as usize, Vec::new());
+        for run in standing_runs(self, cluster, after).await? {
+            if found.len() < most {
+                let args = standing_range(&run, after, most - found.len());
+                found.extend(self.fetch::<StandingResult>(&rest, args).await?);
+            }
+        }
+        Ok(found)
     }
 
     async fn open_executions(&self) -> Result<Vec<Execution>> {

@@ -68,6 +68,11 @@ impl Client {
         Self::answer(request).await
     }
 
+    /// Puts to a path of the API.
+    pub async fn put(&self, server: usize, path: &str, body: &Value) -> Option<Answer> {
+        Self::answer(self.http.put(format!("{}/api/v1/{path}", self.servers[server])).json(body)).await
+    }
+
     /// Sends a DELETE to the first server that responds, starting with `first`.
     pub async fn delete(&self, first: usize, path: &str) -> Option<Answer> {
         for offset in 0..self.servers.len() {

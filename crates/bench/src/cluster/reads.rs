@@ -1,11 +1,11 @@
 //! Measures the reads of people and programs while the server has other work: each call once per interval.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::rest::Rest;
 use crate::figures::Latencies;
@@ -47,7 +47,10 @@ pub(super) async fn beside<T>(rest: &Rest, work: impl Future<Output = T>) -> (T,
         is_done.store(true, Ordering::Relaxed);
         result
     };
-    let reads = join_all(CALLS.into_iter().map(|call| repeat(rest, call, &is_done)));
+    // Spread over the interval: the calls do not wait for each other.
+    let offsets = (0..).map(|index| EVERY * index / CALLS.len() as u32);
+    let calls = CALLS.into_iter().zip(offsets);
+    let reads = join_all(calls.map(|(call, offset)| repeat(rest, call, offset, &is_done)));
     let (result, reads) = tokio::join!(work, reads);
     let mut all = Latencies::default();
     let mut table = Vec::new();
@@ -58,9 +61,14 @@ pub(super) async fn beside<T>(rest: &Rest, work: impl Future<Output = T>) -> (T,
     (result, table, all)
 }
 
-async fn repeat(rest: &Rest, call: &'static str, is_done: &AtomicBool) -> (Read, Latencies) {
+async fn repeat(
+    rest: &Rest,
+    call: &'static str,
+    offset: Duration,
+    is_done: &AtomicBool,
+) -> (Read, Latencies) {
     let (mut latencies, mut failed, mut failure) = (Latencies::default(), 0, None);
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval_at(Instant::now() + offset, EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;

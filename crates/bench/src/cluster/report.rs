@@ -77,7 +77,7 @@ pub(super) struct Idle {
 pub(crate) struct Report {
     /// The largest size.
     #[serde(flatten)]
-    largest: Figures,
+    largest: Box<Figures>,
     /// All sizes of `--scale`, the smallest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sizes: Vec<Figures>,
@@ -135,7 +135,7 @@ impl Idle {
 impl Report {
     /// Creates the result from those of all sizes, the largest last.
     pub(super) fn of(mut sizes: Vec<Figures>) -> Option<Self> {
-        let largest = sizes.last()?.clone();
+        let largest = Box::new(sizes.last()?.clone());
         if sizes.len() == 1 {
             sizes.clear();
         }

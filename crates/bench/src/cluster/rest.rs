@@ -37,6 +37,7 @@ pub(super) struct TaskStatus {
 /// Nodes by the state of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Counts {
+    #[serde(default)]
     pub succeeded: u64,
 }
 

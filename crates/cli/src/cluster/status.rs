@@ -52,7 +52,7 @@ pub(super) async fn run(args: StatusArgs, client: &Client, out: Out) -> Result {
     }
     let status = client.ask(request::cluster_status(&args.name)).await?;
     let cluster = client.ask(request::cluster(&args.name)).await?;
-    let stuck = request::cluster_walks(&args.name).with("status", BLOCKED).with("limit", STUCK_NAMED);
+    let stuck = request::cluster_walks(&args.name).with("state", BLOCKED).with("limit", STUCK_NAMED);
     let stuck = client.ask(stuck).await?;
     if out.format() != Format::Table {
         let mut document = json!(status);
@@ -66,7 +66,7 @@ pub(super) async fn run(args: StatusArgs, client: &Client, out: Out) -> Result {
 
 async fn nodes(args: StatusArgs, client: &Client, out: Out) -> Result {
     let tasks = client.all_pages(request::cluster_tasks(&args.name)).await?;
-    let walks = request::cluster_walks(&args.name).with_any("status", args.state);
+    let walks = request::cluster_walks(&args.name).with_any("state", args.state);
     if args.all {
         let walks = client.all_pages(walks).await?;
         return out.result(&json!({ "data": walks }), || walk_page(&tasks, &walks, out.width()));

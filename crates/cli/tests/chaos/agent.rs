@@ -51,4 +51,9 @@ impl Agent {
         }
         Self { daemon, hurt: tokio::sync::Mutex::default(), disk, network }
     }
+
+    pub(crate) fn of_cluster(mut self, cluster: &str) -> Self {
+        self.daemon = self.daemon.with(&["--cluster", cluster]);
+        self
+    }
 }

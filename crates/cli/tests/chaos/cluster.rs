@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{Agent, Surroundings};
 use crate::server::Server;
+use crate::standing::{DOOMED, DOOMED_NODES};
 
 /// The agents' names: what jobs allow and forbid.
 pub(crate) const NODES: [&str; 4] = ["web-1", "web-2", "web-3", "web-4"];
@@ -20,6 +21,8 @@ const RECOVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Cluster {
     // Dropped in this order: first the writers, then the store.
     pub(crate) agents: Vec<Agent>,
+    /// The agents of a second cluster, which is deleted.
+    pub(crate) doomed: Vec<Agent>,
     pub(crate) servers: Vec<Server>,
     pub(crate) postgres: Postgres,
     /// Faults of PostgreSQL, one at a time.
@@ -36,7 +39,7 @@ pub(crate) struct Cluster {
 pub(crate) struct Plan {
     pub(crate) servers: usize,
     pub(crate) agents: usize,
-    /// Some agents on small disks and in networks of their own.
+    /// Some agents on small disks and in networks of their own, and a second cluster with agents.
     pub(crate) special: bool,
 }
 
@@ -70,11 +73,16 @@ impl Cluster {
             Agent::new(name, directory.path(), &ports, surroundings)
         });
         let agents = agents.collect();
+        let ports: Vec<u16> = servers.iter().map(|server| server.agents.port).collect();
+        let doomed = DOOMED_NODES.iter().filter(|_| plan.special).map(|name| {
+            Agent::new(name, directory.path(), &ports, Surroundings::default()).of_cluster(DOOMED)
+        });
+        let doomed = doomed.collect();
         let local = |port: u16| format!("http://127.0.0.1:{port}");
         let client = Client::new(servers.iter().map(|server| local(server.rest.port)).collect());
         let direct = Client::new(servers.iter().map(|server| server.url()).collect());
         let hurt = tokio::sync::Mutex::default();
-        let cluster = Self { agents, servers, postgres, hurt, client, direct, directory };
+        let cluster = Self { agents, doomed, servers, postgres, hurt, client, direct, directory };
         cluster.servers.iter().for_each(|server| server.start());
         cluster.agents.iter().for_each(|agent| agent.start());
         cluster.nodes_online().await;
@@ -115,7 +123,7 @@ impl Cluster {
 
     pub(crate) async fn nodes_online(&self) {
         eventually("all nodes are online", || async {
-            let nodes = self.direct.get_any(0, "nodes?limit=1000").await?;
+            let nodes = self.direct.get_any(0, "clusters/default/nodes?limit=1000").await?;
             let online = |node: &&Value| node["status"] == "online";
             (nodes["data"].as_array()?.iter().filter(online).count() == self.agents.len()).then_some(())
         })
@@ -203,7 +211,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.agents.iter().for_each(|agent| agent.kill());
+        self.agents.iter().chain(&self.doomed).for_each(|agent| agent.kill());
         for (pid, _) in processes::of_executions(&self.site()) {
             processes::signal(pid, Signal::SIGKILL);
         }

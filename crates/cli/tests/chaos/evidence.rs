@@ -12,6 +12,12 @@ pub(crate) struct Evidence {
     pub(crate) book: Book,
     pub(crate) submissions: Vec<Submission>,
     pub(crate) runs: BTreeMap<String, Run>,
+    /// The executions of the standing tasks of `default`, as a run whose steps are the numbers of the tasks.
+    pub(crate) standing: Option<Run>,
+    /// All events with all of their data, as they are stored.
+    pub(crate) stored: Vec<Stored>,
+    /// What is left of deleted clusters in the tables.
+    pub(crate) left: Vec<String>,
     /// The whole event feed, as each server lists it.
     pub(crate) feeds: Vec<Vec<Event>>,
     /// Events that followers of the stream received, over all their reconnects: number and kind.
@@ -81,6 +87,14 @@ pub(crate) struct Execution {
     pub(crate) error: Option<String>,
 }
 
+/// An event as it is stored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Stored {
+    pub(crate) seq: u64,
+    pub(crate) kind: String,
+    pub(crate) data: Value,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) seq: u64,
@@ -116,7 +130,44 @@ impl Event {
     }
 }
 
+impl Evidence {
+    /// All runs, and the standing tasks as if they were one.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.values().chain(&self.standing)
+    }
+}
+
 impl Run {
+    /// Reads the standing tasks of a cluster: `lists` are all versions of its list.
+    pub(crate) fn of_standing<'a>(
+        cluster: &str,
+        owner: String,
+        lists: impl Iterator<Item = &'a Value>,
+        executions: &[Value],
+    ) -> Self {
+        let tasks = lists.flat_map(|list| list["tasks"].as_array().into_iter().flatten());
+        // A task keeps its number and, here, its name.
+        let names: BTreeMap<u64, String> =
+            tasks.map(|task| (task["number"].as_u64().unwrap_or(0), text(&task["name"]))).collect();
+        let count = names.keys().next_back().map_or(0, |last| last + 1);
+        let step = |number| Step { name: names.get(&number).cloned().unwrap_or_default(), ..Step::default() };
+        let numbers: BTreeMap<&String, u64> = names.iter().map(|(number, name)| (name, *number)).collect();
+        let execution = |view: &Value| {
+            let number = numbers.get(&text(&view["task"])).copied().unwrap_or(u64::from(u32::MAX));
+            let mut view = view.clone();
+            view["step"] = number.into();
+            Execution::read(&view)
+        };
+        Self {
+            id: format!("standing:{cluster}"),
+            state: "pre_run".to_owned(),
+            owner,
+            steps: (0..count).map(step).collect(),
+            executions: executions.iter().map(execution).collect(),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn read(view: &Value, executions: &[Value]) -> Self {
         Self {
             id: text(&view["id"]),

@@ -8,10 +8,12 @@ use serde_json::Value;
 
 use crate::book::Book;
 use crate::cluster::Cluster;
-use crate::evidence::{Event, Evidence, Run};
+use crate::evidence::{Event, Evidence, Run, Stored};
 
 /// Agents learn at their next contact which work they may stop.
 const PROCESSES_END: Duration = Duration::from_secs(30);
+/// Servers look for rows of deleted clusters once a minute.
+const REMOVAL: Duration = Duration::from_secs(90);
 
 /// Waits until no run is open. Returns false if that takes too long.
 pub(crate) async fn all_ended(cluster: &Cluster, patience: Duration) -> bool {
@@ -53,7 +55,51 @@ pub(crate) async fn gather(cluster: &Cluster) -> Evidence {
         let executions = eventually("executions are listed", || cluster.direct.list(0, &path)).await;
         evidence.runs.insert(id.clone(), Run::read(&view, &executions));
     }
+    records(cluster, &mut evidence).await;
     evidence
+}
+
+/// Reads what the API does not show: whole events, and what is left of deleted clusters.
+async fn records(cluster: &Cluster, evidence: &mut Evidence) {
+    let sql = eventually("PostgreSQL answers", || cluster.postgres.client()).await;
+    let gone = "SELECT count(*) FROM clusters WHERE deleted_at IS NOT NULL";
+    let removed = || async { (sql.query_one(gone, &[]).await.ok()?.get::<_, i64>(0) == 0).then_some(()) };
+    if within(REMOVAL, removed).await.is_none() {
+        evidence.left.push(format!("rows of a deleted cluster are left after {REMOVAL:?}"));
+    }
+    for table in ["nodes", "runs"] {
+        let left = format!("SELECT count(*) FROM {table} WHERE cluster NOT IN (SELECT id FROM clusters)");
+        let count: i64 = sql.query_one(&left, &[]).await.unwrap().get(0);
+        evidence.left.extend((count > 0).then(|| format!("{count} rows of {table}")));
+    }
+    let left = "SELECT count(*) FROM executions WHERE run NOT IN (SELECT id FROM runs)";
+    let count: i64 = sql.query_one(left, &[]).await.unwrap().get(0);
+    evidence.left.extend((count > 0).then(|| format!("{count} rows of executions")));
+    for row in sql.query("SELECT seq, kind, data FROM events ORDER BY seq", &[]).await.unwrap() {
+        let data: String = row.get(2);
+        evidence.stored.push(Stored {
+            seq: u64::try_from(row.get::<_, i64>(0)).unwrap(),
+            kind: row.get(1),
+            data: serde_json::from_str(&data).unwrap_or_default(),
+        });
+    }
+    let view = eventually("the cluster is shown", || cluster.direct.get(0, "clusters/default")).await;
+    let id = view["id"].as_str().unwrap_or_default();
+    let run = format!("standing:{id}");
+    let of_run =
+        |stored: &&Stored| stored.data["run"] == run.as_str() || stored.data["run"]["id"] == run.as_str();
+    let owner = |stored: &Stored| match stored.kind.as_str() {
+        "run_created" => stored.data["run"]["owner"].as_str().map(str::to_owned),
+        "run_taken" => stored.data["owner"].as_str().map(str::to_owned),
+        _ => None,
+    };
+    let Some(owner) = evidence.stored.iter().filter(of_run).filter_map(owner).last() else { return };
+    let listed = || cluster.direct.list(0, "clusters/default/executions");
+    let executions = eventually("executions are listed", listed).await;
+    let changed = evidence.stored.iter().filter(|stored| stored.kind == "cluster_changed");
+    let lists =
+        changed.filter(|stored| stored.data["cluster"]["id"] == id).map(|s| &s.data["cluster"]["list"]);
+    evidence.standing = Some(Run::of_standing(id, owner, lists, &executions));
 }
 
 fn open(status: &Value) -> BTreeMap<String, u64> {

@@ -27,5 +27,6 @@ mod rolling;
 mod sabotage;
 mod server;
 mod slow;
+mod standing;
 mod streams;
 mod watcher;

@@ -15,6 +15,7 @@ use crate::faults::{Deck, inject};
 use crate::gather::{all_ended, gather};
 use crate::load::submitter;
 use crate::report::{Clients, table};
+use crate::standing::{self, DOOMED, editor};
 use crate::watcher::Watcher;
 
 /// In CI. `make chaos` takes minutes.
@@ -71,6 +72,13 @@ async fn whatever_happens_the_records_are_what_was_done() {
             tokio::spawn(submitter(Arc::clone(&cluster), name, seed ^ (1 + number), Arc::clone(&stop)))
         })
         .collect();
+    standing::create(&cluster, DOOMED).await;
+    cluster.doomed.iter().for_each(|agent| agent.start());
+    let (edits_end, doom) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let editors = [
+        tokio::spawn(editor(Arc::clone(&cluster), "default", seed ^ 101, Arc::clone(&edits_end))),
+        tokio::spawn(editor(Arc::clone(&cluster), DOOMED, seed ^ 102, Arc::clone(&doom))),
+    ];
     let watchers: Vec<_> =
         (0..2).map(|first| Watcher::start(cluster.client.clone(), first % servers)).collect();
     let counts = Counts::default();
@@ -82,9 +90,14 @@ async fn whatever_happens_the_records_are_what_was_done() {
             tokio::spawn(torment(Arc::clone(&cluster), seed, until, Arc::clone(&counts)))
         })
         .collect();
+    // While its nodes work.
+    tokio::time::sleep(length * 2 / 3).await;
+    doom.store(true, Ordering::Relaxed);
+    standing::delete(&cluster, DOOMED).await;
     for track in tracks {
         track.await.unwrap();
     }
+    edits_end.store(true, Ordering::Relaxed);
     let healing = Instant::now();
     let died = cluster.heal().await;
     let healed = healing.elapsed();
@@ -98,7 +111,16 @@ async fn whatever_happens_the_records_are_what_was_done() {
         complaints.extend(submitted.complaints);
         seen.refusals += submitted.refusals;
     }
+    for editor in editors {
+        let edits = editor.await.unwrap();
+        complaints.extend(edits.complaints);
+        let mut counts = counts.lock().unwrap();
+        edits.counts.into_iter().for_each(|(kind, count)| *counts.entry(kind).or_default() += count);
+    }
+    complaints.extend(standing::ended(&cluster.doomed).await);
     let ended = all_ended(&cluster, SETTLE).await;
+    let unfinished = standing::settled(&cluster, "default", SETTLE).await;
+    complaints.extend(unfinished.iter().map(|walk| format!("a node does not finish its list: {walk}")));
     let settled = healing.elapsed();
     println!(
         "  everything was up after {:.1} s; every run ended after {:.1} s: {ended}",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use downbeat_testbed::{Daemon, Dev, Done, Process, until};
+use downbeat_testbed::{Daemon, Dev, Done, Process, example, until};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -312,4 +312,26 @@ fn a_cluster_is_deleted_after_its_name_was_confirmed_and_its_agents_exit() {
     );
     // The name is free again.
     site.dev.run(&["cluster", "create", "prod-2"]).ok();
+}
+
+#[test]
+fn the_tour_of_the_readme_works() {
+    let dev = Dev::start_with(&["--nodes", "2"]);
+    let text = fs::read_to_string(example("standing/tasks.yaml")).unwrap();
+    let directory = dev.dir.path().join("demo").display().to_string();
+    dev.write("tasks.yaml", &text.replace("/tmp/downbeat-demo", &directory));
+    let applied = dev.run(&["task", "apply", "-f", "tasks.yaml"]).ok();
+    assert!(applied.ends_with("cluster default: 3 added\n"), "{applied}");
+    let status = || dev.json(&["cluster", "status", "default"]);
+    until("both nodes are done", || (status()["nodes_with_all_tasks_complete"] == 2).then_some(()));
+    let ready = format!("{directory}/ready");
+    dev.run(&["task", "add", "check", "--blocking", "--command", &format!("test -e {ready}")]).ok();
+    dev.run(&["task", "add", "finish", "--command", "echo done"]).ok();
+    until("both nodes are stuck", || (status()["stuck"].as_array()?.len() == 2).then_some(()));
+    let page = dev.run(&["cluster", "status", "default"]).ok();
+    assert!(page.contains("downbeat task rerun check --node node-1   #"), "{page}");
+    fs::write(&ready, "").unwrap();
+    assert_eq!(dev.run(&["task", "rerun", "check", "--failed"]).ok(), "2 nodes will do task check again\n");
+    until("both nodes are done", || (status()["nodes_with_all_tasks_complete"] == 2).then_some(()));
+    assert_eq!(dev.run(&["task", "logs", "finish", "--node", "node-1"]).ok(), "done\n");
 }

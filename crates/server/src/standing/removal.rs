@@ -1,8 +1,9 @@
 //! Removes the rows of deleted clusters, in small portions.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use downbeat_store as store;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 

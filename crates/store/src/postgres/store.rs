@@ -122,10 +122,9 @@ impl Database for PostgresStore {
     const COUNTS: &'static [&'static str] = &["instance_counts", "instance_counts_lately"];
 
     const LAST_ATTEMPTS: &'static str = concat!(
-        "SELECT id FROM (SELECT DISTINCT ON (run, step, pinned) id FROM executions WHERE ",
+        "SELECT id FROM (SELECT DISTINCT ON (step, pinned) id FROM executions WHERE ",
         condition!(standing runs),
-        " AND (run, step, pinned) > ($1, $2, $3) AND run <= $4 \
-         ORDER BY run, step, pinned, attempt DESC LIMIT $5) last"
+        " AND run = $1 AND (step, pinned) > ($2, $3) ORDER BY step, pinned, attempt DESC LIMIT $4) last"
     );
 
     const LISTED: &'static str = "SELECT jsonb_array_elements_text(CAST($1 AS text)::jsonb)";

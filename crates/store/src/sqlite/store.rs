@@ -102,8 +102,7 @@ impl Database for SqliteStore {
     const LAST_ATTEMPTS: &'static str = concat!(
         "SELECT id FROM (SELECT id, max(attempt) FROM executions INDEXED BY executions_standing WHERE ",
         condition!(standing runs),
-        " AND (run, step, pinned) > ($1, $2, $3) AND run <= $4 GROUP BY run, step, pinned \
-         ORDER BY run, step, pinned LIMIT $5)"
+        " AND run = $1 AND (step, pinned) > ($2, $3) GROUP BY step, pinned ORDER BY step, pinned LIMIT $4)"
     );
 
     const LISTED: &'static str = "SELECT value FROM json_each($1)";

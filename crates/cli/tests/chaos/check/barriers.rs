@@ -53,7 +53,7 @@ fn wave(run: &Run, execution: &Execution) -> Option<usize> {
 /// Checks that no other run does anything on a node between the first and the last line of an exclusive run.
 pub(super) fn exclusive(evidence: &Evidence, findings: &mut Findings) {
     let mut of: BTreeMap<&str, (&Run, &Execution)> = BTreeMap::new();
-    for run in evidence.runs.values() {
+    for run in evidence.all_runs() {
         of.extend(run.executions.iter().map(|execution| (execution.id.as_str(), (run, execution))));
     }
     for run in evidence.runs.values().filter(|run| run.exclusive) {

@@ -6,8 +6,11 @@ mod feed;
 mod order;
 mod records;
 mod replay;
+mod standing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk_tests;
 
 use std::fmt;
 
@@ -49,5 +52,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     feed::gapless(evidence, &mut findings);
     feed::watched(evidence, &mut findings);
     replay::explains(evidence, &mut findings);
+    standing::walks(evidence, &mut findings);
+    standing::deleted(evidence, &mut findings);
     findings.0
 }

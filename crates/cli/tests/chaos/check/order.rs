@@ -97,8 +97,7 @@ fn overlaps(instance: &str, attempts: &[&Execution], places: &Places<'_>, findin
 /// Pinned work of one node, lost or not: an agent does one thing after the other.
 pub(super) fn lanes(evidence: &Evidence, findings: &mut Findings) {
     let pinned: BTreeMap<&str, &str> = evidence
-        .runs
-        .values()
+        .all_runs()
         .flat_map(|run| run.executions.iter().map(move |execution| (run, execution)))
         .filter(|(run, execution)| run.steps.get(execution.step as usize).is_some_and(|step| !step.placed))
         .map(|(_, execution)| (execution.id.as_str(), execution.status.as_str()))

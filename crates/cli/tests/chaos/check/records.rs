@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Findings;
 use crate::book::{Line, Verb};
 use crate::evidence::{Evidence, Execution, Run};
+use crate::standing::DOOMED_TASK;
 
 pub(super) fn submissions(evidence: &Evidence, findings: &mut Findings) {
     for submission in &evidence.submissions {
@@ -124,7 +125,7 @@ pub(super) fn against_book(evidence: &Evidence, findings: &mut Findings) {
         findings.note("the book can be read", torn.clone());
     }
     let mut recorded = BTreeSet::new();
-    for run in evidence.runs.values() {
+    for run in evidence.all_runs() {
         for execution in &run.executions {
             if !recorded.insert(execution.id.as_str()) {
                 findings.note("an execution is recorded once", execution.id.clone());
@@ -134,7 +135,9 @@ pub(super) fn against_book(evidence: &Evidence, findings: &mut Findings) {
             compare(run, execution, begun, ended, findings);
         }
     }
-    for id in begins.keys().filter(|id| !recorded.contains(*id)) {
+    // The book keeps what was done in a cluster that is deleted.
+    let is_kept = |id: &str| !begins[id].iter().all(|line| line.step.starts_with(DOOMED_TASK));
+    for id in begins.keys().filter(|id| !recorded.contains(*id) && is_kept(id)) {
         findings.note(
             "what was done is recorded",
             format!("{id} was carried out, and nothing is recorded of it"),

@@ -29,7 +29,7 @@ pub(super) fn explains(evidence: &Evidence, findings: &mut Findings) {
             );
         }
     }
-    for run in evidence.runs.values() {
+    for run in evidence.all_runs() {
         match state.runs.get(run.id.as_str()) {
             None => findings.note("the feed explains the records", format!("{} has no event", run.id)),
             Some(fed) if fed.state != run.state || fed.owner != run.owner => {
@@ -52,7 +52,7 @@ pub(super) fn explains(evidence: &Evidence, findings: &mut Findings) {
             }
         }
     }
-    let recorded: usize = evidence.runs.values().map(|run| run.executions.len()).sum();
+    let recorded: usize = evidence.all_runs().map(|run| run.executions.len()).sum();
     if state.executions.len() > recorded {
         let text = format!("{} executions are in the feed, {recorded} are recorded", state.executions.len());
         findings.note("the feed explains the records", text);
