@@ -39,6 +39,8 @@ pub struct Settings {
     pub lease_ttl: Span,
     /// How many days ended runs are kept; 0 keeps them forever.
     pub retention_days: u32,
+    /// How many executions of a standing task are kept for each node, at least 1.
+    pub keep_executions: u32,
     /// How many runs of a cluster may be active at once, over all servers; further runs wait. Default: no limit.
     pub max_concurrent_runs: Option<u32>,
     /// How many runs of a cluster may wait; more are refused. Without `max_concurrent_runs`: how many may be open. Each
@@ -71,11 +73,12 @@ impl Default for Settings {
             heartbeat_interval: Span::from_secs(10),
             node_stale_after: Span::from_secs(30),
             node_offline_after: Span::from_secs(100),
-            forget_nodes_after: Span::from_secs(30 * 24 * 3600),
+            forget_nodes_after: Span::from_secs(0),
             max_nodes: limits::NODES_DEFAULT as u32,
             server_stale_after: Span::from_secs(10),
             lease_ttl: Span::from_secs(30),
             retention_days: 7,
+            keep_executions: 10,
             max_concurrent_runs: None,
             max_pending_runs: 10_000,
             output_max_bytes: limits::OUTPUT_BYTES as u64,

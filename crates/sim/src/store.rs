@@ -330,7 +330,6 @@ fn shown(change: &Change) -> String {
         Subject::Node(node) => node.to_string(),
         Subject::Run(run) => format!("run={run}"),
         Subject::Execution { id, .. } => id.to_string(),
-        Subject::Cluster(cluster) => cluster.to_string(),
         Subject::Unknown(_) => String::new(),
     };
     let rest = match change {

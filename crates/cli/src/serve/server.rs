@@ -101,6 +101,7 @@ impl From<&ServerKeys> for Settings {
             server_stale_after: keys.server_stale_after,
             lease_ttl: keys.lease_ttl,
             retention_days: keys.retention_days,
+            keep_executions: keys.keep_executions,
             max_concurrent_runs: keys.max_concurrent_runs,
             max_pending_runs: keys.max_pending_runs,
             output_max_bytes: keys.output_max.0,

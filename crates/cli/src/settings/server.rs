@@ -29,13 +29,15 @@ const SETTINGS: &[Setting] = &[
         "Silence after which a node gets no new executions"),
     Setting::new("node_offline_after", "--node-offline-after DURATION", Follows("10 heartbeat intervals"),
         "Silence after which the executions of a node are lost"),
-    Setting::new("forget_nodes_after", "--forget-nodes-after DURATION", Is("30d"),
+    Setting::new("forget_nodes_after", "--forget-nodes-after DURATION", Is("0s"),
         "How long a node may be offline until it is deleted; 0s keeps it forever"),
     Setting::new("max_nodes", "--max-nodes NODES", Is("10000"), "How many nodes of one cluster may be online or stale at once"),
     Setting::new("server_stale_after", "--server-stale-after DURATION", Is("10s"),
         "Silence after which other servers take over the runs of a server"),
     Setting::new("lease_ttl", "--lease-ttl DURATION", Is("30s"), "How long a lease lasts without a heartbeat"),
     Setting::new("retention_days", "--retention-days DAYS", Is("7"), "How long ended runs are kept; 0 keeps them forever"),
+    Setting::new("keep_executions", "--keep-executions COUNT", Is("10"),
+        "How many executions of a standing task are kept for each node; those of deleted tasks are kept for `retention_days`"),
     Setting::new("max_concurrent_runs", "--max-concurrent-runs RUNS", Follows("any number"),
         "How many runs of a cluster may be active at once, over all servers; the others wait"),
     Setting::new("max_pending_runs", "--max-pending-runs RUNS", Is("10000"),
@@ -77,6 +79,8 @@ pub(crate) struct ServerKeys {
     pub(crate) lease_ttl: Span,
     #[serde(deserialize_with = "number")]
     pub(crate) retention_days: u32,
+    #[serde(deserialize_with = "number")]
+    pub(crate) keep_executions: u32,
     #[serde(default, deserialize_with = "some_number")]
     pub(crate) max_concurrent_runs: Option<u32>,
     #[serde(deserialize_with = "number")]

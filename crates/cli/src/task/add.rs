@@ -87,7 +87,7 @@ impl WorkOptions {
             }
         }
         set(task, "timeout", self.timeout);
-        // Every node is no selector.
+        // A selector of every node is left out.
         let selector = self.selector.as_deref().map(str::trim);
         set(task, "selector", selector.map(|selector| (!matches!(selector, "" | "all")).then_some(selector)));
         Ok(())

@@ -1,7 +1,10 @@
-//! Removes runs that are older than the retention, and debug commands that ended long ago.
+//! Removes runs that are older than the retention, old executions of standing tasks, and debug commands that ended long
+//! ago.
 
 use std::time::Duration;
 
+use downbeat_core::ids::RunId;
+use downbeat_core::standing::StandingTask;
 use downbeat_core::{Timestamp, debug};
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +24,7 @@ pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
         let kept = SignedDuration::from_hours(24 * days);
         let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
         let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
+        prune_standing(&parts, before, &stop).await;
         loop {
             match parts.store.prune(before, PRUNE_MOST).await {
                 Ok(0) => break,
@@ -34,6 +38,33 @@ pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
                     warn!(%error, "cannot remove old runs");
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// Removes old executions of standing tasks: those beyond the last few of each node and task, and those of tasks that were
+/// deleted before `before`.
+pub(super) async fn prune_standing(parts: &Parts, before: Timestamp, stop: &CancellationToken) {
+    let keep = parts.settings.keep_executions.max(1);
+    let deleted: Vec<(RunId, Vec<u32>)> = parts
+        .standing
+        .clusters()
+        .iter()
+        .map(|cluster| {
+            let is_old = |task: &&StandingTask| task.deleted_at.is_some_and(|at| at < before);
+            let steps = cluster.list.deleted.iter().filter(is_old).map(|task| task.number).collect();
+            (RunId::standing(cluster.id), steps)
+        })
+        .filter(|(_, steps): &(RunId, Vec<u32>)| !steps.is_empty())
+        .collect();
+    while !stop.is_cancelled() {
+        match parts.store.prune_standing(&deleted, keep, PRUNE_MOST).await {
+            Ok(0) => return,
+            Ok(executions) => info!(executions, "removed old executions of standing tasks"),
+            Err(error) => {
+                warn!(%error, "cannot remove old executions of standing tasks");
+                return;
             }
         }
     }

@@ -84,10 +84,6 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    pub(super) fn site_of(&self, run: &RunId) -> Option<&Site> {
-        self.sites.get(&run.standing_of()?)
-    }
-
     pub(super) fn attempt(&self, execution: ExecutionId) -> Option<(Place, &Attempt)> {
         let place = self.places.get(&execution)?;
         let attempt = self.sites.get(&place.cluster)?.of(place.node, place.number).get(place.index)?;
