@@ -317,7 +317,7 @@ pub async fn fill_deleted(store: &Arc<dyn Store>) -> Vec<String> {
     apply(store, &[cluster_deleted(7)]).await;
     let ids = [cluster_id(7).to_string(), run_id(66).to_string(), RunId::standing(cluster_id(7)).to_string()];
     let nodes = (71..=75).map(|number| node(number).to_string());
-    let executions = (701..=716).map(|number| execution_id(number).to_string());
+    let executions = (701..=708).chain(711..=716).map(|number| execution_id(number).to_string());
     ids.into_iter().chain(nodes).chain(executions).collect()
 }
 
