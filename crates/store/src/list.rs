@@ -67,6 +67,12 @@ fn numbered(template: &str) -> (String, Vec<&str>) {
     for piece in pieces {
         let end = piece.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(piece.len());
         let (name, rest) = piece.split_at(end);
+        if name.is_empty() {
+            // A colon in a text.
+            text.push(':');
+            text.push_str(rest);
+            continue;
+        }
         let known = names.iter().position(|known| *known == name);
         let number = known.unwrap_or_else(|| {
             names.push(name);
@@ -385,6 +391,8 @@ mod tests {
         let (text, names) = numbered("a = :one AND (b = :two OR :one IS NULL) LIMIT :the_limit");
         assert_eq!(text, "a = $1 AND (b = $2 OR $1 IS NULL) LIMIT $3");
         assert_eq!(names, ["one", "two", "the_limit"]);
+        let (text, names) = numbered("a < 'b:' AND a = :one");
+        assert_eq!((text.as_str(), names), ("a < 'b:' AND a = $1", vec!["one"]));
     }
 
     #[test]

@@ -481,15 +481,15 @@ pub async fn a_tally_counts_what_there_is(store: Arc<dyn Store>) {
     let expected = Tally {
         runs: vec![(RunState::Pending, 5), (RunState::Failed, 1), (RunState::Cancelled, 1)],
         executions: vec![
-            (Status::Pending, 3),
+            (Status::Pending, 4),
             (Status::Leased, 4),
             (Status::Succeeded, 3),
-            (Status::Failed, 3),
+            (Status::Failed, 4),
             (Status::Skipped, 2),
             (Status::Cancelled, 1),
             (Status::Lost, 1),
         ],
-        nodes: vec![(NodeStatus::Online, 4), (NodeStatus::Stale, 1)],
+        nodes: vec![(NodeStatus::Online, 6), (NodeStatus::Stale, 1)],
     };
     assert_eq!(store.tally().await.unwrap(), expected);
     // An ended row is counted once, even if a change repeats its state.
