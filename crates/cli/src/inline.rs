@@ -96,14 +96,16 @@ pub(crate) fn update<O: Args>(
         return Ok(());
     }
     let wrong = |error: clap::Error| Failure::bad_input(first_line(&error.to_string()));
-    let matches = accepted.try_get_matches_from(late).map_err(wrong)?;
-    options.update_from_arg_matches(&matches).map_err(wrong)?;
-    let output = global.output;
-    global.update_from_arg_matches(&matches).map_err(wrong)?;
-    // The default of `--output` must not replace a format that was set before.
-    if matches.value_source("output") != Some(ValueSource::CommandLine) {
-        global.output = output;
+    let mut matches = accepted.try_get_matches_from(late).map_err(wrong)?;
+    // Defaults must not replace options that were set before.
+    let ids: Vec<String> = matches.ids().map(|id| id.as_str().to_owned()).collect();
+    for id in ids {
+        if matches.value_source(&id) == Some(ValueSource::DefaultValue) {
+            let _ = matches.try_clear_id(&id);
+        }
     }
+    options.update_from_arg_matches(&matches).map_err(wrong)?;
+    global.update_from_arg_matches(&matches).map_err(wrong)?;
     Ok(())
 }
 

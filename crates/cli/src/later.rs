@@ -87,7 +87,6 @@ mod tests {
             ("job backfill etl --from x", STORED_JOBS),
             ("schedule preview --cron x", "schedules are not available in this version; let cron"),
             ("top", "`top` is not available in this version"),
-            ("debug web-01 -- ls", "exec run --command COMMAND"),
             ("cluster lsit", "did you mean `downbeat cluster list`?"),
             ("task frobnicate", "`downbeat task` has no command `frobnicate`; commands: add, list"),
             ("node revoke web-01", "logins and permissions are not available"),

@@ -152,6 +152,19 @@ mod tests {
     }
 
     #[test]
+    fn an_option_before_the_backend_is_not_undone_by_one_after_the_action() {
+        use crate::args::Command as Noun;
+        use crate::job::Verb;
+
+        let line = "downbeat job run --watch -o yaml --target all test noop --timeout 5s";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Noun::Job(Verb::Run(args)) = cli.command else { panic!("another command") };
+        let inline = read(args.options, cli.global, args.task).unwrap();
+        assert!(inline.options.following.watch);
+        assert_eq!((inline.global.output, inline.options.target.as_deref()), (Format::Yaml, Some("all")));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_said() {
         for (words, expected) in [
             (vec![], "BACKEND is missing"),

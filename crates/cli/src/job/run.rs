@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
         value_name = "BACKEND ACTION [--KEY VALUE]",
         required_unless_present = "file"
     )]
-    task: Vec<String>,
+    pub(super) task: Vec<String>,
 }
 
 /// The options of the run, not of the task. Accepted before BACKEND, and after ACTION unless the action has a param of

@@ -7,16 +7,17 @@ use downbeat_core::standing::Cell as Sign;
 use jiff::Timestamp;
 
 use super::hosts::plural;
-use super::table::{Cell, Table, Tone, facts_within, or_dash};
+use super::table::{Cell, Table, Tone, cut, facts_within, one_line, or_dash};
 use super::time::{age, second};
 
+/// The columns of a description in a list; `cluster show` has all of it.
+const MOST_OF_DESCRIPTION: usize = 80;
 /// How many tasks get lines with the commands that help.
 const TASKS_HELPED: usize = 3;
 
 pub(crate) fn cluster_table(clusters: &[Cluster], now: Timestamp, width: Option<usize>) -> String {
     let mut table = Table::new(["CLUSTER", "NODES", "TASKS", "ON REGISTER", "CREATED", "DESCRIPTION"])
-        .may_cut("CLUSTER", 12)
-        .one_line_each();
+        .may_cut("CLUSTER", 12);
     for cluster in clusters {
         table.row([
             cluster.name.as_str().into(),
@@ -24,7 +25,7 @@ pub(crate) fn cluster_table(clusters: &[Cluster], now: Timestamp, width: Option<
             cluster.tasks.to_string().into(),
             cluster.on_register.as_str().into(),
             created(cluster, |at| format!("{} ago", age(at, now))),
-            or_dash(cluster.description.clone()),
+            or_dash(cut(&one_line(&cluster.description), MOST_OF_DESCRIPTION)),
         ]);
     }
     table.draw(width)
@@ -105,8 +106,17 @@ pub(crate) fn cluster_status_page(
             "{head}\nno standing tasks; `downbeat task add NAME --command COMMAND{flag}` adds one\n"
         );
     }
+    let failed = match status.nodes_with_failed_tasks.saturating_sub(stuck.total) {
+        0 => String::new(),
+        _ => {
+            let name = quoted(&cluster.name);
+            let which =
+                if stuck.total > 0 { "more nodes have failed tasks" } else { "some nodes have failed tasks" };
+            format!("\n{which}: downbeat cluster status {name} --nodes --state failed\n")
+        }
+    };
     let stuck = stuck_nodes(cluster, stuck, width);
-    format!("{head}\n{}{stuck}", task_counts(&status.tasks, width))
+    format!("{head}\n{}{stuck}{failed}", task_counts(&status.tasks, width))
 }
 
 /// `88.9 %`. Only a whole cluster has 100 %.
@@ -194,7 +204,10 @@ fn stuck_nodes(cluster: &Cluster, stuck: &StuckNodes, width: Option<usize>) -> S
     for (task, node) in helped.into_iter().take(TASKS_HELPED) {
         let (task, node) = (quoted(task), quoted(node));
         text.push_str(&format!("downbeat task logs {task} --node {node}{flag}   # its output\n"));
-        text.push_str(&format!("downbeat task rerun {task} --node {node}{flag}   # once the cause is fixed; --failed: on all nodes\n"));
+        text.push_str(&format!("downbeat task rerun {task} --node {node}{flag}   # once it is fixed\n"));
+    }
+    if stuck.total > 1 {
+        text.push_str("--failed instead of --node: on all nodes where the task failed\n");
     }
     text
 }

@@ -49,6 +49,7 @@ pub(crate) fn node_page(node: &Node, now: Timestamp, width: Option<usize>) -> St
         ("registered", at(node.registered_at)),
         ("seen", at(node.seen_at)),
     ];
+    lines.extend(node.reset_at.map(|reset| ("tasks since", at(reset))));
     lines.extend(node.problems.iter().map(|problem| ("problem", Cell::new(problem, Tone::Bad))));
     let head = facts_within(&lines, width);
     let mut table = Table::new(["BACKEND", "ACTION", "IDEMPOTENT", "PARAMS"]);

@@ -6,8 +6,11 @@ use jiff::Timestamp;
 
 use super::hosts::counts;
 use super::run::status_tone;
-use super::table::{Cell, Table, Tone, facts_within, painted, plain};
+use super::table::{Cell, Table, Tone, cut, facts_within, one_line, painted, plain};
 use super::time::{age, second, short};
+
+/// The columns of a command in a list; `task show` has all of it.
+const MOST_OF_COMMAND: usize = 120;
 
 pub(crate) fn standing_task_table(tasks: &[StandingTask], width: Option<usize>) -> String {
     if tasks.is_empty() {
@@ -16,8 +19,7 @@ pub(crate) fn standing_task_table(tasks: &[StandingTask], width: Option<usize>) 
     let mut table = Table::new(["#", "TASK", "BLOCKING", "TIMEOUT", "SELECTOR", "DOES"])
         .or_short("BLOCKING", "BLOCKS")
         .may_cut("SELECTOR", 10)
-        .may_cut("TASK", 12)
-        .one_line_each();
+        .may_cut("TASK", 12);
     for task in tasks {
         table.row([
             task.order.to_string().into(),
@@ -25,7 +27,7 @@ pub(crate) fn standing_task_table(tasks: &[StandingTask], width: Option<usize>) 
             if task.blocking { "yes".into() } else { "no".into() },
             short(task.timeout).into(),
             selector(task),
-            does(task).into(),
+            cut(&one_line(&does(task)), MOST_OF_COMMAND).into(),
         ]);
     }
     table.draw(width)
@@ -136,7 +138,7 @@ pub(crate) fn list_changes(
     ]);
     let note = match how {
         Applied::Done => "",
-        Applied::DryRun => "; a dry run: nothing was changed",
+        Applied::DryRun => "\na dry run: nothing was changed",
     };
     // The table has no names of columns: its signs explain themselves.
     let rows = table.draw(width);

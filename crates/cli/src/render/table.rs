@@ -216,7 +216,7 @@ pub(crate) fn painted(text: &str, tone: Tone) -> String {
 }
 
 /// Cuts the text to this many columns, with `…` in place of the rest.
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }

@@ -8,6 +8,8 @@ use super::table::{Cell, NARROWEST_COLUMN, Table, Tone, or_dash, painted, wrappe
 
 /// Signs stand in groups, so that the number of a task can be counted.
 const GROUP: usize = 10;
+/// Joins a number and its name, so that they are not wrapped.
+const JOINED: &str = "\u{a0}";
 /// More tasks than this are not listed below the matrix.
 const MOST_LISTED: usize = 40;
 
@@ -77,8 +79,6 @@ fn listed(tasks: &[StandingTask], width: Option<usize>) -> String {
     if tasks.len() > MOST_LISTED {
         return format!("{} tasks; `downbeat task list` shows them\n", tasks.len());
     }
-    // Wrapping must not divide a number and its name.
-    const JOINED: &str = "\u{a0}";
     let names = tasks.iter().map(|task| format!("{}{JOINED}{}", task.order, task.name.replace(' ', JOINED)));
     let text = names.collect::<Vec<_>>().join("  ");
     let lines = match width.filter(|width| *width >= NARROWEST_COLUMN) {

@@ -25,7 +25,7 @@ impl Which {
         }
         let tasks = all(client).await?;
         let place = find(&self.task, &tasks, cluster(client))?;
-        Ok(tasks.into_iter().nth(place).ok_or_else(|| Failure::bug("the task that was found is gone"))?)
+        tasks.into_iter().nth(place).ok_or_else(|| Failure::bug("the task that was found is gone"))
     }
 }
 

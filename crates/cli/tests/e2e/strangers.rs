@@ -37,7 +37,6 @@ fn every_mistake_is_answered_in_one_line_that_helps() {
         vec!["job", "run", "exec"],
         vec!["schedule", "preview", "--cron", "* * * * *"],
         vec!["top"],
-        vec!["debug", "node-1", "--", "uptime"],
         vec!["login"],
         vec!["logs", "last"],
         vec!["jbo", "run"],

@@ -179,14 +179,12 @@ impl Walks {
         self.leave(node);
     }
 
-    /// Forgets the attempts of a node that does not exist. Pending ones are withdrawn.
+    /// Withdraws the pending attempts of a node that does not exist. The others stay: a node may register with the same
+    /// name, and the numbers of its attempts go on.
     fn leave(&mut self, node: NodeId) {
-        for attempt in self.attempts.remove(&node).into_iter().flat_map(BTreeMap::into_values) {
-            self.open.remove(&attempt.execution);
-            if attempt.status == Status::Pending {
-                self.left.push(attempt.execution);
-            }
-        }
+        let attempts = self.attempts.get(&node).into_iter().flat_map(BTreeMap::values);
+        let pending = attempts.filter(|attempt| attempt.status == Status::Pending);
+        self.left.extend(pending.map(|attempt| attempt.execution));
     }
 
     /// Notes that all nodes and results were loaded.

@@ -127,11 +127,23 @@ async fn commit(parts: &Parts, decided: Decided, dice: &mut Dice, stop: &Cancell
             }
         }
         if is_outdated {
+            // The same decision would be refused again until this server has read what another one changed.
+            if stop.run_until_cancelled(catch_up(parts)).await.is_none() {
+                return false;
+            }
             parts.standing.decide_again(cluster, &nodes);
         }
         if again.is_empty() {
             return true;
         }
         changes = again;
+    }
+}
+
+/// Waits until this server has performed all that is committed now, or for a moment if the store is unavailable.
+async fn catch_up(parts: &Parts) {
+    match parts.store.last_seq().await {
+        Ok(committed) => parts.feed.reached(committed).await,
+        Err(_) => tokio::time::sleep(RETRY).await,
     }
 }

@@ -140,7 +140,7 @@ pub fn standing_finished(cluster: u32, execution: u32, verdict: Verdict) -> Chan
 
 /// Returns the id of a debug command.
 pub fn debug_id(number: u32) -> RunId {
-    RunId::debug(id(6, number))
+    RunId::debug(id(8, number))
 }
 
 /// Returns the creation of a debug command that starts at once.
