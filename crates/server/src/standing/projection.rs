@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, TaskId};
-use downbeat_core::standing::{ClusterStatus, LastAttempt, StandingTask, WalkView, Walks};
+use downbeat_core::standing::{ClusterStatus, LastAttempt, StandingTask, Walks};
 use downbeat_core::{Change, Event};
 use downbeat_store::{self as store, StandingKey, StandingResult, Store};
 use tokio::sync::Notify;
@@ -114,11 +114,6 @@ impl Standing {
 
     pub(crate) fn status(&self, cluster: ClusterId) -> Option<ClusterStatus> {
         self.inner().clusters.get(&cluster).map(|walks| walks.status().clone())
-    }
-
-    /// Returns the walk of a node, for people.
-    pub(crate) fn walk(&self, cluster: ClusterId, node: NodeId) -> Option<WalkView> {
-        self.inner().clusters.get(&cluster)?.walk(node)
     }
 
     /// Calls `read` with the walks of a cluster. It must be short: events wait for it.
