@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Status, Verdict};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration};
 use downbeat_core::{Change, Timestamp};
 
