@@ -3,6 +3,7 @@
 mod again;
 mod bench;
 mod broken;
+mod debug;
 mod declared;
 mod errors;
 mod examples;
