@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
+use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::{Description, Registration};
 use downbeat_core::plan::resolve;
@@ -49,4 +50,12 @@ pub(crate) fn placed(number: u32, tasks: u32, items: u32) -> RunRecord {
     let resolved = resolve(&definition, &definition.params, &[]).unwrap();
     let (definition, resolved) = (Arc::new(definition), Arc::new(resolved));
     make::made_as(RunMade { definition, resolved, ..make::made(number) })
+}
+
+/// Returns the error of an execution that failed without having been sent.
+pub(crate) fn error_of(execution: &Execution) -> Option<String> {
+    match &execution.state {
+        State::Failed { error, .. } => error.clone(),
+        _ => None,
+    }
 }

@@ -7,6 +7,9 @@ use uuid::Uuid;
 
 use super::*;
 
+/// No room for anything.
+const NOTHING: Free = Free { fleet: 0, placed: 0, debug: Some(0) };
+
 fn assignment(number: u128, placed: bool) -> Assignment {
     Assignment {
         execution: ExecutionId(Uuid::from_u128(number)),
@@ -102,7 +105,7 @@ fn a_draining_agent_offers_nothing_and_ends_what_it_has() {
     let mut holdings = Holdings::new(1);
     holdings.assign(vec![assignment(1, true), assignment(2, true)], Instant::now());
     holdings.draining = true;
-    assert_eq!(holdings.begin_poll(), (1, Free::default()));
+    assert_eq!(holdings.begin_poll(), (1, NOTHING));
     assert!(!holdings.is_idle());
     assert!(holdings.ended(held_of(1)).1.is_some());
     holdings.ended(held_of(2));
@@ -191,7 +194,7 @@ fn an_agent_that_cannot_deliver_its_output_takes_no_new_work_until_it_can() {
         holdings.wait_to_send(held_of(number), UNSENT_BYTES / 2);
     }
     assert!(holdings.is_clogged());
-    assert_eq!(holdings.offer().1, Free::default());
+    assert_eq!(holdings.offer().1, NOTHING);
     holdings.acknowledged(held_of(1));
     assert!(!holdings.is_clogged());
     assert_eq!(holdings.offer().1, Free { fleet: 1, placed: 2, debug: Some(4) });
@@ -225,7 +228,7 @@ fn results_of_a_former_run_count_until_a_server_has_them() {
     for number in 0..UNDELIVERED as u128 {
         holdings.hold_former(held_of(number), 0, Instant::now());
     }
-    assert_eq!(holdings.offer().1, Free::default());
+    assert_eq!(holdings.offer().1, NOTHING);
     assert!(holdings.held().len() < HELD_PER_MESSAGE);
     for number in 0..UNDELIVERED as u128 {
         holdings.refused(held_of(number));

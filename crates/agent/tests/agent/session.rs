@@ -111,7 +111,11 @@ async fn a_draining_agent_takes_nothing_new_and_ends_when_its_work_has() {
     agent.drain();
     server
         .until("slots are taken back", |state| {
-            state.reports.last().is_some_and(|r| r.free == Free::default()).then_some(())
+            state
+                .reports
+                .last()
+                .is_some_and(|r| r.free == Free { debug: Some(0), ..Free::default() })
+                .then_some(())
         })
         .await;
     assert!(server.state.lock().unwrap().finished.is_empty());

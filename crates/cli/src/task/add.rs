@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_is_no_selector() {
+    fn a_selector_of_every_node_is_left_out() {
         let selector = |given: &str| {
             let (task, _) = read_line(&["x", "--command", "id", "--selector", given]).unwrap();
             task["selector"].clone()

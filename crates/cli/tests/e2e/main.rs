@@ -4,6 +4,7 @@ mod again;
 mod bench;
 mod broken;
 mod clusters;
+mod debug;
 mod declared;
 mod errors;
 mod examples;

@@ -8,7 +8,7 @@ use downbeat_testbed::{Dev, Done, Process, until};
 use nix::sys::signal::Signal;
 
 /// Until the process handles SIGINT: before that it would just be killed by it.
-fn until_it_handles_ctrl_c(process: &Process) {
+pub(crate) fn until_it_handles_ctrl_c(process: &Process) {
     const SIGINT_BIT: u64 = 1 << (Signal::SIGINT as u64 - 1);
     let status = format!("/proc/{}/status", process.id());
     until("the process to handle SIGINT", || {

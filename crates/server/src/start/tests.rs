@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::backend::Catalogue;
+use downbeat_core::debug::DebugCommand;
 use downbeat_core::ids::ServerId;
-use downbeat_core::{Change, Span, spec};
-use downbeat_store::{Committed, Error, MemoryStore, Runs, Store, Wrapped, Wrapper};
+use downbeat_core::run::RunState;
+use downbeat_core::{Change, Span, Timestamp, spec};
+use downbeat_store::{Committed, Error, Executions, MemoryStore, Runs, Store, Wrapped, Wrapper};
 use serde_json::json;
 
+use crate::service::{DebugTarget, StartDebug};
 use crate::{Caller, Server, Service, Settings, Submit, Submitted, Surroundings, start_within};
 
 /// A store that several servers share. Commits panic on demand.
@@ -107,4 +110,58 @@ fn another_server_takes_the_runs_of_one_that_failed() {
         tokio::time::timeout(Duration::from_secs(30), taken).await.expect("the run is taken over");
         two.stop().await;
     });
+}
+
+/// Starts a server whose clock is ahead by so many hours.
+async fn server_at(hours: i64, memory: &Arc<MemoryStore>) -> Server {
+    let ahead = jiff::SignedDuration::from_hours(hours);
+    let surroundings =
+        Surroundings { wall: Arc::new(move || Timestamp::now() + ahead), ..Surroundings::default() };
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    start_within(settings, Arc::clone(memory) as _, surroundings).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_debug_command_is_removed_a_day_after_its_end() {
+    let memory = Arc::new(MemoryStore::new());
+    let server = server_at(0, &memory).await;
+    let register = crate::testing::register("web-1");
+    let node = register.node;
+    server.link().register(register).await.unwrap();
+    let command = DebugCommand::new("uptime", None).unwrap();
+    let start =
+        || StartDebug { target: DebugTarget::Node(node), command: command.clone(), idempotency_key: None };
+    let caller = Caller::named("test");
+    let ended = server.service().start_debug(&caller, start()).await.unwrap().run.id.clone();
+    let open = server.service().start_debug(&caller, start()).await.unwrap().run.id.clone();
+    let job = submit(server.service()).await.run.id.clone();
+    for run in [&ended, &job] {
+        server.service().cancel(&caller, run, crate::Force::Off).await.unwrap();
+    }
+    let is_ended =
+        async |run| memory.run(run).await.unwrap().is_none_or(|run| run.state() == RunState::Cancelled);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !(is_ended(&ended).await && is_ended(&job).await) {
+        assert!(tokio::time::Instant::now() < deadline, "the runs end");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.stop().await;
+
+    let stop = tokio_util::sync::CancellationToken::new();
+    for (hours, is_kept) in [(23, true), (25, false)] {
+        let server = server_at(hours, &memory).await;
+        super::prune::prune_debug(&server.service().parts, &stop).await;
+        assert_eq!(memory.run(&ended).await.unwrap().is_some(), is_kept, "after {hours} h");
+        assert!(memory.run(&job).await.unwrap().is_some(), "the job's run is kept");
+        // A command that has waited for more than an hour fails when a server takes it over.
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while memory.run(&open).await.unwrap().is_some_and(|run| run.state() != RunState::Failed) {
+            assert!(tokio::time::Instant::now() < deadline, "the command that waits fails");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let executions = memory.executions_of(&open).await.unwrap();
+        let error = crate::testing::error_of(&executions[0]);
+        assert_eq!(error.as_deref(), Some("not started within 1h"));
+        server.stop().await;
+    }
 }

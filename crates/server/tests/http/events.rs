@@ -314,7 +314,7 @@ async fn events_are_filtered_by_cluster_kind_run_node_and_job() {
     assert_eq!(rest["pagination"]["has_more"], false);
     let wrong = setup.get("/events?kind=birthday").await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
-    assert!(wrong.body["detail"].as_str().unwrap().contains("`birthday` is not one of node_registered"));
+    assert!(wrong.body["detail"].as_str().unwrap().contains("`birthday` is not one of cluster_created"));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod again;
 mod clusters;
+mod debug;
 mod doors;
 mod errors;
 mod events;

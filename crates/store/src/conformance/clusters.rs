@@ -327,7 +327,7 @@ pub async fn remove_all(store: &Arc<dyn Store>) -> u32 {
     for cluster in store.removed_clusters().await.unwrap() {
         while store.remove_cluster(cluster, FEW).await.unwrap() > 0 {
             calls += 1;
-            assert!(calls < 1_000, "it comes to an end");
+            assert!(calls < 1_000, "it ends");
         }
     }
     calls
@@ -408,7 +408,7 @@ async fn prune_all(store: &Arc<dyn Store>, deleted: &[(RunId, Vec<u32>)], keep: 
         if counts.last() == Some(&0) {
             return counts;
         }
-        assert!(counts.len() < 100, "it comes to an end");
+        assert!(counts.len() < 100, "it ends");
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Agent {
     pub node: NodeId,
     session: SessionId,
     poll: u64,
+    /// The slots that it offers with each poll.
+    pub free: Free,
 }
 
 impl Agent {
@@ -57,7 +59,7 @@ impl Agent {
         let (instance, undelivered, life) = (InstanceId::default(), Vec::new(), 0);
         let register = Register { cluster, node, session, description, instance, undelivered, life };
         link.register(register).await.unwrap();
-        Self { link, node, session, poll: 0 }
+        Self { link, node, session, poll: 0, free: Free { fleet: 1, placed: 1, debug: None } }
     }
 
     pub fn session(&self) -> SessionId {
@@ -83,7 +85,7 @@ impl Agent {
     async fn poll(&mut self, wait: Duration) -> Vec<Assignment> {
         self.poll += 1;
         let (node, session, poll) = (self.node, self.session, self.poll);
-        let free = Free { fleet: 1, placed: 1, debug: None };
+        let free = self.free;
         self.link.poll(Poll { node, session, free, poll, resync: None, wait }).await.unwrap().assignments
     }
 

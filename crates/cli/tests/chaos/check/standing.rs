@@ -14,7 +14,7 @@ const ONE: &str = "a node does one standing task at a time";
 const BLOCKED: &str = "nothing follows a blocking failure";
 const REASON: &str = "a standing task is done again for a reason";
 const VERSION: &str = "standing work is of the current list";
-const END: &str = "every node comes to the end of its list";
+const END: &str = "every node reaches the end of its list";
 const GONE: &str = "a deleted cluster is gone";
 
 /// An attempt at a task on a node.

@@ -124,8 +124,8 @@ fn work_of_an_outdated_list_is_found() {
 
 #[test]
 fn a_node_that_does_not_finish_its_list_is_found() {
-    finds("every node comes to the end of its list", |stored| stored.truncate(8));
-    finds("every node comes to the end of its list", |stored| stored.truncate(10));
+    finds("every node reaches the end of its list", |stored| stored.truncate(8));
+    finds("every node reaches the end of its list", |stored| stored.truncate(10));
 }
 
 #[test]

@@ -449,3 +449,80 @@ fn a_created_run_starts_unless_something_comes_before() {
     turn(NOW, |turn| course.observe_all([&cancelled()], turn));
     assert_eq!(commit(&mut course), "+skipped terminating cancelled");
 }
+
+/// Returns a debug command on two nodes.
+fn debug_command() -> RunRecord {
+    let command = crate::debug::DebugCommand::new("uptime", None).unwrap();
+    let definition = command.definition(crate::select::Selector::all());
+    let mut run = run_on(2, serde_json::to_value(definition).unwrap(), &RunStage::Waiting, false);
+    let made = Arc::make_mut(&mut run.made);
+    made.id = RunId::debug(Uuid::from_u128(7));
+    run
+}
+
+fn offline<T>(now: Timestamp, act: impl FnOnce(&mut Turn<'_>) -> T) -> T {
+    turn(now, |turn| act(&mut Turn { reach: &|_| Reach::Offline, dice: turn.dice, ..*turn }))
+}
+
+fn given_up(changes: &[Change]) -> Vec<&str> {
+    let errors = changes.iter().filter_map(|change| match change {
+        Change::ExecutionGivenUp { error, .. } => Some(error.as_str()),
+        _ => None,
+    });
+    errors.collect()
+}
+
+#[test]
+fn a_debug_command_is_neither_admitted_nor_counted() {
+    let run = debug_command();
+    let admission = AdmissionFacts { is_known: true, limit: Some(1), max_pending: &|| 0, max_open: Some(0) };
+    let new = New { run: &run, plan: &plan_of(&run), taken: Vec::new(), admission };
+    let (course, changes) = turn(NOW, |turn| Course::create(new, turn));
+    assert!(!course.is_waiting());
+    assert!(matches!(changes[0], Change::RunCreated { max_pending: None, max_open: None, .. }));
+    assert_eq!(text(&changes), "run_created +pending +pending starting running");
+}
+
+#[test]
+fn a_debug_command_waits_an_hour_for_nodes_that_are_offline() {
+    let run = debug_command();
+    let admission = AdmissionFacts { is_known: true, limit: None, max_pending: &|| 0, max_open: None };
+    let new = New { run: &run, plan: &plan_of(&run), taken: Vec::new(), admission };
+    let (mut course, changes) = offline(NOW, |turn| Course::create(new, turn));
+    assert_eq!(count(&changes, Status::Pending), 2);
+    let added = changes.iter().find_map(|change| match change {
+        Change::ExecutionsAdded { executions, .. } => Some(executions.clone()),
+        _ => None,
+    });
+    let executions = added.unwrap();
+    offline(NOW, |turn| course.nodes_gone(&[node(1), node(2)], turn));
+    assert!(commit_all(&mut course, NOW).is_empty());
+    let hour = NOW + SignedDuration::from_hours(1);
+    assert_eq!(course.next_tick(), Some(hour));
+    // The same after a take-over; a command that a node has leased may go on.
+    let mut started = run.clone();
+    (started.live.stage, started.live.started_at) = (RunStage::Running, Some(NOW));
+    let mut leased = executions.clone();
+    leased[0].state = State::Leased { lease: lease(1), stop: false };
+    let restore = |turn: &mut Turn<'_>| Course::restore(plan_of(&started), &started, 2, &leased, turn);
+    let mut taken = offline(NOW, restore);
+    let before = hour - SignedDuration::from_secs(1);
+    offline(before, |turn| taken.time_passed(turn));
+    assert!(given_up(&commit_all(&mut taken, before)).is_empty());
+    offline(hour, |turn| taken.time_passed(turn));
+    assert_eq!(given_up(&commit_all(&mut taken, hour)), ["not started within 1h"]);
+    offline(hour, |turn| course.time_passed(turn));
+    assert_eq!(given_up(&commit_all(&mut course, hour)), ["not started within 1h"; 2]);
+}
+
+#[test]
+fn a_debug_command_for_a_deleted_node_fails() {
+    let run = debug_command();
+    let admission = AdmissionFacts { is_known: true, limit: None, max_pending: &|| 0, max_open: None };
+    let new = New { run: &run, plan: &plan_of(&run), taken: Vec::new(), admission };
+    let (mut course, _) = turn(NOW, |turn| Course::create(new, turn));
+    turn(NOW, |turn| {
+        course.nodes_gone(&[node(1)], &mut Turn { reach: &|_| Reach::Deleted, dice: turn.dice, ..*turn })
+    });
+    assert_eq!(given_up(&commit_all(&mut course, NOW)), ["node web-01 was deleted"]);
+}

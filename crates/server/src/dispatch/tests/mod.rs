@@ -13,7 +13,7 @@ use downbeat_core::plan::{Plan, resolve};
 use downbeat_core::spec::Definition;
 use downbeat_core::work::{Origin, Parent, Work};
 use downbeat_core::{Change, Dice, Event, Timestamp};
-use downbeat_proto::message::{Free, LeaseRef, PollAnswer};
+use downbeat_proto::message::{Free, LeaseRef, PollAnswer, WorkKind};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::{Board, Share};
 use crate::works::{RunWork, Works};
 
+mod debug;
 mod fair;
 mod limited;
 mod model;
