@@ -66,12 +66,6 @@ fn numbered(template: &str) -> (String, Vec<&str>) {
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let end = piece.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(piece.len());
-        // A colon in a text, such as 'standing:', is not the start of a name.
-        if end == 0 {
-            text.push(':');
-            text.push_str(piece);
-            continue;
-        }
         let (name, rest) = piece.split_at(end);
         if name.is_empty() {
             // A colon in a text.
@@ -391,14 +385,6 @@ impl List for ExecutionFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_colon_without_a_name_is_kept() {
-        let (text, names) =
-            numbered("run >= 'standing:' AND run < 'standing;' AND run = :run AND step = :step");
-        assert_eq!(text, "run >= 'standing:' AND run < 'standing;' AND run = $1 AND step = $2");
-        assert_eq!(names, ["run", "step"]);
-    }
 
     #[test]
     fn each_name_has_one_number() {
