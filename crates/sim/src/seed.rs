@@ -215,7 +215,7 @@ async fn simulate(setup: Setup) -> Outcome {
     world.log(format_args!("seed {}: {shape:?} {kinds:?}", setup.seed));
     let cluster = Cluster::start(&world, setup.seed, shape, disks.path(), setup.broken);
     let faulty = Duration::from_secs(30) + world.up_to(Duration::from_secs(90));
-    let clients: Vec<_> = (0..2 + world.index(5))
+    let mut clients: Vec<_> = (0..2 + world.index(5))
         .map(|number| {
             let cancel = world.below(4) == 0;
             tokio::spawn(client::submit(cluster.clone(), Which::Default, number, faulty / 2, cancel))
@@ -223,7 +223,6 @@ async fn simulate(setup: Setup) -> Outcome {
         .collect();
     let people = People::draw(&world, shape);
     world.log(format_args!("{people:?}"));
-    let mut clients = clients;
     clients.extend(standing::start(&cluster, people, faulty));
     // Few seeds have a mute agent: it takes an hour of simulated time.
     let is_mute = setup.mute || (setup.faults && setup.seed % 40 == 17);
@@ -259,7 +258,7 @@ async fn simulate(setup: Setup) -> Outcome {
             let open = open.join(", ");
             let what = format!("{END_TIMEOUT:?} after everything healed these runs have not ended: {open}");
             violations.extend((!is_over).then_some(Violation { checker: Checker::Ends, what }));
-            let late = |(checker, what)| {
+            let late = |(checker, what): (Checker, String)| {
                 let what = format!("{END_TIMEOUT:?} after everything healed, {what}");
                 Violation { checker, what }
             };

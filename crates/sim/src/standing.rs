@@ -6,7 +6,7 @@ use std::time::Duration;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::cluster::{ClusterRecord, OnRegister};
 use downbeat_core::ids::{ClusterId, NodeId, TaskId};
-use downbeat_core::standing::edit::{self, Settings};
+use downbeat_core::standing::edit::{self, Edited, Settings};
 use downbeat_core::standing::{RerunScope, TaskFields, read};
 use downbeat_core::{Dice, Timestamp};
 use downbeat_server::{Class, Error, Service};
@@ -236,7 +236,7 @@ async fn carry_out(
         }
         edit => edit,
     };
-    let apply = move |cluster: &ClusterRecord, now: Timestamp| {
+    let apply = move |cluster: &ClusterRecord, now: Timestamp| -> Result<(Vec<Edited>, ()), Error> {
         let tasks = &cluster.list.tasks;
         let length = tasks.len();
         let at = |at: usize| tasks[at % length].id;

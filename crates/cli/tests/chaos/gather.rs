@@ -93,7 +93,7 @@ async fn records(cluster: &Cluster, evidence: &mut Evidence) {
         "run_taken" => stored.data["owner"].as_str().map(str::to_owned),
         _ => None,
     };
-    let Some(owner) = evidence.stored.iter().filter(of_run).filter_map(owner).last() else { return };
+    let Some(owner) = evidence.stored.iter().filter(of_run).filter_map(owner).next_back() else { return };
     let listed = || cluster.direct.list(0, "clusters/default/executions");
     let executions = eventually("executions are listed", listed).await;
     let changed = evidence.stored.iter().filter(|stored| stored.kind == "cluster_changed");

@@ -219,7 +219,7 @@ impl<'a> Ledger<'a> {
         for task in list_of(list) {
             let (of, name) = (number(&task["number"]), text(&task["name"]));
             let before = site.attempts.get(&(id, of)).into_iter().flatten();
-            let last = before.filter(|attempt| attempt.id != execution).last();
+            let last = before.rev().find(|attempt| attempt.id != execution);
             let cell = cell(list, task, id, node, last);
             if of == step {
                 if cell != Cell::Undone {

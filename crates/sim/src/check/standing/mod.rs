@@ -25,7 +25,7 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
     let mut follower = Follower::default();
     evidence.events.iter().for_each(|event| follower.follow(event));
     let mut findings = Findings::of(Checker::Standing);
-    for what in follower.found.drain(..).collect::<Vec<_>>().into_iter().chain(follower.unsettled()) {
+    for what in std::mem::take(&mut follower.found).into_iter().chain(follower.unsettled()) {
         findings.add(what);
     }
     findings
