@@ -15,12 +15,15 @@ use tracing::error;
 
 use crate::heavy::{HeavyWork, is_heavy_run};
 
+/// The work of a cluster's standing tasks, by the number of the task.
+type StandingWork = HashMap<u32, Arc<Work>>;
+
 /// A handle; cheap to clone. The lock is never held while a plan is compiled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Works {
     runs: Arc<Mutex<HashMap<RunId, Arc<RunWork>>>>,
     /// The work of standing tasks, by the number of the task. Deleted ones may still run.
-    standing: Arc<Mutex<HashMap<RunId, HashMap<u32, Arc<Work>>>>>,
+    standing: Arc<Mutex<HashMap<RunId, StandingWork>>>,
 }
 
 /// The plan of a run, and the work of those steps that were requested.
@@ -55,7 +58,7 @@ impl Works {
         self.runs.lock().expect("nothing panics while it holds the works")
     }
 
-    fn standing(&self) -> MutexGuard<'_, HashMap<RunId, HashMap<u32, Arc<Work>>>> {
+    fn standing(&self) -> MutexGuard<'_, HashMap<RunId, StandingWork>> {
         self.standing.lock().expect("nothing panics while it holds the works")
     }
 

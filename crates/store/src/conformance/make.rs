@@ -92,7 +92,7 @@ pub fn standing_task(number: u32) -> StandingTask {
         id: task_id(number),
         number,
         name: format!("task {number}"),
-        blocking: number % 2 == 0,
+        blocking: number.is_multiple_of(2),
         backend: "shell".to_owned(),
         action: "run".to_owned(),
         params: Arc::new(params),

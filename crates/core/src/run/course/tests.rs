@@ -522,7 +522,7 @@ fn a_debug_command_for_a_deleted_node_fails() {
     let new = New { run: &run, plan: &plan_of(&run), taken: Vec::new(), admission };
     let (mut course, _) = turn(NOW, |turn| Course::create(new, turn));
     turn(NOW, |turn| {
-        course.nodes_gone(&[node(1)], &mut Turn { reach: &|_| Reach::Deleted, dice: turn.dice, ..*turn })
+        course.nodes_gone(&[node(1)], &mut Turn { reach: &|_| Reach::Deleted, dice: turn.dice, ..*turn });
     });
     assert_eq!(given_up(&commit_all(&mut course, NOW)), ["node web-01 was deleted"]);
 }

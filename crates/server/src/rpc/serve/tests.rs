@@ -56,7 +56,7 @@ impl Ready for Nobody {
         true
     }
     async fn stops(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -132,10 +132,10 @@ impl Ledger {
             Change::ExecutionLost { execution, .. } => self.alter(*execution, Status::Lost),
             Change::ExecutionGivenUp { execution, .. } => self.alter(*execution, Status::Failed),
             Change::ExecutionSkipped { execution, .. } => self.alter(*execution, Status::Skipped),
-            Change::ExecutionCancelRequested { execution, .. } => {
-                if self.attempt(*execution).is_some_and(|(_, attempt)| attempt.status == Status::Pending) {
-                    self.alter(*execution, Status::Skipped);
-                }
+            Change::ExecutionCancelRequested { execution, .. }
+                if self.attempt(*execution).is_some_and(|(_, attempt)| attempt.status == Status::Pending) =>
+            {
+                self.alter(*execution, Status::Skipped);
             }
             // `add` takes these in one by one.
             Change::ExecutionsAdded { .. } => {}

@@ -194,7 +194,7 @@ impl Follower {
                 Cell::NotSelected | Cell::Succeeded => {}
                 Cell::Failed | Cell::LostOften if !task.blocking => {}
                 Cell::Failed | Cell::LostOften => {
-                    found.push(format!("{host} gets {name} after {earlier}, which blocks, failed"))
+                    found.push(format!("{host} gets {name} after {earlier}, which blocks, failed"));
                 }
                 Cell::Open => found.push(format!("{host} gets {name} while {earlier} has not ended")),
                 Cell::Undone(why) => {
