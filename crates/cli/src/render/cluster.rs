@@ -110,8 +110,7 @@ pub(crate) fn cluster_status_page(
         0 => String::new(),
         _ => {
             let name = quoted(&cluster.name);
-            let which =
-                if stuck.total > 0 { "more nodes have failed tasks" } else { "some nodes have failed tasks" };
+            let which = if stuck.total > 0 { "other failed tasks" } else { "failed tasks" };
             format!("\n{which}: downbeat cluster status {name} --nodes --state failed\n")
         }
     };
@@ -204,7 +203,7 @@ fn stuck_nodes(cluster: &Cluster, stuck: &StuckNodes, width: Option<usize>) -> S
     for (task, node) in helped.into_iter().take(TASKS_HELPED) {
         let (task, node) = (quoted(task), quoted(node));
         text.push_str(&format!("downbeat task logs {task} --node {node}{flag}   # its output\n"));
-        text.push_str(&format!("downbeat task rerun {task} --node {node}{flag}   # once it is fixed\n"));
+        text.push_str(&format!("downbeat task rerun {task} --node {node}{flag}   # once fixed\n"));
     }
     if stuck.total > 1 {
         text.push_str("--failed instead of --node: on all nodes where the task failed\n");
