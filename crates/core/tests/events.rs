@@ -40,8 +40,8 @@ fn every_kind_of_every_level_is_read_and_written_as_it_was() {
 }
 
 /// Maps whose names users and nodes choose, so that an added field would be theirs, and closed sets.
-const FREE: [&str; 8] =
-    ["params", "labels", "capabilities", "requires", "limits", "items", "outputs", "spread"];
+const FREE: [&str; 9] =
+    ["params", "labels", "capabilities", "requires", "limits", "items", "outputs", "spread", "resets"];
 
 /// Adds an unknown field to the object at index `place`; returns false if there are not that many objects.
 fn with_field(value: &mut Value, place: &mut usize) -> bool {

@@ -286,7 +286,7 @@ fn random_batches_reach_every_kind_and_every_refusal() {
     let runtime = runtime();
     // Deterministic: otherwise rare cases would be missed in some runs.
     let dice = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    TestRunner::new_with_rng(Config { cases: 300, failure_persistence: None, ..Config::default() }, dice)
+    TestRunner::new_with_rng(Config { cases: 1_000, failure_persistence: None, ..Config::default() }, dice)
         .run(&batches(), |batches| {
             let model = MemoryStore::new();
             for batch in batches {

@@ -205,12 +205,17 @@ fn end_of_one(results: &[InstanceResult], out: Out) -> Result {
     };
     match (result.status, result.exit_code) {
         (Status::Succeeded, _) => Ok(()),
-        (Status::Failed, Some(code)) => Err(Failure::exited(code)),
+        (Status::Failed, Some(code)) if exited_by_itself(result, code) => Err(Failure::exited(code)),
         _ => {
             out.note(&line(result));
             Err(Failure::run_failed())
         }
     }
+}
+
+/// Returns whether the process itself chose its exit code. One that was ended at its timeout has a code, too.
+fn exited_by_itself(result: &InstanceResult, code: i32) -> bool {
+    result.error.as_deref().is_none_or(|error| error == format!("exited with code {code}"))
 }
 
 fn end_of_many(results: &[InstanceResult], out: Out) -> Result {

@@ -15,6 +15,9 @@ pub enum BadName {
     Character(char),
     #[error("the name of a cluster starts or ends with a space")]
     Space,
+    /// The ids of some runs start with it.
+    #[error("the name `{0}` is reserved")]
+    Reserved(String),
     /// An id and a name are used at the same places.
     #[error("the name of a cluster looks like an id")]
     LooksLikeId,
@@ -35,6 +38,9 @@ pub fn check_name(name: &str) -> Result<(), BadName> {
     if name.trim() != name {
         return Err(BadName::Space);
     }
+    if ["debug", "standing"].contains(&name) {
+        return Err(BadName::Reserved(name.to_owned()));
+    }
     if name.parse::<ClusterId>().is_ok() {
         return Err(BadName::LooksLikeId);
     }
@@ -50,7 +56,7 @@ mod tests {
         let long = "n".repeat(limits::CLUSTER_NAME_BYTES);
         let too_long = "n".repeat(limits::CLUSTER_NAME_BYTES + 1);
         let id = ClusterId::DEFAULT.to_string();
-        let cases: [(&str, Result<(), BadName>); 12] = [
+        let cases: [(&str, Result<(), BadName>); 14] = [
             ("default", Ok(())),
             ("Production Cluster", Ok(())),
             ("eu-west_1.blue", Ok(())),
@@ -63,6 +69,8 @@ mod tests {
             ("a\nb", Err(BadName::Character('\n'))),
             (" a", Err(BadName::Space)),
             (&id, Err(BadName::LooksLikeId)),
+            ("debug", Err(BadName::Reserved("debug".to_owned()))),
+            ("standing", Err(BadName::Reserved("standing".to_owned()))),
         ];
         for (name, expected) in cases {
             assert_eq!(check_name(name), expected, "{name:?}");

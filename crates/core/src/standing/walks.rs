@@ -374,6 +374,15 @@ impl Walks {
         &self.status
     }
 
+    /// Returns the executions that nodes have, with the times of their creation.
+    pub fn held(&self) -> impl Iterator<Item = (ExecutionId, Timestamp)> {
+        let open = self.open.iter().filter_map(|(execution, (node, number))| {
+            let last = self.attempt(*node, *number)?;
+            (last.status != Status::Pending).then_some((*execution, last.created_at))
+        });
+        open
+    }
+
     /// Returns how many nodes a request to do a task again concerns now.
     pub fn concerned(&self, task: &StandingTask, is_concerned: impl Fn(Cell) -> bool) -> u64 {
         let Some(cells) = self.cluster.list.by_id(task.id).and_then(|(at, _)| self.status.cells.get(at))

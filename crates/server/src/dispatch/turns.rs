@@ -6,7 +6,7 @@ use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::work::{Origin, Parent};
 
-use super::board::{Board, DispatchState};
+use super::board::{Board, DispatchState, OpenExecution};
 use super::post::Holding;
 
 impl Board {
@@ -77,8 +77,18 @@ impl Board {
     /// Returns the first execution without limits that waits for this node and may run there.
     pub(super) fn next_pinned(&self, node: NodeId) -> Option<(Reverse<i32>, ExecutionId)> {
         self.queue.pinned(node).find(|(_, execution)| {
-            self.open.get(execution).is_some_and(|open| self.may_take(node, Some(&open.parent)))
+            self.open
+                .get(execution)
+                .is_some_and(|open| self.may_take(node, Some(&open.parent)) && !self.is_outdated(node, open))
         })
+    }
+
+    /// Returns whether this is a standing task that was decided before the node registered. Its owner withdraws it and
+    /// decides again: with a new session the node may have to start with another task.
+    fn is_outdated(&self, node: NodeId, open: &OpenExecution) -> bool {
+        let Parent::Run(run) = &open.parent;
+        run.as_str().starts_with(RunId::STANDING)
+            && self.node(node).is_some_and(|record| open.created_at < record.registered_at)
     }
 
     /// Removes the pending executions of a paused run from the queue, and puts them back when the run continues.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use downbeat_api::{Execution, List, Names, Walk};
-use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::ids::{ExecutionId, NodeId};
-use downbeat_core::node::NodeStatus;
+use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::standing::{WalkState, WalkView, Walks};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
@@ -59,7 +58,7 @@ pub(super) async fn list(Api(service, caller): Api, id: Id, query: Query<WalksQu
     let states = words("state", query.state.as_deref(), known, WalkState::parse)?;
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
     let cluster = service.cluster_record(&caller, &id).await?.id;
-    let read = |walks: &Walks| -> Result<(Arc<ClusterRecord>, Vec<WalkView>), Noun> {
+    let read = |walks: &Walks| -> Result<Vec<Arc<NodeRecord>>, Noun> {
         let list = &walks.cluster().list;
         let place = match query.task.as_deref() {
             None => None,
@@ -73,17 +72,23 @@ pub(super) async fn list(Api(service, caller): Api, id: Id, query: Query<WalksQu
             (states.is_empty() || states.contains(&walk.state))
                 && place.is_none_or(|place| walk.stuck.is_some_and(|(stuck, _)| stuck == place))
         };
+        // The walk of a node is put together only if it is shown or decides whether it is.
+        let is_any = states.is_empty() && place.is_none();
         let nodes = walks.nodes().filter(|node| statuses.is_empty() || statuses.contains(&node.status));
-        let found: Vec<WalkView> = nodes.filter_map(|node| walks.walk(node.id)).filter(is_wanted).collect();
-        Ok((walks.cluster().clone(), found))
+        let found = nodes.filter(|node| is_any || walks.walk(node.id).as_ref().is_some_and(is_wanted));
+        Ok(found.map(Arc::clone).collect())
     };
     let read = service.parts.standing.with_walks(cluster, read);
-    let (cluster, mut found) = read
-        .ok_or_else(|| Error::from(service.no_cluster(&id)))?
-        .map_err(|missing: Noun| Error::from(missing))?;
-    let key = |walk: &WalkView| WalkKey(walk.node.description.hostname.clone(), walk.node.id);
-    found.sort_by_cached_key(key);
-    let List { data, pagination } = cut(found, &page, key);
+    let gone = || Error::from(service.no_cluster(&id));
+    let mut found = read.ok_or_else(gone)?.map_err(|missing: Noun| Error::from(missing))?;
+    let place = |node: &Arc<NodeRecord>| (node.description.hostname.clone(), node.id);
+    found.sort_by_cached_key(place);
+    let List { data, pagination } = cut(found, &page, |node| WalkKey(place(node).0, node.id));
+    let shown = service.parts.standing.with_walks(cluster, |walks| {
+        let data: Vec<WalkView> = data.iter().filter_map(|node| walks.walk(node.id)).collect();
+        (Arc::clone(walks.cluster()), data)
+    });
+    let (cluster, data) = shown.ok_or_else(gone)?;
     let mut reasons = reasons(&service, &data).await?;
     let data = data.iter().map(|walk| Walk::of(&cluster, walk, |execution| reasons.remove(&execution)));
     Ok(Json(List { data: data.collect(), pagination }))

@@ -316,6 +316,10 @@ impl Sender {
             // The key may belong to a run that was just removed.
             self.send_kept().await?;
         }
+        if events.iter().any(|event| matches!(event.change, Change::ClusterDeleted { .. })) {
+            // The replica removes the rows of the cluster with the next one, whether the primary has any left or not.
+            self.kept = None;
+        }
         let (mut rest, mut size) = (events, events.len());
         while !rest.is_empty() {
             size = size.clamp(1, fitting(rest));

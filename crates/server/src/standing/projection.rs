@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::collections::{HashMap, HashSet};
-use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, TaskId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
 use downbeat_core::standing::{ClusterStatus, LastAttempt, StandingTask, Walks};
-use downbeat_core::{Change, Event};
+use downbeat_core::{Change, Event, Timestamp};
 use downbeat_store::{self as store, StandingKey, StandingResult, Store};
 use tokio::sync::Notify;
 
@@ -130,6 +130,14 @@ impl Standing {
     /// Returns whether the cluster of a node was deleted.
     pub(crate) fn is_deleted(&self, node: NodeId) -> bool {
         self.inner().gone.contains(&node)
+    }
+
+    /// Returns the executions that nodes have of clusters that this server decides for, with the times of their creation.
+    pub(super) fn held(&self, server: ServerId) -> Vec<(ExecutionId, Timestamp)> {
+        let inner = self.inner();
+        let own =
+            inner.clusters.values().filter(|walks| walks.owner().is_some_and(|(owner, _)| owner == server));
+        own.flat_map(Walks::held).collect()
     }
 
     /// Waits until a node may have something to do.

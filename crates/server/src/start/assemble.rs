@@ -71,6 +71,8 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("pruning", &stopping, prune(parts.clone(), stopping.clone()));
     vital.spawn("counts", &stopping, keep_counts(parts.clone(), stopping.clone()));
     vital.spawn("standing tasks", &stopping, standing::walk(parts.clone(), stopping.clone()));
+    let overdue = standing::end_overdue(parts.clone(), stopping.clone());
+    vital.spawn("overdue standing tasks", &stopping, overdue);
     let removing = standing::remove_deleted(parts.clone(), stopping.clone());
     vital.spawn("removal of clusters", &stopping, removing);
     parts.dispatcher.wake();

@@ -84,6 +84,10 @@ impl Homes {
         self.runs.iter().filter(|(_, cluster)| self.deleted.contains(cluster)).map(|(run, _)| run)
     }
 
+    pub(super) fn of_run(&self, run: &RunId) -> Option<ClusterId> {
+        self.runs.get(run).copied()
+    }
+
     pub(super) fn is_deleted_run(&self, run: &RunId) -> bool {
         self.runs.get(run).is_some_and(|cluster| self.deleted.contains(cluster))
     }

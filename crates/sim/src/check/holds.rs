@@ -46,10 +46,12 @@ impl Holders {
         }
         match change {
             Change::RunAdmitted { run, .. } => {
+                // Each cluster has its own runs.
+                let home = evidence.homes.of_run(run);
+                let active = self.active.iter().filter(|other| evidence.homes.of_run(other) == home).count();
                 if let Some(limit) = evidence.max_concurrent_runs
-                    && self.active.len() >= limit as usize
+                    && active >= limit as usize
                 {
-                    let active = self.active.len();
                     findings.add(format!(
                         "{run} is admitted while {active} runs are active; the limit is {limit}"
                     ));
@@ -80,6 +82,12 @@ impl Holders {
             }
             Change::ExecutionFinished { execution, .. } | Change::ExecutionLost { execution, .. } => {
                 self.leased.remove(execution);
+            }
+            Change::ClusterDeleted { cluster, .. } => {
+                let is_left = |run: &RunId| evidence.homes.of_run(run) != Some(*cluster);
+                self.active.retain(|run| is_left(run));
+                self.held.retain(|_, run| is_left(run));
+                self.leased.retain(|_, (run, _)| is_left(run));
             }
             _ => {}
         }

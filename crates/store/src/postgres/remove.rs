@@ -51,6 +51,13 @@ pub(super) async fn remove_cluster(client: &mut Client, cluster: ClusterId, most
     if !client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.try_get::<_, bool>(0)? {
         return Ok(0);
     }
+    let removed = remove_portion(client, cluster, most).await?;
+    // The next call has another connection, and may come before the database has noticed the end of this one.
+    client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
+    Ok(removed)
+}
+
+async fn remove_portion(client: &mut Client, cluster: ClusterId, most: u32) -> Result<u64> {
     if client.query_opt(IS_DELETED, &[&cluster.0]).await?.is_none() {
         return Ok(0);
     }
