@@ -114,6 +114,9 @@ fn text(change: &Change) -> String {
         }
         Change::NodeProblemsSet { problems, .. } => format!("node has problems: {}", problems.join("; ")),
         Change::NodeDeleted { .. } => "node was deleted".to_owned(),
+        Change::RunCreated { run, .. } if run.id.is_standing() => {
+            "the cluster has its first standing task".to_owned()
+        }
         Change::RunCreated { run, .. } => {
             let steps = run.definition.steps().count();
             let name = run.job.as_deref().unwrap_or("an inline definition");

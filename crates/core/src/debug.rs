@@ -167,6 +167,7 @@ mod tests {
             seen_at: Timestamp::UNIX_EPOCH,
             installation: None,
             undelivered: Vec::new(),
+            kept_since: None,
             displaced: None,
             problems: Vec::new(),
         })

@@ -376,11 +376,10 @@ impl Walks {
 
     /// Returns the executions that nodes have, with the times of their creation.
     pub fn held(&self) -> impl Iterator<Item = (ExecutionId, Timestamp)> {
-        let open = self.open.iter().filter_map(|(execution, (node, number))| {
+        self.open.iter().filter_map(|(execution, (node, number))| {
             let last = self.attempt(*node, *number)?;
             (last.status != Status::Pending).then_some((*execution, last.created_at))
-        });
-        open
+        })
     }
 
     /// Returns how many nodes a request to do a task again concerns now.
