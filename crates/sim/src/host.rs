@@ -215,7 +215,8 @@ impl Drop for Running<'_> {
             let now = world.now();
             world.truth(|truth| truth.processes[index].ended.get_or_insert(now).to_owned());
         };
-        if world.truth(|truth| truth.processes[index].ended.is_some()) {
+        // The truth may have been taken: the world ends.
+        if world.truth(|truth| truth.processes.get(index).is_none_or(|process| process.ended.is_some())) {
             return;
         }
         if tokio::runtime::Handle::try_current().is_err() || world.below(2) == 0 {
