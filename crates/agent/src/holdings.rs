@@ -380,6 +380,12 @@ impl Holdings {
         (self.poll, self.free())
     }
 
+    /// Makes sure that no report offers slots of the pending poll any more: they may be filled by assignments that did not
+    /// arrive.
+    pub(crate) fn disown_poll(&mut self) {
+        self.poll += 1;
+    }
+
     pub(crate) fn offer(&self) -> (u64, Free) {
         (self.poll, self.free())
     }

@@ -6,7 +6,9 @@ use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
+use downbeat_core::job::NotStarted;
 use downbeat_core::node::Former;
+use downbeat_core::schedule::Skipped;
 use downbeat_core::shown::shown;
 use downbeat_core::standing::RerunScope;
 use jiff::Timestamp;
@@ -90,6 +92,19 @@ impl Event {
     }
 }
 
+/// Describes a decision about the times of a job's schedules.
+fn decided(job: &str, until: Timestamp, skipped: &[Skipped], refused: &[NotStarted]) -> String {
+    let mut text = format!("schedules of job {job} decided until {until}");
+    for Skipped { reason, first, last, count } in skipped {
+        let times = if count == &1 { first.to_string() } else { format!("{count} times, {first} to {last}") };
+        text.push_str(&format!("; skipped ({}): {times}", reason.as_str().replace('_', " ")));
+    }
+    for NotStarted { at, error } in refused {
+        text.push_str(&format!("; not started: {at}: {error}"));
+    }
+    text
+}
+
 /// Describes a change in one line.
 fn text(change: &Change) -> String {
     match change {
@@ -98,6 +113,14 @@ fn text(change: &Change) -> String {
             format!("cluster {}: {}", cluster.name, edited(cluster, edit))
         }
         Change::ClusterDeleted { name, .. } => format!("cluster {name} deleted"),
+        Change::JobApplied { job } if job.version == 1 => format!("job {} created", job.key.name),
+        Change::JobApplied { job } => format!("job {} changed: version {}", job.key.name, job.version),
+        Change::JobPauseSet { job, paused: true, .. } => format!("job {} paused", job.name),
+        Change::JobPauseSet { job, paused: false, .. } => format!("job {} resumed", job.name),
+        Change::JobDeleted { job, .. } => format!("job {} deleted", job.name),
+        Change::JobDecided { job, until, skipped, refused, .. } => {
+            decided(&job.name, *until, skipped, refused)
+        }
         Change::NodeRegistered { registration } => {
             let starts_over =
                 registration.kept_since.is_none() && matches!(registration.former, Former::Session { .. });
@@ -164,6 +187,12 @@ fn text(change: &Change) -> String {
             format!("execution {verdict}{code}{error}")
         }
         Change::ExecutionLost { reason, .. } => format!("execution lost: {reason}"),
+        Change::ApprovalDecided { decision, .. } => match (decision.approved, &decision.reason) {
+            (true, None) => "step approved".to_owned(),
+            (true, Some(reason)) => format!("step approved: {reason}"),
+            (false, None) => "step rejected".to_owned(),
+            (false, Some(reason)) => format!("step rejected: {reason}"),
+        },
         Change::ExecutionCancelRequested { reason, .. } => format!("execution stop requested: {reason}"),
         Change::ExecutionGivenUp { error, .. } => format!("execution given up: {error}"),
         Change::ExecutionSkipped { reason, .. } => format!("execution skipped: {reason}"),

@@ -6,11 +6,14 @@ use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::change::Change;
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
-use downbeat_core::execution::{Execution as Record, Outcome, Status};
+use downbeat_core::execution::{Decision, Execution as Record, Outcome, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
+use downbeat_core::job::NotStarted;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunState, RunStatus};
+use downbeat_core::schedule::Skipped;
 use downbeat_core::standing::RerunScope;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::openapi::{RefOr, Schema};
@@ -78,8 +81,34 @@ pub enum EventBody {
         #[schema(value_type = Uuid)]
         session: SessionId,
     },
+    /// A stored job was created or changed.
+    JobApplied {
+        name: String,
+        version: u64,
+    },
+    /// The schedules of a job were paused or resumed.
+    JobPauseSet {
+        name: String,
+        paused: bool,
+    },
+    JobDeleted {
+        name: String,
+    },
+    /// All times of the job's schedules up to `until` are decided: the runs that they start exist.
+    JobDecided {
+        name: String,
+        until: Timestamp,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        skipped: Vec<SkippedTimes>,
+        /// The times whose run was refused.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        refused: Vec<RefusedTime>,
+    },
     RunCreated {
         job: Option<String>,
+        /// The version of the stored job that it runs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job_version: Option<u64>,
         #[schema(schema_with = schema::run_state)]
         state: RunState,
         steps: usize,
@@ -118,6 +147,12 @@ pub enum EventBody {
     ExecutionFinished(Reported),
     ExecutionLost {
         reason: String,
+    },
+    /// A person approved or rejected a step.
+    ApprovalDecided {
+        approved: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A pending execution is cancelled at once; a leased or running one is asked to stop.
     ExecutionCancelRequested {
@@ -222,6 +257,35 @@ pub struct UnknownKind {
     pub data: Value,
 }
 
+/// Times of a schedule that start no run, for the same reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SkippedTimes {
+    /// `paused`, `too_late` or `superseded`.
+    pub reason: String,
+    pub first: Timestamp,
+    pub last: Timestamp,
+    pub count: usize,
+}
+
+/// A time of a schedule whose run was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedTime {
+    pub at: Timestamp,
+    pub error: String,
+}
+
+impl SkippedTimes {
+    fn of(Skipped { reason, first, last, count }: &Skipped) -> Self {
+        Self { reason: reason.to_string(), first: *first, last: *last, count: *count }
+    }
+}
+
+impl RefusedTime {
+    fn of(NotStarted { at, error }: &NotStarted) -> Self {
+        Self { at: *at, error: error.clone() }
+    }
+}
+
 impl EventBody {
     pub(crate) fn of(change: &Change) -> Self {
         match change {
@@ -230,6 +294,19 @@ impl EventBody {
             }
             Change::ClusterChanged { cluster, edit, .. } => cluster_changed(cluster, edit),
             Change::ClusterDeleted { name, .. } => EventBody::ClusterDeleted { name: name.clone() },
+            Change::JobApplied { job } => {
+                EventBody::JobApplied { name: job.key.name.to_string(), version: job.version }
+            }
+            Change::JobPauseSet { job, paused, .. } => {
+                EventBody::JobPauseSet { name: job.name.to_string(), paused: *paused }
+            }
+            Change::JobDeleted { job, .. } => EventBody::JobDeleted { name: job.name.to_string() },
+            Change::JobDecided { job, until, skipped, refused, .. } => EventBody::JobDecided {
+                name: job.name.to_string(),
+                until: *until,
+                skipped: skipped.iter().map(SkippedTimes::of).collect(),
+                refused: refused.iter().map(RefusedTime::of).collect(),
+            },
             Change::NodeRegistered { registration } => {
                 let description = &registration.description;
                 EventBody::NodeRegistered {
@@ -247,6 +324,7 @@ impl EventBody {
             Change::NodeDeleted { session, .. } => EventBody::NodeDeleted { session: *session },
             Change::RunCreated { run, .. } => EventBody::RunCreated {
                 job: run.job.clone(),
+                job_version: run.job_version,
                 state: run.state(),
                 steps: run.definition.steps().count(),
                 nodes: run.resolved.nodes.len(),
@@ -269,6 +347,9 @@ impl EventBody {
                 EventBody::ExecutionFinished(Reported(outcome.clone()))
             }
             Change::ExecutionLost { reason, .. } => EventBody::ExecutionLost { reason: reason.clone() },
+            Change::ApprovalDecided { decision: Decision { approved, reason, by: _ }, .. } => {
+                EventBody::ApprovalDecided { approved: *approved, reason: reason.clone() }
+            }
             Change::ExecutionCancelRequested { reason, .. } => {
                 EventBody::ExecutionCancelRequested { reason: reason.clone() }
             }
@@ -296,6 +377,10 @@ impl EventBody {
             EventBody::ClusterCreated { .. } => "cluster_created",
             EventBody::ClusterChanged { .. } => "cluster_changed",
             EventBody::ClusterDeleted { .. } => "cluster_deleted",
+            EventBody::JobApplied { .. } => "job_applied",
+            EventBody::JobPauseSet { .. } => "job_pause_set",
+            EventBody::JobDeleted { .. } => "job_deleted",
+            EventBody::JobDecided { .. } => "job_decided",
             EventBody::NodeRegistered { .. } => "node_registered",
             EventBody::NodeMoved { .. } => "node_moved",
             EventBody::NodeDrainSet { .. } => "node_drain_set",
@@ -311,6 +396,7 @@ impl EventBody {
             EventBody::ExecutionStarted {} => "execution_started",
             EventBody::ExecutionFinished(_) => "execution_finished",
             EventBody::ExecutionLost { .. } => "execution_lost",
+            EventBody::ApprovalDecided { .. } => "approval_decided",
             EventBody::ExecutionCancelRequested { .. } => "execution_cancel_requested",
             EventBody::ExecutionGivenUp { .. } => "execution_given_up",
             EventBody::ExecutionSkipped { .. } => "execution_skipped",

@@ -11,6 +11,7 @@ mod event_body;
 mod execution;
 mod failure;
 mod frame;
+mod job;
 mod limit;
 mod list;
 mod many;
@@ -24,6 +25,7 @@ mod progress;
 pub mod request;
 mod rollout;
 mod run;
+mod run_metrics;
 mod schema;
 mod standing;
 mod stats;
@@ -34,10 +36,11 @@ pub use cluster::{Cluster, ClusterStatus, TaskCounts};
 pub use debug::{ClusterDebugRequest, DebugCommand, DebugRequest, DebugResult};
 pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::{Event, Gap};
-pub use event_body::{AddedExecution, Ended, EventBody, Reported, UnknownKind};
+pub use event_body::{AddedExecution, Ended, EventBody, RefusedTime, Reported, SkippedTimes, UnknownKind};
 pub use execution::{Execution, Names, Waiting};
 pub use failure::{FailureGroup, Failures};
 pub use frame::{Cell, Frame, NodeChange, RunChange, ServerState};
+pub use job::{AppliedJob, Difference, Job, JobDiff, JobVersion, NextStart};
 pub use limit::{LimitUsage, LimitUser};
 pub use list::{EventList, EventPagination, List, Pagination};
 pub use many::{Many, Refused};
@@ -53,7 +56,8 @@ pub use run::{
     Absent, Counts, FewNodes, InstanceResult, Results, RolloutRow, Run, RunRow, RunSummary, StepTotals,
     StepWaiting, Steps, UNBOUND, WholeRun,
 };
+pub use run_metrics::{Phases, RunMetrics, StateStay};
 pub use standing::{ListChange, ListChanges, Rerun, StandingTask, Stuck, TaskConfig, Walk};
 pub use stats::{Ends, JobStats, Stats, StepStats};
-pub use status::{Replica, Role, Server, Status};
+pub use status::{Growth, Replica, Role, Server, Status, Volume};
 pub use work::{HeldWork, NodeWork, Slots};

@@ -4,7 +4,7 @@ use downbeat_core::Span;
 use downbeat_core::backend::Params;
 use downbeat_core::ids::NodeId;
 use downbeat_core::plan::{EdgeKind, Plan as Compiled, Resolved, Shape, StepIx};
-use downbeat_core::spec::{Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
+use downbeat_core::spec::{Approve, Cache, Condition, Delivery, Entry, ForEach, Limits, Placement, Strategy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -76,8 +76,13 @@ pub struct Step {
     pub entry: u32,
     /// The task's name, or `backend action`.
     pub name: String,
+    /// Empty if a person decides the step, like `action`.
     pub backend: String,
     pub action: String,
+    /// What a person who decides the step is asked, and for how long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub approve: Option<Approve>,
     /// The name of the branch that it belongs to, if any.
     pub branch: Option<String>,
     #[serde(rename = "where")]
@@ -163,6 +168,16 @@ pub struct Valid {
     pub steps: u32,
 }
 
+impl Step {
+    /// Returns the backend and its action, or `approve`.
+    pub fn does(&self) -> String {
+        match self.approve {
+            Some(_) => "approve".to_owned(),
+            None => format!("{} {}", self.backend, self.action),
+        }
+    }
+}
+
 impl Plan {
     /// Returns the hostnames of the nodes that a step runs on; none for a placed step.
     pub fn nodes_of<'a>(&'a self, step: &'a Step) -> Option<Vec<&'a str>> {
@@ -219,18 +234,23 @@ impl Plan {
                     name: task.label(),
                     backend: task.backend.clone(),
                     action: task.action.clone(),
+                    approve: task.approve.clone(),
                     branch: entry.name.clone().filter(|_| branch),
                     place: entry.set.map_or_else(Where::placed, |set| Where::Set(set.0)),
                     condition: step.condition.or(entry.condition.filter(|_| step.position == 0)),
                     after: Vec::new(),
                     params: task.params.clone(),
-                    timeout: task.timeout_or_default(),
+                    timeout: task
+                        .approve
+                        .as_ref()
+                        .map_or_else(|| task.timeout_or_default(), Approve::timeout_or_default),
                     retries: task.retry.map_or(0, |retry| retry.max),
                     delivery: Some(step.delivery),
                     idempotent: entry.set.map(|_| plan.resolved.idempotent.binary_search(&index).is_ok()),
                     outputs: task.outputs.clone(),
                     placement: plan
                         .placement(index)
+                        .filter(|_| task.approve.is_none())
                         .filter(|placement| entry.set.is_none() && **placement != Placement::default())
                         .cloned(),
                     for_each: written.for_each().cloned(),
@@ -240,7 +260,8 @@ impl Plan {
                         .map(|(key, limit)| (key.clone(), *limit))
                         .collect(),
                     cache: task.cache,
-                    placement_timeout: entry.set.is_none().then(|| plan.definition.placement_timeout(task)),
+                    placement_timeout: (entry.set.is_none() && task.approve.is_none())
+                        .then(|| plan.definition.placement_timeout(task)),
                 }
             })
             .collect();

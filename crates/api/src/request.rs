@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, EventList, Execution, Failures, Frame,
-    InstanceResult, LimitUsage, List, ListChanges, Many, Matrix, Node, NodeCount, NodeSummary, NodeWork,
-    OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow, Server, StandingTask, Stats, Status, Valid,
-    Walk,
+    AppliedJob, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, EventList, Execution,
+    Failures, Frame, InstanceResult, Job, JobDiff, LimitUsage, List, ListChanges, Many, Matrix, Node,
+    NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow, Server,
+    StandingTask, Stats, Status, Valid, Walk,
 };
 
 /// The default port of the REST API.
@@ -106,6 +106,7 @@ requests! {
     Post "runs/{id}/cancel" cancel(id) -> Run;
     Post "runs/{id}/pause" pause(id) -> Run;
     Post "runs/{id}/resume" resume(id) -> Run;
+    Post "runs/{id}/approve" approve(id) -> Run;
     Post "runs/{id}/retry" retry(id) -> Run;
     Get "runs/{id}/results" run_results(id) -> List<InstanceResult>;
     Get "runs/{id}/matrix" run_matrix(id) -> Matrix;
@@ -152,6 +153,16 @@ requests! {
     Post "tasks/{id}/rerun" rerun_task(id) -> Rerun;
     Get "tasks/{id}/executions" task_executions(id) -> List<Execution>;
     Get "clusters/{id}/nodes" cluster_nodes(id) -> List<NodeSummary>;
+    Get "jobs" jobs() -> List<Job>;
+    Post "jobs" apply_job() -> AppliedJob;
+    Get "jobs/{id}" job(id) -> Job;
+    Put "jobs/{id}" put_job(id) -> AppliedJob;
+    Delete "jobs/{id}" delete_job(id) -> ();
+    Post "jobs/{id}/pause" pause_job(id) -> Job;
+    Post "jobs/{id}/resume" resume_job(id) -> Job;
+    Post "jobs/{id}/runs" run_job(id) -> Run;
+    Get "jobs/{id}/diff" diff_job(id) -> JobDiff;
+    Post "jobs/{id}/rollback" roll_back_job(id) -> AppliedJob;
     Get "backends" backends() -> List<OfferedBackend>;
     Get "limits" limits() -> List<LimitUsage>;
     Get "schema/job" job_schema() -> Value;

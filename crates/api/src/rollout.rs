@@ -300,6 +300,7 @@ mod tests {
             request_hash: None,
             created_at: at,
             no_cache: false,
+            job_version: None,
         };
         let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
         run.live.stage = RunStage::of(state, false, Some((at, RunEnd::default()))).unwrap();

@@ -20,6 +20,7 @@ use crate::plan::left_out;
 use crate::problem::NodeReason;
 use crate::progress::{InstanceState, StepProgress};
 use crate::rollout::Rollout;
+use crate::run_metrics::{RunMetrics, StateStay};
 use crate::schema;
 
 /// One execution of a job: a summary, whose size does not depend on the number of nodes and items. `results` lists what
@@ -48,6 +49,12 @@ pub struct Run {
     /// The first steps that wait: placed ones with why no node runs them yet, others with the nodes that they wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting: Vec<StepWaiting>,
+    /// The states that it has entered, in this order. Empty if an older server executed it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<StateStay>,
+    /// Null if an older server shows it, and while a client follows a run by its events.
+    #[serde(default)]
+    pub metrics: Option<RunMetrics>,
     /// Its definition, if requested with `definition=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -137,6 +144,12 @@ pub struct RunSummary {
     pub paused: bool,
     /// Since when it is paused.
     pub paused_at: Option<Timestamp>,
+    /// The version of the stored job that it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_version: Option<u64>,
+    /// The time of the schedule that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled_at: Option<Timestamp>,
     /// The run that this one retries.
     #[schema(value_type = Option<String>)]
     pub retry_of: Option<RunId>,
@@ -356,6 +369,8 @@ impl RunSummary {
             cancel_requested_at: run.live.cancel_requested_at,
             paused: run.live.paused_at.is_some() && !run.state().is_terminal(),
             paused_at: run.live.paused_at,
+            job_version: run.job_version,
+            scheduled_at: run.id.schedule().map(|(_, _, at)| at),
             retry_of: run.retry_of.clone(),
             no_cache: run.no_cache,
             pending_reason: None,
@@ -394,6 +409,8 @@ impl Run {
             params: run.params.clone(),
             rollout: None,
             waiting: Vec::new(),
+            states: StateStay::all_of(run),
+            metrics: Some(RunMetrics::of(run)),
             definition: None,
         };
         shown.derive(&outline, totals);
@@ -569,6 +586,7 @@ mod tests {
             params: Default::default(),
             retry_of: None,
             no_cache: false,
+            job_version: None,
         };
         let mut run = RunRecord::new(made, ServerId(uuid::Uuid::nil()));
         run.live.started_at = Some(second(1));
@@ -592,7 +610,7 @@ mod tests {
             outputs: Default::default(),
             received_at: None,
         };
-        State::Succeeded { lease: lease(number), outcome }
+        State::Succeeded { lease: Some(lease(number)), outcome }
     }
 
     fn lost(number: u128) -> State {

@@ -44,6 +44,41 @@ pub struct Status {
     /// Nodes whose agents report problems of their hosts.
     #[serde(default)]
     pub nodes_with_problems: u64,
+    /// How much the store holds. Absent on servers of older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<Volume>,
+}
+
+/// How much the store of the server that responded holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// All runs, with debug commands and without those of standing tasks.
+    pub runs: u64,
+    pub executions: u64,
+    pub events: u64,
+    /// The output of all executions.
+    pub output_bytes: u64,
+    /// The size of the file or the database, with room for new rows. Absent in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+    /// How fast it grows. Absent until the server has measured for a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
+}
+
+/// By how much a store grows in a day, if it goes on as in the measured time: at most the last day, and not before the start of
+/// the server. Negative if it shrinks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Growth {
+    /// How long it was measured.
+    #[schema(value_type = String, example = "3h12m")]
+    pub over: Span,
+    pub runs: i64,
+    pub executions: i64,
+    pub events: i64,
+    pub output_bytes: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<i64>,
 }
 
 /// The role of a server.

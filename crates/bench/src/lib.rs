@@ -6,10 +6,12 @@
 
 mod agents;
 mod claims;
+mod cleaning;
 mod cluster;
 mod database;
 mod failure;
 mod figures;
+mod fill;
 mod fleet;
 mod graph;
 mod hostile;

@@ -11,8 +11,8 @@ use downbeat_core::ids::{ClusterId, NodeId, SessionId};
 use downbeat_core::node::Description;
 use downbeat_proto::grpc::generated::RegisterResponse;
 use downbeat_proto::grpc::request::{
-    heartbeat_to_wire, hello_to_wire, poll_answer_from_wire, poll_to_wire, register_to_wire, report_to_wire,
-    welcome_from_wire,
+    heartbeat_to_wire, hello_to_wire, poll_answer_from_wire, poll_to_wire, register_to_wire,
+    report_answer_from_wire, report_to_wire, welcome_from_wire,
 };
 use downbeat_proto::message::{
     Assignment, Finished, Free, Heartbeat, Hello, InstanceId, PROTOCOL, Poll, Register, Report,
@@ -72,11 +72,21 @@ impl Node {
                 biased;
                 received = self.connection.receive() => {
                     let (kind, message) = received?;
-                    if kind == Kind::Poll {
-                        let answer = poll_answer_from_wire(decode(&message)?).map_err(io::Error::other)?;
-                        self.work(&answer.assignments)?;
-                    } else if kind == Kind::Heartbeat && let Some(due) = due.take() {
-                        on_heartbeat(Instant::now().duration_since(due));
+                    match kind {
+                        Kind::Poll => {
+                            let answer = poll_answer_from_wire(decode(&message)?).map_err(io::Error::other)?;
+                            self.polled(&answer.assignments)?;
+                        }
+                        Kind::Report => {
+                            let answer = report_answer_from_wire(decode(&message)?).map_err(io::Error::other)?;
+                            self.report(&answer.assignments)?;
+                        }
+                        Kind::Heartbeat => {
+                            if let Some(due) = due.take() {
+                                on_heartbeat(Instant::now().duration_since(due));
+                            }
+                        }
+                        Kind::Hello | Kind::Register => {}
                     }
                 }
                 () = &mut beat => {
@@ -92,14 +102,22 @@ impl Node {
     }
 
     /// As in an agent, the next poll is sent before the work is done, and the report announces free slots.
-    fn work(&mut self, assignments: &[Assignment]) -> io::Result<()> {
+    fn polled(&mut self, assignments: &[Assignment]) -> io::Result<()> {
         if assignments.is_empty() {
             return self.ask_for_work(IDLE);
         }
         self.ask_for_work(BUSY)?;
+        self.report(assignments)
+    }
+
+    fn report(&mut self, assignments: &[Assignment]) -> io::Result<()> {
+        if assignments.is_empty() {
+            return Ok(());
+        }
         let finished = assignments.iter().map(done).collect();
         let (node, session, poll) = (self.id, self.session, self.poll);
-        let report = Report { node, session, started: Vec::new(), finished, free: IDLE, poll };
+        let (started, takes_work) = (Vec::new(), true);
+        let report = Report { node, session, started, finished, free: IDLE, poll, takes_work };
         self.connection.say(Kind::Report, &report_to_wire(report).encode_to_vec())
     }
 

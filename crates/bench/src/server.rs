@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use downbeat_api::{Event, EventBody, Execution, request};
 use downbeat_client::{Body, Client, Feed, Message};
+use downbeat_core::execution::Status;
 use downbeat_core::node::NodeStatus;
 use serde::Deserialize;
 use serde_json::Value;
@@ -138,6 +139,12 @@ impl Server {
 
     pub(super) async fn last_seq(&self) -> Result<u64> {
         Ok(self.client.last_seq().await?)
+    }
+
+    /// Returns how many executions that succeeded the store has.
+    pub(super) async fn stored_successes(&self) -> Result<u64> {
+        let status = self.client.ask(request::status()).await?;
+        Ok(status.executions.get(&Status::Succeeded).copied().unwrap_or(0))
     }
 
     /// Counts the times that a node became stale or offline, in all events after this one.

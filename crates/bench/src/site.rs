@@ -110,12 +110,22 @@ impl Site {
         Ok(Self { servers: Vec::new(), store: kind, database, directory })
     }
 
-    async fn start(&mut self, wanted: &Wanted) -> Result<()> {
-        let location = match (&self.database, wanted.store.as_str()) {
+    /// Returns the location of the store.
+    pub(super) fn location(&self, wanted: &Wanted) -> String {
+        match (&self.database, wanted.store.as_str()) {
             (Some(database), _) => database.location().to_owned(),
             (None, "sqlite") => format!("sqlite:{}", self.directory.path().join("bench.db").display()),
             (None, other) => other.to_owned(),
-        };
+        }
+    }
+
+    /// Kills all servers. The store stays.
+    pub(super) fn kill_servers(&mut self) {
+        self.servers.clear();
+    }
+
+    pub(super) async fn start(&mut self, wanted: &Wanted) -> Result<()> {
+        let location = self.location(wanted);
         for number in 1..=wanted.servers {
             let launch = Launch {
                 name: format!("server-{number}"),

@@ -12,20 +12,20 @@ use super::process::own_cpu_seconds;
 use super::server::{SUCCEEDED, Server, next_event};
 use super::shares::{Meter, changes_per_commit, ms_per_commit};
 use super::site::{Site, Wanted, within};
-use crate::Note;
 use crate::failure::Result;
+use crate::{Note, cleaning};
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct TasksArgs {
     /// Number of executions
     #[arg(long, default_value_t = 100_000)]
-    n: u64,
+    pub(super) n: u64,
     /// Number of agents, each with its own connection
     #[arg(long, default_value_t = 8)]
-    nodes: u32,
+    pub(super) nodes: u32,
     /// Slots of each agent
     #[arg(long, default_value_t = 256)]
-    slots: u32,
+    pub(super) slots: u32,
     /// Executions in one run
     #[arg(long, default_value_t = 1_000)]
     per_run: u64,
@@ -37,23 +37,41 @@ pub(crate) struct TasksArgs {
     singles: u32,
     /// Servers that share the store; agents and submitters are spread over them
     #[arg(long, default_value_t = 1)]
-    servers: u32,
+    pub(super) servers: u32,
     /// sqlite (a fresh file), or a PostgreSQL in which a database is created and dropped: postgres://…
     #[arg(long, default_value = "sqlite")]
-    store: String,
+    pub(super) store: String,
+    /// Measure in turns without and with the removal of old executions at the same time, and show what it costs
+    #[arg(long)]
+    beside_cleaning: bool,
+    /// Old executions in the store, with --beside-cleaning
+    #[arg(long, default_value_t = 1_000_000, requires = "beside_cleaning")]
+    pub(super) old: u64,
+    /// Measurements of each kind, with --beside-cleaning
+    #[arg(long, default_value_t = 3, requires = "beside_cleaning")]
+    pub(super) rounds: u32,
 }
 
 /// The first tasks of a server warm up connections and caches.
 const WARM_UP: u32 = 20;
 
 pub(super) async fn measure(args: TasksArgs, note: Note) -> Result<Figures> {
+    if args.beside_cleaning {
+        return cleaning::measure(&args, note).await;
+    }
     let wanted = Wanted::new(&args.store, args.servers);
     within(&[wanted], async |sites: &mut [Site]| load(&sites[0], &args, note).await).await
 }
 
 async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures> {
     let agents = site.join(args.nodes, args.slots).await?;
+    let figures = load_agents(site, args, note).await;
+    drop(agents);
+    figures
+}
 
+/// Measures a site that agents have joined.
+pub(super) async fn load_agents(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures> {
     note(&format!("{} single tasks, one after the other", args.singles));
     let mut latencies = Latencies::default();
     let servers = u32::try_from(site.servers.len()).unwrap_or(u32::MAX);
@@ -91,9 +109,7 @@ async fn load(site: &Site, args: &TasksArgs, note: Note) -> Result<Figures> {
     ]);
     let name = ("tasks", "executions");
     let figures = Figures::new(name, &site.store, args.n, args.nodes, seconds, &latencies);
-    let figures = Figures { more, ..figures.of_servers(site, shares) };
-    drop(agents);
-    Ok(figures)
+    Ok(Figures { more, ..figures.of_servers(site, shares) })
 }
 
 /// Returns parallel no-ops: a root, and all others after it.

@@ -11,7 +11,7 @@ use crate::args::{Cli, Command};
 use crate::connect::connect;
 use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
-use crate::{args, bench, cluster, debug, event, job, later, node, run, serve, status, task};
+use crate::{args, bench, cluster, debug, event, job, later, node, run, schedule, serve, status, task};
 
 /// The limit of an agent's threads that wait for files. Tokio ends each after ten seconds without work.
 const AGENT_BLOCKING_THREADS: usize = 32;
@@ -63,6 +63,10 @@ fn mistake(text: &str) -> String {
             text.push_str(&format!(" {part}"));
         }
     }
+    // Somebody wrote the command of a node right after the node.
+    if command.as_deref() == Some("downbeat debug") && text.starts_with("unexpected argument") {
+        text.push_str("; write the command after `--`: downbeat debug NODE -- COMMAND");
+    }
     match command {
         Some(command) => format!("{text}; see `{command} --help`"),
         None => text,
@@ -99,6 +103,7 @@ fn dispatch(cli: Cli, out: Out) -> Result {
         Command::Bench(args) if args.is_modest() => on_one_thread(bench::run(args, out)),
         Command::Bench(args) => block_on(on_all_cores(), bench::run(args, out)),
         Command::Job(verb) => on_one_thread(job::run(verb, &global, out)),
+        Command::Schedule(verb) => schedule::run(verb, out),
         Command::Run(verb) => on_one_thread(run::exec(verb, &client()?, out)),
         Command::Node(verb) => on_one_thread(node::run(verb, &client()?, out)),
         Command::Cluster(verb) => on_one_thread(cluster::run(verb, &client()?, out)),
@@ -141,6 +146,12 @@ mod tests {
             "node list --limit many",
             "node list --statsu online",
             "job plan",
+            "job import crontab",
+            "schedule preview",
+            "schedule preview --cron @daily --file job.yaml",
+            "schedule preview --cron @daily --count 0",
+            "schedule preview --cron @daily --after soon",
+            "schedule preview --cron @daily --missed-since 2026-01-01T00:00:00Z",
             "job run --wait --watch test noop",
             "job run -f a --timeout 5s",
             "job run --timeout soon test noop",
@@ -161,6 +172,7 @@ mod tests {
             "task rerun install --failed --all",
             "task rerun install --node web-01 --all",
             "task logs install",
+            "debug web-01 uname -a",
         ] {
             let words = ["downbeat"].into_iter().chain(line.split(' '));
             let error = Cli::try_parse_from(words).expect_err(line);

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
-use crate::{cluster, debug, event, job, node, run, serve, task};
+use crate::{cluster, debug, event, job, node, run, schedule, serve, task};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -87,9 +87,12 @@ pub(crate) enum Command {
     Server(serve::server::ServerArgs),
     /// Start this machine's agent
     Agent(serve::agent::AgentArgs),
-    /// Run, plan and check jobs
+    /// Store, run, plan, check and import jobs
     #[command(subcommand)]
     Job(job::Verb),
+    /// Show when schedules fire
+    #[command(subcommand)]
+    Schedule(schedule::Verb),
     /// List, show, follow, pause, cancel and retry runs
     #[command(subcommand)]
     Run(run::Verb),

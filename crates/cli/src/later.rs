@@ -8,20 +8,16 @@ use downbeat_core::shown::shown;
 use crate::args::Cli;
 use crate::exit::Failure;
 
-const STORED_JOBS: &str = "stored jobs are not available in this version; use `downbeat job run -f FILE`";
+const BACKFILL: &str =
+    "backfills are not available in this version; use `downbeat job run NAME` for each time";
 const ACCOUNTS: &str = "logins and permissions are not available in this version: anyone who reaches the server can do \
                         everything; keep its ports inside a network that you trust";
 
 /// Commands of later versions: noun, verbs (empty: all), and what to use instead.
 #[rustfmt::skip]
 const LATER: &[(&str, &[&str], &str)] = &[
-    ("job", &["apply", "list", "show", "delete", "pause", "resume", "history", "diff", "rollback", "import", "backfill"],
-        STORED_JOBS),
-    ("run", &["approve"],
-        "approvals are not available in this version; use `downbeat run pause` and `downbeat run resume`"),
+    ("job", &["backfill"], BACKFILL),
     ("node", &["revoke"], ACCOUNTS),
-    ("schedule", &[],
-        "schedules are not available in this version; let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("top", &[], "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same"),
     ("audit", &[],
         "`audit` is not available in this version; `downbeat event list` shows what happened and who requested it"),
@@ -77,21 +73,20 @@ fn elsewhere(all: &Command, word: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::exit::Code;
-    use crate::{args, cluster, job, node, run, task};
+    use crate::{args, cluster, job, node, run, schedule, task};
 
     #[test]
     fn a_command_that_does_not_exist_is_answered_in_one_line_that_helps() {
         for (words, expected) in [
-            ("job apply -f x.yaml", STORED_JOBS),
-            ("job list", STORED_JOBS),
-            ("job backfill etl --from x", STORED_JOBS),
-            ("schedule preview --cron x", "schedules are not available in this version; let cron"),
+            ("job aply -f x.yaml", "did you mean `downbeat job apply`?"),
+            ("job backfill etl --from x", BACKFILL),
+            ("schedule list", "`downbeat schedule` has no command `list`; did you mean `downbeat run list`?"),
+            ("schedule preveiw", "did you mean `downbeat schedule preview`?"),
             ("top", "`top` is not available in this version"),
             ("cluster lsit", "did you mean `downbeat cluster list`?"),
             ("task frobnicate", "`downbeat task` has no command `frobnicate`; commands: add, list"),
             ("node revoke web-01", "logins and permissions are not available"),
             ("login", "logins and permissions are not available"),
-            ("run approve r 1", "approvals are not available"),
             ("job logs last", "`downbeat job` has no command `logs`; did you mean `downbeat run logs`?"),
             ("logs last", "did you mean `downbeat run logs`?"),
             ("nodes", "did you mean `downbeat node`?"),
@@ -116,6 +111,7 @@ mod tests {
             args::Command::Job(job::Verb::Unknown(words)) => unknown(Some("job"), &words),
             args::Command::Run(run::Verb::Unknown(words)) => unknown(Some("run"), &words),
             args::Command::Node(node::Verb::Unknown(words)) => unknown(Some("node"), &words),
+            args::Command::Schedule(schedule::Verb::Unknown(words)) => unknown(Some("schedule"), &words),
             args::Command::Cluster(cluster::Verb::Unknown(words)) => unknown(Some("cluster"), &words),
             args::Command::Task(task::Verb::Unknown(words)) => unknown(Some("task"), &words),
             other => panic!("{other:?} is known"),

@@ -16,6 +16,7 @@ mod node;
 mod out;
 mod render;
 mod run;
+mod schedule;
 mod serve;
 mod settings;
 mod status;

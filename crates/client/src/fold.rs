@@ -9,11 +9,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use downbeat_api::{
-    AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, StepWaiting,
-    UNBOUND, Where, WholeRun,
+    AddedExecution, Ended, Event, EventBody, Execution, InstanceResult, Outline, Plan, Reported, StateStay,
+    StepWaiting, UNBOUND, Where, WholeRun,
 };
 use downbeat_core::backend::Params;
-use downbeat_core::execution::{Outcome, Status, Verdict, fit_into_lease};
+use downbeat_core::execution::{Decision, Outcome, Status, Verdict, fit_into_lease};
 use downbeat_core::ids::{ExecutionId, NodeId};
 use downbeat_core::run::RunState;
 use downbeat_core::{Span, Timestamp};
@@ -217,6 +217,20 @@ impl Projection {
                 });
                 self.withdraw(event);
             }
+            EventBody::ApprovalDecided { approved, reason } => {
+                let by = event.by.clone().unwrap_or_default();
+                let decision = Decision { approved: *approved, reason: reason.clone(), by };
+                self.change(event, Status::Pending, |result| {
+                    if decision.approved {
+                        result.status = Status::Succeeded;
+                        result.duration = Some(Span::default());
+                        result.outputs = decision.outputs(at);
+                    } else {
+                        result.status = Status::Failed;
+                        result.error = Some(decision.rejection());
+                    }
+                });
+            }
             EventBody::ExecutionGivenUp { error } => {
                 self.change(event, Status::Pending, |result| {
                     result.status = Status::Failed;
@@ -243,6 +257,10 @@ impl Projection {
             | EventBody::ClusterCreated { .. }
             | EventBody::ClusterChanged { .. }
             | EventBody::ClusterDeleted { .. }
+            | EventBody::JobApplied { .. }
+            | EventBody::JobPauseSet { .. }
+            | EventBody::JobDeleted { .. }
+            | EventBody::JobDecided { .. }
             | EventBody::NodeRegistered { .. }
             | EventBody::NodeMoved { .. }
             | EventBody::NodeDrainSet { .. }
@@ -255,6 +273,9 @@ impl Projection {
     fn move_run(&mut self, path: &[RunState], end: Option<&Ended>, at: Timestamp) {
         let summary = &mut self.whole.run.summary;
         let Some(to) = path.last().copied().filter(|_| !summary.state.is_terminal()) else { return };
+        StateStay::follow(&mut self.whole.run.states, summary.state, path, at);
+        // Only the server derives them.
+        self.whole.run.metrics = None;
         summary.state = to;
         summary.status = to.status();
         summary.pending_reason = None;

@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::backend::params_bytes;
 use crate::cluster::{ClusterEdit, ClusterRecord};
-use crate::execution::{Execution, Lease, Outcome, Status};
+use crate::execution::{Decision, Execution, Lease, Outcome, Status};
 use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use crate::job::{JobKey, JobVersion, NotStarted};
 use crate::node::{NodeStatus, Registration};
 use crate::portion::json_bytes;
 use crate::run::{RolloutProgress, RunEnd, RunRecord, RunState, Stopped};
+use crate::schedule::Skipped;
 use crate::work::Parent;
 
 /// One alteration of state. The variants are in the order in which a batch applies its kinds: an earlier kind creates
@@ -31,7 +33,7 @@ pub enum Change {
     /// rows in portions. Guard: it exists, and is not `default`.
     ClusterDeleted { cluster: ClusterId, name: String, by: String, at: Timestamp },
     /// A new session of a node. Guard: the stored node matches [`Former`](crate::node::Former), no newer registration was
-    /// applied before, and the session was not deleted.
+    /// applied before, the session was not deleted, and every standing task of the node was decided at an earlier time.
     NodeRegistered { registration: Registration },
     /// Guard: the session is the current one and the status is `from`; if silence is the reason, the node is still silent.
     NodeMoved {
@@ -58,14 +60,37 @@ pub enum Change {
         silent_since: Option<Timestamp>,
         at: Timestamp,
     },
+    /// The first or the next version of a stored job, whole. Guard: the cluster exists, and the stored version is the one
+    /// before, also of a job that was deleted.
+    JobApplied { job: JobVersion },
+    /// Pauses or resumes the schedules of a job. Guard: the job exists, and is not in that condition already.
+    JobPauseSet { job: JobKey, paused: bool, by: String, at: Timestamp },
+    /// Deletes a job; its versions and its runs stay. Guard: the job exists.
+    JobDeleted { job: JobKey, by: String, at: Timestamp },
+    /// All times of the job's schedules up to `until` are decided: the runs that they start exist. Guard: the version is
+    /// the current one, and everything up to `from` was decided before.
+    JobDecided {
+        job: JobKey,
+        version: u64,
+        from: Timestamp,
+        until: Timestamp,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        skipped: Vec<Skipped>,
+        /// The times whose run was refused.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        refused: Vec<NotStarted>,
+        at: Timestamp,
+    },
     /// Guard: neither the id nor the idempotency key (within the cluster) is in use, and fewer than `max_pending` runs
-    /// of the cluster wait, and fewer than `max_open` are open.
+    /// of the cluster wait, and fewer than `max_open` are open. If a schedule starts it: see [`FiringGuard`].
     RunCreated {
         run: RunRecord,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_pending: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_open: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        firing: Option<FiringGuard>,
     },
     /// A new owner. Guard: the epoch is `epoch - 1` and the run has not ended.
     RunTaken { run: RunId, owner: ServerId, epoch: u64, at: Timestamp },
@@ -97,6 +122,14 @@ pub enum Change {
         /// The version of the cluster whose standing tasks these are. Guard: it is the current one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         version: Option<u64>,
+        /// The end that the decision relied on, before it was committed. Guard: an earlier change of the same commit ended
+        /// that execution in this way, and nothing else of the commit follows it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<EndOf>,
+        /// The sessions of the nodes that the standing tasks were decided for, one for each execution; empty for other
+        /// work. Guard: they are the current ones.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        sessions: Vec<SessionId>,
         at: Timestamp,
     },
     /// Guard: the execution is pending, and each of its limits has room.
@@ -135,6 +168,14 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         silence: Option<Silence>,
         reason: String,
+        at: Timestamp,
+    },
+    /// A person approved or rejected a step. Guard: the execution is pending.
+    ApprovalDecided {
+        run: RunId,
+        execution: ExecutionId,
+        #[serde(flatten)]
+        decision: Decision,
         at: Timestamp,
     },
     /// Cancels a pending execution at once, and asks a leased or running one to stop. Guard: the run's epoch.
@@ -204,6 +245,14 @@ pub struct Silence {
     pub since: Timestamp,
 }
 
+/// What the decision of a schedule to start a run relied on. Guard: the job exists and is not paused, its version is this
+/// one, and everything up to `from` was decided, but nothing after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FiringGuard {
+    pub version: u64,
+    pub from: Timestamp,
+}
+
 /// Why a change was not applied. The store wrote nothing for it, and no event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
@@ -224,6 +273,8 @@ pub enum Refusal {
     Deleted,
     #[error("its state does not allow that")]
     WrongState,
+    #[error("a run that is {from} cannot become {to}")]
+    NoSuchMove { from: RunState, to: RunState },
     /// See [`level`](crate::level).
     #[error("not every live server supports this kind of change; upgrade all servers first")]
     NotKnownToAll,
@@ -242,11 +293,27 @@ pub enum Refusal {
     LimitReached(String),
     #[error("a cluster is named `{0}`")]
     NameInUse(String),
-    /// The cluster has another version than the one that the change relied on.
-    #[error("the cluster was changed at the same time")]
+    /// The cluster or the job has another version than the one that the change relied on.
+    #[error("it was changed at the same time")]
     StaleVersion,
+    /// Until when the schedules of a job are decided; the change relied on another time.
+    #[error("the schedules of the job were decided until {0} at the same time")]
+    DecidedBefore(Timestamp),
     #[error("there are {0} clusters; this is the maximum")]
     TooManyClusters(usize),
+    /// When the last standing task was decided for a node that registers at an earlier time.
+    #[error("a standing task was decided for the node at {0}, which is not earlier")]
+    DecidedLater(Timestamp),
+    /// The execution that the change follows did not end in this commit, or not in this way.
+    #[error("what it follows has not just ended as expected")]
+    NotAfter,
+}
+
+/// How an execution ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndOf {
+    pub execution: ExecutionId,
+    pub status: Status,
 }
 
 /// The result of one change of a batch.
@@ -314,6 +381,8 @@ macro_rules! kinds {
 
             /// The position in a batch of what precedes new executions.
             pub(crate) const BEFORE_EXECUTIONS: u8 = Kind::RunAdmitted as u8;
+            /// The position in a batch of what follows the ends of executions.
+            pub(crate) const AFTER_ENDS: u8 = Kind::InstanceFailed as u8;
 
             /// Returns the position of its kind in a batch: kinds are applied in this order, changes of one kind as given.
             pub fn phase(&self) -> u8 {
@@ -344,6 +413,10 @@ kinds! {
     NodeDrainSet "node_drain_set" 1,
     NodeProblemsSet "node_problems_set" crate::level::NODES,
     NodeDeleted "node_deleted" crate::level::NODES,
+    JobApplied "job_applied" crate::level::JOBS,
+    JobPauseSet "job_pause_set" crate::level::JOBS,
+    JobDeleted "job_deleted" crate::level::JOBS,
+    JobDecided "job_decided" crate::level::JOBS,
     RunCreated "run_created" 1,
     RunTaken "run_taken" 1,
     RunCancelRequested "run_cancel_requested" 1,
@@ -354,6 +427,7 @@ kinds! {
     ExecutionStarted "execution_started" 1,
     ExecutionFinished "execution_finished" 1,
     ExecutionLost "execution_lost" 1,
+    ApprovalDecided "approval_decided" crate::level::APPROVALS,
     ExecutionCancelRequested "execution_cancel_requested" 1,
     ExecutionGivenUp "execution_given_up" 1,
     ExecutionSkipped "execution_skipped" 1,
@@ -366,6 +440,7 @@ kinds! {
 pub enum Subject<'a> {
     Cluster(ClusterId),
     Node(NodeId),
+    Job(&'a JobKey),
     Run(&'a RunId),
     Execution { run: &'a RunId, id: ExecutionId },
     Unknown(Option<&'a RunId>),
@@ -417,6 +492,10 @@ impl Change {
             | Change::NodeDrainSet { node, .. }
             | Change::NodeProblemsSet { node, .. }
             | Change::NodeDeleted { node, .. } => Subject::Node(*node),
+            Change::JobApplied { job } => Subject::Job(&job.key),
+            Change::JobPauseSet { job, .. }
+            | Change::JobDeleted { job, .. }
+            | Change::JobDecided { job, .. } => Subject::Job(job),
             Change::RunCreated { run, .. } => Subject::Run(&run.id),
             Change::RunTaken { run, .. }
             | Change::RunCancelRequested { run, .. }
@@ -428,6 +507,7 @@ impl Change {
             | Change::ExecutionStarted { of: Parent::Run(run), execution, .. }
             | Change::ExecutionFinished { of: Parent::Run(run), execution, .. }
             | Change::ExecutionLost { of: Parent::Run(run), execution, .. }
+            | Change::ApprovalDecided { run, execution, .. }
             | Change::ExecutionCancelRequested { run, execution, .. }
             | Change::ExecutionGivenUp { run, execution, .. }
             | Change::ExecutionSkipped { run, execution, .. }
@@ -438,7 +518,7 @@ impl Change {
 
     pub fn run(&self) -> Option<&RunId> {
         match self.subject() {
-            Subject::Node(_) | Subject::Cluster(_) => None,
+            Subject::Node(_) | Subject::Cluster(_) | Subject::Job(_) => None,
             Subject::Run(run) | Subject::Execution { run, .. } => Some(run),
             Subject::Unknown(run) => run,
         }
@@ -470,9 +550,13 @@ impl Change {
             | Change::ClusterDeleted { by, .. }
             | Change::NodeDrainSet { by, .. }
             | Change::NodeDeleted { by, .. }
+            | Change::JobPauseSet { by, .. }
+            | Change::JobDeleted { by, .. }
             | Change::RunCancelRequested { by, .. }
             | Change::RunPauseSet { by, .. } => Some(by),
+            Change::JobApplied { job } => Some(&job.by),
             Change::RunCreated { run, .. } => Some(&run.by),
+            Change::ApprovalDecided { decision, .. } => Some(&decision.by),
             _ => None,
         }
     }
@@ -493,11 +577,16 @@ impl Change {
             | Change::NodeDrainSet { .. }
             | Change::NodeProblemsSet { .. }
             | Change::NodeDeleted { .. }
+            | Change::JobApplied { .. }
+            | Change::JobPauseSet { .. }
+            | Change::JobDeleted { .. }
+            | Change::JobDecided { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
             | Change::RunPauseSet { .. }
             | Change::RunAdmitted { .. }
+            | Change::ApprovalDecided { .. }
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
@@ -519,7 +608,9 @@ impl Change {
             Change::NodeMoved { silent_since, .. } | Change::NodeDeleted { silent_since, .. } => {
                 *silent_since = None;
             }
-            Change::RunCreated { max_pending, max_open, .. } => (*max_pending, *max_open) = (None, None),
+            Change::RunCreated { max_pending, max_open, .. } => {
+                (*max_pending, *max_open) = (None, None);
+            }
             Change::RunAdmitted { limit, .. } => *limit = None,
             _ => {}
         }
@@ -530,6 +621,7 @@ impl Change {
     pub fn at(&self) -> Timestamp {
         match self {
             Change::NodeRegistered { registration } => registration.at,
+            Change::JobApplied { job } => job.at,
             Change::RunCreated { run, .. } => run.created_at,
             Change::ExecutionLeased { lease, .. } => lease.granted_at,
             Change::ExecutionFinished { outcome, .. } => outcome.ended_at(),
@@ -541,12 +633,16 @@ impl Change {
             | Change::NodeDrainSet { at, .. }
             | Change::NodeProblemsSet { at, .. }
             | Change::NodeDeleted { at, .. }
+            | Change::JobPauseSet { at, .. }
+            | Change::JobDeleted { at, .. }
+            | Change::JobDecided { at, .. }
             | Change::RunTaken { at, .. }
             | Change::RunCancelRequested { at, .. }
             | Change::RunPauseSet { at, .. }
             | Change::RunAdmitted { at, .. }
             | Change::ExecutionsAdded { at, .. }
             | Change::ExecutionLost { at, .. }
+            | Change::ApprovalDecided { at, .. }
             | Change::ExecutionCancelRequested { at, .. }
             | Change::ExecutionGivenUp { at, .. }
             | Change::ExecutionSkipped { at, .. }

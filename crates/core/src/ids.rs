@@ -49,10 +49,21 @@ uuid_ids! {
     ExecutionId,
     /// A node's right to an execution. Every report about an execution must contain it.
     LeaseToken,
+    /// A stored job, derived from its cluster and name: see [`JobId::derive`].
+    JobId,
     /// A standing task of a cluster.
     TaskId,
     /// One start of a server: a restart creates a new id.
     ServerId,
+}
+
+impl ExecutionId {
+    /// Returns the least id of an execution that was created at this time or later. Ids have milliseconds: those of
+    /// executions that were created in the same one follow, too.
+    pub fn first_of(at: Timestamp) -> Self {
+        let millis = u128::try_from(at.as_millisecond()).unwrap_or(0);
+        Self(Uuid::from_u128(millis << 80))
+    }
 }
 
 impl ClusterId {
@@ -64,6 +75,13 @@ impl NodeId {
     /// Returns the UUIDv5 of `cluster_id:hostname` in the DNS namespace, so that an agent can compute its own id.
     pub fn derive(cluster: ClusterId, hostname: &str) -> Self {
         Self(Uuid::new_v5(&Uuid::NAMESPACE_DNS, format!("{cluster}:{hostname}").as_bytes()))
+    }
+}
+
+impl JobId {
+    /// Returns the UUIDv5 of the name in the namespace of the cluster.
+    pub fn derive(cluster: ClusterId, name: &str) -> Self {
+        Self(Uuid::new_v5(&cluster.0, name.as_bytes()))
     }
 }
 

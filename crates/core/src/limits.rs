@@ -1,5 +1,11 @@
 //! Owns every bound of the product that is not a setting: its name, its number and the reason for it.
 
+/// The stored jobs of a cluster. Servers have all of them in memory.
+pub const JOBS: usize = 20_000;
+
+/// The versions of a stored job that are kept.
+pub const JOB_VERSIONS: u64 = 100;
+
 /// A job file: larger ones are generated, and should be split into several jobs.
 pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 /// The params of one task, aliases expanded: they are sent to the node in one message.
@@ -22,9 +28,25 @@ pub const STANDING_NAME_CHARS: usize = 200;
 pub const STANDING_TIMEOUT_LEAST_S: u64 = 10;
 /// Nodes that one request to do a standing task again may name: each is an event with the whole list.
 pub const RERUN_NODES: usize = 100;
+/// The lists that one such request commits at once: others wait for the commit.
+pub const LISTS_PER_COMMIT_BYTES: usize = 4 * 1024 * 1024;
+/// Standing tasks on nodes that one page shows: a few MiB as JSON.
+pub const CELLS_PER_PAGE: usize = 250_000;
 /// Work in one response to a poll, unless one piece of work is larger. The rest is sent in the next response. Over a
 /// slow line a node waits for a whole response before it starts any of the work.
 pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;
+/// Work in one response to a report. More of it waits for the poll: the deadline of a report allows for small responses.
+pub const REPORT_RESPONSE_BYTES: usize = 16 * 1024;
+/// Schedules of one job: each has its entry in every server's timer.
+pub const SCHEDULES_PER_JOB: usize = 32;
+/// A cron expression: a longer one is a mistake.
+pub const CRON_BYTES: usize = 256;
+/// Dates that one schedule leaves out: each search compares all of them with each day.
+pub const EXCLUDED_DATES: usize = 366;
+/// The longest jitter of a schedule, in seconds: a search looks at all times of that span.
+pub const JITTER_MOST_S: u64 = 3600;
+/// The longest delay after which a missed start is caught up, in seconds.
+pub const CATCH_UP_MOST_S: u64 = 30 * 24 * 3600;
 /// Steps in one run.
 pub const STEPS_PER_RUN: usize = 10_000;
 /// Step instances (step × node) in one run: one run actor keeps them in memory, about 100 bytes each.
@@ -67,6 +89,20 @@ pub const OUTPUT_BYTES: usize = 1024 * 1024;
 pub const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
 /// Pieces of output that pruning removes in one transaction, 8 MiB at most: commits wait for it on SQLite.
 pub const OUTPUT_PRUNED_CHUNKS: u32 = 512;
+/// Rows that cleaning removes in one transaction, and their bytes, unless one row has more: about 10 ms of the writer's time.
+pub const PRUNED_ROWS: usize = 1_000;
+pub const PRUNED_BYTES: usize = 4 * 1024 * 1024;
+/// The share of the writer's time that cleaning takes, in percent, and its longest pause, in seconds.
+pub const PRUNING_PERCENT: u32 = 5;
+pub const PRUNING_PAUSE_MOST_S: u64 = 60;
+/// How long runs and events are kept however few may be kept, in seconds: servers and replicas read each other's events, also
+/// after an outage, and people look at runs that have just ended.
+pub const RETENTION_LEAST_S: i64 = 3_600;
+/// The smallest setting for the number of kept events: a replica or a live page that is further behind starts over.
+pub const EVENTS_KEPT_LEAST: u64 = 100_000;
+/// How often a server measures what the store holds, and over which time growth is measured at least, in seconds.
+pub const MEASURED_EVERY_S: u64 = 60;
+pub const GROWTH_LEAST_S: u64 = 60;
 /// The smallest setting for the kept output of one execution: less could not hold one line of an error.
 pub const OUTPUT_LEAST_BYTES: u64 = 1024;
 /// The minimum interval of heartbeats: with a shorter one a server would do nothing else.
@@ -282,6 +318,12 @@ pub const STATS_JOBS: usize = 1_000;
 pub const STATS_STEPS: usize = 100;
 pub const STATS_DURATIONS: usize = 31;
 pub const STATS_RUNS_READ: u32 = 2_000;
+/// How long a step waits for its approval, unless the job file sets it.
+pub const APPROVAL_TIMEOUT_DEFAULT_S: u64 = 24 * 3600;
+/// The bytes of the message of an approval, and of the reason of a decision.
+pub const APPROVAL_TEXT_BYTES: usize = 1_000;
+/// Jobs that have their own series in the metrics of a server.
+pub const JOBS_MEASURED: usize = 100;
 /// Failed instances of a run that are grouped by like errors: each needs a read of its output.
 pub const FAILURES_EXAMINED: usize = 500;
 /// Queries of users that a server runs at once, and how long one may take or wait for its turn, in seconds. They use

@@ -18,7 +18,8 @@ const SECTIONS: &[(On, &str, &str)] = &[
         On::Task,
         "Task",
         "An entry of `tasks` that does something. `backend` and `action` are required. A task inside a branch has no \
-         `depends_on`, `target`, `placement` or `for_each`: these are set on the branch or on the job.",
+         `depends_on`, `target`, `placement` or `for_each`: these are set on the branch or on the job. A task with \
+         `approve` has no `backend` and `action`: a person decides it.",
     ),
     (On::Branch, "Branch", "An entry of `tasks` that has `tasks` of its own: a pipeline for each node."),
     (On::Target, "`target` as a map", "`{scope: group, value: web}` is the same as `group:web`."),
@@ -34,6 +35,11 @@ const SECTIONS: &[(On, &str, &str)] = &[
     ),
     (On::Spread, "`placement.spread`", "`node`, or a map with a label."),
     (On::Rollout, "`rollout`", "`batch` is required. [fleet.md](fleet.md) describes roll-outs in detail."),
+    (
+        On::Approve,
+        "`approve`",
+        "May be empty: `approve: {}`. [graph.md](graph.md#approvals) describes approvals in detail.",
+    ),
     (On::Retry, "`retry`", "`max` is required."),
     (
         On::ForEach,
@@ -41,6 +47,18 @@ const SECTIONS: &[(On, &str, &str)] = &[
         "The items alone, or a map. [graph.md](graph.md) describes fan-out in detail.",
     ),
     (On::Cache, "`cache`", "`true`, `false`, or a map."),
+    (
+        On::Schedule,
+        "`schedule`",
+        "A cron expression alone, a map with `cron` or `every`, or a list of both. [schedules.md](schedules.md) describes \
+         schedules in detail.",
+    ),
+    (
+        On::CatchUp,
+        "`schedule.catch_up`",
+        "A duration, which is the window of `policy: all`; `none`; or a map. `window` is required, except with `policy: none`.",
+    ),
+    (On::Exclude, "`schedule.exclude`", "Days in the time zone of the schedule."),
 ];
 
 fn written() -> String {
@@ -88,7 +106,10 @@ fn describe(schema: &Value) -> String {
             "spread" => "`node` or map".to_owned(),
             "for_each" => "list, expression or map".to_owned(),
             "cache" => "boolean or map".to_owned(),
-            "rollout" | "retry" | "placement" => "map".to_owned(),
+            "rollout" | "approve" | "retry" | "placement" | "exclude" => "map".to_owned(),
+            "cron" => "string".to_owned(),
+            "schedule" => "string or map".to_owned(),
+            "catch_up" => "duration, `none` or map".to_owned(),
             other => panic!("say what `{other}` is"),
         };
     }
@@ -110,6 +131,8 @@ fn describe(schema: &Value) -> String {
     match (kind, &schema["minimum"], &schema["maximum"]) {
         ("object", ..) => "map".to_owned(),
         ("array", ..) if schema["items"]["$ref"] == "#/$defs/word" => "list of names".to_owned(),
+        ("array", ..) if schema["items"]["$ref"] == "#/$defs/date" => "list of dates".to_owned(),
+        ("array", ..) if schema["items"]["$ref"] == "#/$defs/weekday" => "list of weekdays".to_owned(),
         ("array", ..) if schema["items"]["$ref"] == "#/$defs/preference" => "list of maps".to_owned(),
         ("array", ..) => "list of tasks".to_owned(),
         (kind, Value::Null, Value::Null) => kind.to_owned(),
@@ -120,7 +143,7 @@ fn describe(schema: &Value) -> String {
 /// Formats a value as YAML on one line.
 fn yaml(value: &Value) -> String {
     match value {
-        Value::String(text) if text.contains("{{") => format!("{text:?}"),
+        Value::String(text) if text.contains("{{") || text.starts_with(['@', '*']) => format!("{text:?}"),
         Value::String(text) => text.clone(),
         Value::Array(items) => format!("[{}]", items.iter().map(yaml).collect::<Vec<_>>().join(", ")),
         Value::Object(map) => {
@@ -144,13 +167,16 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         task
     };
+    let scheduled = |schedule: Value| json!({"schedule": schedule, "tasks": [build]});
     let job = |last: Value| json!({"tasks": [build, last]});
     match on {
         On::Job if ["rollout", "exclusive"].contains(&name) => {
             with(json!({"target": "all", "tasks": [task(json!({}))]}))
         }
         On::Job => with(json!({"tasks": [task(json!({}))]})),
+        On::Task if name == "approve" => job(with(json!({"name": "ok", "condition": "always"}))),
         On::Task => job(with(task(json!({})))),
+        On::Approve => job(json!({"approve": with(json!({}))})),
         On::Leaf => job(json!({"tasks": [with(task(json!({})))]})),
         On::Branch => job(with(json!({"tasks": [task(json!({}))]}))),
         On::Target if value == "web" => job(task(json!({"target": with(json!({"scope": "group"}))}))),
@@ -164,6 +190,10 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         On::Retry => job(task(json!({"retry": with(json!({"max": 1}))}))),
         On::ForEach => job(task(json!({"for_each": with(json!({"items": [1]}))}))),
         On::Cache => job(task(json!({"cache": with(json!({}))}))),
+        On::Schedule if ["cron", "every"].contains(&name) => scheduled(with(json!({}))),
+        On::Schedule => scheduled(with(json!({"cron": "@daily"}))),
+        On::CatchUp => scheduled(json!({"cron": "@daily", "catch_up": with(json!({"window": "1h"}))})),
+        On::Exclude => scheduled(json!({"cron": "@daily", "exclude": with(json!({}))})),
     }
 }
 
@@ -196,9 +226,13 @@ fn a_field_is_refused_where_the_table_does_not_have_it() {
         On::Preference,
         On::Spread,
         On::Rollout,
+        On::Approve,
         On::Retry,
         On::ForEach,
         On::Cache,
+        On::Schedule,
+        On::CatchUp,
+        On::Exclude,
     ];
     let catalogue = Catalogue::builtin();
     for field in spec::fields() {

@@ -40,6 +40,7 @@ fn schema_and_parser_agree() {
         leaf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({"tasks": [leaf]})
     };
+    let schedule = |schedule: Value| json!({"schedule": schedule, "tasks": [ping]});
     let rollout = |rollout: Value| json!({"target": "all", "rollout": rollout, "tasks": [ping]});
     let sleep = |duration: &str| {
         let task = json!({"backend": "test", "action": "sleep", "params": {"duration": duration}});
@@ -53,7 +54,31 @@ fn schema_and_parser_agree() {
         (json!({}), false),
         (json!([ping]), false),
         (json!({"tasks": [ping], "colour": 1}), false),
-        (json!({"tasks": [ping], "schedule": {}}), false),
+        (schedule(json!({})), false),
+        (schedule(json!(5)), false),
+        (schedule(json!([])), false),
+        (schedule(json!("@daily")), true),
+        (schedule(json!({"cron": "0 3 * * *", "timezone": "Europe/Berlin", "jitter": "5m"})), true),
+        (schedule(json!([{"every": "5m"}, "0 3 * * MON"])), true),
+        (schedule(json!({"cron": "@daily", "every": "5m"})), false),
+        (schedule(json!({"cron": "@daily", "at": "5m"})), false),
+        (schedule(json!({"cron": "@daily", "catch_up": "1h"})), true),
+        (schedule(json!({"cron": "@daily", "catch_up": "none"})), true),
+        (schedule(json!({"cron": "@daily", "catch_up": "all"})), false),
+        (schedule(json!({"cron": "@daily", "catch_up": {"policy": "none"}})), true),
+        (schedule(json!({"cron": "@daily", "catch_up": {"policy": "none", "window": "1h"}})), false),
+        (schedule(json!({"cron": "@daily", "catch_up": {"policy": "latest", "window": "1h"}})), true),
+        (schedule(json!({"cron": "@daily", "catch_up": {"policy": "latest"}})), false),
+        (schedule(json!({"cron": "@daily", "catch_up": {"window": "1h"}})), true),
+        (
+            schedule(
+                json!({"cron": "@daily", "exclude": {"weekdays": ["Sat", "sunday"], "dates": ["12-24"]}}),
+            ),
+            true,
+        ),
+        (schedule(json!({"cron": "@daily", "exclude": {"weekdays": ["bank holiday"]}})), false),
+        (schedule(json!({"cron": "@daily", "exclude": {"dates": ["24.12.2026"]}})), false),
+        (schedule(json!({"cron": "@daily", "exclude": ["sat"]})), false),
         (json!({"tasks": [ping], "name": "a/b"}), false),
         (json!({"tasks": [ping], "target": "all", "placement": {}}), false),
         (json!({"tasks": [ping], "target": {"scope": "all"}}), true),

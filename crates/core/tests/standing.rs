@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
+use downbeat_core::change::EndOf;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId, TaskId};
 use downbeat_core::node::{Description, NodeRecord, NodeStatus};
 use downbeat_core::select::Selector;
 use downbeat_core::standing::{
-    Cell, LastAttempt, Next, Rerun, RerunScope, StandingList, StandingTask, Walked, Walks,
+    Cell, LastAttempt, Next, Rerun, RerunScope, StandingList, StandingTask, Step, Walked, Walks, edit,
 };
 use downbeat_core::work::{Origin, Parent};
 use downbeat_core::{Change, Dice, Span, Timestamp};
@@ -311,6 +312,8 @@ struct World {
     histories: Vec<History>,
     second: i64,
     executions: u128,
+    /// Starts that were decided before the end that they follow was committed.
+    early: u32,
 }
 
 impl World {
@@ -386,6 +389,8 @@ impl World {
             executions,
             rollout,
             version,
+            after: None,
+            sessions: vec![start.session],
             at: at(self.second),
         });
     }
@@ -435,7 +440,22 @@ impl World {
                 (Change::ExecutionFinished { of: of_run, execution, token, outcome }, status)
             }
         };
+        let early = self.walks.start_after(node, EndOf { execution, status: next }, now);
         self.observe(of, number, &change, next);
+        if next.is_open() {
+            return;
+        }
+        // A start that is decided before the end is committed is the one that is decided afterwards.
+        let late = self.walks.step(node, now);
+        match early {
+            Some(start) => {
+                self.early += 1;
+                assert_eq!(late, Some(Step { node, withdrawals: Vec::new(), start: Some(start) }));
+            }
+            None => assert!(late.is_none_or(|step| {
+                !step.withdrawals.is_empty() || step.start.is_none_or(|start| start.number == number)
+            })),
+        }
     }
 
     fn alter_node(&mut self, of: usize) {
@@ -498,8 +518,13 @@ impl World {
         let list = &self.walks.cluster().list;
         let mut totals: Vec<BTreeMap<Cell, u64>> = vec![BTreeMap::new(); list.tasks.len()];
         let (mut complete, mut active) = (0, 0);
+        let is_met = |node, task, since| self.walks.was_tried_since(node, task, since);
+        let shorter = edit::without_met(self.walks.cluster(), is_met);
+        let shorter =
+            edit::without_met_resets(&shorter, |node, since| self.walks.tried_all_since(node, since));
         for (node, history) in self.nodes.iter().zip(&self.histories) {
-            let (cells, _) = naive(list, node, history);
+            let (cells, start) = naive(list, node, history);
+            assert_eq!(naive(&shorter.list, node, history), (cells.clone(), start), "met requests");
             let view = self.walks.walk(node.id).unwrap();
             assert_eq!(view.cells, cells, "{} at second {}", node.description.hostname, self.second);
             for (cell, totals) in cells.iter().zip(&mut totals) {
@@ -524,11 +549,43 @@ impl World {
 }
 
 #[test]
+fn only_open_attempts_are_kept_of_a_node_that_does_not_exist() {
+    let cluster = ClusterRecord { list: Arc::new(list("- -")), ..ClusterRecord::default_cluster() };
+    let mut walks = Walks::new(Arc::new(cluster));
+    let node = node(1);
+    walks.set_node(Arc::new(node.clone()));
+    let open = LastAttempt { attempt: 2, ..attempt(1, Status::Running, 102) };
+    walks.load(node.id, 0, LastAttempt { attempt: 3, ..attempt(0, Status::Succeeded, 101) });
+    walks.load(node.id, 1, open);
+    let known = |walks: &mut Walks| {
+        walks.forget_strangers();
+        [0, 1].map(|number| walks.last_attempt(node.id, number).map(|last| last.status))
+    };
+    assert_eq!(known(&mut walks), [Some(Status::Succeeded), Some(Status::Running)]);
+    walks.remove_node(node.id);
+    assert_eq!(known(&mut walks), [None, Some(Status::Running)]);
+    walks.observe(&Change::ExecutionLost {
+        of: Parent::Run(RunId::standing(ClusterId::DEFAULT)),
+        execution: open.execution,
+        token: LeaseToken(Uuid::nil()),
+        silence: None,
+        reason: "the node was deleted".to_owned(),
+        at: at(103),
+    });
+    assert_eq!(known(&mut walks), [None, None]);
+    // The numbers go on when the node returns.
+    walks.returned(node.id, &[(0, 3), (1, 2)]);
+    walks.set_node(Arc::new(NodeRecord { registered_at: at(200), ..node.clone() }));
+    let start = walks.step(node.id, at(201)).unwrap().start.unwrap();
+    assert_eq!((start.number, start.attempt), (0, 4));
+}
+
+#[test]
 fn random_histories_agree_with_a_slow_interpreter() {
     let cases: u64 =
         std::env::var("DOWNBEAT_TEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
     let only: Option<u64> = std::env::var("DOWNBEAT_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let mut executions = 0;
+    let (mut executions, mut early) = (0, 0);
     for seed in only.map_or(0..cases, |seed| seed..seed + 1) {
         let cluster = ClusterRecord { list: Arc::new(list("- !")), ..ClusterRecord::default_cluster() };
         let mut walks = Walks::new(Arc::new(cluster));
@@ -536,7 +593,8 @@ fn random_histories_agree_with_a_slow_interpreter() {
         let nodes: Vec<NodeRecord> = (0..3).map(node).collect();
         nodes.iter().for_each(|node| walks.set_node(Arc::new(node.clone())));
         let histories = nodes.iter().map(|_| History::default()).collect();
-        let mut world = World { dice: Dice::new(seed), walks, nodes, histories, second: 200, executions: 0 };
+        let mut world =
+            World { dice: Dice::new(seed), walks, nodes, histories, second: 200, executions: 0, early: 0 };
         for _ in 0..200 {
             world.second += 1;
             let of = world.pick(3);
@@ -549,6 +607,8 @@ fn random_histories_agree_with_a_slow_interpreter() {
             world.check();
         }
         executions += world.executions;
+        early += world.early;
     }
     assert!(only.is_some() || executions > u128::from(cases) * 10, "only {executions} executions");
+    assert!(only.is_some() || u64::from(early) > cases, "only {early} starts were decided before an end");
 }

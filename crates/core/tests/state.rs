@@ -29,6 +29,7 @@ fn run(name: &str) -> RunRecord {
         params: BTreeMap::new(),
         retry_of: None,
         no_cache: false,
+        job_version: None,
         by: "test".to_owned(),
         idempotency_key: None,
         request_hash: None,
@@ -38,7 +39,7 @@ fn run(name: &str) -> RunRecord {
 }
 
 fn created(name: &str, max_pending: Option<u32>) -> Change {
-    Change::RunCreated { run: run(name), max_pending, max_open: None }
+    Change::RunCreated { run: run(name), max_pending, max_open: None, firing: None }
 }
 
 fn admitted(name: &str, limit: Option<u32>, nodes: &[u128]) -> Change {
@@ -65,7 +66,7 @@ fn only_runs_of_the_same_cluster_take_room() {
     let there = |name: &str| {
         let mut run = run(name);
         Arc::make_mut(&mut run.made).cluster = other;
-        Change::RunCreated { run, max_pending: Some(1), max_open: Some(2) }
+        Change::RunCreated { run, max_pending: Some(1), max_open: Some(2), firing: None }
     };
     let mut one = |change| tables.apply_all(&[change]).outcomes.remove(0);
     assert_eq!(one(created("a", Some(1))), Ok(()));

@@ -227,6 +227,8 @@ pub struct Report {
     pub free: Free,
     /// The poll that was pending when `free` was counted.
     pub poll: u64,
+    /// The response may have assignments.
+    pub takes_work: bool,
 }
 
 /// The result of one reported fact.
@@ -242,6 +244,7 @@ pub enum Receipt {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportAnswer {
     pub receipts: Vec<Receipt>,
+    pub assignments: Vec<Assignment>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -54,7 +54,7 @@ impl Link for Host {
         self.receive(&poll, poll_answer())
     }
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
-        self.receive(&report, ReportAnswer { receipts: vec![Receipt::Recorded, Receipt::Refused] })
+        self.receive(&report, report_answer())
     }
     async fn output(&self, output: Output) -> Result<(), Fault> {
         self.receive(&output, ())
@@ -149,7 +149,13 @@ fn report() -> Report {
         }],
         free: Free { fleet: 1, placed: 4, debug: None },
         poll: 12,
+        takes_work: true,
     }
+}
+
+fn report_answer() -> ReportAnswer {
+    let receipts = vec![Receipt::Recorded, Receipt::Refused];
+    ReportAnswer { receipts, assignments: poll_answer().assignments }
 }
 
 fn output(chunks: Vec<OutputChunk>) -> Output {
@@ -192,8 +198,7 @@ async fn every_message_arrives_as_it_was_said() {
     assert_eq!(client.heartbeat(heartbeat.clone()).await, Ok(answer));
     assert_eq!(client.poll(poll.clone()).await, Ok(poll_answer()));
     assert_eq!(client.poll(plain.clone()).await, Ok(poll_answer()));
-    let receipts = vec![Receipt::Recorded, Receipt::Refused];
-    assert_eq!(client.report(report()).await, Ok(ReportAnswer { receipts }));
+    assert_eq!(client.report(report()).await, Ok(report_answer()));
     assert_eq!(client.output(output.clone()).await, Ok(()));
 
     let expected = [

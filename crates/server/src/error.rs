@@ -76,6 +76,11 @@ pub enum Noun {
     /// By name or id, with the names that exist.
     #[error("there is no cluster `{}`{}", shown(.0), advice_on(.0, .1, "clusters"))]
     Cluster(String, Vec<String>),
+    /// By name, with the names that exist.
+    #[error("there is no job `{}`{}", shown(.0), advice_on(.0, .1, "jobs"))]
+    Job(String, Vec<String>),
+    #[error("job `{0}` has no version {1}; the last {most} are kept", most = downbeat_core::limits::JOB_VERSIONS)]
+    JobVersion(String, u64),
     #[error("there is no standing task `{}`", shown(.0))]
     StandingTask(String),
     /// A task of a run, with advice on the tasks that exist.
@@ -104,6 +109,16 @@ pub enum Conflict {
     RunPaused(RunId),
     #[error("run `{0}` is not paused")]
     RunNotPaused(RunId),
+    #[error("job `{0}` is already paused")]
+    JobPaused(String),
+    #[error("job `{0}` is not paused")]
+    JobNotPaused(String),
+    #[error("job `{0}` is being changed by others; try again")]
+    JobBusy(String),
+    #[error("the cluster has {0} jobs; this is the maximum")]
+    TooManyJobs(usize),
+    #[error("step `{}` of run `{run}` {why}", shown(step))]
+    NoApproval { run: RunId, step: String, why: String },
     #[error("run `{0}` was just removed")]
     RunRemoved(RunId),
     #[error(transparent)]

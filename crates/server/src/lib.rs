@@ -13,6 +13,7 @@ mod error;
 mod force;
 mod heavy;
 pub mod http;
+mod jobs;
 mod journal;
 mod metrics;
 mod nodes;
@@ -31,6 +32,7 @@ mod surroundings;
 #[cfg(test)]
 mod testing;
 mod vital;
+mod volume;
 mod works;
 
 pub use caller::Caller;

@@ -1,15 +1,19 @@
 //! Owns the server's metrics for Prometheus. They only count; nothing decides by them.
 
+mod jobs;
 mod nodes;
 mod text;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use downbeat_api::Replica;
 use downbeat_core::execution::Status;
+use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::node::NodeStatus;
+use downbeat_core::retention::Held;
 use downbeat_core::run::RunState;
 use downbeat_store::Tally;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -20,7 +24,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
-use self::nodes::PerNode;
+use self::jobs::PerJob;
+use self::nodes::{NodeName, PerNode};
 pub(crate) use self::text::prometheus_text;
 use crate::parts::Parts;
 
@@ -36,6 +41,7 @@ struct Figures {
     executions: [Counter; Status::ALL.len()],
     nodes: [Gauge; NodeStatus::ALL.len()],
     per_node: PerNode,
+    per_job: PerJob,
     gauges: [Gauge; GAUGES.len()],
     pending_to_leased: Histogram,
     commit_batch_size: Histogram,
@@ -58,10 +64,14 @@ pub(crate) enum Figure {
     ReplicaConnected,
     ReplicaLag,
     ReplicaCopies,
+    StoreExecutions,
+    StoreEvents,
+    StoreOutput,
+    StoreDisk,
 }
 
 /// The name and the help text of every [`Figure`], in the same order.
-const GAUGES: [(&str, &str); 10] = [
+const GAUGES: [(&str, &str); 14] = [
     ("queue_depth", "Pending executions"),
     ("polls_parked", "Polls of nodes that are waiting for work at this server"),
     ("runs_waiting", "Runs that are waiting for their turn"),
@@ -72,6 +82,10 @@ const GAUGES: [(&str, &str); 10] = [
     ("replica_connected", "1 if this replica is connected to its primary"),
     ("replica_lag_events", "Events of the primary that this replica's copy lacks; -1 if unknown"),
     ("replica_copies", "How often this replica's copy was replaced since its start"),
+    ("store_executions", "Executions in the store, measured every minute"),
+    ("store_events", "Events in the store, measured every minute"),
+    ("store_output_bytes", "Output in the store, measured every minute"),
+    ("store_disk_bytes", "Size of the file or the database, measured every minute; 0 in memory"),
 ];
 
 /// The only label of a metric, with its value.
@@ -105,6 +119,7 @@ impl Metrics {
         registry.register("nodes", "Nodes by status", nodes.clone());
         let per_node = PerNode::default();
         registry.register_collector(Box::new(per_node.clone()));
+        let per_job = PerJob::new(&mut registry);
         let gauges = GAUGES.map(|(name, help)| registered(&mut registry, name, help, Gauge::default()));
         let seconds = || Histogram::new(LATENCY_S);
         let sizes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
@@ -128,6 +143,7 @@ impl Metrics {
                 .map(|status| executions.get_or_create_owned(&[("outcome", status.as_str())])),
             nodes: NodeStatus::ALL.map(|status| nodes.get_or_create_owned(&[("status", status.as_str())])),
             per_node,
+            per_job,
             gauges,
             pending_to_leased,
             commit_batch_size,
@@ -147,18 +163,12 @@ impl Metrics {
         self.0.gauges[figure as usize].set(signed(value));
     }
 
-    /// Sets the runs that the store counts, at the start, before changes are counted one by one.
-    pub(crate) fn start_from(&self, tally: &Tally) {
-        for (state, count) in &tally.runs {
-            self.0.runs[*state as usize].set(signed(*count));
+    /// Sets the runs that the store counts.
+    pub(crate) fn set_runs(&self, tally: &Tally) {
+        for (state, gauge) in RunState::ALL.iter().zip(&self.0.runs) {
+            let count = tally.runs.iter().find(|(other, _)| other == state).map_or(0, |(_, count)| *count);
+            gauge.set(signed(count));
         }
-    }
-
-    pub(crate) fn run_moved(&self, from: Option<RunState>, to: RunState) {
-        if let Some(from) = from {
-            self.0.runs[from as usize].dec();
-        }
-        self.0.runs[to as usize].inc();
     }
 
     pub(crate) fn set_nodes(&self, nodes: impl Iterator<Item = NodeStatus>) {
@@ -175,6 +185,10 @@ impl Metrics {
         &self.0.per_node
     }
 
+    pub(crate) fn per_job(&self) -> &PerJob {
+        &self.0.per_job
+    }
+
     pub(crate) fn execution_ended(&self, status: Status) {
         self.0.executions[status as usize].inc();
     }
@@ -186,6 +200,13 @@ impl Metrics {
     pub(crate) fn on_commit(&self, size: usize, elapsed: Duration) {
         self.0.commit_batch_size.observe(size as f64);
         self.0.commit_seconds.observe(elapsed.as_secs_f64());
+    }
+
+    pub(crate) fn set_held(&self, held: &Held) {
+        self.set(Figure::StoreExecutions, held.executions);
+        self.set(Figure::StoreEvents, held.events);
+        self.set(Figure::StoreOutput, held.output_bytes);
+        self.set(Figure::StoreDisk, held.disk_bytes.unwrap_or(0));
     }
 
     pub(crate) fn set_replica(&self, lag: &Replica) {
@@ -220,18 +241,26 @@ impl Metrics {
 /// Updates the metrics that are read from the server's state on request.
 pub(crate) async fn update(parts: &Parts) {
     let metrics = &parts.metrics;
-    {
+    let nodes: Vec<(NodeId, ClusterId, String)> = {
         let board = parts.dispatcher.board();
         metrics.set(Figure::QueueDepth, board.waiting() as u64);
         metrics.set(Figure::PollsParked, board.parked() as u64);
         metrics.set_nodes(board.nodes().map(|node| node.status));
-        let named = board.nodes().map(|node| (node.id, node.description.hostname.clone()));
-        metrics.per_node().name(named.collect());
         metrics.set(Figure::NodesHeld, board.held_nodes() as u64);
-    }
+        board.nodes().map(|node| (node.id, node.cluster, node.description.hostname.clone())).collect()
+    };
+    let clusters: HashMap<ClusterId, String> =
+        parts.standing.clusters().iter().map(|cluster| (cluster.id, cluster.name.clone())).collect();
+    let name = |(node, cluster, hostname): (NodeId, ClusterId, String)| {
+        Some((node, NodeName { cluster: clusters.get(&cluster)?.clone(), hostname }))
+    };
+    metrics.per_node().name(nodes.into_iter().filter_map(name).collect());
     metrics.set(Figure::RunsWaiting, parts.admission.waiting() as u64);
     if let Some(replica) = &parts.replica {
         metrics.set_replica(&replica.lag(parts.clock.now()));
+    }
+    if let Ok(tally) = parts.store.tally().await {
+        metrics.set_runs(&tally);
     }
     // Read first: events that are published in between must not look like a negative lag.
     let published = parts.feed.last_seq();
@@ -263,11 +292,11 @@ mod tests {
     #[test]
     fn every_figure_has_its_name_and_value() {
         let metrics = Metrics::new();
-        metrics.start_from(&Tally { runs: vec![(RunState::Running, 2)], ..Tally::default() });
+        metrics.set_runs(&Tally { runs: vec![(RunState::Failed, 2)], ..Tally::default() });
+        let runs = [RunState::Pending, RunState::Running, RunState::Completed];
+        metrics.set_runs(&Tally { runs: runs.map(|state| (state, 1)).to_vec(), ..Tally::default() });
         metrics.set(Figure::QueueDepth, 9);
         metrics.set_nodes([NodeStatus::Online, NodeStatus::Stale, NodeStatus::Online].into_iter());
-        metrics.run_moved(Some(RunState::Running), RunState::Completed);
-        metrics.run_moved(None, RunState::Pending);
         metrics.execution_ended(Status::Succeeded);
         metrics.on_commit(7, Duration::from_millis(2));
         metrics.observe_pending_to_leased(Duration::from_millis(1));
@@ -275,12 +304,20 @@ mod tests {
         metrics.set(Figure::FeedLag, 5);
         metrics.set(Figure::RunsWaiting, 6);
         metrics.set(Figure::NodesHeld, 3);
+        metrics.set_held(&Held {
+            executions: 11,
+            events: 12,
+            output_bytes: 13,
+            disk_bytes: Some(14),
+            ..Held::default()
+        });
         metrics.on_request("GET", "/api/v1/runs", 200, Duration::from_millis(1));
         let text = metrics.encode();
         for line in [
             r#"downbeat_runs{state="running"} 1"#,
             r#"downbeat_runs{state="completed"} 1"#,
             r#"downbeat_runs{state="pending"} 1"#,
+            r#"downbeat_runs{state="failed"} 0"#,
             r#"downbeat_nodes{status="online"} 2"#,
             r#"downbeat_nodes{status="stale"} 1"#,
             r#"downbeat_executions_total{outcome="succeeded"} 1"#,
@@ -293,6 +330,10 @@ mod tests {
             "downbeat_feed_lag_events 5",
             "downbeat_runs_waiting 6",
             "downbeat_nodes_held 3",
+            "downbeat_store_executions 11",
+            "downbeat_store_events 12",
+            "downbeat_store_output_bytes 13",
+            "downbeat_store_disk_bytes 14",
             r#"downbeat_http_requests_total{method="GET",path="/api/v1/runs",status="200"} 1"#,
             r#"downbeat_http_request_seconds_count{method="GET",path="/api/v1/runs"} 1"#,
         ] {

@@ -14,6 +14,7 @@ use crate::cluster::{CommonLevel, LastSign};
 use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
+use crate::jobs::Jobs;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving};
@@ -25,6 +26,7 @@ use crate::standing::Standing;
 use crate::stats::Stats;
 use crate::surroundings::Chance;
 use crate::vital::Vital;
+use crate::volume::Measured;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
@@ -38,6 +40,7 @@ pub(crate) struct Parts {
     pub stats: Stats,
     pub runs: Runs,
     pub standing: Standing,
+    pub jobs: Jobs,
     pub heartbeats: Heartbeats,
     pub serving: Serving,
     pub outputs: Outputs,
@@ -57,6 +60,8 @@ pub(crate) struct Parts {
     /// Limits the snapshots that are sent to replicas at the same time.
     pub snapshots: Arc<Semaphore>,
     pub counted: Counted,
+    /// How much the store held in the last day.
+    pub measured: Measured,
     pub vital: Vital,
     /// A replica's knowledge of its primary; `None` on a primary.
     pub replica: Option<Following>,

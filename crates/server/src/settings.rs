@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use downbeat_api::request::HTTP_PORT;
 use downbeat_core::node::Health;
-use downbeat_core::{Span, limits};
+use downbeat_core::{Span, limits, retention};
 
 /// Plain values; the doc comments are the manual.
 #[derive(Clone, Debug)]
@@ -41,6 +41,14 @@ pub struct Settings {
     pub retention_days: u32,
     /// How many executions of a standing task are kept for each node, at least 1.
     pub keep_executions: u32,
+    /// How many ended runs are kept. Default: any number.
+    pub keep_runs: Option<u32>,
+    /// How many events are kept. Default: any number.
+    pub keep_events: Option<u32>,
+    /// How much output of all executions together is kept. Default: any amount.
+    pub keep_output_bytes: Option<u64>,
+    /// How often a server removes what is not kept.
+    pub clean_every: Span,
     /// How many runs of a cluster may be active at once, over all servers; further runs wait. Default: no limit.
     pub max_concurrent_runs: Option<u32>,
     /// How many runs of a cluster may wait; more are refused. Without `max_concurrent_runs`: how many may be open. Each
@@ -55,6 +63,16 @@ pub struct Settings {
 impl Settings {
     pub const HTTP_PORT: u16 = HTTP_PORT;
     pub const GRPC_PORT: u16 = 4681;
+
+    /// Returns what the store keeps.
+    pub(crate) fn retention(&self) -> retention::Rules {
+        retention::Rules {
+            days: Some(self.retention_days).filter(|days| *days > 0),
+            runs: self.keep_runs.map(u64::from),
+            events: self.keep_events.map(u64::from),
+            output_bytes: self.keep_output_bytes,
+        }
+    }
 
     pub(crate) fn health(&self) -> Health {
         Health { stale_after: self.node_stale_after.0, offline_after: self.node_offline_after.0 }
@@ -79,6 +97,10 @@ impl Default for Settings {
             lease_ttl: Span::from_secs(30),
             retention_days: 7,
             keep_executions: 10,
+            keep_runs: None,
+            keep_events: None,
+            keep_output_bytes: None,
+            clean_every: Span::from_secs(60),
             max_concurrent_runs: None,
             max_pending_runs: 10_000,
             output_max_bytes: limits::OUTPUT_BYTES as u64,

@@ -212,14 +212,19 @@ mod tests {
             params: Default::default(),
             retry_of: None,
             no_cache: false,
+            job_version: None,
             by: "ada".to_owned(),
             idempotency_key: None,
             request_hash: None,
             created_at: Timestamp::UNIX_EPOCH,
         };
         let server = ServerId(Uuid::from_u128(9));
-        let change =
-            Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None };
+        let change = Change::RunCreated {
+            run: RunRecord::new(made, server),
+            max_pending: None,
+            max_open: None,
+            firing: None,
+        };
         Event { seq: 1, server, about: About::default(), change }
     }
 

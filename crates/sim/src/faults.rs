@@ -7,6 +7,7 @@ use downbeat_core::ids::ServerId;
 use downbeat_core::level;
 use downbeat_store::{DirectWrites, ServerRecord};
 use jiff::SignedDuration;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
@@ -54,9 +55,11 @@ impl Kinds {
     }
 }
 
-/// Injects faults for `duration`. Lasting faults end by themselves or with `heal`.
-pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Duration) {
+/// Injects faults for `duration`. Lasting faults end by themselves or with `heal`. Returns the people and strangers who are
+/// not finished by then: what they do later changes what is left to do, as the end of a drain does.
+pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Duration) -> Vec<JoinHandle<()>> {
     let world = cluster.world.clone();
+    let mut people = Vec::new();
     let until = Instant::now() + duration;
     let between = Duration::from_secs(1) + world.up_to(Duration::from_secs(12));
     while Instant::now() < until {
@@ -83,24 +86,29 @@ pub(crate) async fn inject(cluster: &Arc<Cluster>, kinds: Kinds, duration: Durat
             }
             8 if kinds.drains => {
                 let number = world.index(cluster.shape.all_agents());
-                tokio::spawn(client::drain(cluster.clone(), number, last(30)));
+                people.push(tokio::spawn(client::drain(cluster.clone(), number, last(30))));
             }
             9 if kinds.deletions => {
                 let number = world.index(cluster.shape.all_agents());
-                tokio::spawn(client::delete(cluster.clone(), number));
+                people.push(tokio::spawn(client::delete(cluster.clone(), number)));
             }
             10 if kinds.strangers => {
                 let number = world.index(cluster.shape.agents);
-                tokio::spawn(stranger::register(cluster.clone(), number, server(&world, cluster)));
+                people.push(tokio::spawn(stranger::register(
+                    cluster.clone(),
+                    number,
+                    server(&world, cluster),
+                )));
             }
             11 if kinds.pruning => prune(cluster).await,
             12 if kinds.rejections => reject(cluster, last(15)),
             13 if kinds.older_servers => {
-                tokio::spawn(join_as_older_server(cluster.clone(), last(30)));
+                people.push(tokio::spawn(join_as_older_server(cluster.clone(), last(30))));
             }
             _ => {}
         }
     }
+    people
 }
 
 /// Crashes all servers for longer than any attempt and its report may take, while agents have work.

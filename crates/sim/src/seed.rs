@@ -42,6 +42,8 @@ pub enum Broken {
     LostOutbox,
     /// Heartbeats are recorded with a time in the future.
     LastingHeartbeats,
+    /// Heartbeats are recorded with a time in the past.
+    OldHeartbeats,
     /// The end of a run is acknowledged but not recorded.
     LostEnd,
     /// A result is acknowledged to the server, which acts on it, but it is not recorded.
@@ -64,6 +66,10 @@ pub enum Broken {
     GreedyPrune,
     /// Decisions by an outdated list of standing tasks are committed.
     NoVersionGuard,
+    /// Decisions for an outdated session of a node are committed.
+    NoSessionGuard,
+    /// The task after the last one is committed although the last one did not end like that.
+    NoAfterGuard,
     /// A node starts another standing task than the next one.
     OutOfOrder,
     /// A node gets two standing tasks at once.
@@ -84,6 +90,7 @@ impl Broken {
         Self::FeedGap,
         Self::LostOutbox,
         Self::LastingHeartbeats,
+        Self::OldHeartbeats,
         Self::LostEnd,
         Self::LostResult,
         Self::ShortLeases,
@@ -95,6 +102,8 @@ impl Broken {
         Self::ForgedCopy,
         Self::GreedyPrune,
         Self::NoVersionGuard,
+        Self::NoSessionGuard,
+        Self::NoAfterGuard,
         Self::OutOfOrder,
         Self::SecondStep,
         Self::ForgottenResults,
@@ -228,7 +237,7 @@ async fn simulate(setup: Setup) -> Outcome {
     let is_mute = setup.mute || (setup.faults && setup.seed % 40 == 17);
     let mute = is_mute.then(|| mute::start(&cluster, faulty / 2));
     if setup.faults {
-        faults::inject(&cluster, kinds, faulty).await;
+        clients.extend(faults::inject(&cluster, kinds, faulty).await);
     } else if mute.is_some() {
         tokio::time::sleep(faulty).await;
     }

@@ -30,6 +30,10 @@ use crate::world::{HostId, World};
 
 /// How far in the future the heartbeats of [`Broken::LastingHeartbeats`] are.
 const LASTING: SignedDuration = SignedDuration::from_hours(1);
+/// How long the commits without a guard of standing tasks take at most.
+const SLOW: Duration = Duration::from_secs(2);
+/// How far in the past the heartbeats of [`Broken::OldHeartbeats`] are.
+const OLD: SignedDuration = SignedDuration::from_secs(2);
 
 /// The store's current faults, for all servers.
 #[derive(Debug, Default)]
@@ -133,6 +137,8 @@ impl ServerStore {
             Some(Broken::NoEpochGuard) => Some(self.without_epochs(changes).await?),
             Some(Broken::NoHolds) => Some(without_holds(changes)),
             Some(Broken::NoVersionGuard) => Some(self.without_versions(changes).await?),
+            Some(Broken::NoSessionGuard) => Some(self.without_sessions(changes).await),
+            Some(Broken::NoAfterGuard) => Some(self.without_ends(changes).await),
             Some(Broken::OutOfOrder) => Some(self.out_of_order(changes).await?),
             Some(Broken::SecondStep) => Some(self.with_second_steps(changes).await?),
             Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
@@ -233,12 +239,42 @@ impl ServerStore {
         let mut rewritten = changes.to_vec();
         for change in &mut rewritten {
             if let Change::ExecutionsAdded { run, version: Some(version), .. } = change
-                && let Some(cluster) = self.list_of(run).await?
+                && self.list_of(run).await?.is_some()
             {
-                *version = cluster.version;
+                // Slow, so that somebody else changes the list meanwhile.
+                tokio::time::sleep(self.world.up_to(SLOW)).await;
+                let cluster = self.list_of(run).await?;
+                *version = cluster.map_or(*version, |cluster| cluster.version);
             }
         }
         Ok(rewritten)
+    }
+
+    /// Lets a decision for an outdated session through.
+    async fn without_sessions(&self, changes: &[Change]) -> Vec<Change> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::ExecutionsAdded { sessions, version: Some(_), .. } = change {
+                // Slow, so that the node registers meanwhile.
+                tokio::time::sleep(self.world.up_to(SLOW)).await;
+                sessions.clear();
+            }
+        }
+        rewritten
+    }
+
+    /// Lets the task after an end through, however that ended.
+    async fn without_ends(&self, changes: &[Change]) -> Vec<Change> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::ExecutionsAdded { after, version: Some(_), .. } = change
+                && after.take().is_some()
+            {
+                // Slow, so that the lease runs out meanwhile.
+                tokio::time::sleep(self.world.up_to(SLOW)).await;
+            }
+        }
+        rewritten
     }
 
     /// Starts the last task of a list instead of the next one.
@@ -260,9 +296,11 @@ impl ServerStore {
     async fn with_second_steps(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
         let mut rewritten = changes.to_vec();
         for change in &mut rewritten {
-            if let Change::ExecutionsAdded { run, executions, version: Some(_), .. } = change
+            if let Change::ExecutionsAdded { run, executions, version: Some(_), sessions, .. } = change
                 && let Some(cluster) = self.list_of(run).await?
             {
+                // Without them they are not checked.
+                sessions.clear();
                 let number = |execution: &Execution| execution.step();
                 let others: Vec<Execution> = executions
                     .iter()
@@ -328,6 +366,7 @@ fn shown(change: &Change) -> String {
     let subject = match change.subject() {
         Subject::Cluster(cluster) => format!("cluster={cluster}"),
         Subject::Node(node) => node.to_string(),
+        Subject::Job(job) => format!("job={}", job.name),
         Subject::Run(run) => format!("run={run}"),
         Subject::Execution { id, .. } => id.to_string(),
         Subject::Unknown(_) => String::new(),
@@ -444,7 +483,11 @@ impl Wrapper for ServerStore {
 
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
         let sent = self.world.now();
-        let at = if self.broken == Some(Broken::LastingHeartbeats) { at + LASTING } else { at };
+        let at = match self.broken {
+            Some(Broken::LastingHeartbeats) => at + LASTING,
+            Some(Broken::OldHeartbeats) => at - OLD,
+            _ => at,
+        };
         let effect = async {
             let current = self.inner.touch_nodes(seen, at).await?;
             let now = self.world.now();

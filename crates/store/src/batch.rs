@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::change::{Change, Subject};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
+use downbeat_core::job::{JobKey, JobVersion};
 use downbeat_core::node::{Former, Registration};
 use downbeat_core::run::{RunRecord, frees_nodes};
 use downbeat_core::spec::{Limit, Limits};
@@ -15,7 +16,10 @@ use downbeat_core::work::Parent;
 use jiff::Timestamp;
 
 use crate::port::Result;
-use crate::rows::{CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, columns, int};
+use crate::rows::{
+    CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, JobRow, JobVersionRow, OldVersionsRow,
+    columns, int,
+};
 
 /// How a store detects that the id of a new execution is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +39,15 @@ pub(crate) struct Needs<'a> {
     /// Clusters that the batch changes or deletes.
     pub(crate) clusters_altered: BTreeSet<ClusterId>,
     pub(crate) nodes: BTreeSet<NodeId>,
+    /// Further nodes, of which the guards read only the session.
+    pub(crate) sessions: BTreeSet<NodeId>,
     /// Sessions for which the guards check whether their node was deleted.
     pub(crate) deleted: BTreeSet<(NodeId, SessionId)>,
+    /// Nodes that register, with the first id of a standing task that was decided for them too late.
+    pub(crate) steps: BTreeMap<NodeId, ExecutionId>,
     /// A node registers that does not exist, so there is no row to lock.
     pub(crate) new_nodes: bool,
+    pub(crate) jobs: BTreeSet<JobId>,
     pub(crate) runs: BTreeSet<&'a RunId>,
     /// Runs and nodes whose cluster the events name.
     pub(crate) homes: BTreeSet<&'a RunId>,
@@ -72,7 +81,7 @@ impl<'a> Needs<'a> {
             match change.subject() {
                 Subject::Node(node) => _ = needs.node_homes.insert(node),
                 Subject::Run(run) | Subject::Execution { run, .. } => _ = needs.homes.insert(run),
-                Subject::Cluster(_) | Subject::Unknown(_) => {}
+                Subject::Cluster(_) | Subject::Job(_) | Subject::Unknown(_) => {}
             }
             match change {
                 Change::ClusterCreated { .. } => needs.all_clusters = true,
@@ -88,6 +97,9 @@ impl<'a> Needs<'a> {
                     needs.clusters.insert(registration.cluster);
                     needs.nodes.insert(registration.node);
                     needs.deleted.insert((registration.node, registration.session));
+                    let first = ExecutionId::first_of(registration.at);
+                    let known = needs.steps.entry(registration.node).or_insert(first);
+                    *known = first.min(*known);
                     needs.new_nodes |= registration.former == Former::Nobody;
                 }
                 Change::NodeMoved { node, .. }
@@ -99,8 +111,15 @@ impl<'a> Needs<'a> {
                     needs.nodes.insert(*node);
                     needs.held.insert(*node);
                 }
-                Change::RunCreated { run, max_pending, max_open } => {
+                Change::JobApplied { job } => needs.need_job(&job.key),
+                Change::JobPauseSet { job, .. }
+                | Change::JobDeleted { job, .. }
+                | Change::JobDecided { job, .. } => needs.need_job(job),
+                Change::RunCreated { run, max_pending, max_open, firing } => {
                     needs.clusters.insert(run.cluster);
+                    if let Some(job) = run.job.as_deref().filter(|_| firing.is_some()) {
+                        needs.jobs.insert(JobId::derive(run.cluster, job));
+                    }
                     needs.counts |= max_pending.is_some() || max_open.is_some();
                     needs.runs.insert(&run.id);
                     if let Some(key) = &run.idempotency_key {
@@ -124,8 +143,11 @@ impl<'a> Needs<'a> {
                         needs.holders.insert(run);
                     }
                 }
-                Change::ExecutionsAdded { run, executions, version, .. } => {
+                Change::ExecutionsAdded { run, executions, version, sessions, .. } => {
                     needs.runs.insert(run);
+                    if !sessions.is_empty() {
+                        needs.sessions.extend(executions.iter().filter_map(|execution| execution.pinned));
+                    }
                     if version.is_some() {
                         match run.standing_of() {
                             Some(cluster) => _ = needs.clusters.insert(cluster),
@@ -141,7 +163,9 @@ impl<'a> Needs<'a> {
                     needs.executions.insert(*execution);
                     needs.held.insert(lease.node);
                 }
-                Change::ExecutionStarted { execution, .. } | Change::ExecutionFinished { execution, .. } => {
+                Change::ExecutionStarted { execution, .. }
+                | Change::ExecutionFinished { execution, .. }
+                | Change::ApprovalDecided { execution, .. } => {
                     needs.executions.insert(*execution);
                 }
                 Change::ExecutionLost { execution, silence, .. } => {
@@ -158,7 +182,13 @@ impl<'a> Needs<'a> {
                 Change::Unknown { .. } => {}
             }
         }
+        needs.sessions.retain(|node| !needs.nodes.contains(node));
         needs
+    }
+
+    fn need_job(&mut self, job: &JobKey) {
+        self.clusters.insert(job.cluster);
+        self.jobs.insert(job.id());
     }
 }
 
@@ -234,6 +264,8 @@ pub(crate) struct Dirty<'a> {
     pub(crate) node_problems: BTreeMap<NodeId, &'a [String]>,
     /// In order. Those that registered again are also in `nodes_registered`.
     pub(crate) nodes_deleted: Vec<Deleted<'a>>,
+    pub(crate) jobs: BTreeMap<JobId, &'a JobKey>,
+    pub(crate) job_versions: Vec<&'a JobVersion>,
     pub(crate) runs_created: BTreeMap<&'a RunId, &'a RunRecord>,
     pub(crate) runs_altered: BTreeSet<&'a RunId>,
     pub(crate) executions_added: BTreeSet<ExecutionId>,
@@ -289,6 +321,13 @@ impl<'a> Dirty<'a> {
                     let (node, session, at) = (*node, *session, *at);
                     dirty.nodes_deleted.push(Deleted { node, session, at, registration });
                 }
+                Change::JobApplied { job } => {
+                    dirty.jobs.insert(job.key.id(), &job.key);
+                    dirty.job_versions.push(job);
+                }
+                Change::JobPauseSet { job, .. }
+                | Change::JobDeleted { job, .. }
+                | Change::JobDecided { job, .. } => _ = dirty.jobs.insert(job.id(), job),
                 Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
                 }
@@ -325,6 +364,7 @@ impl<'a> Dirty<'a> {
                 Change::ExecutionStarted { execution, .. }
                 | Change::ExecutionFinished { execution, .. }
                 | Change::ExecutionLost { execution, .. }
+                | Change::ApprovalDecided { execution, .. }
                 | Change::ExecutionCancelRequested { execution, .. }
                 | Change::ExecutionGivenUp { execution, .. }
                 | Change::ExecutionSkipped { execution, .. } => {
@@ -357,6 +397,19 @@ impl<'a> Dirty<'a> {
 
     pub(crate) fn deleted_clusters(&self) -> Vec<DeletedClusterRow<'static>> {
         self.clusters_deleted.iter().map(|(id, at)| DeletedClusterRow::of(*id, *at)).collect()
+    }
+
+    pub(crate) fn job_rows(&self, tables: &Tables) -> Vec<JobRow<'a>> {
+        self.jobs.iter().map(|(id, key)| JobRow::of(key, &tables.jobs[id])).collect()
+    }
+
+    pub(crate) fn job_version_rows(&self) -> Result<Vec<JobVersionRow<'a>>> {
+        self.job_versions.iter().map(|job| JobVersionRow::of(job)).collect()
+    }
+
+    /// Returns the first version to keep of each job that has a new one.
+    pub(crate) fn old_versions(&self) -> Vec<OldVersionsRow> {
+        self.job_versions.iter().map(|job| OldVersionsRow::before(job)).collect()
     }
 
     fn alter_run(&mut self, run: &'a RunId) {
@@ -467,6 +520,8 @@ impl LimitChanges {
 /// The stored codes of the kinds of rows whose ends are counted.
 pub(crate) const ENDED_EXECUTIONS: i16 = 1;
 pub(crate) const ENDED_RUNS: i16 = 2;
+/// The bytes of output are counted in the same table, by triggers.
+pub(crate) const OUTPUT_BYTES: i16 = 3;
 
 columns! {
     /// A number of rows of a kind that ended with a status.

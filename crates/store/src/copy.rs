@@ -6,6 +6,7 @@ use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, SessionId};
+use downbeat_core::job::{JobKey, JobLive, JobVersion};
 use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Portion, limits};
@@ -29,6 +30,9 @@ pub enum Part {
     Nodes(Vec<NodeRecord>),
     /// Deleted nodes.
     Tombstones(Vec<Tombstone>),
+    /// Stored jobs, deleted ones too. Each has versions.
+    Jobs(Vec<(JobKey, JobLive)>),
+    JobVersions(Vec<JobVersion>),
     Runs(Vec<RunRecord>),
     /// Nodes that exclusive runs hold.
     Holds(Vec<(NodeId, RunId)>),
@@ -55,6 +59,9 @@ pub struct Kept {
     /// When the first remembered deletion of a node happened, if any.
     #[serde(default)]
     pub first_deleted: Option<Timestamp>,
+    /// Output of ended runs up to this one, by its end and id, was removed, if any was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_removed: Option<(Timestamp, RunId)>,
     /// Deleted clusters of which rows are left, by id. A copy removes all rows of clusters that it knows to be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<ClusterId>,
@@ -154,5 +161,17 @@ pub(crate) fn registration(node: NodeRecord) -> Registration {
     } = node;
     let silent_since = Some(at);
     let former = displaced.map_or(Former::Any, |session| Former::Session { session, silent_since });
-    Registration { node, cluster, session, description, installation, undelivered, kept_since, former, at }
+    Registration {
+        node,
+        cluster,
+        session,
+        description,
+        installation,
+        undelivered,
+        kept_since,
+        // Only those who were there before the node returned need them.
+        attempts: Vec::new(),
+        former,
+        at,
+    }
 }

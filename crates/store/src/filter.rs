@@ -19,6 +19,12 @@ pub(crate) const OPEN_RUNS: &str = concat!(
     " GROUP BY state UNION ALL SELECT CAST(0 AS smallint), -count(*) FROM runs r \
      WHERE r.id >= 'standing:' AND r.id < 'standing;') open GROUP BY state HAVING sum(total) > 0"
 );
+/// The debug commands with the job `$1`, by state. They are few, and not counted as runs.
+pub(crate) const DEBUG_RUNS: &str = concat!(
+    "SELECT r.state, count(*) FROM runs r WHERE r.job = $1 AND ",
+    condition!(debug run),
+    " GROUP BY r.state"
+);
 pub(crate) const NODE_COUNTS: &str = "SELECT status, count(*) FROM presence GROUP BY status ORDER BY status";
 /// Counts the latest executions of a node. Excludes reused results: nothing was executed for them.
 pub(crate) const NODE_TOTALS: &str = "SELECT status, count(*), max(granted_at), max(finished_at) \
@@ -50,6 +56,8 @@ macro_rules! writes {
                 ["status", "draining"].contains(&column)
             });
             SET_PROBLEMS: Write = Write::update::<$crate::rows::ProblemsRow<'_>>("nodes", |_| true);
+            pub(super) PUT_JOBS: Write = Write::upsert::<$crate::rows::JobRow<'_>>("jobs");
+            pub(super) INSERT_JOB_VERSIONS: Write = Write::insert::<$crate::rows::JobVersionRow<'_>>("job_versions");
             CREATE_RUNS: Write = Write::insert::<$crate::rows::RunRow<'_>>("runs");
             DEFINE_RUNS: Write = Write::insert::<$crate::rows::DefinedRow<'_>>("definitions");
             UPDATE_RUNS: Write = Write::update::<$crate::rows::RunLiveRow<'_>>("runs", |_| true);
@@ -119,8 +127,28 @@ pub(crate) const COMPLETED: Portion = Portion::new(limits::RUNS_COMPLETED, limit
 pub(crate) const UNUSED_CONTENT: &str = "(SELECT 1 FROM definitions d WHERE d.definition_hash = contents.hash LIMIT 1) IS NULL \
      AND (SELECT 1 FROM definitions d WHERE d.resolved_hash = contents.hash LIMIT 1) IS NULL \
      AND (SELECT 1 FROM nodes n WHERE n.common_hash = contents.hash LIMIT 1) IS NULL";
-/// Contents that are checked, and removed if they are unused, in one transaction: some may have megabytes.
-pub(crate) const CONTENTS_AT_ONCE: i64 = 100;
+/// Selects released contents after `$1`, at most `$2`: each release, its content and the size of it. Some have megabytes.
+pub(crate) const RELEASED_CONTENTS: &str = "SELECT r.id, r.hash, CAST(coalesce(octet_length(c.text), 0) AS bigint) \
+     FROM contents_released r LEFT JOIN contents c ON c.hash = r.hash WHERE r.id > $1 ORDER BY r.id LIMIT $2";
+/// The bytes of the parts of an execution that may be large. Neither database reads the texts for it.
+pub(crate) const EXECUTION_BYTES: &str = "CAST(coalesce(octet_length(e.params), 0) + \
+     coalesce(octet_length(e.outputs), 0) + coalesce(octet_length(e.error), 0) AS bigint)";
+/// The bytes of a run's definition, as far as no content has them.
+pub(crate) const RUN_BYTES: &str = "CAST(octet_length(d.definition) + octet_length(d.resolved) + \
+     coalesce(octet_length(d.params), 0) AS bigint)";
+
+/// Selects the first run that ended after the run with the end `$1` and the id `$2`, and not after the one with the end `$3`
+/// and the id `$4`.
+pub(crate) const NEXT_ENDED: &str = concat!(
+    "SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND (finished_at, id) > ($1, $2) \
+     AND (finished_at, id) <= ($3, $4) AND state ",
+    condition!(ended runs),
+    " ORDER BY finished_at, id LIMIT 1"
+);
+/// Selects the run up to which output was removed.
+pub(crate) const OUTPUT_REMOVED: &str = "SELECT finished_at, run FROM output_removed WHERE one = 1";
+pub(crate) const REMOVED_OUTPUT: &str = "INSERT INTO output_removed (one, finished_at, run) VALUES (1, $1, $2) \
+     ON CONFLICT (one) DO UPDATE SET finished_at = excluded.finished_at, run = excluded.run";
 
 /// Runs of a deleted cluster that are removed in one transaction.
 pub(crate) const RUNS_AT_ONCE: i64 = 100;
@@ -141,14 +169,14 @@ pub(crate) fn is_removed(event: &Event, cluster: ClusterId) -> bool {
 }
 
 lazy! {
-    /// Finds the last event to remove, none if there is none: an event is old if it or a later one is from before `$1`,
+    /// Finds the last event to remove, and the first one; none if there is none: an event is old if it or a later one is from before `$1`,
     /// so that one event with a time in the future keeps no others. Only some events are read, at growing distances from
     /// the first: the numbers have no gaps. Repeated until it finds none, it leaves no old event at the front.
     pub(crate) LAST_OLD_EVENT: String = {
         let distances: Vec<String> = distances().map(|distance| format!("({distance})")).collect();
         format!(
             "WITH distances (distance) AS (VALUES {}), first AS (SELECT min(seq) AS seq FROM events) \
-             SELECT e.seq FROM first CROSS JOIN distances JOIN events e ON e.seq = first.seq + distance \
+             SELECT e.seq, first.seq FROM first CROSS JOIN distances JOIN events e ON e.seq = first.seq + distance \
              WHERE e.at < $1 ORDER BY e.seq DESC LIMIT 1",
             distances.join(", ")
         )

@@ -10,10 +10,12 @@ mod copy;
 mod counts;
 mod filter;
 mod instances;
+mod jobs;
 mod list;
 mod memory;
 mod migrate;
 mod open;
+mod pace;
 mod port;
 mod postgres;
 mod read;
@@ -26,9 +28,9 @@ pub use memory::MemoryStore;
 pub use open::{open, open_replica};
 pub use port::{
     Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
-    InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, RunFilter, RunKey, RunKind, RunOrder, Runs, ServerRecord, Servers, Source, StandingKey,
-    StandingResult, Store, Tally, Totals, Wrapped, Wrapper,
+    InstanceCount, InstanceFacts, InstanceFilter, JobVersionBrief, Jobs, Listed, NodeTotals, Nodes, Output,
+    OutputChunk, Page, Position, Removed, RunFilter, RunKey, RunKind, RunOrder, Runs, ServerRecord, Servers,
+    Source, StandingKey, StandingResult, Store, Tally, Totals, Volume, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

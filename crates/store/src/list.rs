@@ -248,7 +248,7 @@ impl List for RunFilter {
         } else if self.job().is_some() {
             "r.job = :job AND "
         } else if self.single_end().is_some() {
-            concat!("r.state ", condition!(ended runs), " AND r.state = :state AND ")
+            concat!("r.state ", condition!(indexed ended runs), " AND r.state = :state AND ")
         } else if self.cluster.is_some() {
             "r.cluster = :cluster AND "
         } else {
@@ -321,6 +321,7 @@ impl RunFilter {
     /// Returns the state in which the runs ended, if it is only one.
     fn single_end(&self) -> Option<RunState> {
         match self.states[..] {
+            [RunState::Orphaned] => None,
             [state] if state.is_terminal() => Some(state),
             _ => None,
         }

@@ -47,6 +47,9 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/sqlite/0007_final.sql") },
     Migration { number: 8, works_since: 1, sql: include_str!("../migrations/sqlite/0008_lists.sql") },
     Migration { number: 9, works_since: 1, sql: include_str!("../migrations/sqlite/0009_clusters.sql") },
+    Migration { number: 10, works_since: 1, sql: include_str!("../migrations/sqlite/0010_volume.sql") },
+    Migration { number: 11, works_since: 1, sql: include_str!("../migrations/sqlite/0011_jobs.sql") },
+    Migration { number: 12, works_since: 1, sql: include_str!("../migrations/sqlite/0012_states.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -59,6 +62,9 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 7, works_since: 1, sql: include_str!("../migrations/postgres/0007_final.sql") },
     Migration { number: 8, works_since: 1, sql: include_str!("../migrations/postgres/0008_lists.sql") },
     Migration { number: 9, works_since: 1, sql: include_str!("../migrations/postgres/0009_clusters.sql") },
+    Migration { number: 10, works_since: 1, sql: include_str!("../migrations/postgres/0010_volume.sql") },
+    Migration { number: 11, works_since: 1, sql: include_str!("../migrations/postgres/0011_jobs.sql") },
+    Migration { number: 12, works_since: 1, sql: include_str!("../migrations/postgres/0012_states.sql") },
 ];
 
 /// The schema that added contents. A store that shares contents has this number as the migration's `works_since`, so

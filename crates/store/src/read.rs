@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::debug;
 use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::limits;
@@ -22,13 +23,15 @@ use uuid::Uuid;
 use crate::batch::{ENDED_EXECUTIONS, ENDED_RUNS};
 use crate::copy::{Kept, Part, Seen};
 use crate::counts::{self, CountRow};
-use crate::filter::{Arg, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text};
+use crate::filter::{
+    Arg, DEBUG_RUNS, HOLDS, NODE_COUNTS, NODE_TOTALS, OPEN_EXECUTIONS, OPEN_RUNS, USES, arg, text,
+};
 use crate::instances;
 use crate::list::list;
 use crate::port::{
     Admission, EventFilter, Events, ExecutionFilter, Executions, InstanceCount, InstanceFacts,
     InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, Result, RunFilter,
-    RunKey, Runs, ServerRecord, Servers, Source, StandingKey, StandingResult, Tally, Totals,
+    RunKey, Runs, ServerRecord, Servers, Source, StandingKey, StandingResult, Tally, Totals, Volume,
 };
 use crate::rows::{
     Attempt, Bare, BriefRow, Code, ContentRow, Contents, Extent, Record, Stored, StoredDefinition,
@@ -76,6 +79,9 @@ pub(crate) trait Database: Send + Sync {
     /// Returns the SELECT that counts the ended rows of a kind by status.
     fn ended(kind: i16) -> String;
 
+    /// Returns the SELECT of a [`Volume`]: the first and the last event, the bytes of output, and those on the disk.
+    fn volume() -> String;
+
     /// Reads the contents with these few hashes.
     async fn fetch_contents(&self, hashes: &[String]) -> Result<Vec<ContentRow<'static>>>;
 
@@ -98,8 +104,9 @@ pub(crate) trait Database: Send + Sync {
         keys: &[Arc<str>],
     ) -> Result<BTreeMap<Arc<str>, Execution>>;
 
-    /// Removes these executions, which have ended, with their output and cached results.
-    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<()>;
+    /// Removes these executions, which have ended, with their output and cached results. Returns how many: 0 if another
+    /// server prunes.
+    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<u64>;
 
     async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>>;
 
@@ -484,11 +491,23 @@ impl<D: Database> Totals for D {
     async fn tally(&self) -> Result<Tally> {
         let runs = format!("{OPEN_RUNS} UNION ALL {} ORDER BY 1", D::ended(ENDED_RUNS));
         let executions = format!("{OPEN_EXECUTIONS} UNION ALL {} ORDER BY 1", D::ended(ENDED_EXECUTIONS));
-        Ok(Tally {
-            runs: self.fetch::<(RunState, u64)>(&runs, vec![]).await?,
-            executions: self.fetch::<(Status, u64)>(&executions, vec![]).await?,
-            nodes: self.fetch::<(NodeStatus, u64)>(NODE_COUNTS, vec![]).await?,
-        })
+        // Together, so that they wait for a busy database once.
+        let (mut runs, commands, executions, nodes) = tokio::try_join!(
+            self.fetch::<(RunState, u64)>(&runs, vec![]),
+            self.fetch::<(RunState, u64)>(DEBUG_RUNS, vec![text(debug::JOB)]),
+            self.fetch::<(Status, u64)>(&executions, vec![]),
+            self.fetch::<(NodeStatus, u64)>(NODE_COUNTS, vec![]),
+        )?;
+        for (state, commands) in commands {
+            let of_state = runs.iter_mut().filter(|(other, _)| *other == state);
+            of_state.for_each(|(_, total)| *total = total.saturating_sub(commands));
+        }
+        runs.retain(|(_, total)| *total > 0);
+        Ok(Tally { runs, executions, nodes })
+    }
+
+    async fn volume(&self) -> Result<Volume> {
+        Ok(one(self, &D::volume(), vec![]).await?.unwrap_or_default())
     }
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {

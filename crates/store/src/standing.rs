@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use downbeat_core::ids::{ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::retention::StandingKept;
 
 use crate::filter::{arg, text};
 use crate::port::{Result, StandingKey};
@@ -12,12 +13,16 @@ use crate::rows::{Cells, Record, condition, small, small_count};
 /// How many tasks on nodes are looked at in one statement.
 const GROUPS: usize = 5_000;
 
-/// Selects the tasks of the run `$1` on nodes after the step `$2` and node `$3`, at most `$4`, each with its first and last
-/// attempt. Reads only an index.
+/// Selects the tasks of the run `$1` on nodes after the step `$2` and node `$3`, at most `$4`, each with its last attempt,
+/// and whether the node exists or was deleted at `$5` or later. Of the executions only an index is read.
 const TASKS_ON_NODES: &str = concat!(
-    "SELECT step, pinned, min(attempt), max(attempt) FROM executions WHERE ",
+    "SELECT step, pinned, first, last, \
+     EXISTS (SELECT 1 FROM nodes WHERE id = pinned) \
+     OR EXISTS (SELECT 1 FROM tombstones WHERE node = pinned AND at >= $5) \
+     FROM (SELECT step, pinned, min(attempt) AS first, max(attempt) AS last FROM executions WHERE ",
     condition!(standing runs),
-    " AND run = $1 AND (step, pinned) > ($2, $3) GROUP BY step, pinned ORDER BY step, pinned LIMIT $4"
+    " AND run = $1 AND (step, pinned) > ($2, $3) GROUP BY step, pinned ORDER BY step, pinned LIMIT $4) AS tasks \
+     ORDER BY step, pinned"
 );
 /// The status is written so that no index of ended executions is used: those begin with it.
 ///
@@ -29,15 +34,6 @@ const OLD_ATTEMPTS: &str = concat!(
     condition!(ended executions),
     " ORDER BY attempt LIMIT $5"
 );
-/// Selects ended attempts of the task `$2` on all nodes, at most `$3`.
-const ENDED_ATTEMPTS: &str = concat!(
-    "SELECT id FROM executions WHERE ",
-    condition!(standing runs),
-    " AND run = $1 AND step = $2 AND +",
-    condition!(ended executions),
-    " ORDER BY id LIMIT $3"
-);
-
 /// A standing task on a node, with its first and last attempt.
 #[derive(Debug)]
 struct TaskOnNode {
@@ -45,6 +41,7 @@ struct TaskOnNode {
     node: NodeId,
     first: u32,
     last: u32,
+    has_node: bool,
 }
 
 impl Record for TaskOnNode {
@@ -54,6 +51,7 @@ impl Record for TaskOnNode {
             node: NodeId(row.cell(1)?),
             first: small_count(row.cell(2)?)?,
             last: small_count(row.cell(3)?)?,
+            has_node: row.cell(4)?,
         })
     }
 }
@@ -76,39 +74,29 @@ impl Pruned {
 pub(crate) async fn prune(
     database: &impl Database,
     pruned: &Pruned,
-    deleted: &[(RunId, Vec<u32>)],
-    keep: u32,
+    kept: &StandingKept,
     most: u32,
 ) -> Result<u64> {
     let most = most as usize;
     let mut gone: Vec<ExecutionId> = Vec::new();
     let room = |gone: &[ExecutionId]| i64::try_from(most.saturating_sub(gone.len())).unwrap_or(i64::MAX);
-    for (run, steps) in deleted.iter().filter(|(run, _)| run.is_standing()) {
-        for step in steps {
-            if gone.len() < most {
-                let args = vec![text(run.as_str()), arg(small(*step)), arg(room(&gone))];
-                gone.extend(database.fetch::<ExecutionId>(ENDED_ATTEMPTS, args).await?);
-            }
-        }
-    }
-    // The last attempt of a task that is not deleted always stays.
-    let keep = keep.max(1);
     let mut after = pruned.get();
     for run in standing_runs(database, None, after.as_ref()).await? {
         loop {
-            let args = standing_range(&run, after.as_ref(), GROUPS);
+            let mut args = standing_range(&run, after.as_ref(), GROUPS);
+            args.push(arg(kept.nodes_since.as_microsecond()));
             let found: Vec<TaskOnNode> = database.fetch(TASKS_ON_NODES, args).await?;
             let is_last = found.len() < GROUPS;
-            for TaskOnNode { step, node, first, last } in found {
-                // Those of deleted tasks were selected above.
-                if last - first >= keep && !is_deleted(deleted, &run, step) {
+            for TaskOnNode { step, node, first, last, has_node } in found {
+                let upto = kept.gone_upto(&run, step, has_node, last);
+                if let Some(upto) = upto.filter(|upto| *upto >= first) {
                     if gone.len() >= most {
                         // This one is looked at by the next call.
                         pruned.set(after);
                         return remove(database, gone).await;
                     }
                     let (of, task, on) = (text(run.as_str()), arg(small(step)), arg(node.0));
-                    let args = vec![of, task, on, arg(small(last - keep)), arg(room(&gone))];
+                    let args = vec![of, task, on, arg(small(upto)), arg(room(&gone))];
                     gone.extend(database.fetch::<ExecutionId>(OLD_ATTEMPTS, args).await?);
                     if gone.len() >= most {
                         // There may be more of this one.
@@ -128,10 +116,5 @@ pub(crate) async fn prune(
 }
 
 async fn remove(database: &impl Database, gone: Vec<ExecutionId>) -> Result<u64> {
-    database.remove_executions(&gone).await?;
-    Ok(gone.len() as u64)
-}
-
-fn is_deleted(deleted: &[(RunId, Vec<u32>)], run: &RunId, step: u32) -> bool {
-    deleted.iter().any(|(of, steps)| of == run && steps.contains(&step))
+    database.remove_executions(&gone).await
 }

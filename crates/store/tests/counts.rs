@@ -68,7 +68,7 @@ fn next(place: Place, attempts: &[Execution], choice: u32, number: u32) -> Optio
     };
     let unsent = State::Failed { lease: None, outcome: None, error: None, at: at(1) };
     let Some(last) = last else {
-        let done = State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) };
+        let done = State::Succeeded { lease: Some(lease(1, 1)), outcome: outcome(Verdict::Succeeded) };
         let born =
             [pending(), leased(1, 1), State::Skipped { reason: String::new(), at: at(1) }, done.clone()];
         let new = add(1, None, born.get(choice as usize).cloned().unwrap_or(done))?;

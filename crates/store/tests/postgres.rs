@@ -10,6 +10,7 @@ use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Lease, State, Verdict};
 use downbeat_core::ids::ClusterId;
 use downbeat_core::limits::{OUTPUT_PRUNED_CHUNKS, VIEWS_AT_ONCE};
+use downbeat_core::retention::Excess;
 use downbeat_core::run::RunState;
 use downbeat_core::spec::Limits;
 use downbeat_core::work::Parent;
@@ -19,11 +20,11 @@ use downbeat_store::conformance::clusters::{fill_deleted, remove_all};
 use downbeat_store::conformance::limits::clusters_count_apart;
 use downbeat_store::conformance::make::{
     ALL_EVENTS, SERVER, added, admitted, apply, at, chunk, cluster, cluster_changed, cluster_created,
-    created, execution, execution_id, finished, lease, moved, node, pending, run, run_id, server,
+    created, execution, execution_id, finished, lease, moved, node, pending, registered, run, run_id, server,
     server_record, session, standing, standing_added, standing_created,
 };
 use downbeat_store::conformance::{Snapshot, fill, fill_beside};
-use downbeat_store::{Error, EventFilter, Hint, Store};
+use downbeat_store::{Error, EventFilter, Hint, Removed, Store};
 use downbeat_testbed::{Database, Postgres, eventually};
 use proxy::{Cut, Proxy};
 
@@ -198,6 +199,8 @@ async fn one_server_prunes_at_a_time_and_many_runs_at_once() {
     let lock = i64::from_be_bytes(*b"downprun");
     other.query_one("SELECT pg_advisory_lock($1)", &[&lock]).await.unwrap();
     assert_eq!(store.prune(at(1_000), 1_000).await.unwrap(), 0);
+    let all = Excess { before: at(1_000), runs: 9, events_upto: 9, output_bytes: 9 };
+    assert_eq!(store.prune_excess(&all, 1_000).await.unwrap(), Removed::default());
     assert!(store.run(&run_id(1)).await.unwrap().is_some());
     other.query_one("SELECT pg_advisory_unlock($1)", &[&lock]).await.unwrap();
     assert_eq!(store.prune(at(1_000), 1_000).await.unwrap(), u64::from(RUNS));
@@ -462,7 +465,8 @@ async fn two_servers_never_share_a_held_node_nor_exceed_a_limit() {
 async fn two_servers_together_fill_a_queue_exactly() {
     let Fresh { store, database } = fresh().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
-    let queued = |number| Change::RunCreated { run: run(number), max_pending: Some(25), max_open: None };
+    let queued =
+        |number| Change::RunCreated { run: run(number), max_pending: Some(25), max_open: None, firing: None };
     let submit = |store: Arc<dyn Store>, numbers: std::ops::Range<u32>| async move {
         let mut taken = 0;
         for number in numbers {
@@ -479,6 +483,29 @@ async fn two_servers_together_fill_a_queue_exactly() {
     assert!(a > 0 && b > 0, "{a} and {b} were accepted");
     assert_eq!(store.open_runs().await.unwrap().len(), 25);
     other.close().await;
+    store.close().await;
+    database.drop().await;
+}
+
+/// Another server adds standing tasks for the session of a node, and has not committed yet.
+#[tokio::test]
+async fn a_registration_waits_for_the_standing_tasks_of_the_former_session_and_heartbeats_do_not() {
+    let Fresh { store, database } = fresh().await;
+    apply(&store, &[registered(1, session(1), 1)]).await;
+    let mut other = database.client().await;
+    let open = other.transaction().await.unwrap();
+    open.query("SELECT session FROM presence FOR KEY SHARE", &[]).await.unwrap();
+    assert_eq!(store.touch_nodes(&[(node(1), session(1))], at(90)).await.unwrap(), [true]);
+    let registering = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.commit(SERVER, &[registered(1, session(2), 100)]).await.unwrap() }
+    });
+    let waiting = "SELECT count(*) > 0 FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    database.wait_until(waiting).await;
+    assert!(!registering.is_finished());
+    open.commit().await.unwrap();
+    assert_eq!(registering.await.unwrap().outcomes, [Ok(())]);
     store.close().await;
     database.drop().await;
 }

@@ -242,13 +242,18 @@ fn record(number: u32) -> ServerRecord {
 /// The table of migrations before the rule: schema 2, with two columns.
 const BEFORE_THE_RULE: &str =
     "ALTER TABLE migrations DROP COLUMN works_since; ALTER TABLE migrations DROP COLUMN program";
+/// Drops what schema 10 has in one of the databases only.
+const VOLUME_POSTGRES: &str = "DROP FUNCTION count_output CASCADE;";
+const VOLUME_SQLITE: &str = "DROP TRIGGER count_added_output; DROP TRIGGER count_removed_output;";
 /// Drops what schema 8 has in one of the databases only.
 const ONLY_POSTGRES: &str = "DROP FUNCTION release_contents CASCADE; DROP FUNCTION counts_miss_a_change CASCADE; \
      DROP TABLE instance_counts_lately;";
 const ONLY_SQLITE: &str = "DROP INDEX runs_open_by_cluster; DROP TRIGGER definitions_release; \
      DROP TRIGGER nodes_release; DROP TRIGGER nodes_replace; ALTER TABLE feed DROP COLUMN counted_seq;";
 /// Reverts to schema 8: drops what later migrations added.
-const SCHEMA_8: &str = "DROP INDEX executions_standing; DROP INDEX executions_of_task; \
+const SCHEMA_8: &str = "DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
+     DROP TABLE output_removed; DELETE FROM ended WHERE kind = 3; \
+     DROP INDEX executions_standing; DROP INDEX executions_of_task; \
      ALTER TABLE clusters DROP COLUMN description; ALTER TABLE clusters DROP COLUMN on_register; \
      ALTER TABLE clusters DROP COLUMN version; ALTER TABLE clusters DROP COLUMN updated_at; \
      ALTER TABLE clusters DROP COLUMN deleted_at; ALTER TABLE clusters DROP COLUMN checked_seq; \
@@ -294,7 +299,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     let before = Snapshot::of(&store).await;
     store.close().await;
     let undo = format!("{SCHEMA_8} {SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2} {BEFORE_THE_RULE}");
-    database.run(&format!("{ONLY_POSTGRES} {undo}")).await;
+    database.run(&format!("{VOLUME_POSTGRES} {ONLY_POSTGRES} {undo}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     // An older server still writes its row without a level.
@@ -311,7 +316,7 @@ async fn a_store_from_before_the_rule_is_taken_on_with_all_that_it_holds() {
     fill_first(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    Connection::open(&path).unwrap().execute_batch(&format!("{ONLY_SQLITE} {undo}")).unwrap();
+    Connection::open(&path).unwrap().execute_batch(&format!("{VOLUME_SQLITE} {ONLY_SQLITE} {undo}")).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -413,7 +418,7 @@ async fn a_migration_that_has_to_wait_silences_nobody() {
     let database = Database::create().await;
     let other = downbeat_store::open(&database.url).await.unwrap();
     let undo = format!("{SCHEMA_8} {SCHEMA_7} {SCHEMA_6} {SCHEMA_5} {SCHEMA_4} {SCHEMA_2}");
-    database.run(&format!("{ONLY_POSTGRES} {undo}")).await;
+    database.run(&format!("{VOLUME_POSTGRES} {ONLY_POSTGRES} {undo}")).await;
     // A reader keeps the table in use for a long time, as a backup does.
     let mut backup = database.client().await;
     let long = backup.transaction().await.unwrap();
@@ -464,7 +469,7 @@ async fn is_taken_on(fill: impl AsyncFn(&Arc<dyn Store>), undo: &str) {
     fill(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    database.run(&format!("{only_postgres} {undo}")).await;
+    database.run(&format!("{VOLUME_POSTGRES} {only_postgres} {undo}")).await;
     let store = downbeat_store::open(&database.url).await.unwrap();
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;
@@ -476,7 +481,7 @@ async fn is_taken_on(fill: impl AsyncFn(&Arc<dyn Store>), undo: &str) {
     fill(&store).await;
     let before = Snapshot::of(&store).await;
     store.close().await;
-    Connection::open(&path).unwrap().execute_batch(&format!("{only_sqlite} {undo}")).unwrap();
+    Connection::open(&path).unwrap().execute_batch(&format!("{VOLUME_SQLITE} {only_sqlite} {undo}")).unwrap();
     let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path).await.unwrap());
     assert_eq!(Snapshot::of(&store).await, before);
     store.close().await;

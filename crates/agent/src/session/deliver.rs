@@ -31,7 +31,8 @@ pub(super) async fn deliver(
         let (count, bytes) = batch_length(left.make_contiguous(), most, pace.bytes());
         let finished: Vec<Finished> = left.range(..count).cloned().collect();
         let held: Vec<LeaseRef> = finished.iter().map(|finished| finished.held).collect();
-        let report = Report { node, session, started: Vec::new(), finished, free: Free::default(), poll: 0 };
+        let (started, free, poll, takes_work) = (Vec::new(), Free::default(), 0, false);
+        let report = Report { node, session, started, finished, free, poll, takes_work };
         let link = links.control_link().await;
         let asked = Instant::now();
         let answer = link.report(report).await;

@@ -153,12 +153,14 @@ impl Reporter {
     async fn send(&mut self) {
         let shared = self.shared.clone();
         let link = shared.links.control_link().await;
-        let (poll, free) = {
+        let (poll, free, takes_work) = {
             let holdings = shared.holdings.lock();
             // Facts whose lease was lost or whose work ended in the meantime are obsolete.
             self.queue.started.retain(|one| holdings.runs(one.held));
             self.queue.finished.retain(|one| holdings.holds(one.held));
-            holdings.offer()
+            let (poll, free) = holdings.offer();
+            // The last poll of an agent that stops finds everything that is still on its way.
+            (poll, free, !holdings.draining)
         };
         if self.queue.is_empty() {
             return;
@@ -171,10 +173,16 @@ impl Reporter {
             finished: self.queue.finished.range(..finished_count).cloned().collect(),
             free,
             poll,
+            takes_work,
         };
         let asked = Instant::now();
         let answer = link.report(report).await;
         shared.links.note_result(&link, &answer).await;
+        if takes_work && matches!(answer, Err(Fault::Unavailable(_) | Fault::TimedOut(_))) {
+            // Assignments may have been lost with the response.
+            shared.holdings.lock().disown_poll();
+            shared.poll_again.notify_one();
+        }
         match answer {
             Ok(answer) if answer.receipts.len() == started_count + finished_count => {
                 self.offered = Some(poll);
@@ -182,6 +190,7 @@ impl Reporter {
                 self.most = (self.most * 2).min(BATCH);
                 self.pace.answered(bytes, asked.elapsed());
                 self.acknowledge(started_count, finished_count, &answer.receipts);
+                shared.assign(answer.assignments);
             }
             Ok(answer) => {
                 let receipts = answer.receipts.len();

@@ -54,7 +54,8 @@ impl Stuck {
         let link = shared.links.control_link().await;
         let (poll, free) = shared.holdings.lock().offer();
         let (node, session) = (shared.node, shared.session);
-        let report = Report { node, session, started: Vec::new(), finished: vec![finished], free, poll };
+        let (started, finished, takes_work) = (Vec::new(), vec![finished], false);
+        let report = Report { node, session, started, finished, free, poll, takes_work };
         let answer = link.report(report).await;
         shared.links.note_result(&link, &answer).await;
         match answer {

@@ -43,6 +43,8 @@ pub(crate) struct State {
     /// The leases that output named.
     pub(crate) speaking: HashSet<LeaseRef>,
     pub(crate) work: Vec<Assignment>,
+    /// Work for the next response to a report.
+    pub(crate) work_for_report: Vec<Assignment>,
     pub(crate) stop: Vec<LeaseRef>,
     pub(crate) refuse: Vec<LeaseRef>,
     /// Leases that the store does not know.
@@ -57,6 +59,8 @@ pub(crate) struct State {
     pub(crate) messages_until_rejected: Option<usize>,
     /// The next polls fail and lose their work.
     pub(crate) lose_polls: u32,
+    /// The responses to the next reports are lost, with their work.
+    pub(crate) lose_reports: u32,
     /// The next heartbeats fail; polls stay pending.
     pub(crate) lose_heartbeats: u32,
     /// All calls return `unavailable`.
@@ -310,9 +314,15 @@ impl Link for Server {
         state.started.extend(report.started.clone());
         state.finished.extend(report.finished.clone());
         state.reports.push(report);
+        let assignments = std::mem::take(&mut state.work_for_report);
+        let is_lost = state.lose_reports > 0;
+        state.lose_reports = state.lose_reports.saturating_sub(1);
         drop(state);
         self.changed.notify_waiters();
-        Ok(ReportAnswer { receipts })
+        if is_lost {
+            return Err(Fault::Unavailable("the response was lost".to_owned()));
+        }
+        Ok(ReportAnswer { receipts, assignments })
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {

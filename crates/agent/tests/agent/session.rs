@@ -100,6 +100,49 @@ async fn a_lost_answer_is_asked_for_again_with_all_that_did_arrive() {
 }
 
 #[tokio::test]
+async fn work_arrives_with_the_receipt_of_a_result() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let (first, second) = (unique(), unique());
+    server.change(|state| state.work_for_report.push(noop(second)));
+    server.give([noop(first)]);
+    server.result(second).await;
+    {
+        let state = server.state.lock().unwrap();
+        assert!(state.reports.iter().all(|report| report.takes_work));
+        assert!(state.polls.iter().all(|poll| poll.resync.is_none()), "{:?}", state.polls);
+        let finished: Vec<_> = state.finished.iter().map(|finished| finished.held).collect();
+        assert_eq!(finished, [held(first), held(second)]);
+    }
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn work_that_was_lost_with_the_response_to_a_report_is_asked_for_again() {
+    let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
+    let agent = start(&server, data.path());
+    let (first, lost) = (unique(), unique());
+    server.change(|state| {
+        state.lose_reports = 1;
+        state.work_for_report.push(noop(lost));
+    });
+    server.give([noop(first)]);
+    let resync =
+        server.until("a poll that resyncs", |state| state.polls.iter().find_map(|p| p.resync.clone())).await;
+    assert!(!resync.contains(&held(lost)), "{resync:?}");
+    server.give([noop(lost)]);
+    server.result(lost).await;
+    {
+        let state = server.state.lock().unwrap();
+        // The result is sent again, and does not offer the slots of the poll from before.
+        let (once, again) = (&state.reports[0], &state.reports[1]);
+        assert_eq!(once.finished, again.finished);
+        assert!(again.poll > once.poll, "{} and {}", once.poll, again.poll);
+    }
+    agent.drain_and_stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_draining_agent_takes_nothing_new_and_ends_when_its_work_has() {
     let (server, data) = (Server::new(), tempfile::tempdir().unwrap());
     let mut agent = start(&server, data.path());

@@ -11,7 +11,7 @@ use super::rest::Rest;
 use crate::figures::Latencies;
 
 /// The pause between two reads of the same call. If a read takes longer, the next one follows at the next tick.
-pub(super) const EVERY: Duration = Duration::from_millis(50);
+pub(super) const EVERY: Duration = Duration::from_millis(200);
 
 /// The calls, each as a path below `/api/v1/`.
 const CALLS: [&str; 5] = [

@@ -20,9 +20,8 @@ const BLOCKED: &str = "blocked";
         downbeat cluster status default --nodes --state blocked\n  \
         downbeat cluster status default --nodes --limit 100 --offset 100")]
 pub(crate) struct StatusArgs {
-    /// Name or id
-    #[arg(default_value = "default", hide_default_value = true)]
-    name: String,
+    /// Name or id [default: the cluster of --cluster]
+    name: Option<String>,
     /// Show every task on every node
     #[arg(long)]
     nodes: bool,
@@ -47,12 +46,14 @@ pub(crate) struct StatusArgs {
 }
 
 pub(super) async fn run(args: StatusArgs, client: &Client, out: Out) -> Result {
+    let name = args.name.clone();
+    let name = name.as_deref().or(client.cluster()).unwrap_or("default");
     if args.nodes {
-        return nodes(args, client, out).await;
+        return nodes(name, args, client, out).await;
     }
-    let status = client.ask(request::cluster_status(&args.name)).await?;
-    let cluster = client.ask(request::cluster(&args.name)).await?;
-    let stuck = request::cluster_walks(&args.name).with("state", BLOCKED).with("limit", STUCK_NAMED);
+    let status = client.ask(request::cluster_status(name)).await?;
+    let cluster = client.ask(request::cluster(name)).await?;
+    let stuck = request::cluster_walks(name).with("state", BLOCKED).with("limit", STUCK_NAMED);
     let stuck = client.ask(stuck).await?;
     if out.format() != Format::Table {
         let mut document = json!(status);
@@ -64,9 +65,9 @@ pub(super) async fn run(args: StatusArgs, client: &Client, out: Out) -> Result {
     out.text(&cluster_status_page(&cluster, &status, &stuck, out.width()))
 }
 
-async fn nodes(args: StatusArgs, client: &Client, out: Out) -> Result {
-    let tasks = client.all_pages(request::cluster_tasks(&args.name)).await?;
-    let walks = request::cluster_walks(&args.name).with_any("state", args.state);
+async fn nodes(name: &str, args: StatusArgs, client: &Client, out: Out) -> Result {
+    let tasks = client.all_pages(request::cluster_tasks(name)).await?;
+    let walks = request::cluster_walks(name).with_any("state", args.state);
     if args.all {
         let walks = client.all_pages(walks).await?;
         return out.result(&json!({ "data": walks }), || walk_page(&tasks, &walks, out.width()));

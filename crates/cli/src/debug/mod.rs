@@ -66,7 +66,7 @@ pub(crate) async fn run(args: DebugArgs, client: &Client, out: Out) -> Result {
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::bug(format!("cannot handle Ctrl-C: {error}")))?;
     let id = tokio::select! {
-        started = start(&args, command, client, out) => started?,
+        started = start(&args, command, client) => started?,
         _ = interrupts.recv() => return Err(Failure::interrupted()),
     };
     let client = client.waiting(move |base| out.note(&format!("{base} does not respond; waiting for it")));
@@ -85,31 +85,23 @@ pub(crate) async fn run(args: DebugArgs, client: &Client, out: Out) -> Result {
 }
 
 /// Starts the command. Returns its id.
-async fn start(args: &DebugArgs, command: String, client: &Client, out: Out) -> Result<RunId> {
+async fn start(args: &DebugArgs, command: String, client: &Client) -> Result<RunId> {
     // With a key the client can repeat the request after a broken connection.
     let key = uuid::Uuid::new_v4().to_string();
     let timeout = args.timeout;
-    let started = match (&args.node, &args.selector) {
+    Ok(match (&args.node, &args.selector) {
         (_, Some(selector)) => {
             let selector = selector.clone();
             let body = ClusterDebugRequest { selector, command, timeout_seconds: None, timeout };
             let request = request::debug_cluster(client.cluster().unwrap_or("default"));
-            client.send(request, body_of(&body)?, Some(&key)).await.map(|started| started.id)
+            client.send(request, body_of(&body)?, Some(&key)).await?.id
         }
         (node, None) => {
             let body = DebugRequest { command, timeout_seconds: None, timeout };
             let node = node.clone().unwrap_or_default();
             let request = request::debug_node(node).with_any("cluster", client.cluster());
-            client.send(request, body_of(&body)?, Some(&key)).await.map(|started| started.id)
+            client.send(request, body_of(&body)?, Some(&key)).await?.id
         }
-    };
-    started.map_err(|error| {
-        let failure = Failure::from(error);
-        if failure.code != Code::Refused {
-            return failure;
-        }
-        out.note(&escaped(&failure.to_string()));
-        Failure::run_failed()
     })
 }
 

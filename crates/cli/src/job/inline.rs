@@ -43,6 +43,52 @@ pub(super) fn read(mut options: RunOptions, mut global: Global, words: Vec<Strin
     Ok(Inline { options, global, action })
 }
 
+/// Returns whether the words name a stored job: one word that is not a backend, before any options.
+pub(super) fn is_stored_job(words: &[String]) -> bool {
+    let is_alone = |next: Option<&String>| next.is_none_or(|next| next.starts_with('-'));
+    let ends = [".yaml", ".yml", ".json"];
+    words.first().is_some_and(|word| {
+        !word.starts_with('-')
+            && !ends.iter().any(|end| word.ends_with(end))
+            && !std::path::Path::new(word).is_file()
+            && Catalogue::builtin().backend(word).is_err()
+            && is_alone(words.get(1))
+    })
+}
+
+/// A stored job to run, and the options, including those after its name.
+#[derive(Debug)]
+pub(super) struct StoredJob {
+    pub(super) name: String,
+    pub(super) options: RunOptions,
+    pub(super) global: Global,
+}
+
+/// Reads `NAME [OPTIONS]`.
+pub(super) fn read_stored(
+    mut options: RunOptions,
+    mut global: Global,
+    words: Vec<String>,
+) -> Result<StoredJob> {
+    let mut words = words.into_iter();
+    let name = words.next().unwrap_or_default();
+    inline::update(words.collect(), late_command(), &mut options, &mut global)?;
+    if options.following.wait && options.following.watch {
+        return Err(Failure::bad_input("--wait and --watch cannot be used together"));
+    }
+    let of_task = [
+        ("--target", options.target.is_some()),
+        ("--timeout", options.timeout.is_some()),
+        ("--max-retries", options.max_retries.is_some()),
+    ];
+    if let Some((option, _)) = of_task.iter().find(|(_, is_set)| *is_set) {
+        return Err(Failure::bad_input(format!(
+            "{option} is not possible for a stored job: `{name}` has its own"
+        )));
+    }
+    Ok(StoredJob { name, options, global })
+}
+
 fn definition(action: &InlineAction, options: &RunOptions, global: &Global) -> Value {
     let mut task = json!({"backend": action.backend, "action": action.action, "params": action.params});
     if let Some(timeout) = options.timeout {
@@ -62,19 +108,13 @@ fn definition(action: &InlineAction, options: &RunOptions, global: &Global) -> V
     definition
 }
 
-/// Explains a word without an action that is not a backend: a file, or a job of a later version.
+/// Explains a word without an action that is a file.
 fn check_word(word: &str) -> Result {
     let is_file = [".yaml", ".yml", ".json"].iter().any(|end| word.ends_with(end));
     if is_file || std::path::Path::new(word).is_file() {
         return Err(Failure::bad_input(format!("`{word}` is a file; write `downbeat job run -f {word}`")));
     }
-    if word.starts_with('-') || Catalogue::builtin().backend(word).is_ok() {
-        return Ok(());
-    }
-    Err(Failure::bad_input(format!(
-        "ACTION is missing after BACKEND `{word}`; if `{word}` is a job: stored jobs are not available in this \
-         version, use `downbeat job run -f FILE`"
-    )))
+    Ok(())
 }
 
 /// Returns the options that are also accepted after ACTION.
@@ -165,12 +205,38 @@ mod tests {
     }
 
     #[test]
+    fn one_word_that_is_not_a_backend_is_a_stored_job() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        for (text, expected) in [
+            ("etl", true),
+            ("etl --param a=1 --wait", true),
+            ("exec", false),
+            ("exec --wait", false),
+            ("etl run", false),
+            ("etl.yaml", false),
+            ("--wait", false),
+            ("", false),
+        ] {
+            assert_eq!(is_stored_job(&words(text)), expected, "{text}");
+        }
+        let global = Cli::try_parse_from(["downbeat", "status"]).unwrap().global;
+        let none: [&str; 0] = [];
+        let options = RunOptions::from_arg_matches(&late_command().get_matches_from(none)).unwrap();
+        let read = |text: &str| read_stored(options.clone(), global.clone(), words(text));
+        let stored = read("etl --param a=1 --wait -o json").unwrap();
+        assert_eq!((stored.name.as_str(), stored.global.output), ("etl", Format::Json));
+        assert!(stored.options.following.wait);
+        assert_eq!(stored.options.param, ["a=1"]);
+        let refused = read("etl --target all").unwrap_err();
+        assert!(refused.message.starts_with("--target is not possible"), "{}", refused.message);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_said() {
         for (words, expected) in [
             (vec![], "BACKEND is missing"),
             (vec!["exec"], "ACTION is missing: backend `exec` has run, shell"),
             (vec!["job.yaml", "--watch"], "`job.yaml` is a file; write `downbeat job run -f job.yaml`"),
-            (vec!["etl"], "stored jobs are not available in this version, use `downbeat job run -f FILE`"),
             (vec!["etl.yaml"], "write `downbeat job run -f etl.yaml`"),
             (vec!["--wiat", "test", "noop"], "did you mean `--wait`?"),
             (vec!["exec", "run", "uptime"], "unexpected `uptime`"),

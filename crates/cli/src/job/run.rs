@@ -1,13 +1,14 @@
-//! `job run`: submits a task or a job file, and waits for the run if requested.
+//! `job run`: submits a task, a job file or a stored job, and waits for the run if requested.
 
 use clap::Args;
 use downbeat_api::request;
 use downbeat_client::Body;
 use downbeat_core::backend::{Catalogue, Params};
 use downbeat_core::{Span, spec};
+use serde_json::json;
 
 use super::file::JobFile;
-use super::inline::{self, Inline};
+use super::inline::{self, Inline, StoredJob};
 use super::params;
 use crate::args::Global;
 use crate::connect::{connect, failure_in};
@@ -18,11 +19,13 @@ use crate::run::Following;
 #[derive(Debug, Args)]
 #[command(
     override_usage = "downbeat job run [OPTIONS] BACKEND ACTION [--KEY VALUE]...\n       \
-                      downbeat job run [OPTIONS] --file FILE",
+                      downbeat job run [OPTIONS] --file FILE\n       \
+                      downbeat job run NAME [OPTIONS]",
     after_help = "Examples:\n  \
         downbeat job run --target all --watch exec run --command 'uptime -p'\n  \
         downbeat job run --target group:web exec run --command env --env A=1 --env B=2\n  \
-        downbeat job run --file deploy.yaml --param version=1.4 --wait"
+        downbeat job run --file deploy.yaml --param version=1.4 --wait\n  \
+        downbeat job run deploy --param version=1.4 --wait"
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -61,7 +64,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "N", conflicts_with = "file")]
     pub(super) max_retries: Option<u32>,
 
-    /// Job file: a param of the job, repeatable
+    /// Job file or stored job: a param of the job, repeatable
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) param: Vec<String>,
 
@@ -84,7 +87,23 @@ fn print_notes(text: &str, file: &str, out: Out) {
     }
 }
 
+/// Starts a stored job.
+async fn run_stored(args: RunArgs, global: &Global, out: Out) -> Result {
+    let StoredJob { name, options, global } =
+        inline::read_stored(args.options, global.clone().or_environment(), args.task)?;
+    let (client, out) = (connect(&global)?, out.with_format(global.output));
+    let params = params::read(&options.param)?;
+    let body = Body::Json(json!({"params": params, "no_cache": options.no_cache}).to_string());
+    let request = request::run_job(&name).with_any("cluster", client.cluster());
+    let started = client.send(request, body, Some(&options.following.key())).await;
+    let run = started.map_err(|error| failure_in(error, None))?;
+    options.following.follow(&run, &client, out).await
+}
+
 pub(super) async fn exec(args: RunArgs, global: &Global, out: Out) -> Result {
+    if args.file.is_none() && inline::is_stored_job(&args.task) {
+        return run_stored(args, global, out).await;
+    }
     let (options, global, submission, target) = match args.file {
         Some(path) => {
             let (text, name) = JobFile::read(&path)?.text()?;

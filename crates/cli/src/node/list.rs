@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::exit::Result;
 use crate::out::Out;
-use crate::render::{node_table, shown_of};
+use crate::render::{no_nodes, node_table, shown_of};
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
@@ -29,6 +29,7 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
+    let is_filtered = args.status.is_some() || args.group.is_some() || args.selector.is_some();
     let request = request::cluster_nodes(client.cluster().unwrap_or("default"))
         .with("limit", args.limit)
         .with("offset", args.offset)
@@ -36,7 +37,11 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
         .with_any("group", args.group)
         .with_any("selector", args.selector);
     let nodes = client.ask(request).await?;
-    out.result(&nodes, || node_table(&nodes.data, Timestamp::now(), out.width()))?;
+    out.result(&nodes, || match &nodes.data[..] {
+        [] if is_filtered || args.offset > 0 => "no nodes match\n".to_owned(),
+        [] => no_nodes(client.cluster()),
+        nodes => node_table(nodes, Timestamp::now(), out.width()),
+    })?;
     if nodes.pagination.has_more {
         let shown = shown_of(nodes.data.len(), nodes.pagination.total);
         out.note(&format!("{shown} nodes shown; --offset and --limit show others"));

@@ -4,3 +4,4 @@ mod sink;
 mod yaml;
 
 pub(crate) use sink::{Format, Out};
+pub(crate) use yaml::document as yaml_document;

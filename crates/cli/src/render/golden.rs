@@ -2,7 +2,7 @@
 
 use downbeat_api::{
     EndRules, EventList, InstanceResult, List, Node, NodeSummary, NodeWork, Plan, Run, RunRow, Server,
-    Status, WholeRun,
+    Status, Volume, WholeRun,
 };
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -746,8 +746,17 @@ fn the_whole_system() {
         "runs": {"pending": 0, "running": 2, "completed": 17, "failed": 1, "cancelled": 0},
         "executions": {"pending": 4, "leased": 0, "running": 2, "succeeded": 120, "failed": 3, "skipped": 2, "cancelled": 0, "lost": 1},
         "nodes": {"online": 3, "stale": 1, "offline": 0}, "nodes_with_problems": 2,
+        "volume": {
+            "runs": 20, "executions": 132, "events": 1_024, "output_bytes": 1_536, "disk_bytes": 3_565_158_000_u64,
+            "growth": {"over": "3h4m", "runs": 1, "executions": -60, "events": 900, "output_bytes": -512, "disk_bytes": 31_457_280},
+        },
     }));
     insta::assert_snapshot!(plain(&status_page(&status, now(), None)));
+    // In memory, and not measured yet.
+    let volume = Volume { disk_bytes: None, growth: None, ..status.volume.clone().unwrap() };
+    let status = Status { volume: Some(volume), ..status };
+    let page = plain(&status_page(&status, now(), None));
+    assert!(page.contains("1.5 KiB of output\n") && page.contains("not measured yet"), "{page}");
 }
 
 #[test]

@@ -5,14 +5,21 @@ use downbeat_core::node::NodeStatus;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::cluster::quoted;
 use super::hosts::plural;
 use super::table::{Cell, Table, Tone, facts_within, or_dash, plain};
 use super::time::{age, second};
 
+/// Returns what is shown instead of an empty table of all nodes of a cluster.
+pub(crate) fn no_nodes(cluster: Option<&str>) -> String {
+    let flag = match cluster {
+        None | Some("default") => String::new(),
+        Some(cluster) => format!(" --cluster {}", quoted(cluster)),
+    };
+    format!("no nodes; start `downbeat agent --server HOST:4681{flag}` on a machine to add it\n")
+}
+
 pub(crate) fn node_table(nodes: &[NodeSummary], now: Timestamp, width: Option<usize>) -> String {
-    if nodes.is_empty() {
-        return "no nodes; start `downbeat agent --server HOST:4681` on a machine to add it\n".to_owned();
-    }
     let mut table = Table::new(["NODE", "STATUS", "GROUPS", "LABELS", "SLOTS", "SEEN", "BACKENDS"])
         .may_cut("LABELS", 8)
         .may_cut("GROUPS", 8)

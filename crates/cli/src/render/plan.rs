@@ -89,7 +89,7 @@ fn steps(plan: &Plan, all: &[String], rows: Rows, width: Option<usize>) -> Strin
         let cells: [Cell; 9] = [
             step.index.to_string().into(),
             task(step).into(),
-            format!("{} {}", step.backend, step.action).into(),
+            step.does().into(),
             after(step),
             when(step.condition).into(),
             timeout(step).into(),
@@ -137,6 +137,7 @@ fn timeout(step: &Step) -> String {
 /// Returns how an attempt continues whose result is unknown.
 fn if_lost(step: &Step) -> &'static str {
     match (step.delivery, step.idempotent) {
+        _ if step.approve.is_some() => "-",
         (Some(Delivery::AtLeastOnce), Some(true)) => "retried (idempotent)",
         (Some(Delivery::AtLeastOnce), _) => "retried",
         _ => "fails",
@@ -145,6 +146,7 @@ fn if_lost(step: &Step) -> &'static str {
 
 fn place(plan: &Plan, step: &Step, all: &[String], rows: Rows) -> String {
     match plan.nodes_of(step) {
+        None if step.approve.is_some() => "a person".to_owned(),
         None => match &step.placement {
             None => "once, on a node that fits".to_owned(),
             Some(placement) => format!("once, on a node that fits ({})", rules_of(placement, rows)),

@@ -101,7 +101,7 @@ fn cells_of(
     let place = place(plan, first, all);
     if !task.is_branch() {
         let rules = one_line(&rules(first, common, rows).join("; "));
-        let does = format!("{} {}", first.backend, first.action);
+        let does = first.does();
         return vec![TaskCells { task: task.name(), step: first.index.to_string(), does, place, rules }];
     }
     let mut whole: Vec<String> = first.for_each.as_ref().map(each).into_iter().collect();
@@ -123,7 +123,7 @@ fn cells_of(
         TaskCells {
             task: format!("  {}", step.name),
             step: step.index.to_string(),
-            does: format!("{} {}", step.backend, step.action),
+            does: step.does(),
             place: String::new(),
             rules: one_line(&rules(&own, common, rows).join("; ")),
         }
@@ -133,6 +133,7 @@ fn cells_of(
 
 fn place(plan: &Plan, step: &Step, all: &[String]) -> String {
     match plan.nodes_of(step).as_deref() {
+        None if step.approve.is_some() => "a person".to_owned(),
         None => "placed".to_owned(),
         Some([only]) => (*only).to_owned(),
         Some(nodes) if nodes == all => format!("all {} nodes", nodes.len()),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_api::{
-    InstanceResult, Plan, Run, RunRow, RunSummary, Step, StepProgress, StepWaiting, WaveStatus, WholeRun,
+    InstanceResult, Plan, Run, RunRow, RunSummary, StateStay, Step, StepProgress, StepWaiting, WaveStatus,
+    WholeRun,
 };
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
@@ -14,7 +15,7 @@ use super::absent::{left_out, silent};
 use super::hosts::{Rows, counts, few, hosts};
 use super::rollout::{brief_position, nodes_of, position, waves};
 use super::table::{Cell, Table, Tone, facts_within, one_line, painted, plain};
-use super::time::{age, elapsed, second, short};
+use super::time::{age, elapsed, second, short, time_of_day};
 use super::waits::{awaited, wait_reason, waiting_task};
 
 /// From this width on, a list of runs shows whole ids.
@@ -226,6 +227,12 @@ fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str
     if summary.no_cache {
         head.push(("cache", "not used (--no-cache)".into()));
     }
+    if let Some(version) = summary.job_version {
+        head.push(("version", format!("{version} of the job").into()));
+    }
+    if let Some(at) = summary.scheduled_at {
+        head.push(("scheduled", second(at).into()));
+    }
     if let Some(first) = &summary.retry_of {
         head.push(("retry of", first.as_str().into()));
     }
@@ -239,10 +246,23 @@ fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str
         head.push(("pending", Cell::new(reason.as_str(), Tone::Busy)));
     }
     head.push(("duration", duration(summary, now).into()));
+    if !run.states.is_empty() {
+        head.push(("states", states(&run.states).into()));
+    }
     if let Some(error) = &summary.error {
         head.push(("error", Cell::new(error.as_str(), Tone::Bad)));
     }
     head
+}
+
+/// Returns the states that a run has entered, each with the time of its last entry and how long it lasted.
+fn states(states: &[StateStay]) -> String {
+    let text = |stay: &StateStay| {
+        let again = if stay.times > 1 { format!(" ({} times)", stay.times) } else { String::new() };
+        let took = stay.duration.map(|took| format!(" {}", short(took))).unwrap_or_default();
+        format!("{} {}{took}{again}", stay.state, time_of_day(stay.entered_at))
+    };
+    states.iter().map(text).collect::<Vec<_>>().join(" → ")
 }
 
 /// Older servers do not send the name.

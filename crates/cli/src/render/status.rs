@@ -1,6 +1,6 @@
 //! Owns how the status of the whole system looks.
 
-use downbeat_api::{Replica, Server, Status};
+use downbeat_api::{Growth, Replica, Server, Status, Volume};
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
@@ -50,6 +50,13 @@ pub(crate) fn status_page(status: &Status, now: Timestamp, width: Option<usize>)
         ("runs", Cell::painted(runs)),
         ("executions", Cell::painted(executions)),
     ]);
+    if let Some(volume) = &status.volume {
+        lines.push(("holds", holds(volume).into()));
+        lines.push((
+            "grows",
+            volume.growth.as_ref().map_or_else(|| "not measured yet".to_owned(), grows).into(),
+        ));
+    }
     let text = facts(&lines);
     format!("{text}\n{}", server_table(&status.servers, now, width))
 }
@@ -86,6 +93,43 @@ fn behind(replica: &Replica) -> String {
     match &replica.error {
         Some(error) if !replica.connected => format!("{text} {}", painted(&format!("({error})"), Tone::Bad)),
         _ => text,
+    }
+}
+
+/// Renders `2 runs, 12 executions, 80 events, 1.5 KiB of output, 2.0 MiB on disk`.
+fn holds(volume: &Volume) -> String {
+    let disk = volume.disk_bytes.map(|bytes| format!(", {} on disk", size(bytes))).unwrap_or_default();
+    format!(
+        "{}, {}, {}, {} of output{disk}",
+        plural(volume.runs, "run"),
+        plural(volume.executions, "execution"),
+        plural(volume.events, "event"),
+        size(volume.output_bytes),
+    )
+}
+
+/// Renders the same with signs, and the measured time.
+fn grows(growth: &Growth) -> String {
+    let sign = |change: i64| if change < 0 { '-' } else { '+' };
+    let count = |change: i64, noun: &str| format!("{}{}", sign(change), plural(change.unsigned_abs(), noun));
+    let bytes = |change: i64| format!("{}{}", sign(change), size(change.unsigned_abs()));
+    let disk = growth.disk_bytes.map(|change| format!(", {} on disk", bytes(change))).unwrap_or_default();
+    format!(
+        "{}, {}, {}, {} of output{disk} a day (measured for {})",
+        count(growth.runs, "run"),
+        count(growth.executions, "execution"),
+        count(growth.events, "event"),
+        bytes(growth.output_bytes),
+        short(growth.over),
+    )
+}
+
+/// Renders `512 B`, `1.5 KiB`.
+fn size(bytes: u64) -> String {
+    let units = [("GiB", 1_u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match units.into_iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        None => format!("{bytes} B"),
     }
 }
 

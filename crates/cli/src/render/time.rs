@@ -54,6 +54,11 @@ pub(crate) fn second(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Returns the time of the day to the second, in UTC.
+pub(crate) fn time_of_day(at: Timestamp) -> String {
+    at.strftime("%H:%M:%SZ").to_string()
+}
+
 /// Returns the time to the millisecond, in UTC.
 pub(crate) fn millisecond(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()

@@ -26,8 +26,9 @@ impl Which {
             return Ok(text.into());
         }
         if text == "last" {
-            let runs = page(client, 1, &Start::default()).await?;
-            let run = runs.data.into_iter().next();
+            // An id is unique, but the last run is that of one cluster.
+            let runs = request::runs().with("cluster", client.cluster().unwrap_or("default"));
+            let run = client.page(runs, 1, &Start::default()).await?.data.into_iter().next();
             return run.map(|run| run.summary.id).ok_or_else(|| Failure::not_found("there is no run yet"));
         }
         let mut found = Vec::new();

@@ -29,7 +29,7 @@ pub(super) async fn run(args: ListArgs, client: &Client, out: Out) -> Result {
     let request = request::runs()
         .with("limit", args.limit)
         .with("offset", args.offset)
-        .with_any("cluster", client.cluster())
+        .with("cluster", client.cluster().unwrap_or("default"))
         .with_any("status", args.status)
         .with_any("job", args.job);
     let runs = client.ask(request).await?;

@@ -1,5 +1,6 @@
 //! `run …`: runs and their results.
 
+mod approve;
 mod bars;
 mod events;
 mod follow;
@@ -48,6 +49,8 @@ pub(crate) enum Verb {
     Pause(Which),
     /// Continue a paused run
     Resume(Which),
+    /// Approve a step that waits for a person, or reject it
+    Approve(approve::ApproveArgs),
     /// Stop a run and all of its running tasks
     Cancel {
         #[command(flatten)]
@@ -81,6 +84,7 @@ pub(crate) async fn exec(verb: Verb, client: &Client, out: Out) -> Result {
         Verb::Events(args) => events::run(args, client, out).await,
         Verb::Pause(run) => one::pause(&run, client, out).await,
         Verb::Resume(run) => one::resume(&run, client, out).await,
+        Verb::Approve(args) => approve::run(args, client, out).await,
         Verb::Cancel { run, force } => one::cancel(&run, force, client, out).await,
         Verb::Retry(args) => retry::run(args, client, out).await,
         Verb::Unknown(words) => Err(later::unknown(Some("run"), &words)),

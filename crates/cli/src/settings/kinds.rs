@@ -107,6 +107,11 @@ pub(crate) fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     number(deserializer).map(Some)
 }
 
+/// Reads a size for a key that may be absent.
+pub(crate) fn some_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
+    Size::deserialize(deserializer).map(Some)
+}
+
 /// Reads a duration. `Span`'s own reader has a less helpful error for other types than text.
 pub(crate) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Span, D::Error> {
     struct Read;

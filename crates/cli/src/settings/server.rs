@@ -6,7 +6,7 @@ use std::time::Duration;
 use downbeat_core::{Span, limits};
 use serde::{Deserialize, Serialize};
 
-use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration, some_number};
+use super::kinds::{List, LogFormat, Size, address, duration, number, some_duration, some_number, some_size};
 use super::table::Fallback::{Follows, Is, Unset};
 use super::table::{HasSection, Section, Setting};
 
@@ -37,7 +37,14 @@ const SETTINGS: &[Setting] = &[
     Setting::new("lease_ttl", "--lease-ttl DURATION", Is("30s"), "How long a lease lasts without a heartbeat"),
     Setting::new("retention_days", "--retention-days DAYS", Is("7"), "How long ended runs are kept; 0 keeps them forever"),
     Setting::new("keep_executions", "--keep-executions COUNT", Is("10"),
-        "How many executions of a standing task are kept for each node; those of deleted tasks are kept for `retention_days`"),
+        "How many executions of a standing task are kept for each node; those of deleted tasks and nodes are kept for `retention_days`"),
+    Setting::new("keep_runs", "--keep-runs RUNS", Follows("any number"),
+        "How many ended runs are kept; the oldest are removed, but no run within an hour of its end"),
+    Setting::new("keep_events", "--keep-events EVENTS", Follows("any number"),
+        "How many events are kept; the oldest are removed, but none of the last hour"),
+    Setting::new("keep_output", "--keep-output SIZE", Follows("any amount"),
+        "How much output of all executions together is kept; that of the oldest ended runs is removed, the runs stay"),
+    Setting::new("clean_every", "--clean-every DURATION", Is("60s"), "How often a server removes what is not kept"),
     Setting::new("max_concurrent_runs", "--max-concurrent-runs RUNS", Follows("any number"),
         "How many runs of a cluster may be active at once, over all servers; the others wait"),
     Setting::new("max_pending_runs", "--max-pending-runs RUNS", Is("10000"),
@@ -82,6 +89,14 @@ pub(crate) struct ServerKeys {
     #[serde(deserialize_with = "number")]
     pub(crate) keep_executions: u32,
     #[serde(default, deserialize_with = "some_number")]
+    pub(crate) keep_runs: Option<u32>,
+    #[serde(default, deserialize_with = "some_number")]
+    pub(crate) keep_events: Option<u32>,
+    #[serde(default, deserialize_with = "some_size")]
+    pub(crate) keep_output: Option<Size>,
+    #[serde(deserialize_with = "duration")]
+    pub(crate) clean_every: Span,
+    #[serde(default, deserialize_with = "some_number")]
     pub(crate) max_concurrent_runs: Option<u32>,
     #[serde(deserialize_with = "number")]
     pub(crate) max_pending_runs: u32,
@@ -112,6 +127,7 @@ impl ServerKeys {
             ("heartbeat_interval", self.heartbeat_interval),
             ("server_stale_after", self.server_stale_after),
             ("lease_ttl", self.lease_ttl),
+            ("clean_every", self.clean_every),
             ("node_stale_after", self.node_stale_after()),
         ] {
             if span == zero {
@@ -149,6 +165,7 @@ impl ServerKeys {
         if self.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
             return Err(("name", "must not be empty".to_owned()));
         }
+        self.check_retention()?;
         self.check_heartbeats()?;
         let (stale, offline) = (self.node_stale_after(), self.node_offline_after());
         if offline <= stale {
@@ -160,6 +177,26 @@ impl ServerKeys {
             return Err(("output_max", format!("{} is less than {least}; raise it", self.output_max)));
         }
         Ok(())
+    }
+
+    fn check_retention(&self) -> Result<(), (&'static str, String)> {
+        let nothing = "must be at least 1; leave it out to keep everything".to_owned();
+        if self.keep_runs == Some(0) {
+            return Err(("keep_runs", nothing));
+        }
+        if self.keep_output == Some(Size(0)) {
+            return Err(("keep_output", nothing));
+        }
+        match self.keep_events {
+            Some(events) if u64::from(events) < limits::EVENTS_KEPT_LEAST => {
+                let why = format!(
+                    "{events} is less than {}: replicas and live pages would start over; raise it",
+                    limits::EVENTS_KEPT_LEAST
+                );
+                Err(("keep_events", why))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that a node keeps its status and its leases if it misses one heartbeat.

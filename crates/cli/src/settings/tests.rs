@@ -417,3 +417,47 @@ fn a_backend_has_settings_of_its_own() {
         assert!(refused.message.contains(expected), "{}", refused.message);
     }
 }
+
+#[test]
+fn limits_of_what_is_kept_are_read_and_checked() {
+    let empty = file("");
+    let read = |flags: &[(&'static str, &str, &'static str)]| {
+        load(SERVER, &sources(Some(&empty), &[], flags), ServerKeys::check, |_| Vec::new())
+    };
+    let keys = read(&[]).unwrap().keys;
+    assert_eq!((keys.keep_runs, keys.keep_events, keys.keep_output), (None, None, None));
+    let keys = read(&[
+        ("keep_runs", "5000", "--keep-runs"),
+        ("keep_events", "100000", "--keep-events"),
+        ("keep_output", "2GiB", "--keep-output"),
+    ]);
+    let keys = keys.unwrap().keys;
+    assert_eq!((keys.keep_runs, keys.keep_events), (Some(5_000), Some(100_000)));
+    assert_eq!(keys.keep_output.map(|size| size.0), Some(2 << 30));
+    for (key, value, flag, expected) in [
+        ("keep_runs", "0", "--keep-runs", "bad value of `keep_runs` (--keep-runs): must be at least 1"),
+        (
+            "keep_events",
+            "99999",
+            "--keep-events",
+            "bad value of `keep_events` (--keep-events): 99999 is less than 100000",
+        ),
+        (
+            "keep_output",
+            "0",
+            "--keep-output",
+            "bad value of `keep_output` (--keep-output): must be at least 1",
+        ),
+        ("keep_output", "much", "--keep-output", "`much` is not a size"),
+        (
+            "clean_every",
+            "0s",
+            "--clean-every",
+            "bad value of `clean_every` (--clean-every): must be longer than 0",
+        ),
+    ] {
+        let refused = read(&[(key, value, flag)]).unwrap_err();
+        assert_eq!(refused.code, Code::BadInput);
+        assert!(refused.message.contains(expected), "{}", refused.message);
+    }
+}

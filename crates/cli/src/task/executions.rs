@@ -2,7 +2,7 @@
 
 use clap::Args;
 use downbeat_api::request;
-use downbeat_client::Client;
+use downbeat_client::{Client, Start};
 use jiff::Timestamp;
 
 use super::Which;
@@ -29,17 +29,21 @@ pub(crate) struct ExecutionsArgs {
 }
 
 pub(super) async fn run(args: ExecutionsArgs, client: &Client, out: Out) -> Result {
-    let task = args.which.resolve(client).await?;
+    let task = args.which.find_any(client).await?;
     let node = match &args.node {
-        Some(node) => Some(client.ask(request::node(node).with("cluster", task.cluster_id)).await?.id),
+        Some(node) => Some(client.ask(request::node(node).with("cluster", &task.cluster)).await?.id),
         None => None,
     };
-    let request = request::task_executions(task.id)
-        .with("limit", args.limit)
-        .with("offset", args.offset)
-        .with_any("status", args.status)
-        .with_any("node_id", node);
-    let executions = client.ask(request).await?;
+    let request = request::task_executions(task.id).with_any("status", args.status).with_any("node_id", node);
+    let mut start = Start::Offset(args.offset);
+    let mut executions = client.page(request.clone(), args.limit, &start).await?;
+    // The server reads only so many executions for one page: those that match may come later.
+    while executions.data.is_empty()
+        && let Some(next) = start.next(&executions)
+    {
+        start = next;
+        executions = client.page(request.clone(), args.limit, &start).await?;
+    }
     out.result(&executions, || attempt_table(&executions.data, Timestamp::now(), out.width()))?;
     if executions.pagination.has_more {
         let shown = shown_of(executions.data.len(), executions.pagination.total);

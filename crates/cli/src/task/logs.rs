@@ -3,7 +3,7 @@
 use clap::Args;
 use downbeat_api::{Chunk, Execution, RunChunk, request};
 use downbeat_client::Client;
-use downbeat_core::shown::shown;
+use downbeat_core::shown::{escaped, shown};
 use serde_json::json;
 
 use super::Which;
@@ -27,8 +27,8 @@ pub(crate) struct LogsArgs {
 }
 
 pub(super) async fn run(args: LogsArgs, client: &Client, out: Out) -> Result {
-    let task = args.which.resolve(client).await?;
-    let node = client.ask(request::node(&args.node).with("cluster", task.cluster_id)).await?;
+    let task = args.which.find_any(client).await?;
+    let node = client.ask(request::node(&args.node).with("cluster", &task.cluster)).await?;
     let executions = request::task_executions(task.id).with("node_id", node.id);
     let mut executions = client.all_pages(executions).await?;
     executions.sort_by_key(|execution| execution.attempt);
@@ -96,7 +96,18 @@ async fn print(execution: &Execution, follow: bool, client: &Client, out: Out) -
     if lines.is_unfinished() && out.is_terminal() {
         rest.push('\n');
     }
-    out.raw(&rest)
+    out.raw(&rest)?;
+    if let Some(why) = why_unsuccessful(execution).filter(|_| !follow) {
+        out.note(&escaped(&why));
+    }
+    Ok(())
+}
+
+/// Returns how and why an attempt ended without success: it may have no output that says so.
+fn why_unsuccessful(execution: &Execution) -> Option<String> {
+    let Execution { attempt, status, .. } = execution;
+    let why = execution.error.as_ref().or(execution.reason.as_ref())?;
+    Some(format!("attempt {attempt} is {status}: {why}"))
 }
 
 /// Lines know their execution. The attempt is left out: this is the output of only one.

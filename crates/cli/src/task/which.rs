@@ -7,7 +7,7 @@ use downbeat_core::ids::TaskId;
 use downbeat_core::nearest::nearest;
 use downbeat_core::shown::shown;
 
-use crate::exit::{Failure, Result};
+use crate::exit::{Code, Failure, Result};
 
 /// The standing task that a command works on.
 #[derive(Clone, Debug, Args)]
@@ -26,6 +26,28 @@ impl Which {
         let tasks = all(client).await?;
         let place = find(&self.task, &tasks, cluster(client))?;
         tasks.into_iter().nth(place).ok_or_else(|| Failure::bug("the task that was found is gone"))
+    }
+}
+
+/// A standing task of which executions may be left; it may be deleted.
+pub(super) struct Found {
+    pub(super) id: TaskId,
+    /// Its id, if it is deleted.
+    pub(super) name: String,
+    /// The cluster in which to look up nodes.
+    pub(super) cluster: String,
+}
+
+impl Which {
+    /// Like `resolve`, but also finds a deleted task, by its id.
+    pub(super) async fn find_any(&self, client: &Client) -> Result<Found> {
+        match (self.resolve(client).await, self.task.parse::<TaskId>()) {
+            (Ok(task), _) => Ok(Found { id: task.id, name: task.name, cluster: task.cluster_id.to_string() }),
+            (Err(failure), Ok(id)) if failure.code == Code::NotFound => {
+                Ok(Found { id, name: id.to_string(), cluster: cluster(client).to_owned() })
+            }
+            (Err(failure), _) => Err(failure),
+        }
     }
 }
 

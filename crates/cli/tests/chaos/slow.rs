@@ -27,9 +27,23 @@ fn print(bytes: usize) -> String {
     format!("head -c {bytes} /dev/zero | tr '\\0' x | fold -w 99")
 }
 
-fn bytes_in(directory: &Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
-    entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+/// Counts the results with this many bytes or more that an outbox holds whole.
+fn results_in(outbox: &Path, bytes: usize) -> usize {
+    let Ok(entries) = std::fs::read_dir(outbox) else { return 0 };
+    let files = entries.flatten().filter_map(|entry| std::fs::read(entry.path()).ok());
+    files.map(|file| records(&file).into_iter().filter(|length| *length >= bytes).count()).sum()
+}
+
+/// The length of each record that is whole: a record is its length, a checksum, and so many bytes.
+fn records(mut file: &[u8]) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while let Some((length, rest)) = file.split_first_chunk() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let Some((_, following)) = rest.split_at_checked(4 + length) else { break };
+        lengths.push(length);
+        file = following;
+    }
+    lengths
 }
 
 async fn session(cluster: &Cluster) -> Option<Value> {
@@ -71,10 +85,9 @@ async fn comes_back(bytes_per_second: u32, result_bytes: usize) {
     wire.cut();
     std::fs::write(&gate, "").unwrap();
     let outbox = Path::new(&cluster.site()).join("web-1/data/outbox");
-    let expected = (RESULTS * result_bytes) as u64;
     eventually("the results are on the agent's disk", || async {
         let have_ended = Book::read(&book).ends().count() == 1 + RESULTS;
-        (have_ended && bytes_in(&outbox) > expected * 9 / 10).then_some(())
+        (have_ended && results_in(&outbox, result_bytes * 9 / 10) == RESULTS).then_some(())
     })
     .await;
     agent.kill();

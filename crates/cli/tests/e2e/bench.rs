@@ -40,6 +40,34 @@ fn tasks_are_spread_over_all_servers_that_share_a_database() {
 }
 
 #[test]
+fn tasks_are_measured_in_turns_without_and_beside_cleaning() {
+    for (store, name) in [("sqlite".to_owned(), "sqlite"), (postgres_url(), "postgres")] {
+        let args =
+            ["tasks", "--beside-cleaning", "--old", "8000", "--rounds", "1", "--n", "100", "--per-run", "50"];
+        let figures =
+            bench(&[&args[..], &["--nodes", "2", "--singles", "2", "--store", &store]].concat()).json();
+        assert_eq!(
+            (figures["load"].as_str(), figures["store"].as_str()),
+            (Some("tasks"), Some(name)),
+            "{figures}"
+        );
+        assert_eq!((whole(&figures["n"]), whole(&figures["old executions"])), (100, 8_000), "{figures}");
+        let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("no {name}: {figures}"));
+        let (alone, beside) = (number("per second without cleaning"), number("per second beside cleaning"));
+        assert!(alone > 0.0 && beside > 0.0, "{figures}");
+        let cost = number("cost of cleaning in percent");
+        assert!((cost - 100.0 * (alone - beside) / alone).abs() < 1e-6, "{figures}");
+        assert!(number("removed meanwhile") < 8_000.0, "{figures}");
+    }
+    for args in
+        [&["--old", "5"][..], &["--beside-cleaning", "--old", "0"], &["--beside-cleaning", "--rounds", "0"]]
+    {
+        let done = bench(&[&["tasks"], args].concat());
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+    }
+}
+
+#[test]
 fn every_node_of_a_fleet_does_every_step_of_every_round() {
     let figures = bench(&["fleet", "--nodes", "50", "--steps", "3", "--rounds", "2"]).json();
     assert_eq!((figures["load"].as_str(), figures["store"].as_str()), (Some("fleet"), Some("sqlite")));

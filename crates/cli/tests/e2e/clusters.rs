@@ -164,7 +164,9 @@ fn a_blocking_failure_stops_the_rest_until_it_is_fixed_and_done_again() {
     );
     let matrix = site.dev.run(&["cluster", "status", "prod", "--nodes"]).ok();
     assert!(matrix.contains("✔✖○"), "{matrix}");
-    assert!(site.run(&["task", "logs", "install", "--node", "web-01"]).ok().contains("no package"));
+    let logs = site.run(&["task", "logs", "install", "--node", "web-01"]);
+    assert_eq!((logs.code, logs.stdout.as_str()), (0, "no package\n"), "{logs:?}");
+    assert_eq!(logs.stderr, "attempt 1 is failed: exited with code 7\n");
 
     for (arguments, code) in [
         (&["task", "rerun", "install"][..], 2),
@@ -285,6 +287,21 @@ fn the_list_is_edited_by_name() {
 }
 
 #[test]
+fn the_output_of_a_deleted_task_is_found_by_its_id() {
+    let site = Site::start(&["web-01"]);
+    site.add("install", "echo installed", &[]);
+    site.complete(1);
+    let id = site.json(&["task", "show", "install"])["id"].as_str().unwrap().to_owned();
+    site.run(&["task", "delete", "install"]).ok();
+    assert_eq!(site.run(&["task", "logs", "install", "--node", "web-01"]).code, 4);
+    assert_eq!(site.run(&["task", "logs", &id, "--node", "web-01"]).ok(), "installed\n");
+    let executions = site.json(&["task", "executions", &id, "--node", "web-01", "--status", "succeeded"]);
+    assert_eq!(executions["data"][0]["task"], "install", "{executions}");
+    let unknown = id.replace(|c: char| c.is_ascii_digit(), "0");
+    assert_eq!(site.run(&["task", "executions", &unknown]).code, 4);
+}
+
+#[test]
 fn a_cluster_is_deleted_after_its_name_was_confirmed_and_its_agents_exit() {
     let site = Site::start(&["web-01"]);
     site.add("install", "true", &[]);
@@ -300,6 +317,17 @@ fn a_cluster_is_deleted_after_its_name_was_confirmed_and_its_agents_exit() {
     assert_eq!(site.dev.run(&["cluster", "create", "prod-2"]).code, 5);
     assert_eq!(site.dev.run(&["cluster", "update", "prod-2"]).code, 2);
     assert_eq!(site.dev.run(&["cluster", "create", "a/b"]).code, 2);
+    assert_eq!(site.dev.run(&["cluster", "create", ".."]).code, 2);
+    let run = ["--cluster", "prod-2", "job", "run", "--target", "all", "--wait", "test", "noop"];
+    site.dev.run(&run).ok();
+    assert_eq!(site.dev.run(&["run", "list"]).ok(), "no runs\n", "of the cluster `default`");
+    assert_eq!(site.dev.run(&["run", "show", "last"]).code, 4);
+    let last = site.dev.run(&["--cluster", "prod-2", "run", "show", "last"]).ok();
+    assert!(last.contains("prod-2"), "{last}");
+    let flag = site.dev.run(&["--cluster", "prod-2", "cluster", "status"]).ok();
+    assert_eq!(flag, site.dev.run(&["cluster", "status", "prod-2"]).ok(), "the flag names the cluster");
+    let none = site.dev.run(&["--cluster", "prod-2", "node", "list", "--status", "offline"]).ok();
+    assert_eq!(none, "no nodes match\n");
     assert_eq!(site.dev.run(&["cluster", "delete", "default", "--yes"]).code, 5);
     // Nobody can be asked.
     let asked = Done::of(site.dev.command(&["cluster", "delete", "prod-2"]).stdin(Stdio::null()));
@@ -316,6 +344,8 @@ fn a_cluster_is_deleted_after_its_name_was_confirmed_and_its_agents_exit() {
     );
     // The name is free again.
     site.dev.run(&["cluster", "create", "prod-2"]).ok();
+    let none = site.dev.run(&["--cluster", "prod-2", "node", "list"]).ok();
+    assert!(none.contains("`downbeat agent --server HOST:4681 --cluster prod-2`"), "{none}");
 }
 
 #[test]

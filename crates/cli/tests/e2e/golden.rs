@@ -17,8 +17,13 @@ fn masked(dev: &Dev, text: &str, check: impl FnOnce(String)) {
     insta::with_settings!({filters => vec![
         (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+        (r"\b\d\d:\d\d:\d\dZ", "TIME"),
         (r"<?\b\d+(\.\d+)?(us|ms|s|m|h)\b", "SPAN"),
         (r"capabilities .*", "capabilities  FOUND"),
+        (r"\b\d+ events", "N events"),
+        (r"\b\d+(\.\d+)? ([KMG]iB|B)\b", "SIZE"),
+        // A slow test is measured.
+        (r"grows .*", "grows  GROWTH"),
         // Masked texts have other widths than what they stand for.
         (r"  +", "  "),
     ]}, { check(text) });
@@ -51,6 +56,9 @@ fn a_tour() {
     golden!(dev, "node_show", &["node", "show", "node-1"]);
     golden!(dev, "node_work", &["node", "work", "node-1"]);
     golden!(dev, "status", &["status"]);
+    let volume = dev.run(&["status", "-o", "json"]).json()["volume"].clone();
+    let numbers = ["events", "output_bytes", "disk_bytes"].map(|name| volume[name].as_u64() > Some(0));
+    assert_eq!(numbers, [true; 3], "{volume}");
     golden!(dev, "server_list", &["server-list"]);
     golden!(dev, "node_delete", &["node", "delete", "node-3", "--force"]);
 }

@@ -1,6 +1,7 @@
 //! The program as people use it: a real `downbeat dev`, or server and agents as processes, and the client commands.
 
 mod again;
+mod approvals;
 mod bench;
 mod broken;
 mod clusters;
@@ -14,9 +15,11 @@ mod formats;
 mod golden;
 mod graph;
 mod host;
+mod jobs;
 mod output;
 mod processes;
 mod replica;
+mod schedules;
 mod strangers;
 mod waiting;
 mod work;

@@ -15,6 +15,9 @@ pub enum BadName {
     Character(char),
     #[error("the name of a cluster starts or ends with a space")]
     Space,
+    /// Commands read `-x` as an option, and addresses read `..` as the path above.
+    #[error("the name of a cluster starts with {0:?}; start with a letter or a digit")]
+    Start(char),
     /// The ids of some runs start with it.
     #[error("the name `{0}` is reserved")]
     Reserved(String),
@@ -23,7 +26,8 @@ pub enum BadName {
     LooksLikeId,
 }
 
-/// Checks the name of a new cluster: letters and digits of any script, spaces inside, `-`, `_` and `.`.
+/// Checks the name of a new cluster: letters and digits of any script, spaces inside, `-`, `_` and `.`. It starts with a letter
+/// or a digit.
 pub fn check_name(name: &str) -> Result<(), BadName> {
     if name.is_empty() {
         return Err(BadName::Empty);
@@ -37,6 +41,9 @@ pub fn check_name(name: &str) -> Result<(), BadName> {
     }
     if name.trim() != name {
         return Err(BadName::Space);
+    }
+    if let Some(c) = name.chars().next().filter(|c| !c.is_alphanumeric()) {
+        return Err(BadName::Start(c));
     }
     if ["debug", "standing"].contains(&name) {
         return Err(BadName::Reserved(name.to_owned()));
@@ -56,7 +63,7 @@ mod tests {
         let long = "n".repeat(limits::CLUSTER_NAME_BYTES);
         let too_long = "n".repeat(limits::CLUSTER_NAME_BYTES + 1);
         let id = ClusterId::DEFAULT.to_string();
-        let cases: [(&str, Result<(), BadName>); 14] = [
+        let cases: [(&str, Result<(), BadName>); 18] = [
             ("default", Ok(())),
             ("Production Cluster", Ok(())),
             ("eu-west_1.blue", Ok(())),
@@ -68,6 +75,10 @@ mod tests {
             ("a/b", Err(BadName::Character('/'))),
             ("a\nb", Err(BadName::Character('\n'))),
             (" a", Err(BadName::Space)),
+            (".", Err(BadName::Start('.'))),
+            ("..", Err(BadName::Start('.'))),
+            ("-x", Err(BadName::Start('-'))),
+            ("_x", Err(BadName::Start('_'))),
             (&id, Err(BadName::LooksLikeId)),
             ("debug", Err(BadName::Reserved("debug".to_owned()))),
             ("standing", Err(BadName::Reserved("standing".to_owned()))),

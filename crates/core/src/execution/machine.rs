@@ -1,9 +1,11 @@
 //! Decides how an execution moves. Every state handles every event; the error for an illegal event names both.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::record::{Lease, Outcome, State, Status, Verdict};
 use super::times::{fit_into_lease, start_within};
+use crate::backend::Params;
 use crate::ids::LeaseToken;
 
 /// A fact about an execution.
@@ -21,6 +23,8 @@ pub enum Event {
     CancelRequested { reason: String, at: Timestamp },
     /// The execution was not sent and never will be.
     GivenUp { error: String, at: Timestamp },
+    /// A person approved or rejected an execution that no node gets.
+    Decided { decision: Decision, at: Timestamp },
     /// The execution was not sent yet, and is not needed any more because something else failed.
     Skipped { reason: String, at: Timestamp },
 }
@@ -35,6 +39,7 @@ impl Event {
             Event::CancelRequested { .. } => "cancel_requested",
             Event::GivenUp { .. } => "given_up",
             Event::Skipped { .. } => "skipped",
+            Event::Decided { .. } => "decided",
         }
     }
 }
@@ -58,6 +63,7 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::CancelRequested { reason, at } => {
                 Ok(State::Cancelled { lease: None, outcome: None, reason: reason.clone(), at: *at })
             }
+            Event::Decided { decision, at } => Ok(decision.state(*at)),
             Event::GivenUp { error, at } => {
                 Ok(State::Failed { lease: None, outcome: None, error: Some(error.clone()), at: *at })
             }
@@ -76,7 +82,9 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::Finished { token, outcome } => finished(lease, *token, outcome),
             Event::LeaseEnded { token, reason, at } => lost(lease, None, *token, reason, *at),
             Event::CancelRequested { .. } => Ok(State::Leased { lease: *lease, stop: true }),
-            Event::Leased { .. } | Event::GivenUp { .. } | Event::Skipped { .. } => wrong(),
+            Event::Leased { .. } | Event::GivenUp { .. } | Event::Skipped { .. } | Event::Decided { .. } => {
+                wrong()
+            }
         },
         State::Running { lease, started_at, stop: _ } => match event {
             Event::Finished { token, outcome } => finished(lease, *token, outcome),
@@ -84,9 +92,11 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::CancelRequested { .. } => {
                 Ok(State::Running { lease: *lease, started_at: *started_at, stop: true })
             }
-            Event::Leased { .. } | Event::Started { .. } | Event::GivenUp { .. } | Event::Skipped { .. } => {
-                wrong()
-            }
+            Event::Leased { .. }
+            | Event::Started { .. }
+            | Event::GivenUp { .. }
+            | Event::Skipped { .. }
+            | Event::Decided { .. } => wrong(),
         },
         State::Succeeded { .. }
         | State::Failed { .. }
@@ -99,8 +109,52 @@ pub fn step(state: &State, event: &Event) -> Result<State, Illegal> {
             Event::Leased { .. }
             | Event::CancelRequested { .. }
             | Event::GivenUp { .. }
-            | Event::Skipped { .. } => wrong(),
+            | Event::Skipped { .. }
+            | Event::Decided { .. } => wrong(),
         },
+    }
+}
+
+/// What a person decided about an execution that waits for an approval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    pub approved: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Who decided.
+    pub by: String,
+}
+
+impl Decision {
+    /// Returns the state of an execution that was decided at this time.
+    fn state(&self, at: Timestamp) -> State {
+        if !self.approved {
+            let error = Some(self.rejection());
+            return State::Failed { lease: None, outcome: None, error, at };
+        }
+        let outcome = Outcome {
+            verdict: Verdict::Succeeded,
+            exit_code: None,
+            error: None,
+            outputs: self.outputs(at),
+            started_at: at,
+            finished_at: at,
+            received_at: Some(at),
+        };
+        State::Succeeded { lease: None, outcome }
+    }
+
+    /// Returns the outputs of an execution that was approved at this time.
+    pub fn outputs(&self, at: Timestamp) -> Params {
+        let reason = self.reason.clone().map(|reason| ("reason", reason));
+        let all = [("approved_by", self.by.clone()), ("approved_at", at.to_string())];
+        all.into_iter().chain(reason).map(|(name, value)| (name.to_owned(), value.into())).collect()
+    }
+
+    /// Returns the error of a rejected execution.
+    pub fn rejection(&self) -> String {
+        let reason = self.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        format!("rejected by {}{reason}", self.by)
     }
 }
 
@@ -113,7 +167,7 @@ fn finished(lease: &Lease, token: LeaseToken, outcome: &Outcome) -> Result<State
     let outcome = fit_into_lease(outcome.clone(), lease.granted_at);
     let at = outcome.ended_at();
     Ok(match outcome.verdict {
-        Verdict::Succeeded => State::Succeeded { lease: *lease, outcome },
+        Verdict::Succeeded => State::Succeeded { lease: Some(*lease), outcome },
         Verdict::Failed => {
             State::Failed { lease: Some(*lease), error: outcome.error.clone(), at, outcome: Some(outcome) }
         }

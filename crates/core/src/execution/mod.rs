@@ -7,7 +7,7 @@ mod record;
 mod times;
 
 pub use alike::common_part;
-pub use machine::{Event, Illegal, step};
+pub use machine::{Decision, Event, Illegal, step};
 pub use outputs::{cut_reason, declared_outputs, outputs_too_large};
 pub use record::{Execution, Lease, Outcome, OutputChunk, State, Status, Stream, Verdict};
 pub use times::fit_into_lease;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Params, params_bytes};
@@ -21,6 +21,14 @@ pub struct Lease {
     pub granted_at: Timestamp,
 }
 
+impl Lease {
+    /// Returns whether a full term has passed since the lease was granted and since its node was last heard. A node may have
+    /// been silent for long when it got the lease: its heartbeat took long to be recorded.
+    pub fn is_over(&self, heard: Timestamp, term: SignedDuration, now: Timestamp) -> bool {
+        now.duration_since(self.granted_at.max(heard)) >= term
+    }
+}
+
 /// How an attempt ended, according to its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -29,6 +37,17 @@ pub enum Verdict {
     Failed,
     /// The attempt ended because it was asked to stop.
     Cancelled,
+}
+
+impl Verdict {
+    /// Returns the status of an execution that ended in this way.
+    pub fn status(self) -> Status {
+        match self {
+            Verdict::Succeeded => Status::Succeeded,
+            Verdict::Failed => Status::Failed,
+            Verdict::Cancelled => Status::Cancelled,
+        }
+    }
 }
 
 /// An agent's report about an attempt that ended.
@@ -69,8 +88,12 @@ pub enum State {
     Leased { lease: Lease, stop: bool },
     /// The agent has started it.
     Running { lease: Lease, started_at: Timestamp, stop: bool },
-    /// The agent reported success, or an earlier result is reused.
-    Succeeded { lease: Lease, outcome: Outcome },
+    /// The agent reported success, an earlier result is reused, or a person approved: only then there is no lease.
+    Succeeded {
+        #[serde(default)]
+        lease: Option<Lease>,
+        outcome: Outcome,
+    },
     /// The agent reported a failure, or the execution was never sent (`error` contains the reason).
     Failed { lease: Option<Lease>, outcome: Option<Outcome>, error: Option<String>, at: Timestamp },
     /// Not needed.
@@ -119,11 +142,12 @@ impl State {
     /// Returns the current lease, or the last one.
     pub fn lease(&self) -> Option<&Lease> {
         match self {
-            State::Leased { lease, .. }
-            | State::Running { lease, .. }
-            | State::Succeeded { lease, .. }
-            | State::Lost { lease, .. } => Some(lease),
-            State::Failed { lease, .. } | State::Cancelled { lease, .. } => lease.as_ref(),
+            State::Leased { lease, .. } | State::Running { lease, .. } | State::Lost { lease, .. } => {
+                Some(lease)
+            }
+            State::Succeeded { lease, .. } | State::Failed { lease, .. } | State::Cancelled { lease, .. } => {
+                lease.as_ref()
+            }
             State::Pending { .. } | State::Skipped { .. } => None,
         }
     }
@@ -131,11 +155,12 @@ impl State {
     /// Returns the same lease, mutable.
     pub fn lease_mut(&mut self) -> Option<&mut Lease> {
         match self {
-            State::Leased { lease, .. }
-            | State::Running { lease, .. }
-            | State::Succeeded { lease, .. }
-            | State::Lost { lease, .. } => Some(lease),
-            State::Failed { lease, .. } | State::Cancelled { lease, .. } => lease.as_mut(),
+            State::Leased { lease, .. } | State::Running { lease, .. } | State::Lost { lease, .. } => {
+                Some(lease)
+            }
+            State::Succeeded { lease, .. } | State::Failed { lease, .. } | State::Cancelled { lease, .. } => {
+                lease.as_mut()
+            }
             State::Pending { .. } | State::Skipped { .. } => None,
         }
     }
@@ -220,6 +245,11 @@ impl Execution {
         is_unsent && self.attempt > 1
     }
 
+    /// Returns true if it is an attempt of a standing task on this node.
+    pub fn is_step_of(&self, node: NodeId) -> bool {
+        self.pinned == Some(node) && self.run().is_standing()
+    }
+
     /// Returns the instance that this is an attempt of, within its run: its step, and its node or item if it has one.
     pub fn instance(&self) -> (u32, Option<NodeId>, Option<u32>) {
         (self.step(), self.pinned, self.item())
@@ -266,4 +296,28 @@ pub struct OutputChunk {
     pub stream: Stream,
     pub text: String,
     pub at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_over_a_full_term_after_its_grant_and_after_its_node_was_heard() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let term = SignedDuration::from_secs(30);
+        for (granted, heard, now, is_over) in
+            [(100, 100, 129, false), (100, 100, 130, true), (100, 110, 130, false), (100, 10, 129, false)]
+        {
+            let lease = Lease {
+                token: LeaseToken(Uuid::nil()),
+                node: NodeId(Uuid::nil()),
+                session: SessionId(Uuid::nil()),
+                granted_at: at(granted),
+            };
+            assert_eq!(lease.is_over(at(heard), term, at(now)), is_over, "{granted} {heard} {now}");
+        }
+    }
 }

@@ -33,6 +33,13 @@ impl Health {
             NodeStatus::Online
         }
     }
+
+    /// Returns the status of a silent node that has a lease which is not over, or has none. It goes offline when its last
+    /// lease is over: otherwise a lease would end before its term.
+    pub fn status_with(&self, silent_for: Duration, has_lease: bool) -> NodeStatus {
+        let worst = if has_lease { NodeStatus::Stale } else { NodeStatus::Offline };
+        self.status(silent_for).min(worst)
+    }
 }
 
 /// Whether a node can get work.
@@ -75,5 +82,20 @@ mod tests {
                 NodeStatus::Offline
             ]
         );
+    }
+
+    #[test]
+    fn a_node_goes_offline_when_its_last_lease_is_over() {
+        let health = Health { stale_after: Duration::from_secs(30), offline_after: Duration::from_secs(100) };
+        for (silent_s, has_lease, expected) in [
+            (29, true, NodeStatus::Online),
+            (30, true, NodeStatus::Stale),
+            (99, false, NodeStatus::Stale),
+            (100, true, NodeStatus::Stale),
+            (100, false, NodeStatus::Offline),
+        ] {
+            let status = health.status_with(Duration::from_secs(silent_s), has_lease);
+            assert_eq!(status, expected, "{silent_s} s, {has_lease}");
+        }
     }
 }

@@ -59,6 +59,9 @@ pub struct Registration {
     /// [`OnRegister`](crate::cluster::OnRegister).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_since: Option<Timestamp>,
+    /// The number of each standing task and of its last attempt, if the node was deleted before: the attempts go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<(u32, u32)>,
     /// The stored state that the decision relied on.
     #[serde(default, skip_serializing_if = "Former::is_any")]
     pub former: Former,

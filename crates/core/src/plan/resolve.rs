@@ -221,7 +221,7 @@ fn own_target(definition: &Definition, index: usize) -> Option<String> {
 fn target<'a>(definition: &'a Definition, entry: &'a Entry) -> Option<&'a Selector> {
     match entry {
         Entry::Leaf(Task { target: Some(target), .. }) => Some(target),
-        Entry::Leaf(Task { placement: Some(_), .. }) => None,
+        Entry::Leaf(Task { placement: Some(_), .. } | Task { approve: Some(_), .. }) => None,
         Entry::Leaf(_) | Entry::Branch(_) => definition.target.as_ref(),
     }
 }

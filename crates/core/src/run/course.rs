@@ -11,7 +11,7 @@ use super::engine::{Progress, Stop, Turn};
 use super::live::{RunLive, RunStage};
 use super::record::RunRecord;
 use super::words::RunState;
-use crate::change::Change;
+use crate::change::{Change, FiringGuard};
 use crate::execution::Execution;
 use crate::ids::{NodeId, RunId};
 use crate::level;
@@ -40,6 +40,8 @@ pub struct New<'a> {
     /// The executions that are carried over from an earlier run.
     pub taken: Vec<Execution>,
     pub admission: AdmissionFacts<'a>,
+    /// Set if a schedule starts the run.
+    pub firing: Option<FiringGuard>,
 }
 
 /// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission`; it
@@ -54,8 +56,6 @@ enum Before {
     Action,
     /// The retry of the whole run.
     Retry,
-    /// The run was orphaned before its plan started.
-    Rescue,
 }
 
 impl Before {
@@ -67,13 +67,11 @@ impl Before {
             RunStage::Checking(_) => Some(Before::Constraint),
             RunStage::Acting(_) => Some(Before::Action),
             RunStage::Retrying => Some(Before::Retry),
-            RunStage::Orphaned if live.started_at.is_none() => Some(Before::Rescue),
             RunStage::Admitted
             | RunStage::Starting
             | RunStage::Running
             | RunStage::Terminating
-            | RunStage::Ended(_)
-            | RunStage::Orphaned => None,
+            | RunStage::Ended(_) => None,
         }
     }
 }
@@ -90,7 +88,7 @@ pub struct Course {
 impl Course {
     /// Creates a run, and starts it unless it has to wait. Returns the changes to commit, the creation first.
     pub fn create(new: New<'_>, turn: &mut Turn<'_>) -> (Self, Vec<Change>) {
-        let New { run, plan, taken, admission } = new;
+        let New { run, plan, taken, admission, firing } = new;
         let (id, epoch) = (run.id.clone(), run.live.epoch);
         let is_debug = id.is_debug();
         let waits =
@@ -98,7 +96,7 @@ impl Course {
         let before = Before::of(&run.live).filter(|before| waits || *before != Before::Admission);
         let max_pending = (before == Some(Before::Admission)).then(admission.max_pending);
         let max_open = admission.max_open.filter(|_| !is_debug);
-        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open }];
+        let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open, firing }];
         let progress = if before.is_some() || !taken.is_empty() {
             Progress::restore(Arc::clone(plan), run, epoch, &taken, None)
         } else {

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::machine::{RunEvent, step};
+use super::states::StateTimes;
 use super::words::RunState;
 use crate::change::Change;
 use crate::ids::ServerId;
@@ -28,8 +29,6 @@ pub enum RunStage {
     /// The whole run will be retried.
     Retrying,
     Ended(Ended),
-    /// The owner stopped sending heartbeats, and no server could take over.
-    Orphaned,
 }
 
 /// Whether a constraint or an action has been started.
@@ -52,6 +51,8 @@ pub enum RunVerdict {
     Completed,
     Failed,
     Cancelled,
+    /// The owner stopped sending heartbeats, and no server could take over.
+    Orphaned,
 }
 
 /// Details of a run's end.
@@ -108,6 +109,8 @@ pub struct RunLive {
     pub stopped: Option<Stopped>,
     /// Absent before the first wave, and for runs without waves.
     pub rollout: Option<RolloutProgress>,
+    /// When the run entered its states. Empty before the first move, and if an older program moved the run.
+    pub states: StateTimes,
     pub owner: ServerId,
     /// Raised by every take-over. Every change by the owner contains it.
     pub epoch: u64,
@@ -131,8 +134,8 @@ impl RunStage {
                 RunVerdict::Completed => RunState::Completed,
                 RunVerdict::Failed => RunState::Failed,
                 RunVerdict::Cancelled => RunState::Cancelled,
+                RunVerdict::Orphaned => RunState::Orphaned,
             },
-            RunStage::Orphaned => RunState::Orphaned,
         }
     }
 
@@ -155,7 +158,7 @@ impl RunStage {
             RunState::Completed => return ended(RunVerdict::Completed),
             RunState::Failed => return ended(RunVerdict::Failed),
             RunState::Cancelled => return ended(RunVerdict::Cancelled),
-            RunState::Orphaned => RunStage::Orphaned,
+            RunState::Orphaned => return ended(RunVerdict::Orphaned),
         })
     }
 }
@@ -171,6 +174,7 @@ impl RunLive {
             paused_at: None,
             stopped: None,
             rollout: None,
+            states: StateTimes::default(),
             owner,
             epoch: 1,
         }

@@ -111,6 +111,7 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
     let mut next = live.clone();
     for &to in path {
         check_path(next.state(), &[to])?;
+        next.states.enter(next.state(), to, at);
         if to == RunState::Running {
             next.started_at.get_or_insert(at);
         }
@@ -129,21 +130,21 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
 pub fn successors(from: RunState) -> &'static [RunState] {
     use RunState::*;
     match from {
+        // A run fails before its time if the store will never accept what was decided for it.
         PreRun => &[Pending, Cancelled, Failed, Orphaned],
-        // A run without constraints starts at once.
+        // A run without constraints starts at once. A run that ends before its plan starts first records its steps as
+        // skipped: it is terminating.
         Pending => &[ConditionPending, Starting, Terminating, Cancelled, Failed, Orphaned],
         ConditionPending => &[ConditionRunning, Cancelled, Failed, Orphaned],
         ConditionRunning => &[ActionPending, Starting, Cancelled, Failed, Orphaned],
         ActionPending => &[ActionRunning, Cancelled, Failed, Orphaned],
-        // `wait` and `retry_later` go back; the other actions continue or end the run.
-        ActionRunning => &[Pending, Starting, Cancelled, Failed, Orphaned],
-        Starting => &[Running, Terminating, Orphaned],
-        Running => &[Terminating, Orphaned],
+        // `wait` and `retry_later` return to pending, `skip` completes the run, and the other actions let it start.
+        ActionRunning => &[Pending, Starting, Completed, Cancelled, Failed, Orphaned],
+        Starting => &[Running, Terminating, Cancelled, Failed, Orphaned],
+        Running => &[Terminating, Cancelled, Failed, Orphaned],
         Terminating => &[Completed, Failed, Cancelled, Retrying, Orphaned],
         Retrying => &[Pending, Cancelled, Failed, Orphaned],
-        // A server took the run over after all, or a person gave it up.
-        Orphaned => &[Pending, Running, Terminating, Cancelled, Failed],
-        Completed | Failed | Cancelled => &[],
+        Completed | Failed | Cancelled | Orphaned => &[],
     }
 }
 

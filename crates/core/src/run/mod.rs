@@ -5,12 +5,16 @@ mod course;
 pub mod engine;
 mod live;
 mod machine;
+mod metrics;
 mod record;
 pub mod retry;
+mod states;
 mod words;
 
 pub use course::{AdmissionFacts, Course, New, requested_stop};
 pub use live::{Ended, Hook, RolloutProgress, RunEnd, RunLive, RunStage, RunVerdict, StopCause, Stopped};
 pub use machine::{Illegal, RunEvent, check_path, frees_nodes, step, successors};
+pub use metrics::RunMetrics;
 pub use record::{Instance, Keeps, RolloutSize, RunBrief, RunMade, RunRecord};
+pub use states::{StateTimes, Stay};
 pub use words::{RunState, RunStatus};

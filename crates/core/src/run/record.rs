@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::live::{RolloutProgress, RunEnd, RunLive, RunStage, Stopped};
+use super::states::StateTimes;
 use super::words::RunState;
 use crate::backend::Params;
 use crate::execution::Execution;
@@ -37,6 +38,8 @@ pub struct RunMade {
     pub cluster: ClusterId,
     /// The job's name; absent for an inline definition without one.
     pub job: Option<String>,
+    /// The version of the stored job that it runs; absent for an inline definition.
+    pub job_version: Option<u64>,
     pub definition: Arc<Definition>,
     pub resolved: Arc<Resolved>,
     /// The values of the job's params, including defaults.
@@ -116,6 +119,7 @@ impl RunRecord {
             id: RunId::standing(cluster),
             cluster,
             job: None,
+            job_version: None,
             definition: Arc::default(),
             resolved: Arc::default(),
             params: Params::new(),
@@ -141,6 +145,7 @@ pub struct RunBrief {
     pub id: RunId,
     pub cluster: ClusterId,
     pub job: Option<String>,
+    pub job_version: Option<u64>,
     /// The number of steps in its definition.
     pub steps: u32,
     /// The number of nodes that its targets resolved to.
@@ -174,6 +179,7 @@ impl From<&RunRecord> for RunBrief {
             id: run.id.clone(),
             cluster: run.cluster,
             job: run.job.clone(),
+            job_version: run.job_version,
             steps: run.definition.step_count(),
             nodes: run.resolved.node_count(),
             rollout: run.rollout_size(),
@@ -207,6 +213,8 @@ struct Flat<'a> {
     id: RunId,
     cluster: ClusterId,
     job: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    job_version: Option<u64>,
     state: RunState,
     definition: Arc<Definition>,
     resolved: Arc<Resolved>,
@@ -233,6 +241,8 @@ struct Flat<'a> {
     stopped: Option<Stopped>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rollout: Option<RolloutProgress>,
+    #[serde(default, skip_serializing_if = "StateTimes::is_empty")]
+    states: Cow<'a, StateTimes>,
     owner: ServerId,
     epoch: u64,
 }
@@ -244,6 +254,7 @@ impl<'a> Flat<'a> {
             id: made.id.clone(),
             cluster: made.cluster,
             job: made.job.as_deref().map(Cow::Borrowed),
+            job_version: made.job_version,
             state: live.state(),
             definition: Arc::clone(&made.definition),
             resolved: Arc::clone(&made.resolved),
@@ -262,6 +273,7 @@ impl<'a> Flat<'a> {
             admitted_at: live.admitted_at,
             stopped: live.stopped,
             rollout: live.rollout,
+            states: Cow::Borrowed(&live.states),
             owner: live.owner,
             epoch: live.epoch,
         }
@@ -282,6 +294,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             paused_at: flat.paused_at,
             stopped: flat.stopped,
             rollout: flat.rollout,
+            states: flat.states.into_owned(),
             owner: flat.owner,
             epoch: flat.epoch,
         };
@@ -289,6 +302,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             id: flat.id,
             cluster: flat.cluster,
             job: flat.job.map(Cow::into_owned),
+            job_version: flat.job_version,
             definition: flat.definition,
             resolved: flat.resolved,
             params: flat.params.into_owned(),

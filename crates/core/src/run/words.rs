@@ -35,7 +35,7 @@ words! {
 
 impl RunState {
     pub fn is_terminal(self) -> bool {
-        matches!(self, RunState::Completed | RunState::Failed | RunState::Cancelled)
+        matches!(self, RunState::Completed | RunState::Failed | RunState::Cancelled | RunState::Orphaned)
     }
 
     pub fn status(self) -> RunStatus {
@@ -47,11 +47,9 @@ impl RunState {
             | RunState::ActionPending
             | RunState::ActionRunning
             | RunState::Retrying => RunStatus::Pending,
-            RunState::Starting | RunState::Running | RunState::Terminating | RunState::Orphaned => {
-                RunStatus::Running
-            }
+            RunState::Starting | RunState::Running | RunState::Terminating => RunStatus::Running,
             RunState::Completed => RunStatus::Completed,
-            RunState::Failed => RunStatus::Failed,
+            RunState::Failed | RunState::Orphaned => RunStatus::Failed,
             RunState::Cancelled => RunStatus::Cancelled,
         }
     }

@@ -10,7 +10,7 @@ use crate::backend::Params;
 use crate::expr::has_expression;
 use crate::select::Selector;
 use crate::span::Span;
-use crate::spec::Rollout;
+use crate::spec::{Rollout, Schedule};
 use crate::words::words;
 use crate::{level, limits};
 
@@ -46,6 +46,9 @@ pub struct Definition {
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_timeout: Option<Span>,
+    /// Without effect on a run, so that it needs no level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedule: Vec<Schedule>,
     pub tasks: Vec<Entry>,
 }
 
@@ -67,7 +70,7 @@ impl Definition {
     pub fn is_placed(&self, entry: &Entry) -> bool {
         match entry {
             Entry::Leaf(Task { target: Some(_), .. }) => false,
-            Entry::Leaf(Task { placement: Some(_), .. }) => true,
+            Entry::Leaf(Task { placement: Some(_), .. } | Task { approve: Some(_), .. }) => true,
             Entry::Leaf(_) | Entry::Branch(_) => self.target.is_none(),
         }
     }
@@ -101,6 +104,9 @@ impl Definition {
     /// Returns the level that a server must know to run this job: an older server would ignore fields that it does not
     /// know.
     pub fn level(&self) -> u32 {
+        if self.steps().any(|task| task.approve.is_some()) {
+            return level::APPROVALS;
+        }
         if self.cleanup_timeout.is_some() {
             return level::CLEANUP;
         }
@@ -176,8 +182,14 @@ pub struct Branch {
 pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Empty for an approval, like `action`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub backend: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub action: String,
+    /// Set if a person decides the task, and no node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approve: Option<Approve>,
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     pub params: Params,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,7 +227,11 @@ impl Task {
 
     /// Returns the task's name, or `backend action`.
     pub fn label(&self) -> String {
-        self.name.clone().unwrap_or_else(|| format!("{} {}", self.backend, self.action))
+        match &self.name {
+            Some(name) => name.clone(),
+            None if self.approve.is_some() => "approve".to_owned(),
+            None => format!("{} {}", self.backend, self.action),
+        }
     }
 }
 
@@ -324,6 +340,21 @@ impl Retry {
             factor: Self::default_factor(),
             max_delay: Self::default_max_delay(),
         }
+    }
+}
+
+/// What a person who approves a step is told, and how long the step waits for that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approve {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+}
+
+impl Approve {
+    pub fn timeout_or_default(&self) -> Span {
+        self.timeout.unwrap_or(Span::from_secs(limits::APPROVAL_TIMEOUT_DEFAULT_S))
     }
 }
 

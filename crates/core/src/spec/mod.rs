@@ -9,11 +9,12 @@ mod params;
 mod parse;
 mod problem;
 mod rollout;
+mod schedule;
 mod schema;
 
 pub use definition::{
-    Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Limit, Limits, OnDisconnect, Placement,
-    Preference, Retry, Spread, Strategy, Task,
+    Approve, Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Limit, Limits, OnDisconnect,
+    Placement, Preference, Retry, Spread, Strategy, Task,
 };
 pub use fields::{Field, On, fields};
 pub(crate) use known::{ExprSite, Known, Use};
@@ -26,4 +27,5 @@ pub use parse::{
 pub use parse::{parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json};
 pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
+pub use schedule::{CatchUp, CatchUpPolicy, Schedule, When};
 pub use schema::schema;

@@ -1,10 +1,11 @@
 //! Owns the job file's JSON schema, for editors: the table of fields, the shapes that fields share, and the params of
 //! the built-in backends. It describes what `parse` accepts as far as a schema can; only `parse` checks unique names,
-//! cycles and the syntax of selectors.
+//! cycles, and the syntax of selectors and cron expressions.
 
 use serde_json::{Map, Value, json};
 
 use super::fields::{On, object};
+use super::parse::APPROVAL;
 use crate::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema};
 use crate::limits;
 
@@ -19,6 +20,9 @@ const WORD: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 /// A string that contains an expression may stand for a value of any type.
 const EXPRESSION: &str = r"\{\{";
 const ONE_EXPRESSION: &str = r"^\s*\{\{[\s\S]*\}\}\s*$";
+const DATE: &str = r"^(\d{4}-)?\d{2}-\d{2}$";
+const WEEKDAY: &str =
+    "^([Ss][Uu][Nn]|[Mm][Oo][Nn]|[Tt][Uu][Ee]|[Ww][Ee][Dd]|[Tt][Hh][Uu]|[Ff][Rr][Ii]|[Ss][Aa][Tt])[A-Za-z]*$";
 const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
 /// Returns the job file's JSON schema (draft 2020-12), with the params of the built-in backends.
@@ -90,11 +94,18 @@ fn shapes() -> Value {
         "preference": preference(),
         "spread": {"anyOf": [{"const": "node"}, object(On::Spread, &["label"])]},
         "rollout": object(On::Rollout, &["batch"]),
+        "approve": object(On::Approve, &[]),
         "retry": object(On::Retry, &["max"]),
         "for_each": {"anyOf": [{"$ref": "#/$defs/items"}, object(On::ForEach, &["items"])]},
         "cache": {"anyOf": [{"type": "boolean"}, object(On::Cache, &[])]},
+        "cron": {"type": "string", "minLength": 1, "maxLength": limits::CRON_BYTES},
+        "schedule": {"anyOf": [{"$ref": "#/$defs/cron"}, schedule()]},
+        "catch_up": {"anyOf": [{"$ref": "#/$defs/duration"}, {"const": "none"}, catch_up()]},
+        "exclude": object(On::Exclude, &[]),
+        "date": {"type": "string", "pattern": DATE, "examples": ["2026-12-24", "01-01"]},
+        "weekday": {"type": "string", "pattern": WEEKDAY},
         "branch": object(On::Branch, &["tasks"]),
-        "task": task(On::Task),
+        "task": {"if": {"required": ["approve"]}, "then": approval(), "else": task(On::Task)},
         "leaf": task(On::Leaf),
         "actions": actions(&Catalogue::builtin())
     })
@@ -106,6 +117,20 @@ fn target() -> Value {
     target["then"] = json!({"properties": {"value": false}});
     target["else"] = json!({"required": ["value"]});
     target
+}
+
+fn schedule() -> Value {
+    let mut schedule = object(On::Schedule, &[]);
+    schedule["oneOf"] = json!([{"required": ["cron"]}, {"required": ["every"]}]);
+    schedule
+}
+
+fn catch_up() -> Value {
+    let mut catch_up = object(On::CatchUp, &[]);
+    catch_up["if"] = json!({"required": ["policy"], "properties": {"policy": {"const": "none"}}});
+    catch_up["then"] = json!({"properties": {"window": false}});
+    catch_up["else"] = json!({"required": ["window"]});
+    catch_up
 }
 
 fn preference() -> Value {
@@ -122,6 +147,15 @@ fn task(on: On) -> Value {
         {"not": {"required": ["target", "placement"]}},
         {"$ref": "#/$defs/actions"}
     ]);
+    task
+}
+
+/// Returns the schema of a task that a person decides.
+fn approval() -> Value {
+    let mut task = object(On::Task, &["approve"]);
+    if let Some(fields) = task["properties"].as_object_mut() {
+        fields.retain(|name, _| APPROVAL.contains(&name.as_str()));
+    }
     task
 }
 

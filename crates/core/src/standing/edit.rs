@@ -21,6 +21,14 @@ pub struct Edited {
     pub edit: ClusterEdit,
 }
 
+impl Edited {
+    /// Returns whether the cluster differs from the version before, apart from the number and the time of the version.
+    pub fn is_change(&self, before: &ClusterRecord) -> bool {
+        let ClusterRecord { version, updated_at, .. } = *before;
+        ClusterRecord { version, updated_at, ..self.cluster.clone() } != *before
+    }
+}
+
 /// Why a cluster or its list cannot be edited in this way.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
@@ -151,7 +159,9 @@ pub fn update(cluster: &ClusterRecord, id: TaskId, task: TaskFields, at: Timesta
     let mut list = (*cluster.list).clone();
     let place = place_of(cluster, id)?;
     is_name_free(&list, &task.name, Some(id))?;
-    list.tasks[place] = task.set_on(&list.tasks[place], at);
+    if TaskFields::of(&list.tasks[place]) != task {
+        list.tasks[place] = task.set_on(&list.tasks[place], at);
+    }
     edited(cluster, list, ClusterEdit::TaskUpdated { task: id }, at)
 }
 
@@ -239,6 +249,44 @@ pub fn rerun(
     reruns.retain(|older| !covers(scope, older.scope));
     reruns.push(Rerun { at, scope });
     edited(cluster, list, ClusterEdit::TaskRerun { task: id, scope }, at)
+}
+
+/// Returns the cluster without the requests to do a task again on one node that have been met: without them, the list would
+/// grow with each. `is_met` returns whether the last attempt at a task (its number) on a node was created since a time.
+#[must_use]
+pub fn without_met(
+    cluster: &ClusterRecord,
+    is_met: impl Fn(NodeId, u32, Timestamp) -> bool,
+) -> ClusterRecord {
+    let mut list = (*cluster.list).clone();
+    for task in &mut list.tasks {
+        let number = task.number;
+        task.reruns.retain(|rerun| match rerun.scope {
+            RerunScope::All | RerunScope::Failed => true,
+            RerunScope::Node { node } => !is_met(node, number, rerun.at),
+        });
+    }
+    ClusterRecord { list: Arc::new(list), ..cluster.clone() }
+}
+
+/// Returns the cluster without the resets of nodes that have been met. `is_met` returns whether no attempt of a node at a
+/// task of the list is from before a time.
+#[must_use]
+pub fn without_met_resets(
+    cluster: &ClusterRecord,
+    is_met: impl Fn(NodeId, Timestamp) -> bool,
+) -> ClusterRecord {
+    let mut list = (*cluster.list).clone();
+    list.resets.retain(|node, at| !is_met(*node, *at));
+    ClusterRecord { list: Arc::new(list), ..cluster.clone() }
+}
+
+/// Returns the cluster without these deleted tasks, by number: none of their executions is left.
+#[must_use]
+pub fn without_deleted(cluster: &ClusterRecord, numbers: &[u32]) -> ClusterRecord {
+    let mut list = (*cluster.list).clone();
+    list.deleted.retain(|task| !numbers.contains(&task.number));
+    ClusterRecord { list: Arc::new(list), ..cluster.clone() }
 }
 
 /// Makes a node do all tasks again. For `is_covered` see [`rerun`].

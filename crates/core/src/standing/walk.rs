@@ -10,7 +10,7 @@ use crate::node::{NodeRecord, NodeStatus};
 use crate::words::words;
 
 /// How often a task whose action is idempotent is sent again after its lease was lost.
-const SENDS: u32 = 3;
+pub(super) const SENDS: u32 = 3;
 
 /// The last attempt at a task on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct LastAttempt {
     pub attempt: u32,
     pub status: Status,
     pub created_at: Timestamp,
-    /// How many attempts in a row were lost before it, as far as this server knows.
+    /// How many attempts in a row were lost just before it; one less than the most sends stands for more, too.
     pub lost_before: u32,
 }
 

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::list::StandingTask;
-use super::walk::{Cell, LastAttempt, Next, Walked, Withdrawal, created_at, takes_work};
+use super::list::{StandingList, StandingTask};
+use super::walk::{Cell, LastAttempt, Next, SENDS, Walked, Withdrawal, created_at, takes_work};
 use crate::Timestamp;
-use crate::change::Change;
+use crate::change::{Change, EndOf};
 use crate::cluster::ClusterRecord;
 use crate::collections::{HashMap, HashSet};
-use crate::execution::{Execution, Status, Verdict};
-use crate::ids::{ExecutionId, NodeId, RunId, ServerId};
+use crate::execution::{Execution, Status};
+use crate::ids::{ExecutionId, NodeId, RunId, ServerId, SessionId};
 use crate::node::{NodeRecord, NodeStatus};
 use crate::words::words;
 
@@ -70,6 +70,8 @@ pub struct Step {
 pub struct Start {
     pub number: u32,
     pub attempt: u32,
+    /// The session of the node that gets it.
+    pub session: SessionId,
     /// The status of the attempt before it.
     pub former: Option<Status>,
     pub created_at: Timestamp,
@@ -91,6 +93,13 @@ struct Walk {
     walked: Walked,
 }
 
+impl Walk {
+    fn has_step(&self) -> bool {
+        let starts = matches!(self.walked.next, Next::Start { .. }) && takes_work(&self.node);
+        starts || !self.walked.withdrawals.is_empty()
+    }
+}
+
 /// The walks of a cluster.
 #[derive(Debug)]
 pub struct Walks {
@@ -99,8 +108,12 @@ pub struct Walks {
     /// The server that decides, and its epoch.
     owner: Option<(ServerId, u64)>,
     walks: HashMap<NodeId, Walk>,
-    /// The last attempts, also of nodes that are not known (yet).
+    /// The last attempts. Of nodes that do not exist only those that are open.
     attempts: HashMap<NodeId, BTreeMap<u32, LastAttempt>>,
+    /// The numbers of the last attempts before a node was deleted, if it has returned, by the number of the task.
+    earlier: HashMap<NodeId, BTreeMap<u32, u32>>,
+    /// Nodes that do not exist (yet) and whose attempts have changed.
+    strangers: HashSet<NodeId>,
     /// The executions that have not ended.
     open: HashMap<ExecutionId, (NodeId, u32)>,
     status: ClusterStatus,
@@ -118,6 +131,8 @@ impl Walks {
             owner: None,
             walks: HashMap::default(),
             attempts: HashMap::default(),
+            earlier: HashMap::default(),
+            strangers: HashSet::default(),
             open: HashMap::default(),
             status: ClusterStatus::default(),
             due: HashSet::default(),
@@ -149,10 +164,10 @@ impl Walks {
     /// Replaces the cluster by a newer version.
     pub fn set_cluster(&mut self, cluster: Arc<ClusterRecord>) {
         self.cluster = cluster;
-        let list = &self.cluster.list;
-        let is_known = |number: &u32, attempt: &mut LastAttempt| {
-            attempt.status.is_open() || list.by_number(*number).is_some()
-        };
+        let StandingList { tasks, deleted, .. } = &*self.cluster.list;
+        let known: HashSet<u32> = tasks.iter().chain(deleted).map(|task| task.number).collect();
+        let is_known =
+            |number: &u32, attempt: &mut LastAttempt| attempt.status.is_open() || known.contains(number);
         for attempts in self.attempts.values_mut() {
             attempts.retain(is_known);
         }
@@ -162,7 +177,7 @@ impl Walks {
 
     pub fn set_node(&mut self, node: Arc<NodeRecord>) {
         let id = node.id;
-        let walked = self.walked(&node);
+        let walked = self.walked(&node, None);
         let former = self.walks.insert(id, Walk { node, walked });
         if let Some(former) = former {
             count(&mut self.status, &former, Count::Out);
@@ -176,12 +191,31 @@ impl Walks {
             count(&mut self.status, &former, Count::Out);
         }
         self.due.remove(&node);
+        self.earlier.remove(&node);
         self.leave(node);
     }
 
-    /// Withdraws the pending attempts of a node that does not exist. The others stay: a node may register with the same
-    /// name, and the numbers of its attempts go on.
+    /// Notes the numbers of the last attempts of a node that was deleted and registers again.
+    pub fn returned(&mut self, node: NodeId, attempts: &[(u32, u32)]) {
+        self.earlier.insert(node, attempts.iter().copied().collect());
+    }
+
+    /// Forgets the attempts of nodes that do not exist, except open ones. Called when all nodes of the events that were
+    /// observed are set: a node may register with the same events.
+    pub fn forget_strangers(&mut self) {
+        for node in std::mem::take(&mut self.strangers) {
+            if let Some(attempts) = self.attempts.get_mut(&node).filter(|_| !self.walks.contains_key(&node)) {
+                attempts.retain(|_, last| last.status.is_open());
+                if attempts.is_empty() {
+                    self.attempts.remove(&node);
+                }
+            }
+        }
+    }
+
+    /// Withdraws the pending attempts of a node that does not exist.
     fn leave(&mut self, node: NodeId) {
+        self.strangers.insert(node);
         let attempts = self.attempts.get(&node).into_iter().flat_map(BTreeMap::values);
         let pending = attempts.filter(|attempt| attempt.status == Status::Pending);
         self.left.extend(pending.map(|attempt| attempt.execution));
@@ -194,6 +228,7 @@ impl Walks {
         for node in unknown {
             self.leave(node);
         }
+        self.forget_strangers();
     }
 
     /// Takes the pending executions of nodes that were deleted.
@@ -219,12 +254,7 @@ impl Walks {
             Change::ExecutionLeased { execution, .. } => self.alter(*execution, Status::Leased),
             Change::ExecutionStarted { execution, .. } => self.alter(*execution, Status::Running),
             Change::ExecutionFinished { execution, outcome, .. } => {
-                let status = match outcome.verdict {
-                    Verdict::Succeeded => Status::Succeeded,
-                    Verdict::Failed => Status::Failed,
-                    Verdict::Cancelled => Status::Cancelled,
-                };
-                self.alter(*execution, status);
+                self.alter(*execution, outcome.verdict.status());
             }
             Change::ExecutionLost { execution, .. } => self.alter(*execution, Status::Lost),
             Change::ExecutionGivenUp { execution, .. } => self.alter(*execution, Status::Failed),
@@ -245,7 +275,7 @@ impl Walks {
         let Some(node) = execution.pinned else { return };
         let former = self.attempt(node, execution.step());
         let lost_before = match former {
-            Some(former) if former.status == Status::Lost => former.lost_before + 1,
+            Some(former) if former.status == Status::Lost => (former.lost_before + 1).min(SENDS - 1),
             _ => 0,
         };
         let last = LastAttempt {
@@ -289,8 +319,11 @@ impl Walks {
     }
 
     fn walk_again(&mut self, node: NodeId) {
-        let Some(record) = self.walks.get(&node).map(|walk| Arc::clone(&walk.node)) else { return };
-        let walked = self.walked(&record);
+        let Some(record) = self.walks.get(&node).map(|walk| Arc::clone(&walk.node)) else {
+            self.strangers.insert(node);
+            return;
+        };
+        let walked = self.walked(&record, None);
         let Some(walk) = self.walks.get_mut(&node) else { return };
         if walk.walked.cells != walked.cells {
             count(&mut self.status, walk, Count::Out);
@@ -299,18 +332,26 @@ impl Walks {
         } else {
             walk.walked = walked;
         }
-        self.due.insert(node);
+        // Usually the next step was committed together with the end of the last one, and there is nothing to decide.
+        if walk.has_step() {
+            self.due.insert(node);
+        } else {
+            self.due.remove(&node);
+        }
     }
 
-    fn walked(&self, node: &NodeRecord) -> Walked {
+    /// Walks through the list for a node. `instead` replaces the last attempt at a task.
+    fn walked(&self, node: &NodeRecord, instead: Option<(u32, LastAttempt)>) -> Walked {
         let attempts = self.attempts.get(&node.id);
-        let open: Vec<(u32, LastAttempt)> = attempts
-            .into_iter()
-            .flatten()
-            .filter(|(_, last)| last.status.is_open())
-            .map(|(number, last)| (*number, *last))
-            .collect();
-        Walked::new(&self.cluster.list, node, |number| attempts?.get(&number), &open)
+        let replaced = instead.map(|(number, _)| number);
+        let stored = attempts.into_iter().flatten().filter(|(number, _)| Some(**number) != replaced);
+        let open: Vec<(u32, LastAttempt)> =
+            stored.filter(|(_, last)| last.status.is_open()).map(|(number, last)| (*number, *last)).collect();
+        let last = |number: u32| match &instead {
+            Some((replaced, last)) if *replaced == number => Some(last),
+            _ => attempts?.get(&number),
+        };
+        Walked::new(&self.cluster.list, node, last, &open)
     }
 
     /// Walks and counts all nodes again, because the list has changed.
@@ -323,7 +364,7 @@ impl Walks {
         };
         let mut walks = std::mem::take(&mut self.walks);
         for walk in walks.values_mut() {
-            walk.walked = self.walked(&walk.node);
+            walk.walked = self.walked(&walk.node, None);
             count(&mut self.status, walk, Count::In);
         }
         self.walks = walks;
@@ -352,22 +393,43 @@ impl Walks {
     /// Decides the next step of a node. Nothing if there is nothing to do. A pending execution is withdrawn before another
     /// task starts.
     pub fn step(&self, node: NodeId, now: Timestamp) -> Option<Step> {
-        let Walk { node: record, walked } = self.walks.get(&node)?;
+        let Walk { node: record, walked } = self.walks.get(&node).filter(|walk| walk.has_step())?;
         let start = match walked.next {
             Next::Start { position } if takes_work(record) && walked.withdrawals.is_empty() => {
-                let task = self.cluster.list.tasks.get(position)?;
-                let last = self.attempt(node, task.number);
-                Some(Start {
-                    number: task.number,
-                    attempt: last.map_or(0, |last| last.attempt) + 1,
-                    former: last.map(|last| last.status),
-                    created_at: created_at(now, &self.cluster.list, task, record),
-                })
+                self.start(position, record, now)
             }
             Next::Start { .. } | Next::Wait | Next::Nothing => None,
         };
-        let step = Step { node, withdrawals: walked.withdrawals.clone(), start };
-        (step.start.is_some() || !step.withdrawals.is_empty()).then_some(step)
+        Some(Step { node, withdrawals: walked.withdrawals.clone(), start })
+    }
+
+    /// Decides which task a node starts if its open execution ends in this way. Nothing if there is more to do than to start
+    /// a task: [`Walks::step`] decides when the end is committed.
+    pub fn start_after(&self, node: NodeId, end: EndOf, now: Timestamp) -> Option<Start> {
+        let Walk { node: record, .. } = self.walks.get(&node).filter(|walk| takes_work(&walk.node))?;
+        let (_, number) = self.open.get(&end.execution).filter(|(of, _)| *of == node)?;
+        let last = self.attempt(node, *number).filter(|last| last.execution == end.execution)?;
+        let walked = self.walked(record, Some((*number, LastAttempt { status: end.status, ..*last })));
+        match walked.next {
+            // The same task: its attempt would follow one that is not recorded yet.
+            Next::Start { position } if self.cluster.list.tasks.get(position)?.number == *number => None,
+            Next::Start { position } if walked.withdrawals.is_empty() => self.start(position, record, now),
+            Next::Start { .. } | Next::Wait | Next::Nothing => None,
+        }
+    }
+
+    fn start(&self, position: usize, node: &NodeRecord, now: Timestamp) -> Option<Start> {
+        let task = self.cluster.list.tasks.get(position)?;
+        let last = self.attempt(node.id, task.number);
+        let earlier = self.earlier.get(&node.id).and_then(|attempts| attempts.get(&task.number));
+        let before = last.map_or(0, |last| last.attempt).max(earlier.copied().unwrap_or(0));
+        Some(Start {
+            number: task.number,
+            attempt: before + 1,
+            session: node.session,
+            former: last.map(|last| last.status),
+            created_at: created_at(now, &self.cluster.list, task, node),
+        })
     }
 
     pub fn status(&self) -> &ClusterStatus {
@@ -409,6 +471,18 @@ impl Walks {
             cells: walk.walked.cells.clone(),
             stuck,
         })
+    }
+
+    /// Returns whether the last attempt at a task on a node was created since a time. Attempts before it never count again.
+    pub fn was_tried_since(&self, node: NodeId, number: u32, since: Timestamp) -> bool {
+        self.attempt(node, number).is_some_and(|last| last.created_at >= since)
+    }
+
+    /// Returns whether the last attempts of a node at the tasks of the list were all created since a time.
+    pub fn tried_all_since(&self, node: NodeId, since: Timestamp) -> bool {
+        let numbers = self.cluster.list.tasks.iter().map(|task| task.number);
+        let mut attempts = numbers.filter_map(|number| self.attempt(node, number));
+        attempts.all(|last| last.created_at >= since)
     }
 
     /// Returns the last attempt at a task on a node, whether it counts or not.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::tables::Tables;
-use crate::change::{Applied, Refusal};
+use crate::Timestamp;
+use crate::change::{Applied, EndOf, Refusal};
 use crate::execution::{self, Event, Execution, Illegal, Lease, Status};
-use crate::ids::{ExecutionId, NodeId, RunId};
+use crate::ids::{ExecutionId, NodeId, RunId, SessionId};
 
 impl Tables {
     /// Returns the executions that are leased to these nodes or run there.
@@ -29,6 +30,27 @@ impl Tables {
             self.uses = uses;
         }
         added
+    }
+
+    /// Refuses executions of standing tasks that were decided for another session of their node.
+    pub(super) fn have_sessions(&self, executions: &[Execution], sessions: &[SessionId]) -> Applied {
+        if self.is_copy || sessions.is_empty() {
+            return Ok(());
+        }
+        if sessions.len() != executions.len() {
+            return Err(Refusal::WrongState);
+        }
+        for (execution, session) in executions.iter().zip(sessions) {
+            self.has_session(execution.pinned.ok_or(Refusal::WrongState)?, *session)?;
+        }
+        Ok(())
+    }
+
+    /// Returns when the last standing task was decided for a node at this time or later.
+    pub(super) fn last_step_since(&self, node: NodeId, at: Timestamp) -> Option<Timestamp> {
+        let since = self.executions.range(ExecutionId::first_of(at)..).map(|(_, execution)| execution);
+        let of_node = since.filter(|execution| execution.is_step_of(node));
+        of_node.map(|execution| execution.created_at).filter(|created_at| *created_at >= at).max()
     }
 
     fn add_leases(&mut self, run: &RunId, executions: &[Execution]) -> Applied {
@@ -81,6 +103,9 @@ impl Tables {
             Illegal::StaleLease => Refusal::StaleLease,
             Illegal::WrongState { .. } => Refusal::WrongState,
         })?;
+        if !self.is_copy && !execution.state.status().is_open() {
+            self.ended.insert(id, execution.state.status());
+        }
         // Frees only slots that were taken here: a store that loads few rows removes the stored ones itself.
         if let (Some(limits), Some(lease)) = (&execution.limits, execution.state.lease())
             && !execution.state.status().is_open()
@@ -88,6 +113,17 @@ impl Tables {
         {
             self.uses.give_back(home.cluster, id, limits, lease.granted_at);
         }
+        Ok(())
+    }
+
+    /// Refuses if this batch has not ended an execution in this way, or if something else follows it already.
+    pub(super) fn follows(&mut self, run: &RunId, after: Option<EndOf>) -> Applied {
+        let Some(EndOf { execution, status }) = after.filter(|_| !self.is_copy) else { return Ok(()) };
+        let is_of_run = self.executions.get(&execution).is_some_and(|execution| execution.run() == run);
+        if !is_of_run || self.ended.get(&execution) != Some(&status) {
+            return Err(Refusal::NotAfter);
+        }
+        self.ended.remove(&execution);
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 
 mod clusters;
 mod executions;
+mod jobs;
 mod limits;
 mod nodes;
 mod runs;

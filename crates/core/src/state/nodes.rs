@@ -72,6 +72,10 @@ impl Tables {
         {
             return Err(Refusal::StaleSession);
         }
+        // Whether a standing task belongs to this session follows from its time.
+        if let Some(at) = self.last_step_since(registration.node, registration.at).filter(|_| !self.is_copy) {
+            return Err(Refusal::DecidedLater(at));
+        }
         // A person drained the node, so it stays drained with a new session.
         let draining = self.nodes.get(&registration.node).is_some_and(|node| node.draining);
         let live = NodeLive {

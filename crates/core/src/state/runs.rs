@@ -96,7 +96,8 @@ impl Tables {
         let live = self.runs.get(id).ok_or(Refusal::NotFound)?;
         run::step(live, event).map_err(|illegal| match illegal {
             Illegal::StaleEpoch => Refusal::StaleEpoch,
-            Illegal::WrongState { .. } | Illegal::NoSuchMove { .. } => Refusal::WrongState,
+            Illegal::WrongState { .. } => Refusal::WrongState,
+            Illegal::NoSuchMove { from, to } => Refusal::NoSuchMove { from, to },
         })
     }
 

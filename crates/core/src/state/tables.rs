@@ -1,6 +1,7 @@
 //! Owns the tables, and applies batches of changes to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::clusters::ClusterLive;
 use super::limits::LimitUses;
@@ -9,8 +10,9 @@ use super::runs::{Elsewhere, Home};
 use crate::Timestamp;
 use crate::change::{About, Applied, Change, Refusal, Silence, Subject};
 use crate::cluster::ClusterRecord;
-use crate::execution::{Event, Execution};
-use crate::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
+use crate::execution::{Event, Execution, Status};
+use crate::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
+use crate::job::JobLive;
 use crate::run::{RunEvent, RunLive};
 use crate::work::Parent;
 
@@ -22,6 +24,8 @@ pub struct Tables {
     pub nodes: BTreeMap<NodeId, NodeLive>,
     /// Sessions whose node was deleted while it had them.
     pub deleted: BTreeSet<(NodeId, SessionId)>,
+    /// Deleted ones too.
+    pub jobs: BTreeMap<JobId, JobLive>,
     pub runs: BTreeMap<RunId, RunLive>,
     pub homes: BTreeMap<RunId, Home>,
     /// The cluster of each node, also of a node that was deleted.
@@ -34,6 +38,8 @@ pub struct Tables {
     /// Counts of the runs that were not loaded, by cluster; empty if all runs are loaded.
     pub elsewhere: BTreeMap<ClusterId, Elsewhere>,
     pub uses: LimitUses,
+    /// The executions that the current batch has ended, until something follows them.
+    pub(super) ended: BTreeMap<ExecutionId, Status>,
     /// The tables belong to a replica. It does not count uses: its primary counted them.
     pub(super) is_copy: bool,
 }
@@ -69,7 +75,8 @@ impl Tables {
         Self { clusters: BTreeMap::from([(ClusterId::DEFAULT, default)]), ..Self::default() }
     }
 
-    /// Applies a batch: kinds in the order of their phase, changes of one kind as given. The failure of an instance whose
+    /// Applies a batch: kinds in the order of their phase, changes of one kind as given. New executions that rely on an end
+    /// follow the ends of the batch. The failure of an instance whose
     /// last attempt ended before the batch precedes the executions of the batch, which may be its consequences.
     pub fn apply_all(&mut self, changes: &[Change]) -> Verdicts {
         let mut order: Vec<usize> = (0..changes.len()).collect();
@@ -77,6 +84,7 @@ impl Tables {
             Change::InstanceFailed { execution, .. } if self.has_ended(*execution) => {
                 Change::BEFORE_EXECUTIONS
             }
+            Change::ExecutionsAdded { after: Some(_), .. } => Change::AFTER_ENDS,
             change => change.phase(),
         });
         let mut outcomes = vec![Ok(()); changes.len()];
@@ -90,6 +98,7 @@ impl Tables {
             }
             outcomes[place].is_ok()
         });
+        self.ended.clear();
         let uses_over = self.uses.latest.take();
         if let Some(at) = uses_over {
             self.uses.forget(at);
@@ -112,6 +121,9 @@ impl Tables {
                 About { cluster: self.node_homes.get(&node).copied(), node: Some(node), ..About::default() }
             }
             Subject::Cluster(cluster) => About { cluster: Some(cluster), ..About::default() },
+            Subject::Job(job) => {
+                About { cluster: Some(job.cluster), job: Some(Arc::clone(&job.name)), ..About::default() }
+            }
             Subject::Run(run) => of_run(run),
             Subject::Execution { run, id } => {
                 let execution = self.executions.get(&id);
@@ -170,7 +182,14 @@ impl Tables {
                 self.deleted.insert((*node, *session));
                 Ok(())
             }
-            Change::RunCreated { run, max_pending, max_open } => {
+            Change::JobApplied { job } => self.apply_job(job),
+            Change::JobPauseSet { job, paused, by: _, at } => self.pause_job(job, *paused, *at),
+            Change::JobDeleted { job, by: _, at } => self.delete_job(job, *at),
+            Change::JobDecided { job, version, from, until, .. } => {
+                self.decide_job(job, *version, *from, *until)
+            }
+            Change::RunCreated { run, max_pending, max_open, firing } => {
+                self.may_fire(run, *firing)?;
                 self.create_run(run, *max_pending, *max_open)
             }
             Change::RunAdmitted { run, epoch, limit, nodes, at } => {
@@ -183,9 +202,11 @@ impl Tables {
                 Some((run, event)) => self.step_run(run, &event),
                 None => Ok(()),
             },
-            Change::ExecutionsAdded { run, epoch, executions, rollout, version, at: _ } => {
+            Change::ExecutionsAdded { run, epoch, executions, rollout, version, sessions, after, at: _ } => {
                 self.has_epoch(run, *epoch)?;
                 self.has_version(run, *version)?;
+                self.have_sessions(executions, sessions)?;
+                self.follows(run, *after)?;
                 self.add_executions(run, executions)?;
                 self.record_rollout(run, *rollout)
             }
@@ -207,6 +228,9 @@ impl Tables {
                     *execution,
                     &Event::LeaseEnded { token: *token, reason: reason.clone(), at: *at },
                 )
+            }
+            Change::ApprovalDecided { run, execution, decision, at } => {
+                self.step(run, *execution, &Event::Decided { decision: decision.clone(), at: *at })
             }
             Change::ExecutionCancelRequested { run, execution, epoch, reason, at } => {
                 self.has_epoch(run, *epoch)?;

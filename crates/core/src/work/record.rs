@@ -34,6 +34,8 @@ pub struct Work {
     pub lane: Lane,
     /// Whether the run is exclusive: it has its nodes for itself.
     pub is_exclusive: bool,
+    /// What a person is asked who approves it.
+    pub question: Option<String>,
 }
 
 /// A lane is a queue of work that waits for nodes in one order. Lanes of equal priority take turns.
@@ -74,6 +76,7 @@ impl Work {
             priority: definition.priority,
             lane: definition.name.clone().map_or_else(|| Lane::Run(run.clone()), Lane::Job),
             is_exclusive: definition.exclusive,
+            question: task.approve.as_ref().and_then(|approve| approve.message.clone()),
         }
     }
 
@@ -92,8 +95,14 @@ impl Work {
             priority: 0,
             lane: Lane::Run(RunId::standing(cluster)),
             is_exclusive: false,
+            question: None,
             is_debug: false,
         }
+    }
+
+    /// Returns whether a person decides it, and no node gets it.
+    pub fn is_approval(&self) -> bool {
+        self.backend.is_empty()
     }
 
     /// Returns whether executions of equal work in other runs may fit other nodes: the placement counts per run, or the

@@ -207,6 +207,8 @@ fn a_waiting_change_keeps_no_params() {
         executions,
         rollout: None,
         version: None,
+        sessions: Vec::new(),
+        after: None,
         at: world.now,
     };
     let Some(Change::ExecutionsAdded { executions, .. }) = Progress::observable(&added) else {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout)]
 
+mod approvals;
 mod giant;
 mod graph;
 mod model;

@@ -122,6 +122,7 @@ impl World {
             params: Default::default(),
             retry_of: None,
             no_cache: false,
+            job_version: None,
             by: "test".to_owned(),
             idempotency_key: None,
             request_hash: None,
@@ -343,6 +344,9 @@ impl World {
                     assert!(old.is_none(), "an id was used twice");
                 }
                 true
+            }
+            Change::ApprovalDecided { execution, decision, at, .. } => {
+                step(&execution, execution::Event::Decided { decision, at })
             }
             Change::ExecutionCancelRequested { execution, reason, at, .. } => {
                 step(&execution, execution::Event::CancelRequested { reason, at })

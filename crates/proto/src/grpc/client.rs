@@ -159,7 +159,7 @@ impl Link for Client {
 
     async fn report(&self, report: Report) -> Result<ReportAnswer, Fault> {
         let request = report_to_wire(report);
-        report_answer_from_wire(&within(deadline_of(&request)?, self.agent.clone().report(request)).await?)
+        report_answer_from_wire(within(deadline_of(&request)?, self.agent.clone().report(request)).await?)
     }
 
     async fn output(&self, output: Output) -> Result<(), Fault> {

@@ -63,7 +63,7 @@ impl Agent for Adaptor {
     async fn report(&self, request: Request<wire::ReportRequest>) -> Answer<wire::ReportResponse> {
         let report = report_from_wire(request.into_inner()).map_err(to_status)?;
         let answer = self.host.report(report).await.map_err(to_status)?;
-        Ok(Response::new(report_answer_to_wire(&answer)))
+        Ok(Response::new(report_answer_to_wire(answer).map_err(to_status)?))
     }
 
     async fn output(&self, request: Request<wire::OutputRequest>) -> Answer<wire::OutputResponse> {

@@ -209,6 +209,7 @@ pub(super) fn report_from_wire(report: wire::ReportRequest) -> Result<Report, Fa
         finished: report.finished.into_iter().map(finished_from_wire).collect::<Result<_, _>>()?,
         free: free_from_wire(report.free),
         poll: report.poll,
+        takes_work: report.takes_work,
     })
 }
 
@@ -220,24 +221,31 @@ pub fn report_to_wire(report: Report) -> wire::ReportRequest {
         finished: report.finished.into_iter().map(finished_to_wire).collect(),
         free: free_to_wire(report.free),
         poll: report.poll,
+        takes_work: report.takes_work,
     }
 }
 
-pub(super) fn report_answer_from_wire(answer: &wire::ReportResponse) -> Result<ReportAnswer, Fault> {
+pub fn report_answer_from_wire(answer: wire::ReportResponse) -> Result<ReportAnswer, Fault> {
     let receipts = answer.receipts().map(|receipt| match receipt {
         wire::Receipt::Recorded => Ok(Receipt::Recorded),
         wire::Receipt::Refused => Ok(Receipt::Refused),
         wire::Receipt::Unspecified => Err(rejected("receipts", "hold one that this agent does not know")),
     });
-    Ok(ReportAnswer { receipts: receipts.collect::<Result<_, _>>()? })
+    Ok(ReportAnswer {
+        receipts: receipts.collect::<Result<_, _>>()?,
+        assignments: answer.assignments.into_iter().map(assignment_from_wire).collect::<Result<_, _>>()?,
+    })
 }
 
-pub(super) fn report_answer_to_wire(answer: &ReportAnswer) -> wire::ReportResponse {
+pub(super) fn report_answer_to_wire(answer: ReportAnswer) -> Result<wire::ReportResponse, Fault> {
     let receipts = answer.receipts.iter().map(|receipt| match receipt {
         Receipt::Recorded => wire::Receipt::Recorded.into(),
         Receipt::Refused => wire::Receipt::Refused.into(),
     });
-    wire::ReportResponse { receipts: receipts.collect() }
+    Ok(wire::ReportResponse {
+        receipts: receipts.collect(),
+        assignments: answer.assignments.into_iter().map(assignment_to_wire).collect::<Result<_, _>>()?,
+    })
 }
 
 pub(super) fn output_from_wire(output: wire::OutputRequest) -> Result<Output, Fault> {

@@ -7,7 +7,7 @@ use downbeat_core::admission::{Applicant, Decision, Nodes, Reason, RunDecision, 
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, RunId, ServerId};
 use downbeat_core::plan::NodeRef;
-use downbeat_core::run::{RunEvent, RunLive, RunRecord, RunState, step};
+use downbeat_core::run::{RunEvent, RunLive, RunRecord, step};
 use downbeat_core::{Change, Timestamp};
 
 /// The open runs of all clusters.
@@ -165,13 +165,13 @@ impl Queue {
         self.clusters.get(self.homes.get(id)?)?.runs.get(id)
     }
 
-    pub(super) fn state(&self, run: &RunId) -> Option<RunState> {
-        self.run(run).map(RunRecord::state)
-    }
-
     /// Applies a change of a batch. [`end`](Self::end) follows the last one.
     pub(super) fn apply(&mut self, change: &Change, batch: &mut Batch) {
         match change {
+            Change::ClusterDeleted { cluster, .. } => {
+                self.clusters.remove(cluster);
+                self.homes.retain(|_, home| home != cluster);
+            }
             // A standing run is not admitted.
             Change::RunCreated { run, .. } if run.id.is_standing() => {}
             Change::RunCreated { run, .. } => {
@@ -267,7 +267,7 @@ mod tests {
 
     use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
     use downbeat_core::plan::Resolved;
-    use downbeat_core::run::{RunMade, RunStage};
+    use downbeat_core::run::{RunMade, RunStage, RunState};
     use downbeat_core::work::Parent;
     use serde_json::json;
     use uuid::Uuid;
@@ -292,6 +292,7 @@ mod tests {
             params: Default::default(),
             retry_of: None,
             no_cache: false,
+            job_version: None,
             by: "test".to_owned(),
             idempotency_key: None,
             request_hash: None,
@@ -316,7 +317,12 @@ mod tests {
     }
 
     fn created(name: &str) -> Change {
-        Change::RunCreated { run: run(name, RunState::Pending), max_pending: None, max_open: None }
+        Change::RunCreated {
+            run: run(name, RunState::Pending),
+            max_pending: None,
+            max_open: None,
+            firing: None,
+        }
     }
 
     fn ended(name: &str) -> Change {
@@ -403,6 +409,16 @@ mod tests {
         let ends = [RunState::Terminating, RunState::Completed];
         assert!(world.apply(&[moved("here", &ends)]));
         assert_eq!(world.decide(), ["next", "there"]);
+    }
+
+    #[test]
+    fn no_run_of_a_deleted_cluster_waits() {
+        let runs = [run("here", RunState::Pending), run_of(OTHER, "there", RunState::Pending, &[])];
+        let mut world = World::new(Some(1), &runs);
+        let (name, by, at) = ("other".to_owned(), "ada".to_owned(), Timestamp::UNIX_EPOCH);
+        world.apply(&[Change::ClusterDeleted { cluster: OTHER, name, by, at }]);
+        assert_eq!((world.queue.waiting(), world.queue.homes.len()), (1, 1));
+        assert_eq!(world.decide(), ["here"]);
     }
 
     #[test]

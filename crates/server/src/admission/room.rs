@@ -6,7 +6,7 @@ use std::time::Duration;
 use downbeat_core::admission::{Nodes, RunDecision};
 use downbeat_core::collections::HashMap;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
-use downbeat_core::run::{RunRecord, RunState};
+use downbeat_core::run::RunRecord;
 use downbeat_core::{Change, Event, level};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,6 @@ use tracing::{debug, info, warn};
 use super::queue::{Batch, Queue};
 use crate::dispatch::{Board, Dispatcher};
 use crate::journal::Perform;
-use crate::metrics::Metrics;
 use crate::parts::Parts;
 use crate::stats::Stats;
 
@@ -29,16 +28,15 @@ pub(crate) struct Admission {
     queue: Arc<Mutex<Queue>>,
     wake: Arc<Notify>,
     dispatcher: Dispatcher,
-    metrics: Metrics,
     stats: Stats,
     /// How many runs of a cluster may be active, over all servers.
     limit: Option<u32>,
 }
 
 impl Admission {
-    pub(crate) fn new(dispatcher: Dispatcher, metrics: Metrics, stats: Stats, limit: Option<u32>) -> Self {
+    pub(crate) fn new(dispatcher: Dispatcher, stats: Stats, limit: Option<u32>) -> Self {
         let queue = Arc::new(Mutex::new(Queue::new(limit)));
-        Self { queue, wake: Arc::new(Notify::new()), dispatcher, metrics, stats, limit }
+        Self { queue, wake: Arc::new(Notify::new()), dispatcher, stats, limit }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -170,19 +168,13 @@ impl Admission {
         Admissions { changes, is_incomplete }
     }
 
-    /// Counts an event in metrics and statistics, before the queue applies it.
+    /// Counts an event in the statistics, before the queue applies it.
     fn count(&self, queue: &Queue, event: &Event) {
         let run = event.change.run().filter(|run| !run.is_debug());
-        self.stats.note(event, run.and_then(|run| queue.run(run)));
-        match &event.change {
-            Change::RunCreated { run, .. } if run.id.is_standing() => {}
-            Change::RunCreated { run, .. } => self.metrics.run_moved(None, run.state()),
-            Change::RunMoved { run, path, .. } => {
-                if let Some(&to) = path.last() {
-                    self.metrics.run_moved(Some(queue.state(run).unwrap_or(RunState::Running)), to);
-                }
-            }
-            _ => {}
+        let run = run.and_then(|run| queue.run(run));
+        self.stats.note(event, run);
+        if let Some(run) = run {
+            self.dispatcher.measure(event, run);
         }
     }
 }

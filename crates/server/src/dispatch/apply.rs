@@ -115,8 +115,13 @@ impl Board {
             Change::ClusterCreated { .. }
             | Change::ClusterChanged { .. }
             | Change::ClusterDeleted { .. }
+            | Change::JobApplied { .. }
+            | Change::JobPauseSet { .. }
+            | Change::JobDeleted { .. }
+            | Change::JobDecided { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
+            | Change::ApprovalDecided { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
@@ -128,8 +133,11 @@ impl Board {
         self.with_post(node, |post| change(Arc::make_mut(&mut post.record)));
     }
 
-    /// Adds an open execution, from the feed or from the store.
+    /// Adds an open execution, from the feed or from the store. An approval waits for a person, and not for a node.
     pub(crate) fn add_execution(&mut self, execution: &Execution, work: Arc<Work>, touched: &mut Touched) {
+        if work.is_approval() {
+            return;
+        }
         let slot = self.queue.slot(&work, execution);
         let until = match execution.state {
             State::Pending { not_before } => not_before,

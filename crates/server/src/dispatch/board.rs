@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use downbeat_core::Timestamp;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus, Reach};
 use downbeat_core::work::{Attempt, Parent, Work};
+use downbeat_core::{Timestamp, limits};
 use downbeat_proto::message::{Assignment, Free, LeaseRef, PollAnswer, WorkKind};
 use tokio::sync::oneshot;
 
@@ -243,6 +243,19 @@ impl Board {
             && self.with_post(node, |post| post.refresh(poll, free)).unwrap_or(false)
     }
 
+    /// Keeps new assignments of a node for the response to a report. Returns false if the session is not the current one.
+    pub(crate) fn begin_report(&mut self, node: NodeId, session: SessionId) -> bool {
+        self.current(node, session).is_ok() && self.with_post(node, Post::begin_report).is_some()
+    }
+
+    pub(crate) fn take_for_report(&mut self, node: NodeId) -> Vec<Assignment> {
+        self.with_post(node, Post::take_for_report).unwrap_or_default()
+    }
+
+    pub(crate) fn end_report(&mut self, node: NodeId) {
+        self.with_post(node, Post::end_report);
+    }
+
     /// Drops every parked poll, because the server stops.
     pub(crate) fn drop_polls(&mut self) {
         let nodes: Vec<Arc<NodeRecord>> = self.nodes().cloned().collect();
@@ -265,7 +278,7 @@ impl Board {
         known: &HashSet<ExecutionId>,
         mut assignments: Vec<Assignment>,
     ) -> Vec<Assignment> {
-        let later = assignments.split_off(fitting(&assignments));
+        let later = assignments.split_off(fitting(&assignments, limits::POLL_RESPONSE_BYTES));
         self.with_post(node, |post| {
             post.forget_ready(known);
             post.keep_for_later(later);

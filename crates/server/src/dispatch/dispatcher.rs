@@ -8,6 +8,7 @@ use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
 use downbeat_core::plan::StepIx;
 use downbeat_core::run::engine::Turn;
+use downbeat_core::run::{RunMetrics, RunRecord};
 use downbeat_core::{Change, Dice, Event, Refusal, Timestamp, expr};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -61,6 +62,18 @@ impl Dispatcher {
         self.metrics.per_node().refused(change, refusal);
     }
 
+    /// Measures the end of a run that this server committed. `run` is the run as it was before.
+    pub(crate) fn measure(&self, event: &Event, run: &RunRecord) {
+        let Some(job) = run.job.as_deref().filter(|_| event.server == self.server) else { return };
+        if let Change::RunMoved { path, .. } = &event.change
+            && path.last().is_some_and(|state| state.is_terminal())
+        {
+            let mut live = run.live.clone();
+            live.follow(std::slice::from_ref(&event.change));
+            self.metrics.per_job().run_ended(job, &RunMetrics::of(run.created_at, &live));
+        }
+    }
+
     /// Lets the engine decide: calls `act` with the time, the dice and the board's knowledge of nodes.
     pub(crate) fn turn<T>(
         &self,
@@ -109,8 +122,11 @@ impl Dispatcher {
 
     /// Forgets a deleted cluster: its nodes, its open executions and its runs. Returns those runs.
     pub(crate) fn forget_cluster(&self, cluster: ClusterId) -> Vec<RunId> {
-        self.board().remove_cluster(cluster);
-        self.works.remove_cluster(cluster)
+        let runs = self.works.remove_cluster(cluster);
+        let mut board = self.board();
+        board.remove_cluster(cluster);
+        runs.iter().for_each(|run| _ = board.paused.remove(run));
+        runs
     }
 
     /// Starts a round of claims: a change may allow pending work to be claimed.

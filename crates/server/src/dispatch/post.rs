@@ -30,6 +30,8 @@ pub(super) struct Post {
     /// Committed leases of this session that are not yet assigned.
     ready: Vec<Assignment>,
     stops: Vec<LeaseRef>,
+    /// Reports whose responses can have assignments, and whose commits are pending.
+    reports: u32,
     /// Slots of claims whose commit is pending: the agent does not know of them when it reports its free slots.
     claimed: Free,
     pub held: HashMap<ExecutionId, Holding>,
@@ -76,6 +78,7 @@ impl Post {
             asks_here: false,
             ready: Vec::new(),
             stops: Vec::new(),
+            reports: 0,
             claimed: Free::default(),
             held: HashMap::default(),
         }
@@ -276,13 +279,37 @@ impl Post {
         gone.collect()
     }
 
+    pub(super) fn begin_report(&mut self) {
+        self.reports += 1;
+    }
+
+    /// Takes the assignments that the response to a report can have.
+    pub(super) fn take_for_report(&mut self) -> Vec<Assignment> {
+        let is_small = |one: &Assignment| one.wire_bytes() <= limits::REPORT_RESPONSE_BYTES;
+        let count = match self.ready.first() {
+            Some(first) if is_small(first) => fitting(&self.ready, limits::REPORT_RESPONSE_BYTES),
+            _ => 0,
+        };
+        let later = self.ready.split_off(count);
+        std::mem::replace(&mut self.ready, later)
+    }
+
+    /// What the response to a report did not take goes to the parked poll.
+    pub(super) fn end_report(&mut self) {
+        // A node that was deleted meanwhile has a new post.
+        self.reports = self.reports.saturating_sub(1);
+        self.flush();
+    }
+
     /// Responds to the parked poll if there is something to send.
     pub(super) fn flush(&mut self) {
-        if self.ready.is_empty() && self.stops.is_empty() {
+        let waits_for_report = self.reports > 0;
+        if (self.ready.is_empty() || waits_for_report) && self.stops.is_empty() {
             return;
         }
         if let Some(parked) = self.parked.take() {
-            let later = self.ready.split_off(fitting(&self.ready));
+            let count = if waits_for_report { 0 } else { fitting(&self.ready, limits::POLL_RESPONSE_BYTES) };
+            let later = self.ready.split_off(count);
             let ready = std::mem::replace(&mut self.ready, later);
             let answer = PollAnswer { assignments: ready, stop: std::mem::take(&mut self.stops) };
             if let Err(answer) = parked.answer.send(answer) {
@@ -302,8 +329,8 @@ fn slots(free: &mut Free, kind: WorkKind) -> &mut u32 {
     }
 }
 
-/// Returns how many assignments one response can hold: as many as fit, and at least one.
-pub(super) fn fitting(assignments: &[Assignment]) -> usize {
-    let response = Portion::new(usize::MAX, limits::POLL_RESPONSE_BYTES);
+/// Returns how many assignments a response of so many bytes can hold: as many as fit, and at least one.
+pub(super) fn fitting(assignments: &[Assignment], bytes: usize) -> usize {
+    let response = Portion::new(usize::MAX, bytes);
     response.fitting(assignments.iter().map(Assignment::wire_bytes))
 }

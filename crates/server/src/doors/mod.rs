@@ -5,6 +5,7 @@ mod accept;
 mod opening;
 mod room;
 mod serve;
+mod threads;
 
 use accept::{Door, Shut};
 use opening::open;
@@ -12,3 +13,4 @@ pub(crate) use opening::{Opened, Protocol, refuse};
 pub(crate) use room::Bounds;
 use room::{Permit, Room};
 pub(crate) use serve::{KEEPALIVE, PortLimits, Spawn, serve};
+pub(crate) use threads::Threads;

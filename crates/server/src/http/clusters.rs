@@ -22,7 +22,8 @@ use crate::service::Service;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClusterBody {
-    /// Letters, digits, spaces inside, `-`, `_` and `.`; up to 128 bytes. Required for a new cluster.
+    /// Letters, digits, spaces inside, `-`, `_` and `.`, up to 128 bytes; starts with a letter or a digit. Required for a new
+    /// cluster.
     name: Option<String>,
     /// For people; up to 4 KiB.
     description: Option<String>,

@@ -15,7 +15,7 @@ use downbeat_store::{InstanceFilter, Listed, Page, Position, RunFilter, RunKey, 
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::extract::{Api, Id, Query};
+use super::extract::{Api, Id, Nothing, Query};
 use super::idempotency::{Scope, idempotency_key};
 use super::nodes::NodeQuery;
 use super::output::whole;
@@ -89,6 +89,7 @@ pub(super) async fn start_on_node(
 pub(super) async fn start_on_nodes(
     Api(service, caller): Api,
     id: Id,
+    _: Query<Nothing>,
     headers: HeaderMap,
     Payload(body): Payload,
 ) -> HttpResult<Response> {
@@ -213,6 +214,7 @@ pub(super) async fn show(
 pub(super) async fn cancel(
     Api(service, caller): Api,
     id: Id,
+    _: Query<Nothing>,
 ) -> HttpResult<(StatusCode, Json<DebugCommand>)> {
     let run = service.debug(&caller, &id.run()).await?.id.clone();
     service.cancel(&caller, &run, Force::Off).await?;

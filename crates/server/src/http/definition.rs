@@ -42,6 +42,11 @@ pub(super) struct TargetQuery {
 }
 
 impl TargetQuery {
+    /// Returns the query of a request that names only a cluster.
+    pub(super) fn of_cluster(cluster: Option<String>) -> Self {
+        Self { target: None, cluster }
+    }
+
     pub(super) fn target(&self) -> Option<&[u8]> {
         self.target.as_deref().map(str::as_bytes)
     }

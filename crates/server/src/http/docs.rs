@@ -29,6 +29,7 @@ const PAGE: &str = include_str!("docs.html");
         (name = "executions", description = "One attempt of one step on one node"),
         (name = "nodes", description = "Machines with an agent"),
         (name = "clusters", description = "Named sets of nodes, each with its own standing tasks and runs"),
+        (name = "jobs", description = "Stored jobs: named, with versions, started by their schedules"),
         (name = "tasks", description = "Standing tasks: every node of a cluster carries them out once, in order"),
         (name = "plans", description = "Dry runs; nothing is started"),
         (name = "events", description = "Recorded changes"),

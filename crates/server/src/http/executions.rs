@@ -167,8 +167,8 @@ pub(super) async fn of_node(
 /// Shows an execution of a standing task.
 fn standing(service: &Service, record: &Record, names: &Names) -> Execution {
     let task = service.parts.standing.task_of_step(record.run(), record.step());
-    let name = task.as_ref().map_or_else(|| "a deleted task".to_owned(), |task| task.name.clone());
-    Execution { task_id: task.map(|task| task.id), ..Execution::of(record, name, names) }
+    let (task_id, name) = task.map_or((None, "a deleted task".to_owned()), |(id, name)| (Some(id), name));
+    Execution { task_id, ..Execution::of(record, name, names) }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

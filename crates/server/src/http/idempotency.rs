@@ -17,6 +17,7 @@ pub(super) enum Scope {
     Retry,
     RetryMany,
     Debug,
+    Job,
 }
 
 /// Returns the key of a request, if it has one. `parts` is everything in which two requests of the scope may differ.
@@ -41,6 +42,7 @@ pub(super) fn idempotency_key(
         Scope::Retry => (format!("retry\n{key}"), Some(key.to_owned())),
         Scope::RetryMany => (format!("retry many\n{key}"), None),
         Scope::Debug => (format!("debug\n{key}"), None),
+        Scope::Job => (format!("job\n{key}"), None),
     };
     Ok(Some(IdempotencyKey { key: scoped, former, request_hash: hash(parts) }))
 }

@@ -3,6 +3,7 @@
 //! One file per resource; `downbeat_api` owns the types. A stream reads the store and is woken by the feed,
 //! so a slow client costs only its own reads.
 
+mod approve;
 mod backends;
 mod clusters;
 mod debug;
@@ -17,6 +18,7 @@ mod follow;
 mod frames;
 mod hosts;
 mod idempotency;
+mod jobs;
 mod limits;
 mod live;
 mod many;

@@ -85,16 +85,24 @@ impl Key for NodeKey {
 }
 
 impl NodeKey {
-    fn of(query: &NodesQuery, node: &NodeRecord, seen: &HashMap<NodeId, Timestamp>) -> Self {
-        let value = match query.sort {
-            Sort::Hostname => 0,
-            Sort::Status => node.status as i64,
-            Sort::RegisteredAt => node.registered_at.as_microsecond(),
-            Sort::SeenAt => seen.get(&node.id).unwrap_or(&node.seen_at).as_microsecond(),
-        };
+    fn of(query: &NodesQuery, (value, node): &Sorted) -> Self {
         let (sort, order, hostname) = (query.sort, query.order(), node.description.hostname.clone());
-        Self { sort, order, value, hostname, id: node.id }
+        Self { sort, order, value: *value, hostname, id: node.id }
     }
+}
+
+/// A node with the number that it is sorted by.
+type Sorted = (i64, Arc<NodeRecord>);
+
+fn sort(nodes: &mut [Sorted], order: Direction) {
+    // Keys are not made for this: most nodes are on no page, and each key would copy a hostname.
+    fn key((value, node): &Sorted) -> (i64, &str, NodeId) {
+        (*value, &node.description.hostname, node.id)
+    }
+    nodes.sort_unstable_by(|a, b| match order {
+        Direction::Asc => key(a).cmp(&key(b)),
+        Direction::Desc => key(b).cmp(&key(a)),
+    });
 }
 
 impl Ord for NodeKey {
@@ -186,12 +194,18 @@ async fn listed(
         Sort::SeenAt => seen(service, nodes.iter().map(|node| node.id)).await?,
         _ => HashMap::new(),
     };
-    let mut keyed: Vec<_> = nodes.into_iter().map(|node| (NodeKey::of(query, &node, &seen), node)).collect();
-    keyed.sort_by(|a, b| a.0.cmp(&b.0));
-    let List { data, pagination } = cut(keyed, &page, |(key, _)| key.clone());
+    let value = |node: &NodeRecord| match query.sort {
+        Sort::Hostname => 0,
+        Sort::Status => node.status as i64,
+        Sort::RegisteredAt => node.registered_at.as_microsecond(),
+        Sort::SeenAt => seen.get(&node.id).unwrap_or(&node.seen_at).as_microsecond(),
+    };
+    let mut nodes: Vec<Sorted> = nodes.into_iter().map(|node| (value(&node), node)).collect();
+    sort(&mut nodes, query.order());
+    let List { data, pagination } = cut(nodes, &page, |node| NodeKey::of(query, node));
     let seen = self::seen(service, data.iter().map(|(_, node)| node.id)).await?;
     let board = service.parts.dispatcher.board();
-    let row = |(_, node): (NodeKey, Arc<NodeRecord>)| {
+    let row = |(_, node): Sorted| {
         let mut row = NodeSummary::from(Arc::unwrap_or_clone(node));
         row.seen_at = seen.get(&row.id).copied().unwrap_or(row.seen_at);
         row.slots_in_use = board.slots_in_use(row.id);

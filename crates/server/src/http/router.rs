@@ -21,9 +21,9 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    backends, clusters, debug, docs, doorway, events, executions, failures, frames, limits as job_limits,
-    many, matrix, nodes, observe, output, plans, replication, results, run_output, runs, schema, stats,
-    system, tasks, walks, work,
+    approve, backends, clusters, debug, docs, doorway, events, executions, failures, frames, jobs,
+    limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results, run_output,
+    runs, schema, stats, system, tasks, walks, work,
 };
 use crate::service::Service;
 
@@ -68,6 +68,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::pause))
         .routes(routes!(runs::resume))
+        .routes(routes!(approve::approve))
         .routes(routes!(runs::retry))
         .routes(routes!(results::list))
         .routes(routes!(matrix::show))
@@ -104,6 +105,13 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(tasks::show, tasks::update, tasks::delete))
         .routes(routes!(tasks::rerun))
         .routes(routes!(executions::of_task))
+        .routes(routes!(jobs::list, jobs::apply))
+        .routes(routes!(jobs::show, jobs::put, jobs::delete))
+        .routes(routes!(jobs::pause))
+        .routes(routes!(jobs::resume))
+        .routes(routes!(jobs::run))
+        .routes(routes!(jobs::diff))
+        .routes(routes!(jobs::roll_back))
         .routes(routes!(backends::list))
         .routes(routes!(job_limits::list))
         .routes(routes!(schema::job))

@@ -27,10 +27,26 @@ pub(super) async fn summary(service: &Service, run: &RunRecord) -> HttpResult<Ru
     shown.summary.cluster_name = service.cluster_name(run.cluster);
     shown.rollout = rollout(service, run, &shown).await?;
     waits::explain(service, run, &mut shown).await?;
-    if !run.state().is_terminal() {
+    if run.state().is_terminal() {
+        let exit_code = exit_code(service, run, &counts).await?;
+        shown.metrics.iter_mut().for_each(|metrics| metrics.exit_code = exit_code);
+    } else {
         shown.silent = Absent::group(&service.silent_nodes(&run.resolved));
     }
     Ok(shown)
+}
+
+/// Returns the exit code of the first result that failed, otherwise of the first result of the last step.
+async fn exit_code(service: &Service, run: &RunRecord, counts: &[InstanceCount]) -> HttpResult<Option<i32>> {
+    let has_failed = counts.iter().any(|count| count.status == Status::Failed && count.total > 0);
+    let filter = if has_failed {
+        InstanceFilter { statuses: vec![Status::Failed], ..InstanceFilter::default() }
+    } else {
+        let step = run.definition.step_count().checked_sub(1);
+        InstanceFilter { step, statuses: vec![Status::Succeeded], ..InstanceFilter::default() }
+    };
+    let first = service.views().instances(&run.id, &filter, Portion::of_rows(1)).await?;
+    Ok(first.first().and_then(|result| result.state.outcome()?.exit_code))
 }
 
 /// Returns the summary of a run that was just created and has no results.

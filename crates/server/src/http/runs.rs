@@ -68,7 +68,7 @@ pub(super) async fn submit(
     Ok(created(submitted.created, shown))
 }
 
-fn created(is_new: bool, shown: Run) -> Response {
+pub(super) fn created(is_new: bool, shown: Run) -> Response {
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/api/v1/runs/{}", shown.summary.id);
     (status, [(header::LOCATION, location)], Json(shown)).into_response()
@@ -78,7 +78,8 @@ fn created(is_new: bool, shown: Run) -> Response {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// Only runs of these statuses or states, comma-separated: `running`, `pending,terminating`.
+    /// Only runs of these statuses or states, comma-separated: `running`, `pending,terminating`. `failed` is the state:
+    /// runs that are `orphaned` are listed by that word.
     status: Option<String>,
     /// Only runs of the job with this name.
     job: Option<String>,
@@ -169,6 +170,8 @@ pub(super) async fn list(Api(service, caller): Api, query: Query<ListQuery>) -> 
 pub(super) fn states(text: Option<&str>) -> HttpResult<Vec<RunState>> {
     let known = "pending, running, completed, failed, cancelled, or a state such as terminating";
     let states = words("status", text, known, |word| match RunStatus::parse(word) {
+        // An index finds the runs of one terminal state.
+        Some(RunStatus::Failed) => Some(vec![RunState::Failed]),
         Some(status) => Some(status.states().collect::<Vec<_>>()),
         None => RunState::parse(word).map(|state| vec![state]),
     })?;

@@ -7,12 +7,12 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use downbeat_api::{List, Role, Server, ServerState, Status, code};
-use downbeat_core::Span;
+use downbeat_api::{Growth, List, Role, Server, ServerState, Status, Volume, code};
 use downbeat_core::execution::Status as ExecutionStatus;
 use downbeat_core::ids::ServerId;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::RunStatus;
+use downbeat_core::{Span, retention};
 use downbeat_store::ServerRecord;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,7 @@ use crate::caller::Caller;
 use crate::metrics::prometheus_text;
 use crate::replica::Following;
 use crate::service::Service;
+use crate::volume;
 
 /// Shows the whole system at a glance
 #[utoipa::path(
@@ -30,7 +31,15 @@ use crate::service::Service;
     responses((status = 200, description = "Servers, runs, executions and nodes by status", body = Status))
 )]
 pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Reply<Status> {
-    let tally = service.tally(&caller).await?;
+    // Together, so that they wait for a busy store once.
+    let (tally, volume, servers, store_problem) = tokio::join!(
+        service.tally(&caller),
+        service.volume(&caller),
+        servers_now(&service, &caller),
+        service.store_problem()
+    );
+    let (tally, servers) = (tally?, servers?);
+    let held = volume::held(&tally, &volume?);
     let mut runs = zeros(RunStatus::ALL);
     for (state, count) in tally.runs {
         *runs.entry(state.status()).or_default() += count;
@@ -38,7 +47,6 @@ pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Repl
     let (mut executions, mut nodes) = (zeros(ExecutionStatus::ALL), zeros(NodeStatus::ALL));
     executions.extend(tally.executions);
     nodes.extend(tally.nodes);
-    let servers = servers_now(&service, &caller).await?;
     let lag = service.replica().map(|replica| replica.lag(service.now()));
     let up = service.now().duration_since(service.started_at());
     Ok(Json(Status {
@@ -47,14 +55,27 @@ pub(super) async fn status(Api(service, caller): Api, _: Query<Nothing>) -> Repl
         role: if lag.is_some() { Role::Replica } else { Role::Primary },
         replica: lag,
         store: service.views().name().to_owned(),
-        store_problem: service.store_problem().await,
+        store_problem,
         uptime: Span::from_secs(u64::try_from(up.as_secs()).unwrap_or(0)),
         servers,
         runs,
         executions,
         nodes,
         nodes_with_problems: service.nodes_with_problems(),
+        volume: Some(Volume {
+            runs: held.runs,
+            executions: held.executions,
+            events: held.events,
+            output_bytes: held.output_bytes,
+            disk_bytes: held.disk_bytes,
+            growth: service.parts.measured.growth().map(growth_view),
+        }),
     }))
+}
+
+fn growth_view(growth: retention::Growth) -> Growth {
+    let retention::Growth { over, runs, executions, events, output_bytes, disk_bytes } = growth;
+    Growth { over: Span::from_secs(over.as_secs()), runs, executions, events, output_bytes, disk_bytes }
 }
 
 /// Lists the servers that share this store; on a read replica, those of its primary and itself
@@ -79,11 +100,15 @@ impl Key for ServerKey {
 /// Returns the servers that share the store, whether each is alive, and how many runs each owns.
 async fn servers_now(service: &Service, caller: &Caller) -> HttpResult<Vec<Server>> {
     let mut owned: HashMap<ServerId, u64> = HashMap::new();
-    for (_, owner) in service.views().open_run_owners().await? {
-        *owned.entry(owner).or_default() += 1;
+    let owners = async { Ok(service.views().open_run_owners().await?) };
+    let (owners, servers) = tokio::try_join!(owners, service.servers(caller))?;
+    for (run, owner) in owners {
+        if !run.is_debug() && !run.is_standing() {
+            *owned.entry(owner).or_default() += 1;
+        }
     }
     let is_alive = is_alive(service);
-    let servers = service.servers(caller).await?.into_iter().map(|server| {
+    let servers = servers.into_iter().map(|server| {
         let runs = owned.get(&server.id).copied().unwrap_or(0);
         let alive = is_alive(&server);
         server_view(server, alive, runs)

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use downbeat_api::{Execution, List, Names, Walk};
+use downbeat_core::execution::Execution as Record;
 use downbeat_core::ids::{ExecutionId, NodeId};
+use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::standing::{WalkState, WalkView, Walks};
 use serde::{Deserialize, Serialize};
@@ -17,9 +19,6 @@ use super::problem::{HttpResult, Reply};
 use crate::error::{Error, Noun};
 use crate::service::Service;
 
-/// How many nodes of one page are shown with the error of the task that they are stuck at: each is a read.
-const REASONS: usize = 100;
-
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -30,7 +29,7 @@ pub(super) struct WalksQuery {
     status: Option<String>,
     /// Only nodes that are stuck at this task, by name or id.
     task: Option<String>,
-    /// The number of rows; default 100, at most 1,000.
+    /// The number of rows; default 100, at most 1,000. A page of a long list of tasks has fewer.
     limit: Option<u32>,
     /// How many rows to skip; at most 10,000.
     offset: Option<u64>,
@@ -53,11 +52,13 @@ impl Key for WalkKey {
     responses((status = 200, description = "One page of walks", body = List<Walk>))
 )]
 pub(super) async fn list(Api(service, caller): Api, id: Id, query: Query<WalksQuery>) -> Reply<List<Walk>> {
-    let page = page(query.limit, query.offset, query.cursor.as_deref())?;
+    let mut page = page(query.limit, query.offset, query.cursor.as_deref())?;
     let known = "complete, pending, running, failed, blocked";
     let states = words("state", query.state.as_deref(), known, WalkState::parse)?;
     let statuses = words("status", query.status.as_deref(), "online, stale, offline", NodeStatus::parse)?;
-    let cluster = service.cluster_record(&caller, &id).await?.id;
+    let cluster = service.cluster_record(&caller, &id).await?;
+    page.limit = page.limit.min(most_rows(cluster.list.tasks.len()));
+    let cluster = cluster.id;
     let read = |walks: &Walks| -> Result<Vec<Arc<NodeRecord>>, Noun> {
         let list = &walks.cluster().list;
         let place = match query.task.as_deref() {
@@ -94,17 +95,25 @@ pub(super) async fn list(Api(service, caller): Api, id: Id, query: Query<WalksQu
     Ok(Json(List { data: data.collect(), pagination }))
 }
 
-/// Returns why the executions at which nodes are stuck failed.
+/// Returns how many nodes fit onto a page: each has a cell for each task.
+fn most_rows(tasks: usize) -> u32 {
+    let rows = limits::CELLS_PER_PAGE / tasks.max(1);
+    u32::try_from(rows).unwrap_or(u32::MAX).max(1)
+}
+
+/// Returns why the executions at which nodes are stuck failed. They are at most as many as a page has rows, and are read at
+/// once, without what may be large.
 async fn reasons(service: &Service, walks: &[WalkView]) -> HttpResult<HashMap<ExecutionId, String>> {
     let stuck = walks.iter().filter_map(|walk| walk.stuck.and_then(|(_, execution)| execution));
-    let mut reasons = HashMap::new();
-    for id in stuck.take(REASONS) {
-        let Some(record) = service.views().execution(id).await? else { continue };
-        let shown = Execution::of(&record, String::new(), &Names::default());
-        let exit = shown.exit_code.map(|code| format!("exit code {code}"));
-        if let Some(why) = shown.error.or(exit).or(shown.reason) {
-            reasons.insert(id, why);
-        }
+    let stuck: Vec<ExecutionId> = stuck.collect();
+    if stuck.is_empty() {
+        return Ok(HashMap::new());
     }
-    Ok(reasons)
+    let records = service.views().bare_executions_by_id(&stuck).await?;
+    let reason = |record: &Record| {
+        let shown = Execution::of(record, String::new(), &Names::default());
+        let exit = shown.exit_code.map(|code| format!("exit code {code}"));
+        Some((record.id, shown.error.or(exit).or(shown.reason)?))
+    };
+    Ok(records.iter().filter_map(reason).collect())
 }

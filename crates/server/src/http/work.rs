@@ -35,8 +35,8 @@ pub(super) async fn show(Api(service, caller): Api, id: Id, query: Query<NodeQue
         }
         let mut work = HeldWork::of(&execution, runs[execution.run()].as_ref(), &node, lease_ttl, now);
         let task = service.parts.standing.task_of_step(execution.run(), execution.step());
-        if let (Some(work), Some(task)) = (&mut work, task) {
-            work.task = task.name;
+        if let (Some(work), Some(task)) = (&mut work, task.map(|(_, name)| name)) {
+            work.task = task;
         }
         held.extend(work);
     }

@@ -24,7 +24,14 @@ struct Counts {
 struct Table {
     counts: HashMap<NodeId, Counts>,
     /// The existing nodes: only these are shown.
-    names: Vec<(NodeId, String)>,
+    names: Vec<(NodeId, NodeName)>,
+}
+
+/// The labels of a node. Nodes of two clusters may have the same hostname.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeName {
+    pub(crate) cluster: String,
+    pub(crate) hostname: String,
 }
 
 impl Table {
@@ -91,25 +98,18 @@ impl PerNode {
     }
 
     /// Sets the existing nodes, and drops the counts of others.
-    pub(crate) fn name(&self, names: Vec<(NodeId, String)>) {
+    pub(crate) fn name(&self, names: Vec<(NodeId, NodeName)>) {
         let mut table = self.table();
         let known: HashSet<NodeId> = names.iter().map(|(node, _)| *node).collect();
         table.counts.retain(|node, _| known.contains(node));
         table.names = names;
     }
 
-    /// Returns the counts by hostname: nodes of several clusters with the same hostname are added up.
-    fn by_hostname(&self) -> BTreeMap<String, Counts> {
+    /// Returns the counts by cluster and hostname.
+    fn by_name(&self) -> BTreeMap<NodeName, Counts> {
         let table = self.table();
-        let mut by_hostname: BTreeMap<String, Counts> = BTreeMap::new();
-        for (node, name) in &table.names {
-            let counts = table.counts.get(node).copied().unwrap_or_default();
-            let sum = by_hostname.entry(name.clone()).or_default();
-            sum.claims += counts.claims;
-            sum.contention += counts.contention;
-            sum.expired += counts.expired;
-        }
-        by_hostname
+        let counts = |node: &NodeId| table.counts.get(node).copied().unwrap_or_default();
+        table.names.iter().map(|(node, name)| (name.clone(), counts(node))).collect()
     }
 }
 
@@ -122,11 +122,11 @@ fn born_leased(executions: &[Execution]) -> impl Iterator<Item = NodeId> {
 
 impl Collector for PerNode {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let by_hostname = self.by_hostname();
+        let by_name = self.by_name();
         for (name, help, read) in FIGURES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (hostname, counts) in &by_hostname {
-                let labels = [("node", hostname.as_str())];
+            for (NodeName { cluster, hostname }, counts) in &by_name {
+                let labels = [("cluster", cluster.as_str()), ("node", hostname.as_str())];
                 ConstCounter::new(read(counts)).encode(family.encode_family(&labels)?)?;
             }
         }
@@ -193,6 +193,8 @@ mod tests {
             executions,
             rollout: None,
             version: None,
+            sessions: Vec::new(),
+            after: None,
             at: Timestamp::UNIX_EPOCH,
         }
     }
@@ -209,12 +211,20 @@ mod tests {
     }
 
     fn counts(per_node: &PerNode, name: &str) -> Counts {
-        per_node.by_hostname().get(name).copied().unwrap_or_default()
+        per_node.by_name().get(&name_of(name)).copied().unwrap_or_default()
+    }
+
+    fn name_of(hostname: &str) -> NodeName {
+        NodeName { cluster: "default".to_owned(), hostname: hostname.to_owned() }
+    }
+
+    fn shown(per_node: &PerNode) -> Vec<String> {
+        per_node.by_name().into_keys().map(|name| name.hostname).collect()
     }
 
     fn named(names: &[&str]) -> PerNode {
         let per_node = PerNode::default();
-        per_node.name(names.iter().map(|name| (node(name), (*name).to_owned())).collect());
+        per_node.name(names.iter().map(|name| (node(name), name_of(name))).collect());
         per_node
     }
 
@@ -263,22 +273,22 @@ mod tests {
     fn a_node_that_is_gone_leaves_the_metrics_and_starts_at_zero_when_it_is_back() {
         let per_node = named(&["a", "b"]);
         per_node.committed([leased("a"), leased("b"), leased("stranger")].iter());
-        assert_eq!(per_node.by_hostname().into_keys().collect::<Vec<_>>(), ["a", "b"]);
-        per_node.name(vec![(node("b"), "b".to_owned())]);
-        assert_eq!(per_node.by_hostname().into_keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(shown(&per_node), ["a", "b"]);
+        per_node.name(vec![(node("b"), name_of("b"))]);
+        assert_eq!(shown(&per_node), ["b"]);
         assert_eq!(per_node.table().counts.len(), 1, "no counts of missing nodes are kept");
-        per_node.name(vec![(node("a"), "a".to_owned()), (node("b"), "b".to_owned())]);
+        per_node.name(vec![(node("a"), name_of("a")), (node("b"), name_of("b"))]);
         assert_eq!((counts(&per_node, "a").claims, counts(&per_node, "b").claims), (0, 1));
     }
 
     #[test]
-    fn every_node_has_its_figures_from_the_start_and_namesakes_share_theirs() {
+    fn every_node_has_its_figures_from_the_start_and_namesakes_of_two_clusters_have_their_own() {
         let per_node = PerNode::default();
         let other = NodeId(Uuid::from_u128(7));
         per_node.name(vec![
-            (node("a"), "a".to_owned()),
-            (other, "a".to_owned()),
-            (node("b"), "b\"\\".to_owned()),
+            (node("a"), name_of("a")),
+            (other, NodeName { cluster: "web 1".to_owned(), hostname: "a".to_owned() }),
+            (node("b"), name_of("b\"\\")),
         ]);
         per_node.committed([leased("a")].iter());
         per_node.committed([lost(Some(Silence { node: other, since: Timestamp::UNIX_EPOCH }))].iter());
@@ -290,12 +300,15 @@ mod tests {
         assert_eq!(
             figures,
             [
-                r#"downbeat_node_claims_total{node="a"} 1"#,
-                r#"downbeat_node_claims_total{node="b\"\\"} 0"#,
-                r#"downbeat_node_claim_contention_total{node="a"} 0"#,
-                r#"downbeat_node_claim_contention_total{node="b\"\\"} 0"#,
-                r#"downbeat_node_leases_expired_total{node="a"} 1"#,
-                r#"downbeat_node_leases_expired_total{node="b\"\\"} 0"#,
+                r#"downbeat_node_claims_total{cluster="default",node="a"} 1"#,
+                r#"downbeat_node_claims_total{cluster="default",node="b\"\\"} 0"#,
+                r#"downbeat_node_claims_total{cluster="web 1",node="a"} 0"#,
+                r#"downbeat_node_claim_contention_total{cluster="default",node="a"} 0"#,
+                r#"downbeat_node_claim_contention_total{cluster="default",node="b\"\\"} 0"#,
+                r#"downbeat_node_claim_contention_total{cluster="web 1",node="a"} 0"#,
+                r#"downbeat_node_leases_expired_total{cluster="default",node="a"} 0"#,
+                r#"downbeat_node_leases_expired_total{cluster="default",node="b\"\\"} 0"#,
+                r#"downbeat_node_leases_expired_total{cluster="web 1",node="a"} 1"#,
             ]
         );
     }

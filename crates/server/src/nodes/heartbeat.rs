@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use downbeat_core::Timestamp;
 use downbeat_core::ids::{NodeId, SessionId};
 use downbeat_proto::message::Fault;
 use downbeat_store::Store;
@@ -20,8 +21,8 @@ const QUEUE: usize = 16_384;
 /// How long heartbeats are gathered. A response takes at most this long plus one write.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Whether a session is its node's current one.
-pub(crate) type Current = bool;
+/// The recorded time of a heartbeat; nothing if its session is not the current one of its node.
+pub(crate) type Heard = Option<Timestamp>;
 
 /// A handle to the gatherer; cheap to clone.
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ pub(crate) struct Heartbeats {
 struct Beat {
     node: NodeId,
     session: SessionId,
-    answer: oneshot::Sender<Result<Current, Fault>>,
+    answer: oneshot::Sender<Result<Heard, Fault>>,
 }
 
 impl Heartbeats {
@@ -71,7 +72,7 @@ impl Heartbeats {
     }
 
     /// Records a heartbeat. Returns when it is durable.
-    pub(crate) async fn beat(&self, node: NodeId, session: SessionId) -> Result<Current, Fault> {
+    pub(crate) async fn beat(&self, node: NodeId, session: SessionId) -> Result<Heard, Fault> {
         let stopping = || Fault::Unavailable("the server is stopping".to_owned());
         let (answer, answered) = oneshot::channel();
         self.queue.send(Beat { node, session, answer }).await.map_err(|_| stopping())?;
@@ -81,10 +82,11 @@ impl Heartbeats {
 
 async fn write(store: &dyn Store, clock: &Clock, beats: Vec<Beat>) {
     let seen: Vec<(NodeId, SessionId)> = beats.iter().map(|beat| (beat.node, beat.session)).collect();
-    let result = store.touch_nodes(&seen, clock.now()).await;
+    let at = clock.now();
+    let result = store.touch_nodes(&seen, at).await;
     for (index, beat) in beats.into_iter().enumerate() {
         let answer = match &result {
-            Ok(current) => Ok(current[index]),
+            Ok(current) => Ok(current[index].then_some(at)),
             Err(error) => Err(Fault::Unavailable(error.to_string())),
         };
         // An agent that has disconnected will send another heartbeat.

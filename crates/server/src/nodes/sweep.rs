@@ -195,7 +195,7 @@ struct Silent<'a> {
     id: NodeId,
     node: &'a NodeLive,
     heard: Timestamp,
-    to: NodeStatus,
+    silent_for: Duration,
     /// No lease was renewed for as long as leases last, or the node goes offline.
     has_expired: bool,
 }
@@ -206,35 +206,36 @@ impl<'a> Silent<'a> {
         let silent_for = Duration::try_from(now.duration_since(heard)).unwrap_or(Duration::ZERO);
         let to = parts.settings.health().status(silent_for);
         let has_expired = silent_for >= parts.settings.lease_ttl.0 || to == NodeStatus::Offline;
-        Self { id, node, heard, to, has_expired }
+        Self { id, node, heard, silent_for, has_expired }
     }
 
     /// Returns the consequences of the silence.
     fn changes(&self, held: &[Execution], parts: &Parts, now: Timestamp) -> Vec<Change> {
         let Self { id, node, .. } = *self;
-        let (lease_ttl, offline) = (signed(parts.settings.lease_ttl.0), self.to == NodeStatus::Offline);
+        let health = parts.settings.health();
+        // However long leases last: what a node ran is lost when it goes offline.
+        let term = signed(parts.settings.lease_ttl.0.min(health.offline_after));
+        let leases = held.iter().filter_map(|execution| Some((execution, execution.state.lease()?)));
+        let (over, current): (Vec<_>, Vec<_>) =
+            leases.partition(|(_, lease)| lease.is_over(self.heard, term, now));
+        let to = health.status_with(self.silent_for, !current.is_empty());
+        let offline = to == NodeStatus::Offline;
         let reason = if offline { "the node went offline" } else { "the lease expired" };
-        let mut changes = Vec::new();
-        for execution in held {
-            if let Some(lease) = execution.state.lease()
-                && (offline || lease.granted_at.max(self.heard) + lease_ttl <= now)
-            {
-                changes.push(Change::ExecutionLost {
-                    of: execution.of.parent(),
-                    execution: execution.id,
-                    token: lease.token,
-                    silence: Some(Silence { node: id, since: node.seen_at }),
-                    reason: reason.to_owned(),
-                    at: now,
-                });
-            }
-        }
-        if self.to > node.status {
+        let lost = over.into_iter().map(|(execution, lease)| Change::ExecutionLost {
+            of: execution.of.parent(),
+            execution: execution.id,
+            token: lease.token,
+            silence: Some(Silence { node: id, since: node.seen_at }),
+            reason: reason.to_owned(),
+            at: now,
+        });
+        let mut changes: Vec<Change> = lost.collect();
+        if to > node.status {
             changes.push(Change::NodeMoved {
                 node: id,
                 session: node.session,
                 from: node.status,
-                to: self.to,
+                to,
                 silent_since: Some(node.seen_at),
                 at: now,
             });

@@ -1,17 +1,20 @@
 //! The sweep of a large cluster on a slow store, nodes that are gone during an outage, and a server whose users block their connections.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{NodeId, ServerId};
+use downbeat_core::execution::{Execution, Lease, Status};
+use downbeat_core::ids::{NodeId, ServerId, SessionId};
 use downbeat_core::node::{NodeRecord, NodeStatus};
 use downbeat_core::run::RunState;
 use downbeat_core::{Change, Span, Timestamp, limits};
+use downbeat_proto::message::Heartbeat;
 use downbeat_store::conformance::make;
-use downbeat_store::{Committed, Error, Executions as _, MemoryStore, Store, Wrapped, Wrapper};
+use downbeat_store::{
+    Committed, DirectWrites as _, Error, Executions as _, MemoryStore, Store, Wrapped, Wrapper,
+};
 use downbeat_testbed::Database;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -145,6 +148,84 @@ async fn a_node_does_not_go_offline_before_the_ends_of_its_leases_are_stored() {
     is_mended.store(true, Ordering::Relaxed);
     tokio::time::sleep(offline_after).await;
     assert_eq!((status(1).await, execution(1).await), (NodeStatus::Offline, Status::Lost));
+    server.stop().await;
+}
+
+/// A node may get a lease after a long silence: its heartbeat was recorded late.
+#[tokio::test(start_paused = true)]
+async fn a_lease_lasts_for_its_term_although_its_node_was_silent_before() {
+    let (began, wall_began) = (Instant::now(), make::at(60));
+    let now = move || wall_began + began.elapsed();
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    make::apply(&store, &[registered(1, wall_began), make::created_as(placed(1, 1, 1))]).await;
+    make::apply(&store, &[make::moved(1, &[RunState::Starting, RunState::Running], 15)]).await;
+    let waiting = Execution { of: make::origin(1, 0, Some(0)), ..make::execution(1, 1, make::pending()) };
+    make::apply(&store, &[make::added(1, vec![waiting])]).await;
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let (offline_after, lease_ttl) = (settings.node_offline_after.0, settings.lease_ttl.0);
+    let surroundings = Surroundings { wall: Arc::new(now), seed: 1 };
+    let server = start_within(settings, Arc::clone(&store), surroundings).await.unwrap();
+    tokio::time::sleep(offline_after - lease_ttl / 2).await;
+    let lease = Lease { granted_at: now(), ..make::lease(1, 1) };
+    make::apply(&store, &[make::granted(1, 1, lease)]).await;
+    let both = async || {
+        let execution = store.execution(make::execution_id(1)).await.unwrap().unwrap();
+        (execution.state.status(), store.node(make::node(1)).await.unwrap().unwrap().status)
+    };
+    // A server makes up a difference between clocks by one part in a hundred.
+    tokio::time::sleep(lease_ttl - lease_ttl / 50).await;
+    assert_eq!(both().await, (Status::Leased, NodeStatus::Stale));
+    tokio::time::sleep(lease_ttl / 2).await;
+    assert_eq!(both().await, (Status::Lost, NodeStatus::Offline));
+    server.stop().await;
+}
+
+/// A store that records heartbeats after a while.
+#[derive(Debug)]
+struct Late {
+    inner: MemoryStore,
+    late: Arc<Mutex<Duration>>,
+}
+
+#[async_trait]
+impl Wrapper for Late {
+    fn store(&self) -> &dyn Store {
+        &self.inner
+    }
+
+    async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>, Error> {
+        let late = *self.late.lock().unwrap();
+        tokio::time::sleep(late).await;
+        self.inner.touch_nodes(seen, at).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_heartbeat_that_was_recorded_late_does_not_end_a_silence() {
+    let (began, wall_began) = (Instant::now(), make::at(60));
+    let wall = Arc::new(move || wall_began + began.elapsed());
+    let late = Arc::new(Mutex::new(Duration::ZERO));
+    let store: Arc<dyn Store> =
+        Arc::new(Wrapped(Late { inner: MemoryStore::new(), late: Arc::clone(&late) }));
+    let (node, session) = (make::node(1), make::session(1));
+    let stale = Change::NodeMoved {
+        node,
+        session,
+        from: NodeStatus::Online,
+        to: NodeStatus::Stale,
+        silent_since: None,
+        at: wall_began,
+    };
+    make::apply(&store, &[registered(1, wall_began), stale]).await;
+    let settings = Settings { name: "one".to_owned(), ..Settings::default() };
+    let stale_after = settings.node_stale_after.0;
+    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    for (takes, status) in [(stale_after, NodeStatus::Stale), (stale_after / 2, NodeStatus::Online)] {
+        *late.lock().unwrap() = takes;
+        let beat = Heartbeat { node, session, held: Vec::new(), leaving: false, problems: Vec::new() };
+        server.link().heartbeat(beat).await.unwrap();
+        assert_eq!(store.node(node).await.unwrap().unwrap().status, status, "it took {takes:?}");
+    }
     server.stop().await;
 }
 

@@ -116,7 +116,7 @@ impl Applier {
     async fn rebuild(&mut self, seq: u64) -> Result<(), store::Error> {
         load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.standing.load(self.parts.store.as_ref()).await?;
-        self.parts.metrics.start_from(&self.parts.store.tally().await?);
+        self.parts.jobs.load(self.parts.store.as_ref()).await?;
         self.parts.stats.start(Arc::clone(&self.parts.store), self.parts.clock.now());
         self.parts.feed.restart(seq);
         self.following.copied(self.parts.clock.now(), seq);
@@ -143,6 +143,7 @@ impl Applier {
             self.parts.admission.perform(&events);
             self.parts.runs.perform(&events);
             self.parts.standing.perform(&events);
+            self.parts.jobs.perform(&events);
             self.parts.feed.publish(events);
         }
         self.parts.outputs.announce(&output);

@@ -117,6 +117,7 @@ mod tests {
                 first_ended: Some((at, "run".into())),
                 first_debug: Some((at, "debug".into())),
                 first_deleted: Some(at),
+                output_removed: Some((at, "run".into())),
                 removed: Vec::new(),
             }),
             Frame::Presence(Vec::new()),

@@ -264,6 +264,8 @@ impl Sender {
             | Part::RemovedClusters(_)
             | Part::Nodes(_)
             | Part::Tombstones(_)
+            | Part::Jobs(_)
+            | Part::JobVersions(_)
             | Part::Runs(_)
             | Part::Holds(_) => {}
             Part::Executions(executions) => {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use downbeat_core::execution::Execution;
@@ -205,9 +206,9 @@ impl Link for Host {
         if self.parts.standing.is_deleted(node) {
             return Err(deleted(node));
         }
-        if !self.parts.heartbeats.beat(node, session).await? {
+        let Some(heard) = self.parts.heartbeats.beat(node, session).await? else {
             return Err(self.why_not_current(node, session).await);
-        }
+        };
         let (status, (stop, unknown), has_stray) = {
             let mut board = self.parts.dispatcher.board();
             let status = board.node(node).map(|record| record.status);
@@ -218,8 +219,11 @@ impl Link for Host {
         }
         // An agent that leaves may restart: its remaining leases wait for it until they expire.
         let to = if leaving { NodeStatus::Stale } else { NodeStatus::Online };
-        if let Some(from) = status.filter(|from| *from != to) {
-            let at = self.parts.clock.now();
+        let at = self.parts.clock.now();
+        // A heartbeat that was recorded late does not end a silence: other servers would see it go on. The next one does.
+        let silent_for = Duration::try_from(at.duration_since(heard)).unwrap_or_default();
+        let is_heard = leaving || self.parts.settings.health().status(silent_for) == to;
+        if let Some(from) = status.filter(|from| *from != to && is_heard) {
             let moved = Change::NodeMoved { node, session, from, to, silent_since: None, at };
             self.parts.journal.commit(vec![moved]).await?;
             self.parts.dispatcher.wake();

@@ -4,17 +4,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::cluster::OnRegister;
 use downbeat_core::collections::HashSet;
 use downbeat_core::execution::{Execution, Lease};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, SessionId};
 use downbeat_core::node::{Decision, Installation, Newcomer, NodeRecord, Registration, Rule};
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::engine::COMMIT;
-use downbeat_core::{Change, Timestamp, limits};
+use downbeat_core::{Change, Refusal, Timestamp, limits};
 use downbeat_proto::message::{Fault, LeaseRef, Register, Registered};
+use downbeat_store::{ExecutionFilter, Page};
 use jiff::SignedDuration;
 use tracing::info;
 
@@ -47,7 +48,7 @@ impl Host {
         let installation = (!instance.0.is_empty()).then(|| Installation::new(&instance.0, life));
         let newcomer = Newcomer { session, installation };
         let kept = self.undelivered(node, session, &undelivered).await?;
-        let mut tries = TRIES;
+        let (mut tries, mut decided_at) = (TRIES, Timestamp::MIN);
         let (is_another, reset) = loop {
             let known = self.parts.store.node(node).await.map_err(unavailable)?;
             let is_deleted = self.is_deleted(node, session).await?;
@@ -57,11 +58,15 @@ impl Host {
                 Decision::Superseded => return Err(superseded(node)),
                 Decision::NotFound => return Err(deleted(node)),
             };
+            let attempts = match known {
+                Some(_) => Vec::new(),
+                None => self.earlier_attempts(cluster, node).await?,
+            };
             // After the registration that it replaces, even if a clock jumps: of two calls, the slow one must lose, and
             // results of standing tasks belong to the session after whose registration they were created.
             let (was_known, kept_since) = (known.is_some(), self.kept_since(cluster, known.as_ref()));
-            let least =
-                known.map_or(Timestamp::MIN, |known| known.registered_at + SignedDuration::from_micros(1));
+            let before = known.map_or(decided_at, |known| known.registered_at.max(decided_at));
+            let least = before.checked_add(SignedDuration::from_micros(1)).unwrap_or(before);
             let at = least.max(self.parts.clock.now());
             let registration = Registration {
                 node,
@@ -71,13 +76,20 @@ impl Host {
                 installation: newcomer.installation.clone(),
                 undelivered: kept.iter().copied().collect(),
                 kept_since,
+                attempts,
                 former,
                 at,
             };
-            if self.parts.journal.commit(vec![Change::NodeRegistered { registration }]).await?[0].is_ok() {
-                let has_tasks = self.parts.standing.status(cluster).is_some_and(|status| status.tasks > 0);
-                let reset = was_known && kept_since.is_none() && has_tasks;
-                break (former.displaced().is_some(), reset);
+            match &self.parts.journal.commit(vec![Change::NodeRegistered { registration }]).await?[0] {
+                Ok(()) => {
+                    let has_tasks =
+                        self.parts.standing.status(cluster).is_some_and(|status| status.tasks > 0);
+                    let reset = was_known && kept_since.is_none() && has_tasks;
+                    break (former.displaced().is_some(), reset);
+                }
+                // The clock of the server that decided it is ahead.
+                Err(Refusal::DecidedLater(at)) => decided_at = *at,
+                Err(_) => {}
             }
             // The node changed between the read and the commit: decide again.
             tries -= 1;
@@ -96,6 +108,29 @@ impl Host {
         let (hostname, results) = (&description.hostname, kept.len());
         info!(%node, hostname, %session, results, reset, "node registered");
         Ok(Registered { reset })
+    }
+
+    /// Returns the last attempt at each standing task on a node that does not exist: it may have been deleted.
+    async fn earlier_attempts(&self, cluster: ClusterId, node: NodeId) -> Result<Vec<(u32, u32)>> {
+        let known = self.parts.standing.cluster_by_id(cluster);
+        if known.is_none_or(|cluster| cluster.list.next_number == 0) {
+            return Ok(Vec::new());
+        }
+        let mut attempts: BTreeMap<u32, u32> = BTreeMap::new();
+        let run = Some(RunId::standing(cluster));
+        let filter = ExecutionFilter { run, node: Some(node), ..ExecutionFilter::default() };
+        let mut page = Page::first(limits::PAGE_MOST);
+        loop {
+            let listed = self.parts.store.bare_executions(&filter, &page).await.map_err(unavailable)?;
+            for execution in &listed.rows {
+                let last = attempts.entry(execution.step()).or_insert(execution.attempt);
+                *last = execution.attempt.max(*last);
+            }
+            match listed.next {
+                Some(next) => page.start = next,
+                None => return Ok(attempts.into_iter().collect()),
+            }
+        }
     }
 
     /// Returns since when successes of standing tasks count for a node that registers again.

@@ -3,22 +3,49 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use downbeat_core::change::EndOf;
 use downbeat_core::execution::{Execution, Outcome, State, Verdict, cut_reason};
-use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId};
-use downbeat_core::work::Work;
-use downbeat_core::{Applied, Change};
-use downbeat_proto::message::{Finished, LeaseRef, Receipt, Report, ReportAnswer};
+use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
+use downbeat_core::work::{Parent, Work};
+use downbeat_core::{Applied, Change, Dice};
+use downbeat_proto::message::{Assignment, Finished, LeaseRef, Receipt, Report, ReportAnswer};
 use tracing::info;
 
 use super::host::unavailable;
 use super::{Host, Result};
+use crate::dispatch::Dispatcher;
+use crate::standing::follow_ups;
 
 /// The work of open executions, which names their declared outputs.
 type Declared = HashMap<ExecutionId, Arc<Work>>;
 
+/// While it exists, new assignments of the node wait for the response to a report.
+struct TakesWork<'a> {
+    dispatcher: &'a Dispatcher,
+    node: NodeId,
+}
+
+impl<'a> TakesWork<'a> {
+    fn begin(dispatcher: &'a Dispatcher, node: NodeId, session: SessionId) -> Option<Self> {
+        let has_begun = dispatcher.board().begin_report(node, session);
+        has_begun.then(|| Self { dispatcher, node })
+    }
+
+    /// Takes what was assigned meanwhile.
+    fn assignments(self) -> Vec<Assignment> {
+        self.dispatcher.board().take_for_report(self.node)
+    }
+}
+
+impl Drop for TakesWork<'_> {
+    fn drop(&mut self) {
+        self.dispatcher.board().end_report(self.node);
+    }
+}
+
 impl Host {
     pub(super) async fn record(&self, report: Report) -> Result<ReportAnswer> {
-        let Report { node, session, started, mut finished, free, poll } = report;
+        let Report { node, session, started, mut finished, free, poll, takes_work } = report;
         // The slots are free even if the commit fails. Claims for them can join the same batch, which saves one commit.
         if self.parts.dispatcher.board().refresh(node, session, poll, free) {
             self.parts.dispatcher.wake();
@@ -59,7 +86,8 @@ impl Host {
                 outcome: outcome.with_declared_outputs(declared),
             });
         }
-        let outcomes = self.commit_results(changes).await?;
+        let taking = takes_work.then(|| TakesWork::begin(&self.parts.dispatcher, node, session)).flatten();
+        let outcomes = self.commit_results(node, changes).await?;
         // Reports of current leases are recorded. A receipt for the others would make the agent drop them.
         checked.require_known()?;
         let mut outcomes = outcomes.into_iter();
@@ -84,23 +112,56 @@ impl Host {
                 }
                 receipt
             });
-        Ok(ReportAnswer { receipts: receipts.collect() })
+        let receipts = receipts.collect();
+        Ok(ReportAnswer { receipts, assignments: taking.map(TakesWork::assignments).unwrap_or_default() })
     }
 
-    /// Commits the changes of a report. A result that the store will never accept becomes a failure, so that the agent
-    /// does not send it again and again with all others.
-    async fn commit_results(&self, changes: Vec<Change>) -> Result<Vec<Applied>> {
+    /// Commits the changes of a report, together with the standing tasks that its node starts next. A result that the store
+    /// will never accept becomes a failure, so that the agent does not send it again and again with all others.
+    async fn commit_results(&self, node: NodeId, mut changes: Vec<Change>) -> Result<Vec<Applied>> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
-        let mut outcomes = Vec::with_capacity(changes.len());
-        for (change, outcome) in changes.iter().zip(self.parts.journal.commit_apart(&changes).await?) {
+        let reported = changes.len();
+        changes.extend(self.following(node, &changes));
+        let committed = self.parts.journal.commit_apart(&changes).await;
+        let following = &mut changes[reported..];
+        match &committed {
+            Ok(outcomes) => self.settle(following, &outcomes[reported..]),
+            Err(_) => self.parts.dispatcher.release(following),
+        }
+        let mut outcomes = Vec::with_capacity(reported);
+        for (change, outcome) in changes[..reported].iter().zip(committed?) {
             outcomes.push(match outcome {
                 Some(applied) => applied,
                 None => self.parts.journal.commit_one(without_result(change)).await?,
             });
         }
         Ok(outcomes)
+    }
+
+    /// Returns the standing tasks that a node starts after these ends, leased if it can take them.
+    fn following(&self, node: NodeId, changes: &[Change]) -> Vec<Change> {
+        let ends: Vec<(RunId, EndOf)> = changes.iter().filter_map(standing_end).collect();
+        if ends.is_empty() {
+            return Vec::new();
+        }
+        let mut dice = Dice::new(self.parts.chance.seed());
+        let mut following = follow_ups(&self.parts, node, ends, &mut dice);
+        self.parts.dispatcher.reserve(&mut following, self.parts.clock.now(), &mut dice);
+        following
+    }
+
+    /// Takes back the leases of tasks that were not added. Their node is decided for again when its last end is seen.
+    fn settle(&self, following: &mut [Change], outcomes: &[Option<Applied>]) {
+        for (change, outcome) in following.iter_mut().zip(outcomes) {
+            if let Some(Err(refusal)) = outcome {
+                self.parts.dispatcher.refused(change, refusal);
+            }
+            if !matches!(outcome, Some(Ok(()))) {
+                self.parts.dispatcher.release(std::slice::from_mut(change));
+            }
+        }
     }
 
     /// Returns the work of executions that declare outputs. Reads the store only for open executions that
@@ -132,6 +193,15 @@ impl Host {
         }
         Ok(declared)
     }
+}
+
+/// Returns the end of a standing task that a change reports, with its run.
+fn standing_end(change: &Change) -> Option<(RunId, EndOf)> {
+    let Change::ExecutionFinished { of: Parent::Run(run), execution, outcome, .. } = change else {
+        return None;
+    };
+    let status = outcome.verdict.status();
+    run.is_standing().then(|| (run.clone(), EndOf { execution: *execution, status }))
 }
 
 /// Returns the end of an execution without what its agent reported about it.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use downbeat_core::change::FiringGuard;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::ClusterId;
 use downbeat_core::plan::Plan;
@@ -21,6 +22,8 @@ pub(crate) struct Launch {
     pub plan: Arc<Plan>,
     /// Executions whose results it reuses from an earlier run.
     pub taken: Vec<Execution>,
+    /// Set if a schedule starts the run. Several servers may try to: its id follows from its time.
+    pub firing: Option<FiringGuard>,
 }
 
 /// Returns the bound on open runs that the store has to check. With a limit on active runs, the bound on waiting runs
@@ -43,12 +46,14 @@ impl ActorParts {
 
 /// Commits a new run with its first decisions and starts it. Returns the run, or why the store refused it.
 pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRecord, Refusal>, Error> {
-    let Launch { made, plan, taken } = launch;
+    let Launch { made, plan, taken, firing } = launch;
     let mut run = RunRecord::new(made, parts.server);
     let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
     let mut dice = parts.chance.dice();
     // Opened before the first decision, so that the run learns of every node that goes offline from here on.
-    let mailbox = parts.runs.open(&id, Delivery::On);
+    let Some(mailbox) = parts.runs.open_new(&id, Delivery::On) else {
+        return Ok(Err(Refusal::RunExists(id)));
+    };
     let admission = AdmissionFacts {
         is_known: parts.level.reaches(level::FLEET),
         limit: parts.settings.max_concurrent_runs,
@@ -57,21 +62,26 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
         max_open: max_open(parts, cluster),
     };
     let reused = taken.len();
-    let new = New { run: &run, plan: &plan, taken, admission };
+    let new = New { run: &run, plan: &plan, taken, admission, firing };
     let (course, mut changes) = parts.dispatcher.turn(&id, now, &mut dice, |turn| Course::create(new, turn));
     let actor = ActorParts::of(parts, &run, &plan);
     if let Some(cache) = &actor.cache {
         cache.fill(&mut changes, now).await;
     }
     let works = parts.dispatcher.works();
-    works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
+    if firing.is_none() {
+        works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
+    }
     parts.dispatcher.reserve(&mut changes, now, &mut dice);
     let committed = parts.journal.commit(changes.clone()).await;
     let outcomes = match committed {
         Ok(outcomes) if outcomes[0].is_ok() => outcomes,
         failed => {
             parts.dispatcher.release(&mut changes);
-            works.remove(&id);
+            // Another server may have started the run of a schedule: then the board knows its work from the feed.
+            if firing.is_none() {
+                works.remove(&id);
+            }
             return Ok(failed?.swap_remove(0).map(|()| run));
         }
     };

@@ -1,10 +1,11 @@
 //! Owns the mailboxes of the runs' actors, and routes committed events to them.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry as MapEntry;
 use std::sync::{Arc, Mutex};
 
 use downbeat_core::collections::HashMap;
-use downbeat_core::execution::{Status, Verdict};
+use downbeat_core::execution::Status;
 use downbeat_core::ids::{NodeId, RunId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::Course;
@@ -113,6 +114,17 @@ impl Runs {
         Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() }
     }
 
+    /// Opens the mailbox of a new run, unless this server has one for it.
+    pub(super) fn open_new(&self, run: &RunId, delivery: Delivery) -> Option<Mailbox> {
+        let (sender, inputs) = mpsc::unbounded_channel();
+        let own = sender.downgrade();
+        match self.mailboxes().entry(run.clone()) {
+            MapEntry::Occupied(_) => return None,
+            MapEntry::Vacant(place) => _ = place.insert(Entry { sender, delivery }),
+        }
+        Some(Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() })
+    }
+
     /// Ends the actors of runs that no longer exist.
     pub(crate) fn forget(&self, runs: &[RunId]) {
         let mut mailboxes = self.mailboxes();
@@ -162,14 +174,15 @@ impl Runs {
     fn count(&self, change: &Change) {
         match change {
             Change::ExecutionFinished { outcome, .. } => {
-                self.metrics.execution_ended(match outcome.verdict {
-                    Verdict::Succeeded => Status::Succeeded,
-                    Verdict::Failed => Status::Failed,
-                    Verdict::Cancelled => Status::Cancelled,
-                });
+                self.metrics.execution_ended(outcome.verdict.status());
             }
             Change::ExecutionLost { .. } => self.metrics.execution_ended(Status::Lost),
-            Change::ExecutionGivenUp { .. } => self.metrics.execution_ended(Status::Failed),
+            Change::ApprovalDecided { decision, .. } if decision.approved => {
+                self.metrics.execution_ended(Status::Succeeded);
+            }
+            Change::ApprovalDecided { .. } | Change::ExecutionGivenUp { .. } => {
+                self.metrics.execution_ended(Status::Failed);
+            }
             Change::ExecutionSkipped { .. } => self.metrics.execution_ended(Status::Skipped),
             Change::ExecutionsAdded { executions, .. } => {
                 // Reused results were counted in their own run.

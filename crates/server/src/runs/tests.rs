@@ -337,6 +337,7 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
         params: Default::default(),
         retry_of: None,
         no_cache: false,
+        job_version: None,
         by: "ada".to_owned(),
         idempotency_key: None,
         request_hash: None,
@@ -372,7 +373,7 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
             outputs: Default::default(),
             received_at: None,
         };
-        execution(item, 0, Some(item), State::Succeeded { lease: lease(item), outcome })
+        execution(item, 0, Some(item), State::Succeeded { lease: Some(lease(item)), outcome })
     };
     let failed = State::Failed { lease: None, outcome: None, error: Some("no".to_owned()), at };
     let items = u32::try_from(items).unwrap();
@@ -380,8 +381,22 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
     let server = ServerId(Uuid::from_u128(7));
     let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Failed];
     let changes = [
-        Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout: None, version: None, at },
+        Change::RunCreated {
+            run: RunRecord::new(made, server),
+            max_pending: None,
+            max_open: None,
+            firing: None,
+        },
+        Change::ExecutionsAdded {
+            run: id.clone(),
+            epoch: 1,
+            executions,
+            rollout: None,
+            version: None,
+            sessions: Vec::new(),
+            after: None,
+            at,
+        },
         Change::RunMoved { run: id.clone(), epoch: 1, path, stop: None, end: Some(RunEnd::default()), at },
     ];
     let committed = store.commit(server, &changes).await.unwrap();

@@ -1,21 +1,33 @@
 //! Creates, edits and deletes clusters: reads the record, applies a pure edit, commits it, and repeats that if another edit
 //! was faster.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::ids::{ClusterId, NodeId, TaskId};
+use downbeat_core::ids::{ClusterId, NodeId, RunId, TaskId};
+use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
 use downbeat_core::standing::edit::{self, Edited, Settings};
-use downbeat_core::standing::{RerunScope, StandingTask};
-use downbeat_core::{Applied, Change, Refusal, Timestamp, level};
+use downbeat_core::standing::{RerunScope, StandingTask, Walks};
+use downbeat_core::{Applied, Change, Refusal, Timestamp, level, limits};
+use downbeat_store::StandingKey;
+use uuid::Uuid;
 
 use super::Service;
+use super::patience::{PATIENCE, read_in_time};
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Noun, Result};
 
 /// How often an edit is repeated when others are faster.
 const TRIES: usize = 20;
+/// With more deleted tasks than this, an edit forgets those of which no execution is left. Until then they cost little.
+const DELETED_FEW: usize = 20;
+/// How many reads an edit makes to find them.
+const DELETED_READS: usize = 10;
+/// With more resets than this, a further one drops those that have been met, and the time of the registration is shown instead:
+/// a script that resets all nodes of a large cluster, one by one, would make the list longer with each.
+const RESETS_SHOWN: usize = 200;
 /// How many names an error about an unknown cluster considers.
 const NAMES: usize = 100;
 
@@ -87,25 +99,33 @@ impl Service {
         Ok(Arc::new(cluster))
     }
 
-    /// Edits a cluster. `edit` gets the record and the time of the edit, and returns the versions to commit, each made from
+    /// Edits a cluster. `make` gets the record and the time of the edit, and returns the versions to commit, each made from
     /// the one before; it is called again if another edit was faster. Returns the record after the edit.
     pub async fn edit_cluster<T>(
         &self,
         caller: &Caller,
         id: ClusterId,
-        mut edit: impl FnMut(&ClusterRecord, Timestamp) -> Result<(Vec<Edited>, T)>,
+        mut make: impl FnMut(&ClusterRecord, Timestamp) -> Result<(Vec<Edited>, T)>,
     ) -> Result<(Arc<ClusterRecord>, T)> {
         self.check_clusters()?;
         self.catch_up().await?;
+        let turn = self.parts.standing.turn(id).ok_or_else(|| self.no_cluster(&id.to_string()))?;
+        let Ok(_turn) = tokio::time::timeout(PATIENCE, turn.lock()).await else {
+            let name = self.cluster_name(id);
+            return Err(Conflict::ClusterBusy(name).into());
+        };
+        let forgotten = self.forgotten_tasks(id).await?;
         let mut last = None;
         for _ in 0..TRIES {
             let cluster = self.parts.standing.cluster_by_id(id);
             let cluster = cluster.ok_or_else(|| self.no_cluster(&id.to_string()))?;
             let at = self.now().max(cluster.updated_at);
-            let (edits, answer) = edit(&cluster, at)?;
-            let Some(next) = edits.last().map(|edited| Arc::new(edited.cluster.clone())) else {
+            let before = edit::without_deleted(&cluster, &forgotten);
+            let (edits, answer) = make(&before, at)?;
+            let Some(next) = edits.last().filter(|edited| edited.is_change(&before)) else {
                 return Ok((cluster, answer));
             };
+            let next = Arc::new(next.cluster.clone());
             match self.commit_edits(caller, &cluster, edits, at).await? {
                 Ok(()) => return Ok((next, answer)),
                 Err(Refusal::StaleVersion) => last = Some(cluster),
@@ -115,6 +135,31 @@ impl Service {
         }
         let name = last.map(|cluster| cluster.name.clone()).unwrap_or_default();
         Err(Conflict::ClusterBusy(name).into())
+    }
+
+    /// Returns the numbers of deleted tasks of which no execution is left, as far as some reads show: since their deletion
+    /// none was created. Each version of the list would contain them.
+    async fn forgotten_tasks(&self, cluster: ClusterId) -> Result<Vec<u32>> {
+        let record = self.parts.standing.cluster_by_id(cluster);
+        let deleted = record.iter().flat_map(|record| &record.list.deleted);
+        let mut numbers: BTreeSet<u32> = deleted.map(|task| task.number).collect();
+        if numbers.len() <= DELETED_FEW {
+            return Ok(Vec::new());
+        }
+        let run = RunId::standing(cluster);
+        let mut forgotten = Vec::new();
+        for _ in 0..DELETED_READS {
+            let Some(&step) = numbers.first() else { break };
+            let after = StandingKey { run: run.clone(), step, node: NodeId(Uuid::nil()) };
+            let reading =
+                async { Ok(self.parts.store.standing_results(Some(cluster), Some(&after), 1).await?) };
+            // The next task that has executions, whether it is deleted or not.
+            let next = read_in_time(reading).await?.first().map(|result| result.step);
+            let rest = next.map(|next| numbers.split_off(&next)).unwrap_or_default();
+            forgotten.extend(std::mem::replace(&mut numbers, rest));
+            numbers.retain(|number| Some(*number) != next);
+        }
+        Ok(forgotten)
     }
 
     /// Commits new versions of a cluster, with the run of its standing tasks if it has none yet.
@@ -137,7 +182,7 @@ impl Service {
         let count = changes.len();
         if has_tasks && has_run != Some(true) {
             let run = RunRecord::standing(cluster.id, self.parts.server, at);
-            changes.push(Change::RunCreated { run, max_pending: None, max_open: None });
+            changes.push(Change::RunCreated { run, max_pending: None, max_open: None, firing: None });
         }
         let outcomes = self.commit(changes).await?;
         Ok(outcomes.into_iter().take(count).collect())
@@ -154,7 +199,8 @@ impl Service {
         Ok(())
     }
 
-    /// Asks for a standing task to be done again, on all nodes of the scopes.
+    /// Asks for a standing task to be done again, on all nodes of the scopes. Each is an event with the whole list: if the
+    /// list is large, they are several commits, and a failure in between leaves the rest undone.
     pub async fn rerun(
         &self,
         caller: &Caller,
@@ -162,15 +208,22 @@ impl Service {
         task: TaskId,
         scopes: &[RerunScope],
     ) -> Result<()> {
-        let rerun = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
-            let mut edits: Vec<Edited> = Vec::with_capacity(scopes.len());
-            for scope in scopes {
-                let before = edits.last().map_or(cluster, |edited| &edited.cluster);
-                edits.push(edit::rerun(before, task, *scope, |node, at| self.is_covered(node, at), at)?);
-            }
-            Ok((edits, ()))
-        };
-        self.edit_cluster(caller, cluster, rerun).await?;
+        let bytes = self.parts.standing.cluster_by_id(cluster).map_or(0, |cluster| json_bytes(&cluster.list));
+        for scopes in scopes.chunks(limits::LISTS_PER_COMMIT_BYTES / bytes.max(1) + 1) {
+            let rerun = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
+                let cluster = &edit::without_met(cluster, |node, task, since| {
+                    let was_tried = |walks: &Walks| walks.was_tried_since(node, task, since);
+                    self.parts.standing.with_walks(cluster.id, was_tried).unwrap_or_default()
+                });
+                let mut edits: Vec<Edited> = Vec::with_capacity(scopes.len());
+                for scope in scopes {
+                    let before = edits.last().map_or(cluster, |edited| &edited.cluster);
+                    edits.push(edit::rerun(before, task, *scope, |node, at| self.is_covered(node, at), at)?);
+                }
+                Ok((edits, ()))
+            };
+            self.edit_cluster(caller, cluster, rerun).await?;
+        }
         Ok(())
     }
 
@@ -182,6 +235,13 @@ impl Service {
         node: NodeId,
     ) -> Result<Arc<ClusterRecord>> {
         let reset = |cluster: &ClusterRecord, at: Timestamp| -> Result<(Vec<Edited>, ())> {
+            let is_met = |node: NodeId, since: Timestamp| {
+                let tried_all = |walks: &Walks| walks.tried_all_since(node, since);
+                self.parts.standing.with_walks(cluster.id, tried_all).unwrap_or_default()
+            };
+            let shorter =
+                (cluster.list.resets.len() > RESETS_SHOWN).then(|| edit::without_met_resets(cluster, is_met));
+            let cluster = shorter.as_ref().unwrap_or(cluster);
             let edited = edit::reset_node(cluster, node, |node, at| self.is_covered(node, at), at)?;
             Ok((vec![edited], ()))
         };

@@ -14,7 +14,7 @@ use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::shown::shown;
 use downbeat_core::{Event, Portion, limits};
 use downbeat_store::{
-    EventFilter, ExecutionFilter, Listed, Page, Position, RunFilter, RunKey, ServerRecord, Tally,
+    EventFilter, ExecutionFilter, Listed, Page, Position, RunFilter, RunKey, ServerRecord, Tally, Volume,
 };
 
 use super::Service;
@@ -25,12 +25,16 @@ use crate::error::{Conflict, Noun, Result};
 /// nodes.
 const ONE_BY_ONE: usize = 8;
 
+/// Refuses the runs of standing tasks. No request reads or changes one: a cluster whose run was cancelled or paused would
+/// never do a standing task again.
+pub(super) fn check_shown(run: &RunId) -> Result<()> {
+    if run.is_standing() { Err(Noun::Run(run.clone()).into()) } else { Ok(()) }
+}
+
 impl Service {
     /// Returns a run. The runs of standing tasks are not shown.
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
-        if id.is_standing() {
-            return Err(Noun::Run(id.clone()).into());
-        }
+        check_shown(id)?;
         Ok(self.parts.views.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
     }
 
@@ -145,6 +149,10 @@ impl Service {
     /// Returns how many runs, executions and nodes are in each state.
     pub async fn tally(&self, _caller: &Caller) -> Result<Tally> {
         Ok(self.parts.views.tally().await?)
+    }
+
+    pub(crate) async fn volume(&self, _caller: &Caller) -> Result<Volume> {
+        Ok(self.parts.views.volume().await?)
     }
 
     pub async fn servers(&self, _caller: &Caller) -> Result<Vec<ServerRecord>> {

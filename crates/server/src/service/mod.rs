@@ -1,9 +1,11 @@
 //! Owns the server's service: all operations that users and programs can call, over any transport.
 
+mod approve;
 mod clusters;
 mod debug;
 mod find;
 mod handle;
+mod jobs;
 mod many;
 mod nodes;
 mod patience;
@@ -13,8 +15,10 @@ mod runs;
 mod submit;
 mod waits;
 
+pub(crate) use approve::Approval;
 pub(crate) use debug::{DebugTarget, StartDebug};
 pub use handle::Service;
+pub(crate) use jobs::{AppliedJob, Mode, Outcome, differ};
 pub(crate) use many::{Effect, WhichNodes, WhichRuns};
 pub use nodes::Drain;
 pub use retry::{Redo, Retry};

@@ -61,7 +61,7 @@ impl Service {
     }
 
     /// Creates a plan, and returns the result of `show`.
-    pub(super) async fn compile<T: Send + 'static>(
+    pub(crate) async fn compile<T: Send + 'static>(
         &self,
         cluster: ClusterId,
         definition: Arc<Definition>,

@@ -66,8 +66,9 @@ impl Service {
             let taken = second.executions(&made.id, made.created_at, &mut service.parts.chance.dice());
             // A task that the caller names is executed again and not read from the cache.
             made.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
+            made.job_version = first.job_version;
             made.retry_of = Some(first.id.clone());
-            Ok(Launch { made, plan, taken })
+            Ok(Launch { made, plan, taken, firing: None })
         };
         let new = self.by_size(&definition, on, make).await?;
         self.create(new).await

@@ -6,6 +6,7 @@ use downbeat_core::{Change, Refusal, limits};
 use downbeat_store::{ExecutionFilter, Page};
 
 use super::Service;
+use super::find::check_shown;
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Result};
 use crate::force::Force;
@@ -18,6 +19,7 @@ impl Service {
     /// force, the executions that run are lost at once: the server refuses their results, and does not wait
     /// until their agents have stopped them.
     pub async fn cancel(&self, caller: &Caller, run: &RunId, force: Force) -> Result<()> {
+        check_shown(run)?;
         let (by, at) = (caller.name().to_owned(), self.now());
         let mut changes = vec![Change::RunCancelRequested { run: run.clone(), by, at }];
         if force == Force::On {
@@ -84,6 +86,7 @@ impl Service {
     }
 
     async fn set_paused(&self, caller: &Caller, id: &RunId, paused: bool) -> Result<()> {
+        check_shown(id)?;
         let (by, at) = (caller.name().to_owned(), self.now());
         match self.commit_one(Change::RunPauseSet { run: id.clone(), paused, by, at }).await? {
             Ok(()) => Ok(()),

@@ -57,7 +57,7 @@ impl Service {
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
         let mut made = self.new_run(caller, cluster, &plan, params, submit.idempotency_key);
         made.no_cache = submit.no_cache;
-        self.create(Launch { made, plan, taken: Vec::new() }).await
+        self.create(Launch { made, plan, taken: Vec::new(), firing: None }).await
     }
 
     /// Returns the run of an earlier request if `key` shows that this is the same request. It is looked up before anything
@@ -105,6 +105,7 @@ impl Service {
             params,
             retry_of: None,
             no_cache: false,
+            job_version: None,
         }
     }
 

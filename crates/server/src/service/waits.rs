@@ -62,6 +62,14 @@ impl Service {
         }
         let works = self.parts.dispatcher.works();
         match works.find(&execution.of, self.parts.store.as_ref(), &self.parts.heavy).await? {
+            Some(work) if work.is_approval() => {
+                let (run, step) = (execution.run(), execution.step());
+                let question = work.question.iter().map(|message| format!(": {message}"));
+                let question: String = question.collect();
+                let reason = format!("waits for a person: `downbeat run approve {run} {step}`{question}");
+                let cause = Some("approval".to_owned());
+                Ok(vec![Waiting { node: "-".to_owned(), reason, cause, others: 0 }])
+            }
             Some(work) => Ok(Waiting::group(self.parts.dispatcher.board().obstacles(&work, execution, now))),
             None => Err(Noun::Run(execution.run().clone()).into()),
         }

@@ -4,9 +4,11 @@
 mod overdue;
 mod projection;
 mod removal;
+#[cfg(test)]
+mod tests;
 mod walker;
 
 pub(crate) use overdue::end_overdue;
 pub(crate) use projection::Standing;
 pub(crate) use removal::remove_deleted;
-pub(crate) use walker::walk;
+pub(crate) use walker::{follow_ups, walk};

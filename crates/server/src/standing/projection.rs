@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use downbeat_core::change::EndOf;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::collections::{HashMap, HashSet};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
-use downbeat_core::standing::{ClusterStatus, LastAttempt, StandingTask, Walks};
+use downbeat_core::standing::{ClusterStatus, LastAttempt, StandingTask, Start, Walks};
 use downbeat_core::{Change, Event, Timestamp};
 use downbeat_store::{self as store, StandingKey, StandingResult, Store};
+use jiff::SignedDuration;
 use tokio::sync::Notify;
 
 use crate::dispatch::Dispatcher;
@@ -16,6 +18,11 @@ use crate::runs::Runs;
 
 /// How many results are read at once.
 const AT_ONCE: u32 = 10_000;
+/// For how long a server remembers the nodes of a deleted cluster: longer than its rows are there.
+const GONE_FOR: SignedDuration = SignedDuration::from_hours(1);
+
+/// The right to edit a cluster on this server.
+pub(crate) type Turn = tokio::sync::Mutex<()>;
 
 /// A handle to the projection; cheap to clone. The lock is never held across an await, and never while the board is locked.
 #[derive(Clone, Debug)]
@@ -28,13 +35,23 @@ pub(crate) struct Standing {
     deleted: Arc<Notify>,
 }
 
+/// A task that follows another one on the same node.
+pub(super) struct Following {
+    pub(super) epoch: u64,
+    pub(super) version: u64,
+    pub(super) start: Start,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     clusters: HashMap<ClusterId, Walks>,
     /// The cluster of each standing run.
     homes: HashMap<RunId, ClusterId>,
-    /// The nodes of clusters that were deleted since the start. After a restart their agents learn it when they register.
-    gone: HashSet<NodeId>,
+    /// Who edits each cluster: one request at a time, in their order.
+    turns: HashMap<ClusterId, Arc<Turn>>,
+    /// The nodes of clusters that were deleted lately, with the time of the deletion. Later their agents learn it when they
+    /// register.
+    gone: Vec<(Timestamp, HashSet<NodeId>)>,
 }
 
 impl Standing {
@@ -98,6 +115,12 @@ impl Standing {
         self.inner().clusters.get(&id).map(|walks| Arc::clone(walks.cluster()))
     }
 
+    /// Returns the turn of a cluster's edits. Edits of other servers do not take part in it: the version of the cluster
+    /// decides between them.
+    pub(crate) fn turn(&self, cluster: ClusterId) -> Option<Arc<Turn>> {
+        self.inner().turns.get(&cluster).cloned()
+    }
+
     /// Returns a task that is not deleted, with its cluster.
     pub(crate) fn task(&self, id: TaskId) -> Option<(Arc<ClusterRecord>, StandingTask)> {
         self.inner().clusters.values().find_map(|walks| {
@@ -106,10 +129,10 @@ impl Standing {
         })
     }
 
-    /// Returns the task, deleted or not, whose executions have this step of a standing run.
-    pub(crate) fn task_of_step(&self, run: &RunId, step: u32) -> Option<StandingTask> {
+    /// Returns the id and the name of the task, deleted or not, whose executions have this step of a standing run.
+    pub(crate) fn task_of_step(&self, run: &RunId, step: u32) -> Option<(TaskId, String)> {
         let cluster = self.cluster_by_id(run.standing_of()?)?;
-        cluster.list.by_number(step).cloned()
+        cluster.list.by_number(step).map(|task| (task.id, task.name.clone()))
     }
 
     pub(crate) fn status(&self, cluster: ClusterId) -> Option<ClusterStatus> {
@@ -129,7 +152,12 @@ impl Standing {
 
     /// Returns whether the cluster of a node was deleted.
     pub(crate) fn is_deleted(&self, node: NodeId) -> bool {
-        self.inner().gone.contains(&node)
+        self.inner().gone.iter().any(|(_, nodes)| nodes.contains(&node))
+    }
+
+    /// Forgets which nodes were in clusters that were deleted long ago.
+    pub(super) fn forget_gone(&self, now: Timestamp) {
+        self.inner().forget_gone(now);
     }
 
     /// Returns the executions that nodes have of clusters that this server decides for, with the times of their creation.
@@ -166,6 +194,22 @@ impl Standing {
         })
     }
 
+    /// Decides which task a node starts when an open execution of a standing run has ended. Nothing if another server decides.
+    pub(super) fn start_after(
+        &self,
+        server: ServerId,
+        node: NodeId,
+        run: &RunId,
+        end: EndOf,
+        now: Timestamp,
+    ) -> Option<Following> {
+        let mut inner = self.inner();
+        let walks = inner.of_run(run)?;
+        let (_, epoch) = walks.owner().filter(|(owner, _)| *owner == server)?;
+        let start = walks.start_after(node, end, now)?;
+        Some(Following { epoch, version: walks.cluster().version, start })
+    }
+
     /// Decides again for nodes whose last decision was not committed.
     pub(super) fn decide_again(&self, cluster: ClusterId, nodes: &[NodeId]) {
         if let Some(walks) = self.inner().clusters.get_mut(&cluster) {
@@ -181,6 +225,7 @@ impl Inner {
             Some(walks) => walks.set_cluster(cluster),
             None => {
                 self.homes.insert(RunId::standing(cluster.id), cluster.id);
+                self.turns.insert(cluster.id, Arc::default());
                 self.clusters.insert(cluster.id, Walks::new(cluster));
             }
         }
@@ -188,7 +233,12 @@ impl Inner {
 
     fn remove(&mut self, cluster: ClusterId) -> Option<Walks> {
         self.homes.remove(&RunId::standing(cluster));
+        self.turns.remove(&cluster);
         self.clusters.remove(&cluster)
+    }
+
+    fn forget_gone(&mut self, now: Timestamp) {
+        self.gone.retain(|(at, _)| now.duration_since(*at) < GONE_FOR);
     }
 
     fn of_run(&mut self, run: &RunId) -> Option<&mut Walks> {
@@ -200,8 +250,8 @@ impl Inner {
 
     fn load(&mut self, result: &StandingResult) {
         let Some(walks) = self.of_run(&result.run) else { return };
-        let StandingResult { execution, attempt, status, created_at, .. } = *result;
-        let last = LastAttempt { execution, attempt, status, created_at, lost_before: 0 };
+        let StandingResult { execution, attempt, status, created_at, lost_before, .. } = *result;
+        let last = LastAttempt { execution, attempt, status, created_at, lost_before };
         walks.load(result.node, result.step, last);
     }
 }
@@ -211,16 +261,28 @@ impl Perform for Standing {
     fn perform(&self, events: &Arc<[Event]>) {
         let mut nodes: HashSet<NodeId> = HashSet::default();
         let mut removed = Vec::new();
+        let mut newest = newest_versions(events);
         let mut inner = self.inner();
         for event in events.iter() {
             match &event.change {
                 Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } => {
-                    inner.add(Arc::new(cluster.clone()));
+                    if let Some(newest) = newest.remove(&cluster.id) {
+                        inner.add(Arc::new(newest.clone()));
+                    }
                 }
-                Change::ClusterDeleted { cluster, .. } => {
+                Change::ClusterDeleted { cluster, at, .. } => {
                     if let Some(walks) = inner.remove(*cluster) {
-                        inner.gone.extend(walks.nodes().map(|node| node.id));
+                        inner.forget_gone(*at);
+                        inner.gone.push((*at, walks.nodes().map(|node| node.id).collect()));
                         removed.push(*cluster);
+                    }
+                }
+                Change::NodeRegistered { registration } => {
+                    nodes.insert(registration.node);
+                    if !registration.attempts.is_empty()
+                        && let Some(walks) = inner.clusters.get_mut(&registration.cluster)
+                    {
+                        walks.returned(registration.node, &registration.attempts);
                     }
                 }
                 change => {
@@ -233,7 +295,10 @@ impl Perform for Standing {
             }
         }
         let is_due = if nodes.is_empty() {
-            inner.clusters.values().any(Walks::has_due)
+            inner.clusters.values_mut().for_each(Walks::forget_strangers);
+            let is_due = inner.clusters.values().any(Walks::has_due);
+            drop(inner);
+            is_due
         } else {
             drop(inner);
             // In this order: the board is never asked while the walks are locked.
@@ -251,6 +316,7 @@ impl Perform for Standing {
                     None => inner.clusters.values_mut().for_each(|walks| walks.remove_node(node)),
                 }
             }
+            inner.clusters.values_mut().for_each(Walks::forget_strangers);
             inner.clusters.values().any(Walks::has_due)
         };
         if is_due {
@@ -264,13 +330,60 @@ impl Perform for Standing {
     }
 }
 
+/// Returns the newest version of each cluster that events change. With each version all nodes of the cluster walk through
+/// the list again, so the others are left out. What happened between two versions is the same with the newer one.
+fn newest_versions(events: &[Event]) -> HashMap<ClusterId, &ClusterRecord> {
+    let mut newest = HashMap::default();
+    for event in events {
+        if let Change::ClusterCreated { cluster, .. } | Change::ClusterChanged { cluster, .. } = &event.change
+        {
+            newest.insert(cluster.id, cluster);
+        }
+    }
+    newest
+}
+
 /// Returns the node whose record a change alters.
 fn node_of(change: &Change) -> Option<NodeId> {
     match change {
-        Change::NodeRegistered { registration } => Some(registration.node),
         Change::NodeMoved { node, .. }
         | Change::NodeDrainSet { node, .. }
         | Change::NodeDeleted { node, .. } => Some(*node),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use downbeat_core::cluster::ClusterEdit;
+    use downbeat_core::ids::ServerId;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn of_several_versions_of_a_cluster_only_the_newest_is_walked_through() {
+        let at = Timestamp::UNIX_EPOCH;
+        let first = ClusterRecord::new(ClusterId(Uuid::from_u128(1)), "web".to_owned(), String::new(), at);
+        let edited = |cluster: &ClusterRecord| cluster.edited(at, |_| ());
+        let (default, second) = (edited(&ClusterRecord::default_cluster()), edited(&first));
+        let third = edited(&second);
+        let by = || "api".to_owned();
+        let changed =
+            |cluster| Change::ClusterChanged { cluster, edit: ClusterEdit::TasksReordered, by: by(), at };
+        let changes = [
+            Change::ClusterCreated { cluster: first, by: by(), at },
+            changed(second),
+            changed(default.clone()),
+            changed(third.clone()),
+        ];
+        let server = ServerId(Uuid::from_u128(7));
+        let events: Vec<Event> = changes
+            .into_iter()
+            .zip(1..)
+            .map(|(change, seq)| Event { seq, server, change, about: Default::default() })
+            .collect();
+        let newest = newest_versions(&events);
+        assert_eq!(newest, HashMap::from_iter([(third.id, &third), (default.id, &default)]));
     }
 }

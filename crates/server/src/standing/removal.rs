@@ -25,6 +25,7 @@ pub(crate) async fn remove_deleted(parts: Parts, stop: CancellationToken) {
             () = parts.standing.cluster_deleted() => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
+        parts.standing.forget_gone(parts.clock.now());
         let removed = stop.run_until_cancelled(remove(&parts)).await;
         if let Some(Err(error)) = removed {
             warn!(%error, "cannot remove the rows of a deleted cluster; trying again");

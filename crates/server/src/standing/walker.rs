@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use downbeat_core::change::EndOf;
 use downbeat_core::execution::{Execution, State};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
-use downbeat_core::standing::{Step, Walks};
+use downbeat_core::standing::{Start, Walks};
 use downbeat_core::work::Origin;
 use downbeat_core::{Change, Dice, Refusal, Timestamp, limits};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
+use super::projection::Following;
 use crate::journal::CommitError;
 use crate::parts::Parts;
 
@@ -55,24 +57,55 @@ fn decide_for(walks: &mut Walks, epoch: u64, now: Timestamp, dice: &mut Dice) ->
     };
     let mut changes: Vec<Change> =
         walks.take_left().into_iter().map(|execution| skipped(execution, NODE_DELETED)).collect();
-    let mut executions = Vec::new();
+    let (mut executions, mut sessions) = (Vec::new(), Vec::new());
     for step in nodes.iter().filter_map(|node| walks.step(*node, now)) {
         changes.extend(step.withdrawals.iter().map(|one| skipped(one.execution, one.reason)));
-        executions.extend(started(&run, &step, dice));
+        if let Some(start) = step.start {
+            executions.push(execution(&run, step.node, start, dice));
+            sessions.push(start.session);
+        }
     }
     if !executions.is_empty() {
-        let version = Some(walks.cluster().version);
-        changes.push(Change::ExecutionsAdded { run, epoch, executions, rollout: None, version, at: now });
+        let (version, rollout, after) = (Some(walks.cluster().version), None, None);
+        changes.push(Change::ExecutionsAdded {
+            run,
+            epoch,
+            executions,
+            rollout,
+            version,
+            sessions,
+            after,
+            at: now,
+        });
     }
     Decided { cluster: walks.cluster().id, nodes, changes }
 }
 
-fn started(run: &RunId, step: &Step, dice: &mut Dice) -> Option<Execution> {
-    let start = step.start?;
-    Some(Execution {
+/// Decides which tasks a node starts when these ends are committed: changes for the same commit, to be reserved and released
+/// like those of any submitter. If one is refused, [`walk`] decides again.
+pub(crate) fn follow_ups(
+    parts: &Parts,
+    node: NodeId,
+    ends: Vec<(RunId, EndOf)>,
+    dice: &mut Dice,
+) -> Vec<Change> {
+    let now = parts.clock.now();
+    let follow_up = |(run, after): (RunId, EndOf)| {
+        let Following { epoch, version, start } =
+            parts.standing.start_after(parts.server, node, &run, after, now)?;
+        let (executions, sessions) = (vec![execution(&run, node, start, dice)], vec![start.session]);
+        let (rollout, version, after) = (None, Some(version), Some(after));
+        Some(Change::ExecutionsAdded { run, epoch, executions, rollout, version, sessions, after, at: now })
+    };
+    ends.into_iter().filter_map(follow_up).collect()
+}
+
+fn execution(run: &RunId, node: NodeId, start: Start, dice: &mut Dice) -> Execution {
+    Execution {
+        // Guards find executions by the time in their ids.
         id: ExecutionId(dice.uuid_at(start.created_at)),
         of: Origin::Step { run: run.clone(), step: start.number, item: None },
-        pinned: Some(step.node),
+        pinned: Some(node),
         attempt: start.attempt,
         former: start.former,
         params: None,
@@ -82,7 +115,26 @@ fn started(run: &RunId, step: &Step, dice: &mut Dice) -> Option<Execution> {
         failed_for_good: None,
         created_at: start.created_at,
         state: State::Pending { not_before: None },
-    })
+    }
+}
+
+/// Returns the same executions, each in a change of its own; nothing for other changes.
+fn apart(change: Change) -> Vec<Change> {
+    let Change::ExecutionsAdded { run, epoch, executions, rollout, version, sessions, after, at } = change
+    else {
+        return Vec::new();
+    };
+    let alone = |(execution, session)| Change::ExecutionsAdded {
+        run: run.clone(),
+        epoch,
+        executions: vec![execution],
+        rollout,
+        version,
+        sessions: vec![session],
+        after,
+        at,
+    };
+    executions.into_iter().zip(sessions).map(alone).collect()
 }
 
 /// Commits decisions. The same ones are repeated while the store is unavailable, so that none takes effect twice. Returns
@@ -122,6 +174,11 @@ async fn commit(parts: &Parts, decided: Decided, dice: &mut Dice, stop: &Cancell
                 // Another run has just taken a node for itself: the executions wait for it.
                 Refusal::NodeHeld(_) => again.push(change),
                 Refusal::StaleVersion => is_outdated = true,
+                // A node has registered, or was deleted: its step is decided again, and the others need not wait for it.
+                Refusal::StaleSession | Refusal::NotFound => match apart(change) {
+                    all if all.len() > 1 => again.extend(all),
+                    one => is_outdated |= !one.is_empty(),
+                },
                 // Another server owns the run, the cluster was deleted, or an earlier try of this commit succeeded.
                 _ => debug!(%cluster, change = change.kind(), %refusal, "refused"),
             }

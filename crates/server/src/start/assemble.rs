@@ -20,8 +20,10 @@ use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
 use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
+use crate::doors::Threads;
 use crate::heavy::HeavyWork;
 use crate::http;
+use crate::jobs::{self, Jobs};
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving, forget, sweep};
@@ -36,6 +38,7 @@ use crate::standing::{self, Standing};
 use crate::stats::Stats;
 use crate::surroundings::{Chance, Surroundings};
 use crate::vital::Vital;
+use crate::volume::{self, Measured};
 
 pub(super) struct Order {
     pub(super) settings: Settings,
@@ -59,7 +62,6 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let signing = Arc::clone(&member).send_heartbeats(stopping.clone());
     server.signing = Some(vital.spawn("heartbeats of this server", &stopping, signing));
     member.take_over_ownerless().await;
-    parts.metrics.start_from(&parts.store.tally().await?);
     parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     let (journal, clock, seed) = (parts.journal.clone(), parts.clock.clone(), parts.chance.seed());
     let dispatching = parts.dispatcher.clone().run(journal, clock, seed, stopping.clone());
@@ -75,11 +77,12 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("overdue standing tasks", &stopping, overdue);
     let removing = standing::remove_deleted(parts.clone(), stopping.clone());
     vital.spawn("removal of clusters", &stopping, removing);
+    vital.spawn("schedules", &stopping, jobs::fire(server.service.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
         let host = Arc::new(Host::new(parts.clone()));
-        listen(&mut server, doors, host);
+        listen(&mut server, doors, host)?;
         let (http, grpc) = (server.http_addr, server.grpc_addr);
         info!(id = %parts.server, store = parts.store.name(), %http, %grpc, "listening");
     }
@@ -96,7 +99,6 @@ pub(super) async fn replica(
     let store: Arc<dyn Store> = Arc::<dyn Replica>::clone(&copy);
     let (mut server, doors) = base(order, store, Some(copy.is_copied().await?)).await?;
     let parts = server.service.parts.clone();
-    parts.metrics.start_from(&parts.store.tally().await?);
     parts.stats.start(Arc::clone(&parts.store), parts.clock.now());
     if let Some(following) = parts.replica.clone() {
         let seed = parts.chance.seed();
@@ -105,7 +107,7 @@ pub(super) async fn replica(
         parts.vital.spawn("replication", stopping, follower.run(stopping.clone()));
         parts.vital.spawn("counts", stopping, keep_counts(parts.clone(), stopping.clone()));
         if let Some(doors) = doors {
-            listen(&mut server, doors, Arc::new(Door::new(parts.clone(), following)));
+            listen(&mut server, doors, Arc::new(Door::new(parts.clone(), following)))?;
         }
     }
     let primary = parts.settings.replica_of.first().cloned().unwrap_or_default();
@@ -138,12 +140,13 @@ async fn base(
     let dispatcher =
         Dispatcher::new(metrics.clone(), server, settings.lease_ttl.0, level.clone(), serving.clone());
     let stats = Stats::default();
-    let admission =
-        Admission::new(dispatcher.clone(), metrics.clone(), stats.clone(), settings.max_concurrent_runs);
+    let admission = Admission::new(dispatcher.clone(), stats.clone(), settings.max_concurrent_runs);
     load_board(store.as_ref(), &dispatcher, &admission).await?;
     let runs = Runs::new(metrics.clone(), stopping.clone());
     let standing = Standing::new(dispatcher.clone(), runs.clone());
     standing.load(store.as_ref()).await?;
+    let stored_jobs = Jobs::new(standing.clone(), clock.clone());
+    stored_jobs.load(store.as_ref()).await?;
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
         performers = vec![
@@ -151,6 +154,7 @@ async fn base(
             Arc::new(admission.clone()),
             Arc::new(runs.clone()),
             Arc::new(standing.clone()),
+            Arc::new(stored_jobs.clone()),
         ];
     } else {
         // The journal of a replica ends before it can be used.
@@ -198,6 +202,7 @@ async fn base(
         stats,
         runs,
         standing,
+        jobs: stored_jobs,
         metrics,
         settings: Arc::new(settings),
         server,
@@ -210,6 +215,7 @@ async fn base(
         large_views: HeavyWork::of_views(),
         snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
         counted: Counted::default(),
+        measured: Measured::default(),
         vital,
         views: store.views().unwrap_or_else(|| Arc::clone(&store)),
         store,
@@ -224,6 +230,7 @@ async fn base(
         found_nothing: last_seq == 0,
         stopping,
         listeners: Vec::new(),
+        agents: None,
         signing: None,
         journal: journal_task,
         journal_stop,
@@ -232,15 +239,22 @@ async fn base(
 }
 
 /// Opens both ports.
-fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) {
+fn listen(server: &mut Server, doors: Doors, link: Arc<impl Link + 'static>) -> Result<(), StartError> {
     let parts = server.service.parts.clone();
     let (vital, closing) = (&parts.vital, &parts.closing);
     let http = serve_http(doors.http, server.service.clone());
     server.listeners.push(vital.spawn("REST port", closing, http));
+    // Without a port nobody sees the measurements.
+    let stopping = &server.stopping;
+    vital.spawn("measurements", stopping, volume::measure(parts.clone(), stopping.clone()));
     let ready = Arc::new(rpc::Readiness::new(server.service.clone()));
-    let grpc =
-        rpc::serve(doors.grpc, link, ready, rpc::port_limits(parts.settings.max_nodes), closing.clone());
-    server.listeners.push(vital.spawn("agents' port", closing, grpc));
+    let limits = rpc::port_limits(parts.settings.max_nodes);
+    let serve = |listener| rpc::serve(listener, link, ready, limits, closing.clone());
+    let (threads, grpc) = Threads::serve("agents", doors.grpc, serve)
+        .map_err(|error| StartError::Listen { key: "grpc", address: server.grpc_addr, error })?;
+    server.agents = Some(threads);
+    server.listeners.push(vital.watch("agents' port", closing, grpc));
+    Ok(())
 }
 
 fn address(listener: Option<&TcpListener>, configured: SocketAddr) -> SocketAddr {

@@ -1,65 +1,84 @@
-//! Removes runs that are older than the retention, old executions of standing tasks, and debug commands that ended long
-//! ago.
+//! Removes what the settings of retention do not keep, old executions of standing tasks, and debug commands that ended long
+//! ago. The store removes in small transactions with pauses between them: a call may take as long as an hour.
 
-use std::time::Duration;
-
-use downbeat_core::ids::RunId;
-use downbeat_core::standing::StandingTask;
+use downbeat_core::retention::StandingKept;
 use downbeat_core::{Timestamp, debug};
-use jiff::SignedDuration;
+use downbeat_store::{self as store, Removed};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::parts::Parts;
+use crate::volume;
 
-/// How often old runs are removed, and how many at once.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
+/// How many runs, or executions of standing tasks, are removed in one call.
 const PRUNE_MOST: u32 = 500;
 
 pub(super) async fn prune(parts: Parts, stop: CancellationToken) {
-    let days = i64::from(parts.settings.retention_days);
-    while stop.run_until_cancelled(tokio::time::sleep(PRUNE_EVERY)).await.is_some() {
-        prune_debug(&parts, &stop).await;
-        // Without retention, or with one longer than the calendar, no run is removed; the other cleanup still runs.
-        let kept = SignedDuration::from_hours(24 * days);
-        let before = parts.clock.now().checked_sub(kept).ok().filter(|_| days > 0);
-        let before = before.unwrap_or(Timestamp::UNIX_EPOCH);
-        prune_standing(&parts, before, &stop).await;
-        loop {
-            match parts.store.prune(before, PRUNE_MOST).await {
-                Ok(0) => break,
-                Ok(runs) => {
-                    info!(runs, "removed runs older than the retention");
-                    if runs < u64::from(PRUNE_MOST) || stop.is_cancelled() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    warn!(%error, "cannot remove old runs");
-                    break;
-                }
-            }
+    let every = parts.settings.clean_every.0;
+    while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
+        // Whatever is left in the middle is removed by the next server.
+        stop.run_until_cancelled(clean(&parts)).await;
+    }
+}
+
+/// Removes everything that is too old now.
+pub(super) async fn clean(parts: &Parts) {
+    prune_debug(parts).await;
+    // Without retention by age no run is old; the other cleanup of this call still runs.
+    let before = parts.settings.retention().old_before(parts.clock.now());
+    prune_standing(parts, before).await;
+    if let Err(error) = prune_old(parts, before).await {
+        warn!(%error, "cannot remove old runs");
+    }
+    if let Err(error) = prune_excess(parts).await {
+        warn!(%error, "cannot remove the oldest runs, events and output");
+    }
+}
+
+async fn prune_old(parts: &Parts, before: Timestamp) -> Result<(), store::Error> {
+    loop {
+        let runs = parts.store.prune(before, PRUNE_MOST).await?;
+        if runs > 0 {
+            info!(runs, "removed runs older than the retention");
+        }
+        if runs < u64::from(PRUNE_MOST) {
+            return Ok(());
         }
     }
 }
 
-/// Removes old executions of standing tasks: those beyond the last few of each node and task, and those of tasks that were
-/// deleted before `before`.
-pub(super) async fn prune_standing(parts: &Parts, before: Timestamp, stop: &CancellationToken) {
-    let keep = parts.settings.keep_executions.max(1);
-    let deleted: Vec<(RunId, Vec<u32>)> = parts
-        .standing
-        .clusters()
-        .iter()
-        .map(|cluster| {
-            let is_old = |task: &&StandingTask| task.deleted_at.is_some_and(|at| at < before);
-            let steps = cluster.list.deleted.iter().filter(is_old).map(|task| task.number).collect();
-            (RunId::standing(cluster.id), steps)
-        })
-        .filter(|(_, steps): &(RunId, Vec<u32>)| !steps.is_empty())
-        .collect();
-    while !stop.is_cancelled() {
-        match parts.store.prune_standing(&deleted, keep, PRUNE_MOST).await {
+/// Removes the oldest of what the store holds too much of.
+async fn prune_excess(parts: &Parts) -> Result<(), store::Error> {
+    let rules = parts.settings.retention();
+    if !rules.is_limited() {
+        return Ok(());
+    }
+    loop {
+        let held = volume::read(parts.store.as_ref()).await?;
+        let excess = rules.excess(&held, parts.clock.now());
+        if excess.is_nothing() {
+            return Ok(());
+        }
+        let Removed { runs, events, output_bytes } = parts.store.prune_excess(&excess, PRUNE_MOST).await?;
+        if (runs, events, output_bytes) == (0, 0, 0) {
+            // The rest is too young, open, or output of standing tasks.
+            return Ok(());
+        }
+        info!(runs, events, output_bytes, "removed the oldest runs, events and output");
+    }
+}
+
+/// Removes old executions of standing tasks: those beyond the last few of each node and task, and those of tasks and nodes
+/// that were deleted before `before`.
+async fn prune_standing(parts: &Parts, before: Timestamp) {
+    let clusters = parts.standing.clusters();
+    let kept = StandingKept {
+        lists: clusters.iter().map(|cluster| StandingKept::list(cluster, before)).collect(),
+        attempts: parts.settings.keep_executions,
+        nodes_since: before,
+    };
+    loop {
+        match parts.store.prune_standing(&kept, PRUNE_MOST).await {
             Ok(0) => return,
             Ok(executions) => info!(executions, "removed old executions of standing tasks"),
             Err(error) => {
@@ -71,9 +90,9 @@ pub(super) async fn prune_standing(parts: &Parts, before: Timestamp, stop: &Canc
 }
 
 /// Removes the debug commands that core no longer keeps.
-pub(super) async fn prune_debug(parts: &Parts, stop: &CancellationToken) {
+pub(super) async fn prune_debug(parts: &Parts) {
     let before = debug::kept_since(parts.clock.now());
-    while !stop.is_cancelled() {
+    loop {
         match parts.store.prune_debug(before, PRUNE_MOST).await {
             Ok(commands) => {
                 if commands > 0 {

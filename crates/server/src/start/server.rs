@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::doors::Threads;
 use crate::rpc::Host;
 use crate::service::Service;
 use crate::vital::VitalTaskEnded;
@@ -21,6 +22,8 @@ pub struct Server {
     /// Ends actors and loops.
     pub(super) stopping: CancellationToken,
     pub(super) listeners: Vec<JoinHandle<()>>,
+    /// The threads of the agents' port.
+    pub(super) agents: Option<Threads>,
     /// Sends this server's heartbeats.
     pub(super) signing: Option<JoinHandle<()>>,
     pub(super) journal: JoinHandle<()>,
@@ -85,6 +88,8 @@ impl Server {
             warn!(%error, "cannot remove this server from the store");
         }
         parts.store.close().await;
+        // Last: connections to the database that agents' calls opened run there.
+        drop(self.agents);
         info!("stopped");
     }
 }

@@ -7,10 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::debug::DebugCommand;
+use downbeat_core::execution::Stream;
 use downbeat_core::ids::ServerId;
 use downbeat_core::run::RunState;
-use downbeat_core::{Change, Span, Timestamp, spec};
-use downbeat_store::{Committed, Error, Executions, MemoryStore, Runs, Store, Wrapped, Wrapper};
+use downbeat_core::{Change, Portion, Span, Timestamp, spec};
+use downbeat_store::{
+    Committed, DirectWrites, Error, EventFilter, Events, Executions, MemoryStore, OutputChunk, Runs, Store,
+    Totals, Wrapped, Wrapper,
+};
 use serde_json::json;
 
 use crate::service::{DebugTarget, StartDebug};
@@ -122,6 +126,61 @@ async fn server_at(hours: i64, memory: &Arc<MemoryStore>) -> Server {
 }
 
 #[tokio::test]
+async fn a_server_removes_the_oldest_runs_events_and_output_that_the_settings_do_not_keep() {
+    let memory = Arc::new(MemoryStore::new());
+    let server = server_at(0, &memory).await;
+    let caller = Caller::named("test");
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let id = submit(server.service()).await.run.id.clone();
+        server.service().cancel(&caller, &id, crate::Force::Off).await.unwrap();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !memory.run(&id).await.unwrap().is_some_and(|run| run.live.is_ended()) {
+            assert!(tokio::time::Instant::now() < deadline, "the run ends");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for execution in memory.executions_of(&id).await.unwrap() {
+            let (offset, stream, text, at) = (0, Stream::Stdout, "text".to_owned(), Timestamp::now());
+            let chunk = OutputChunk { execution: execution.id, offset, stream, text, at };
+            memory.append_output(&[chunk], 100).await.unwrap();
+        }
+        runs.push(id);
+    }
+    let open = submit(server.service()).await.run.id.clone();
+    server.stop().await;
+    let outputs = async || memory.volume().await.unwrap().output_bytes;
+    let per_run = outputs().await / 3;
+    assert!(per_run > 0);
+
+    let settings = Settings {
+        name: "one".to_owned(),
+        keep_runs: Some(2),
+        keep_events: Some(4),
+        keep_output_bytes: Some(per_run),
+        ..Settings::default()
+    };
+    // Nothing goes within an hour.
+    for (hours, left, output) in [(0, 3, 3 * per_run), (2, 2, per_run)] {
+        let ahead = jiff::SignedDuration::from_hours(hours);
+        let wall = Arc::new(move || Timestamp::now() + ahead);
+        let surroundings = Surroundings { wall, ..Surroundings::default() };
+        let server = start_within(settings.clone(), Arc::clone(&memory) as _, surroundings).await.unwrap();
+        super::prune::clean(&server.service().parts).await;
+        let mut kept = Vec::new();
+        for run in &runs {
+            kept.extend(memory.run(run).await.unwrap().map(|run| run.id.clone()));
+        }
+        assert_eq!((kept.as_slice(), outputs().await), (&runs[3 - left..], output), "after {hours} h");
+        assert!(memory.run(&open).await.unwrap().is_some(), "an open run stays");
+        server.stop().await;
+    }
+    // Those of the last server are young.
+    let events = memory.events(&EventFilter::default(), Portion::of_rows(100)).await.unwrap();
+    let old = events.iter().filter(|event| event.change.at() < Timestamp::now()).count();
+    assert!(old <= 4, "{events:?}");
+}
+
+#[tokio::test]
 async fn a_debug_command_is_removed_a_day_after_its_end() {
     let memory = Arc::new(MemoryStore::new());
     let server = server_at(0, &memory).await;
@@ -147,10 +206,9 @@ async fn a_debug_command_is_removed_a_day_after_its_end() {
     }
     server.stop().await;
 
-    let stop = tokio_util::sync::CancellationToken::new();
     for (hours, is_kept) in [(23, true), (25, false)] {
         let server = server_at(hours, &memory).await;
-        super::prune::prune_debug(&server.service().parts, &stop).await;
+        super::prune::prune_debug(&server.service().parts).await;
         assert_eq!(memory.run(&ended).await.unwrap().is_some(), is_kept, "after {hours} h");
         assert!(memory.run(&job).await.unwrap().is_some(), "the job's run is kept");
         // A command that has waited for more than an hour fails when a server takes it over.

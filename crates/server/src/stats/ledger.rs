@@ -93,12 +93,17 @@ impl Ledger {
         self.count(end, Sample::add_older);
     }
 
+    /// Forgets a deleted cluster.
+    pub(super) fn forget(&mut self, cluster: ClusterId) {
+        self.clusters.remove(&cluster);
+    }
+
     fn count(&mut self, end: RunEnd<'_>, add: fn(&mut Sample, Duration)) {
         let of = self.clusters.entry(end.cluster).or_default();
         let counts = of.ends.entry(end.at.as_second().div_euclid(MINUTE_S)).or_default();
         match end.verdict {
             RunVerdict::Completed => counts.completed += 1,
-            RunVerdict::Failed => counts.failed += 1,
+            RunVerdict::Failed | RunVerdict::Orphaned => counts.failed += 1,
             RunVerdict::Cancelled => counts.cancelled += 1,
         }
         while of.ends.len() > limits::STATS_MINUTES {

@@ -113,6 +113,9 @@ impl Stats {
 
     /// Notes an event. `run` is the run that it concerns, as it was before.
     pub(crate) fn note(&self, event: &Event, run: Option<&RunRecord>) {
+        if let Change::ClusterDeleted { cluster, .. } = &event.change {
+            self.with(|inner| inner.ledger.forget(*cluster));
+        }
         let Some(run) = run else { return };
         match &event.change {
             Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()) => {

@@ -28,6 +28,7 @@ fn run(number: u64, state: RunState, took_s: u64) -> RunRecord {
         params: Default::default(),
         retry_of: None,
         no_cache: false,
+        job_version: None,
         by: "ada".to_owned(),
         idempotency_key: None,
         request_hash: None,
@@ -41,7 +42,7 @@ fn run(number: u64, state: RunState, took_s: u64) -> RunRecord {
 
 async fn store(runs: impl IntoIterator<Item = RunRecord>) -> MemoryStore {
     let store = MemoryStore::new();
-    let create = |run: RunRecord| Change::RunCreated { run, max_pending: None, max_open: None };
+    let create = |run: RunRecord| Change::RunCreated { run, max_pending: None, max_open: None, firing: None };
     let changes: Vec<Change> = runs.into_iter().map(create).collect();
     let committed = store.commit(SERVER, &changes).await.unwrap();
     assert!(committed.outcomes.iter().all(Result::is_ok), "{:?}", committed.outcomes);

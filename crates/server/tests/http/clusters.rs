@@ -95,6 +95,56 @@ async fn a_wrong_cluster_is_refused_with_the_reason() {
     );
 }
 
+/// Returns the metrics that are about what there is now, and those that have a node.
+async fn gauges(setup: &Setup) -> Vec<String> {
+    let names = ["runs", "nodes", "node_", "queue_depth", "polls_parked", "runs_waiting", "nodes_held"];
+    let (_, text) = setup.root("/metrics").await;
+    let is_wanted = |line: &&str| {
+        line.strip_prefix("downbeat_").is_some_and(|rest| names.iter().any(|name| rest.starts_with(name)))
+    };
+    text.lines().filter(is_wanted).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn no_metric_has_anything_of_a_deleted_cluster() {
+    let setup = Setup::new().await;
+    setup.agent("one", &[]).await;
+    let before = gauges(&setup).await;
+    let web = setup.cluster("web").await;
+    let mut there = setup.agent_in(web, "one", &[], &[]).await;
+    let run = setup.submit(&job("web")).await;
+    let work = there.take().await;
+    there.finish(&work, 0).await;
+    setup.ended(&run).await;
+    // One run has the node for itself, and the other one waits for it.
+    for _ in 0..2 {
+        let mut exclusive = job("web");
+        exclusive["exclusive"] = json!(true);
+        setup.submit(&exclusive).await;
+    }
+    there.take().await;
+    let shown = gauges(&setup).await;
+    for line in [
+        r#"downbeat_runs{state="completed"} 1"#,
+        "downbeat_runs_waiting 1",
+        "downbeat_nodes_held 1",
+        r#"downbeat_nodes{status="online"} 2"#,
+        r#"downbeat_node_claims_total{cluster="web",node="one"} 2"#,
+        r#"downbeat_node_claims_total{cluster="default",node="one"} 0"#,
+    ] {
+        assert!(shown.iter().any(|have| have == line), "no `{line}` in {shown:#?}");
+    }
+    assert_eq!(setup.delete("/clusters/web").await.status, StatusCode::NO_CONTENT);
+    let is_gone = async {
+        while gauges(&setup).await != before {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    if tokio::time::timeout(DEADLINE, is_gone).await.is_err() {
+        assert_eq!(gauges(&setup).await, before);
+    }
+}
+
 /// A job of one task on every node of a cluster.
 fn job(cluster: &str) -> Value {
     let mut job = noop();
@@ -248,4 +298,23 @@ async fn a_deleted_cluster_takes_everything_with_it() {
     assert_eq!(gone.await, Some(()), "the run is removed");
     let last = setup.ok("/events?follow=0&kind=cluster_deleted").await;
     assert_eq!(last["data"][0]["text"], "cluster web deleted");
+}
+
+#[tokio::test]
+async fn an_edit_that_changes_nothing_makes_neither_a_version_nor_an_event() {
+    let setup = Setup::new().await;
+    setup.cluster("web").await;
+    let body = json!({"name": "one", "command": "true"});
+    let task = setup.post("/clusters/web/tasks", &body).await.body;
+    let last = || async { setup.ok("/events?follow=0&cluster=web").await["data"].as_array().unwrap().len() };
+    let before = last().await;
+    let path = format!("/tasks/{}", task["id"].as_str().unwrap());
+    let updated = setup.put(&path, &body).await;
+    assert_eq!((updated.status, &updated.body), (StatusCode::OK, &task));
+    assert_eq!(setup.patch("/clusters/web", &json!({"description": ""})).await.status, StatusCode::OK);
+    let order = json!({"task_ids": [task["id"]]});
+    assert_eq!(setup.put("/clusters/web/tasks/reorder", &order).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(last().await, before);
+    assert_eq!(setup.patch("/clusters/web", &json!({"description": "x"})).await.status, StatusCode::OK);
+    assert_eq!(last().await, before + 1);
 }

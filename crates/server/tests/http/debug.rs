@@ -54,6 +54,26 @@ async fn without_exec(setup: &Setup, hostname: &str) {
 }
 
 #[tokio::test]
+async fn a_debug_command_is_not_counted_as_a_run() {
+    let setup = Setup::new().await;
+    let mut agent = agent(&setup, "web-01", &[]).await;
+    let started = start(&setup, "/nodes/web-01/debug", &json!({"command": "true"})).await;
+    let counted = async || {
+        let status = setup.ok("/status").await;
+        let runs: u64 = status["runs"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        let (_, metrics) = setup.root("/metrics").await;
+        let shown =
+            metrics.lines().filter(|line| line.starts_with("downbeat_runs{") && !line.ends_with(" 0"));
+        (runs, status["servers"][0]["runs"].clone(), shown.count())
+    };
+    assert_eq!(counted().await, (0, json!(0), 0), "while it is open");
+    let work = agent.take().await;
+    agent.finish(&work, 0).await;
+    setup.ended(started["id"].as_str().unwrap()).await;
+    assert_eq!(counted().await, (0, json!(0), 0), "after its end");
+}
+
+#[tokio::test]
 async fn a_command_on_one_node_has_the_fields_of_a_debug_task() {
     let setup = Setup::new().await;
     let mut agent = agent(&setup, "web-01", &[]).await;
@@ -271,4 +291,14 @@ async fn a_cancelled_command_is_stopped_on_its_node() {
     agent.finish_as(&work, stopped).await;
     assert_eq!(setup.ended(id).await["status"], "cancelled");
     assert_eq!(setup.ok(&format!("/debug/{id}")).await["data"][0]["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_parameter_that_does_not_exist_is_refused() {
+    let setup = Setup::new().await;
+    let body = json!({"selector": "all", "command": "true"});
+    for path in ["/clusters/default/debug?dry_run=1", "/debug/debug:1/cancel?force=1"] {
+        let answer = setup.post(path, &body).await;
+        assert_eq!((answer.status, &answer.body["code"]), (StatusCode::BAD_REQUEST, &json!("bad_query")));
+    }
 }

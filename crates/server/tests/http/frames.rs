@@ -111,6 +111,7 @@ fn registered(number: u128, at: Timestamp) -> Change {
             installation: None,
             undelivered: Vec::new(),
             kept_since: None,
+            attempts: Vec::new(),
             former: Former::Any,
             at,
         },

@@ -8,6 +8,7 @@ use downbeat_api::{
 use downbeat_client::{Client, Projection, Update};
 use downbeat_core::Timestamp;
 use downbeat_core::ids::RunId;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -128,8 +129,9 @@ impl Folded {
 
 /// Removes fields that events do not contain, and those that only the client derives.
 fn without_asking(mut whole: WholeRun) -> WholeRun {
-    let Run { summary, waiting, silent, .. } = &mut whole.run;
+    let Run { summary, waiting, silent, metrics, .. } = &mut whole.run;
     summary.pending_reason = None;
+    *metrics = None;
     (*waiting, *silent) = (Vec::new(), Vec::new());
     if let Steps::Each(steps) = &mut summary.steps {
         for step in steps {
@@ -286,6 +288,29 @@ async fn an_execution_that_is_lost_with_its_node() {
     // A new session of the node: the former one has nothing to report any more.
     agents[0] = setup.agent("web-01", &[]).await;
     run.drive(&mut agents, |_| false).await;
+}
+
+#[tokio::test]
+async fn a_step_that_a_person_approves_or_rejects() {
+    let setup = Setup::new().await;
+    let mut agents = agents(&setup).await;
+    let tasks = json!([{"name": "ok", "approve": {}}, task("then", &json!({}))]);
+    for reject in [false, true] {
+        let mut run = Folded::submit(&setup, &json!({"tasks": tasks})).await;
+        run.check().await;
+        let url = format!("/runs/{}/approve", run.id);
+        for (step, status) in [("then", StatusCode::CONFLICT), ("okay", StatusCode::NOT_FOUND)] {
+            assert_eq!(setup.post(&url, &json!({"step": step})).await.status, status);
+        }
+        let decided = setup.post(&url, &json!({"step": 0, "reject": reject, "reason": "because"})).await;
+        assert_eq!(decided.status, StatusCode::OK, "{}", decided.body);
+        run.check().await;
+        if !reject {
+            let again = setup.post(&url, &json!({"step": "ok"})).await;
+            assert_eq!((again.status, again.body["code"].as_str()), (StatusCode::CONFLICT, Some("conflict")));
+        }
+        run.drive(&mut agents, |_| false).await;
+    }
 }
 
 #[tokio::test]

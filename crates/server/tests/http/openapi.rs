@@ -102,6 +102,10 @@ async fn every_route_in_the_document_answers() {
     let task = |name: &str| json!({"name": name, "command": "true", "selector": "group:nobody"});
     let kept = setup.post("/clusters/default/tasks", &task("kept")).await.body["id"].clone();
     let gone = setup.post("/clusters/default/tasks", &task("gone")).await.body["id"].clone();
+    let job = |name: &str| json!({"name": name, "tasks": [{"backend": "test", "action": "noop"}]});
+    for name in ["kept", "gone"] {
+        assert_eq!(setup.post("/jobs", &job(name)).await.status, StatusCode::CREATED);
+    }
     let command = json!({"command": "true"});
     let debug = setup.post("/nodes/web-01/debug", &command).await.body["id"].as_str().unwrap().to_owned();
     let document = setup.ok("/openapi.json").await;
@@ -114,6 +118,7 @@ async fn every_route_in_the_document_answers() {
             path if path.contains("/clusters/") => "default".to_owned(),
             path if path.contains("/tasks/") => kept.as_str().unwrap().to_owned(),
             path if path.contains("/debug/") => debug.clone(),
+            path if path.contains("/jobs/") => "kept".to_owned(),
             _ => "web-01".to_owned(),
         };
         // A stream without an end, which has its own tests.
@@ -125,19 +130,27 @@ async fn every_route_in_the_document_answers() {
             let mut url = match method {
                 Method::DELETE if path.contains("/clusters/") => path.replace("{id}", "web"),
                 Method::DELETE if path.contains("/tasks/") => path.replace("{id}", gone.as_str().unwrap()),
+                Method::DELETE if path.contains("/jobs/") => path.replace("{id}", "gone"),
                 Method::DELETE => format!("{}?force=1", path.replace("{id}", "web-02")),
                 _ => path.replace("{id}", &id),
             };
             if url == "/api/v1/events" || url == "/api/v1/replication" {
                 url.push_str("?follow=0");
             }
+            if path == "/api/v1/jobs/{id}/diff" {
+                url.push_str("?from=1&to=1");
+            }
             if url == "/api/v1/node-counts" {
                 url.push_str("?by=group");
             }
             let url = format!("http://{}{url}", setup.server.http_addr());
             let mut request = setup.http.request(method.clone(), url);
-            if method != Method::GET && method != Method::DELETE && !path.contains("/runs/{id}") {
+            if method != Method::GET
+                && method != Method::DELETE
+                && (!path.contains("/runs/{id}") || path.ends_with("/approve"))
+            {
                 let body = match path.as_str() {
+                    "/api/v1/runs/{id}/approve" => json!({"step": "0"}),
                     "/api/v1/clusters" => json!({"name": "new"}),
                     "/api/v1/clusters/{id}" => json!({"description": "all nodes"}),
                     "/api/v1/clusters/{id}/tasks" if method == Method::PUT => {
@@ -147,6 +160,10 @@ async fn every_route_in_the_document_answers() {
                     "/api/v1/clusters/{id}/tasks/reorder" => json!({"task_ids": [gone, kept]}),
                     "/api/v1/tasks/{id}" => json!({"blocking": true}),
                     "/api/v1/tasks/{id}/rerun" => json!({"all": true}),
+                    "/api/v1/jobs" => job("new"),
+                    "/api/v1/jobs/{id}" => job("kept"),
+                    "/api/v1/jobs/{id}/runs" => json!({"params": {}}),
+                    "/api/v1/jobs/{id}/rollback" => json!({"version": 1}),
                     "/api/v1/nodes/{id}/debug" => command.clone(),
                     "/api/v1/clusters/{id}/debug" => json!({"command": "true", "selector": "all"}),
                     "/api/v1/runs/cancel" | "/api/v1/runs/retry" => json!({"ids": []}),
@@ -157,7 +174,7 @@ async fn every_route_in_the_document_answers() {
             }
             let answer = send(request).await;
             // The run has succeeded: no such request is possible.
-            let of_open_runs = ["{id}/cancel", "{id}/pause", "{id}/resume", "{id}/retry"];
+            let of_open_runs = ["{id}/approve", "{id}/cancel", "{id}/pause", "{id}/resume", "{id}/retry"];
             let is_of_run = path.contains("/runs/") && of_open_runs.iter().any(|end| path.ends_with(end));
             let wanted =
                 if is_of_run { answer.status == StatusCode::CONFLICT } else { answer.status.is_success() };
@@ -198,9 +215,12 @@ impl Values {
         };
         let most = schema["maximum"].as_u64().unwrap_or(by_format);
         let mut allowed = vec![least.to_string()];
-        // Whether a number of an event exists depends on the store.
+        // Whether a number of an event or of a version exists depends on the store.
         if name != "since" && name != "cursor" {
             allowed.push(most.to_string());
+        }
+        if ["version", "from", "to"].contains(&name) {
+            allowed.clear();
         }
         let above = (u128::from(most) + 1).to_string();
         Self { allowed, forbidden: vec![(least - 1).to_string(), above, "x".to_owned()] }
@@ -218,6 +238,8 @@ async fn every_parameter_takes_the_values_that_the_document_allows_and_no_others
     let task = json!({"name": "task", "command": "true", "selector": "group:nobody"});
     let task = setup.post("/clusters/default/tasks", &task).await.body["id"].as_str().unwrap().to_owned();
     let debug = setup.post("/nodes/web-01/debug", &json!({"command": "true"})).await.body["id"].clone();
+    let job = json!({"name": "kept", "tasks": [{"backend": "test", "action": "noop"}]});
+    assert_eq!(setup.post("/jobs", &job).await.status, StatusCode::CREATED);
     let document = downbeat_server::http::openapi();
     let mut checked = BTreeSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -227,6 +249,7 @@ async fn every_parameter_takes_the_values_that_the_document_allows_and_no_others
             path if path.contains("/clusters/") => "default".to_owned(),
             path if path.contains("/tasks/") => task.clone(),
             path if path.contains("/debug/") => debug.as_str().unwrap().to_owned(),
+            path if path.contains("/jobs/") => "kept".to_owned(),
             _ => "web-01".to_owned(),
         };
         let url = format!("http://{}{}", setup.server.http_addr(), path.replace("{id}", &id));

@@ -114,7 +114,8 @@ impl Life {
         });
         let finished = finished.collect();
         let (node, session, free) = (self.register.node, self.register.session, Free::default());
-        let report = Report { node, session, started: Vec::new(), finished, free, poll: 0 };
+        let report =
+            Report { node, session, started: Vec::new(), finished, free, poll: 0, takes_work: false };
         setup.server.link().report(report).await.map(|answer| answer.receipts)
     }
 }

@@ -127,8 +127,12 @@ async fn a_key_that_an_older_server_recorded_returns_its_run_for_any_request() {
     let id = format!("{first}-older").as_str().into();
     let made =
         RunMade { id, idempotency_key: Some("k2".to_owned()), request_hash: None, ..(*run.made).clone() };
-    let older =
-        Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
+    let older = Change::RunCreated {
+        run: RunRecord::new(made, run.live.owner),
+        max_pending: None,
+        max_open: None,
+        firing: None,
+    };
     let committed = setup.server.service().views().commit(run.live.owner, &[older]).await.unwrap();
     assert_eq!(committed.outcomes, [Ok(())]);
     let request = setup.request(Method::POST, "/runs").header("Idempotency-Key", "k2").json(&noop());
@@ -158,8 +162,12 @@ async fn the_key_of_a_retry_that_an_older_server_recorded_returns_its_run_for_th
         retry_of: Some(run.id.clone()),
         ..(*run.made).clone()
     };
-    let older =
-        Change::RunCreated { run: RunRecord::new(made, run.live.owner), max_pending: None, max_open: None };
+    let older = Change::RunCreated {
+        run: RunRecord::new(made, run.live.owner),
+        max_pending: None,
+        max_open: None,
+        firing: None,
+    };
     assert_eq!(store.commit(run.live.owner, &[older]).await.unwrap().outcomes, [Ok(())]);
 
     let keyed =

@@ -313,12 +313,141 @@ async fn a_rerun_says_where_and_only_once() {
 
 #[tokio::test]
 async fn edits_at_the_same_time_all_take_effect() {
+    const EDITS: usize = 60;
     let setup = Setup::new().await;
     let add = |number: usize| {
         let setup = &setup;
         async move { setup.post("/clusters/default/tasks", &shell(&format!("t{number}"))).await.status }
     };
-    let statuses = futures_util::future::join_all((0..8).map(add)).await;
-    assert_eq!(statuses, [StatusCode::CREATED; 8]);
-    assert_eq!(order(&setup).await.len(), 8);
+    let statuses = futures_util::future::join_all((0..EDITS).map(add)).await;
+    assert_eq!(statuses, [StatusCode::CREATED; EDITS]);
+    assert_eq!(order(&setup).await.len(), EDITS);
+}
+
+#[tokio::test]
+async fn nobody_cancels_or_pauses_the_run_that_carries_the_list_out() {
+    let setup = Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    add(&setup, &json!({"name": "one", "command": "1"})).await;
+    let work = agent.take().await;
+    agent.start(&work).await;
+    let cluster = setup.ok("/clusters/default").await["id"].as_str().unwrap().to_owned();
+    let run = format!("/runs/standing:{cluster}");
+    for call in ["cancel", "cancel?force=1", "pause", "resume", "retry"] {
+        let answer = setup.post(&format!("{run}/{call}"), &json!({})).await;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{call}: {}", answer.body);
+    }
+    let events = setup.ok("/events?follow=0&kind=run_cancel_requested,run_pause_set,execution_lost").await;
+    assert_eq!(events["data"], json!([]), "a call without effect leaves no trace");
+    agent.finish(&work, 0).await;
+    add(&setup, &json!({"name": "two", "command": "2"})).await;
+    assert_eq!(carry_out(&mut agent, 0).await, "2", "the list goes on");
+}
+
+#[tokio::test]
+async fn every_stuck_node_of_a_page_has_its_reason() {
+    const NODES: usize = 110;
+    let setup = Setup::new().await;
+    add(&setup, &json!({"name": "one", "command": "1", "blocking": true})).await;
+    add(&setup, &shell("two")).await;
+    for number in 0..NODES {
+        let mut agent = setup.agent(&format!("web-{number:03}"), &[]).await;
+        assert_eq!(carry_out(&mut agent, 7).await, "1");
+    }
+    status_until(&setup, |status| status["nodes_with_failed_tasks"] == NODES).await;
+    let walks = setup.ok("/clusters/default/walks?limit=1000").await;
+    let reasons: Vec<&Value> =
+        walks["data"].as_array().unwrap().iter().map(|walk| &walk["stuck"]["why"]).collect();
+    assert_eq!(reasons, vec!["exit code 7"; NODES]);
+}
+
+#[tokio::test]
+async fn a_page_of_a_long_list_has_fewer_nodes() {
+    let setup = Setup::new().await;
+    let task =
+        |number: usize| json!({"name": format!("t{number}"), "command": "1", "selector": "group:nobody"});
+    let tasks: Vec<Value> = (0..1000).map(task).collect();
+    let applied = setup.put("/clusters/default/tasks", &json!({"tasks": tasks})).await;
+    assert_eq!(applied.status, StatusCode::OK, "{}", applied.body);
+    let page = setup.ok("/clusters/default/walks?limit=1000").await;
+    assert_eq!(page["pagination"]["limit"], 250);
+    assert_eq!(setup.ok("/clusters/default/walks?limit=20").await["pagination"]["limit"], 20);
+}
+
+#[tokio::test]
+async fn requests_to_do_a_task_again_do_not_gather_in_the_list() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("store.db");
+    let setup = Setup::on(&format!("sqlite:{}", file.display())).await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let task = add(&setup, &json!({"name": "one", "command": "1"})).await;
+    assert_eq!(carry_out(&mut agent, 0).await, "1");
+    setup.agent("web-02", &[]).await;
+    let rerun = format!("/tasks/{}/rerun", task["id"].as_str().unwrap());
+    assert_eq!(setup.post(&rerun, &json!({"nodes": ["web-01"]})).await.status, StatusCode::ACCEPTED);
+    assert_eq!(carry_out(&mut agent, 0).await, "1");
+    assert_eq!(setup.post(&rerun, &json!({"nodes": ["web-02"]})).await.status, StatusCode::ACCEPTED);
+    let list = stored_list(&file);
+    assert_eq!(list["tasks"][0]["reruns"].as_array().unwrap().len(), 1, "that of web-02: {list}");
+}
+
+/// Returns the list of the only cluster as it is stored.
+fn stored_list(file: &std::path::Path) -> Value {
+    let stored = rusqlite::Connection::open(file).unwrap();
+    let list: String = stored.query_row("SELECT list FROM clusters", [], |row| row.get(0)).unwrap();
+    serde_json::from_str(&list).unwrap()
+}
+
+#[tokio::test]
+async fn deleted_tasks_without_executions_leave_the_list() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("store.db");
+    let setup = Setup::on(&format!("sqlite:{}", file.display())).await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    let nobody =
+        |number: usize| json!({"name": format!("t{number}"), "command": "1", "selector": "group:nobody"});
+    let mut tasks: Vec<Value> = (0..30).map(nobody).collect();
+    tasks.insert(15, json!({"name": "done", "command": "1"}));
+    assert_eq!(setup.put("/clusters/default/tasks", &json!({"tasks": tasks})).await.status, StatusCode::OK);
+    assert_eq!(carry_out(&mut agent, 0).await, "1");
+    assert_eq!(setup.put("/clusters/default/tasks", &json!({"tasks": []})).await.status, StatusCode::OK);
+    assert_eq!(stored_list(&file)["deleted"].as_array().unwrap().len(), 31);
+    add(&setup, &shell("new")).await;
+    let list = stored_list(&file);
+    let left: Vec<&Value> = list["deleted"].as_array().unwrap().iter().map(|task| &task["name"]).collect();
+    assert_eq!(left, ["done"], "its execution is kept");
+    assert_eq!(list["next_number"], 32, "numbers are never used again");
+}
+
+#[tokio::test]
+async fn the_response_to_a_report_has_the_next_task() {
+    let setup = &Setup::new().await;
+    let mut agent = setup.agent("web-01", &[]).await;
+    for name in ["first", "second", "third"] {
+        add(setup, &json!({"name": name, "blocking": true, "command": name})).await;
+    }
+    let polls = |count: u64| async move {
+        let are_parked = || async { (setup.figure("downbeat_polls_parked").await == count).then_some(()) };
+        within(DEADLINE, are_parked).await.expect("the polls are parked");
+    };
+    let mut work = agent.take().await;
+    for expected in ["second", "third"] {
+        polls(0).await;
+        let next = agent.finish_and_take(&work, 0, polls(1)).await;
+        assert_eq!(next.len(), 1, "{next:?}");
+        assert_eq!(next[0].params["command"], expected);
+        work = next.into_iter().next().unwrap();
+    }
+    // Nothing follows a blocking failure, and nothing follows the last task.
+    polls(0).await;
+    assert_eq!(agent.finish_and_take(&work, 1, polls(1)).await, []);
+    status_until(setup, |status| status["nodes_with_failed_tasks"] == json!(1)).await;
+    // Each end has the number before the task that follows it, in one commit.
+    let events = setup.ok("/events?follow=0&since=0").await;
+    let kinds: Vec<&str> =
+        events["data"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect();
+    let ends = kinds.iter().filter(|kind| **kind == "execution_finished").count();
+    let followed =
+        kinds.windows(2).filter(|pair| *pair == ["execution_finished", "executions_added"]).count();
+    assert_eq!((ends, followed), (3, 2), "{kinds:?}");
 }

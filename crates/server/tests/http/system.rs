@@ -1,5 +1,9 @@
 //! Status, servers, health and metrics.
 
+use downbeat_core::Timestamp;
+use downbeat_core::execution::Stream;
+use downbeat_store::OutputChunk;
+use downbeat_testbed::Database;
 use downbeat_testbed::in_process::{Setup, noop};
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::json;
@@ -25,6 +29,42 @@ async fn the_status_counts_everything_there_is() {
     assert_eq!(servers["data"], status["servers"]);
     assert_eq!(servers["data"][0]["name"], "one");
     assert_eq!(servers["data"][0]["http"], setup.server.http_addr().to_string());
+}
+
+#[tokio::test]
+async fn the_status_says_how_much_the_store_holds() {
+    let (dir, database) = (tempfile::tempdir().unwrap(), Database::create().await);
+    let file = format!("sqlite:{}", dir.path().join("downbeat.db").display());
+    for store in ["memory:", &file, &database.url] {
+        let setup = Setup::on(store).await;
+        let mut agent = setup.agent("web-01", &[]).await;
+        let id = setup.submit(&noop()).await;
+        let work = agent.take().await;
+        agent.finish(&work, 0).await;
+        setup.ended(&id).await;
+        let views = setup.server.service().views();
+        let execution = views.executions_of(&id.as_str().into()).await.unwrap().remove(0).id;
+        let text = "grüße".to_owned();
+        let chunk = OutputChunk { execution, offset: 0, stream: Stream::Stdout, text, at: Timestamp::now() };
+        views.append_output(&[chunk], 100).await.unwrap();
+        let status = setup.ok("/status").await;
+        let mut volume = status["volume"].clone();
+        let disk = volume.as_object_mut().unwrap().remove("disk_bytes");
+        assert_eq!(disk.is_some_and(|bytes| bytes.as_u64() > Some(50_000)), store != "memory:", "{status}");
+        let events = views.last_seq().await.unwrap();
+        // A growth is there after a minute.
+        assert_eq!(
+            volume,
+            json!({"runs": 1, "executions": 1, "events": events, "output_bytes": 7}),
+            "{store}"
+        );
+        let (_, metrics) = setup.root("/metrics").await;
+        for name in ["executions", "events", "output_bytes", "disk_bytes"] {
+            assert!(metrics.contains(&format!("\ndownbeat_store_{name} ")), "no {name} in\n{metrics}");
+        }
+        setup.server.stop().await;
+    }
+    database.drop().await;
 }
 
 #[tokio::test]

@@ -105,7 +105,11 @@ async fn claims_are_counted_per_node() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
     setup.agent("web-02", &[]).await;
-    assert_eq!(figure(&setup, r#"downbeat_node_claims_total{node="web-01"}"#).await, 0, "from the start");
+    assert_eq!(
+        figure(&setup, r#"downbeat_node_claims_total{cluster="default",node="web-01"}"#).await,
+        0,
+        "from the start"
+    );
     let to = |node: &str| json!({"tasks": vec![json!({"backend": "test", "action": "noop"}); 3], "target": format!("node:{node}")});
     let run = setup.submit(&to("web-01")).await;
     for _ in 0..3 {
@@ -113,9 +117,12 @@ async fn claims_are_counted_per_node() {
         agent.finish(&work, 0).await;
     }
     setup.ended(&run).await;
-    assert_eq!(figure(&setup, r#"downbeat_node_claims_total{node="web-01"}"#).await, 3);
-    assert_eq!(figure(&setup, r#"downbeat_node_claims_total{node="web-02"}"#).await, 0);
-    assert_eq!(figure(&setup, r#"downbeat_node_claim_contention_total{node="web-01"}"#).await, 0);
+    assert_eq!(figure(&setup, r#"downbeat_node_claims_total{cluster="default",node="web-01"}"#).await, 3);
+    assert_eq!(figure(&setup, r#"downbeat_node_claims_total{cluster="default",node="web-02"}"#).await, 0);
+    assert_eq!(
+        figure(&setup, r#"downbeat_node_claim_contention_total{cluster="default",node="web-01"}"#).await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -141,6 +148,12 @@ async fn a_lease_that_is_not_renewed_is_counted_and_shown_as_expired() {
     assert_ne!((again.execution, again.token), (work.execution, work.token));
     other.finish(&again, 0).await;
     assert_eq!(setup.ended(&run).await["status"], "completed");
-    assert_eq!(figure(&setup, r#"downbeat_node_leases_expired_total{node="web-01"}"#).await, 1);
-    assert_eq!(figure(&setup, r#"downbeat_node_leases_expired_total{node="web-02"}"#).await, 0);
+    assert_eq!(
+        figure(&setup, r#"downbeat_node_leases_expired_total{cluster="default",node="web-01"}"#).await,
+        1
+    );
+    assert_eq!(
+        figure(&setup, r#"downbeat_node_leases_expired_total{cluster="default",node="web-02"}"#).await,
+        0
+    );
 }

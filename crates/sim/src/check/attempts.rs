@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use downbeat_core::execution::{Execution, Lease, State, Status, Verdict};
+use downbeat_core::execution::{Execution, Lease, State, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::plan::StepIx;
 use downbeat_core::work::Parent;
@@ -88,12 +88,7 @@ impl AttemptLog {
             }
             Change::ExecutionStarted { execution, .. } => self.alter(*execution, Status::Running),
             Change::ExecutionFinished { execution, outcome, .. } => {
-                let status = match outcome.verdict {
-                    Verdict::Succeeded => Status::Succeeded,
-                    Verdict::Failed => Status::Failed,
-                    Verdict::Cancelled => Status::Cancelled,
-                };
-                self.alter(*execution, status);
+                self.alter(*execution, outcome.verdict.status());
             }
             Change::ExecutionLost { execution, .. } => self.alter(*execution, Status::Lost),
             Change::ExecutionGivenUp { execution, .. } => self.alter(*execution, Status::Failed),

@@ -58,6 +58,10 @@ impl Homes {
             }
             Change::ClusterDeleted { cluster, .. } => Some(*cluster),
             Change::NodeRegistered { registration } => Some(registration.cluster),
+            Change::JobApplied { job } => Some(job.key.cluster),
+            Change::JobPauseSet { job, .. }
+            | Change::JobDeleted { job, .. }
+            | Change::JobDecided { job, .. } => Some(job.cluster),
             Change::NodeMoved { node, .. }
             | Change::NodeDrainSet { node, .. }
             | Change::NodeProblemsSet { node, .. }

@@ -1,7 +1,9 @@
 //! Checks that the feed has no gaps and that the tables can be rebuilt from it.
 
-use downbeat_core::Event;
-use downbeat_store::{MemoryStore, Store};
+use std::collections::BTreeSet;
+
+use downbeat_core::{Change, Event};
+use downbeat_store::{Executions as _, MemoryStore, Store};
 
 use super::evidence::{Evidence, Tables};
 use super::{Checker, Findings, clusters};
@@ -9,8 +11,20 @@ use super::{Checker, Findings, clusters};
 /// Applies the feed to an empty store, one event at a time. No event may be refused.
 pub(super) async fn replay(events: &[Event]) -> Result<Tables, String> {
     let store = MemoryStore::new();
+    let mut followed = BTreeSet::new();
     for event in events {
-        let committed = store.commit(event.server, std::slice::from_ref(&event.change)).await;
+        let mut change = event.change.clone();
+        // The feed does not show what was committed together, which the store demands: the end must be there, followed once.
+        if let Change::ExecutionsAdded { after, .. } = &mut change
+            && let Some(end) = after.take()
+        {
+            let ended = store.execution(end.execution).await.expect("the memory store does not fail");
+            let has_ended = ended.is_some_and(|execution| execution.state.status() == end.status);
+            if !has_ended || !followed.insert(end.execution) {
+                return Err(format!("event {} follows {end:?}, which it cannot", event.seq));
+            }
+        }
+        let committed = store.commit(event.server, &[change]).await;
         if let Err(refusal) = &committed.expect("the memory store does not fail").outcomes[0] {
             return Err(format!("event {} ({}) is refused: {refusal}", event.seq, event.change.kind()));
         }

@@ -459,7 +459,7 @@ mod tests {
             ..make::execution(number, 1, state)
         };
         let succeeded =
-            State::Succeeded { lease: make::lease(1, 1), outcome: make::outcome(Verdict::Succeeded) };
+            State::Succeeded { lease: Some(make::lease(1, 1)), outcome: make::outcome(Verdict::Succeeded) };
         let carried = |number, item| Execution {
             reused: Some(make::execution_id(9)),
             ..of(number, Some(item), succeeded.clone())

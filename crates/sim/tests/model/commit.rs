@@ -105,6 +105,7 @@ fn concerns_engine(change: &Change) -> bool {
         Change::ExecutionLeased { .. }
         | Change::ExecutionFinished { .. }
         | Change::ExecutionLost { .. }
+        | Change::ApprovalDecided { .. }
         | Change::ExecutionCancelRequested { .. }
         | Change::ExecutionGivenUp { .. }
         | Change::ExecutionSkipped { .. }
@@ -116,6 +117,10 @@ fn concerns_engine(change: &Change) -> bool {
         Change::ClusterCreated { .. }
         | Change::ClusterChanged { .. }
         | Change::ClusterDeleted { .. }
+        | Change::JobApplied { .. }
+        | Change::JobPauseSet { .. }
+        | Change::JobDeleted { .. }
+        | Change::JobDecided { .. }
         | Change::ExecutionStarted { .. }
         | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }

@@ -97,6 +97,7 @@ impl View<'_> {
             Change::ExecutionLeased { execution, .. }
             | Change::ExecutionStarted { execution, .. }
             | Change::ExecutionLost { execution, .. }
+            | Change::ApprovalDecided { execution, .. }
             | Change::ExecutionCancelRequested { execution, .. }
             | Change::ExecutionGivenUp { execution, .. }
             | Change::ExecutionSkipped { execution, .. }
@@ -108,6 +109,10 @@ impl View<'_> {
             Change::ClusterCreated { .. }
             | Change::ClusterChanged { .. }
             | Change::ClusterDeleted { .. }
+            | Change::JobApplied { .. }
+            | Change::JobPauseSet { .. }
+            | Change::JobDeleted { .. }
+            | Change::JobDecided { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }

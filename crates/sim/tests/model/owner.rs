@@ -53,7 +53,8 @@ impl Protocol {
         let record = &self.record;
         let progress = Progress::new(Arc::clone(&self.plan), run_id(), record.live.epoch, record.state());
         let mut owner = Owner::new(progress, VecDeque::new(), Observed::nothing());
-        let mut changes = vec![Change::RunCreated { run: record.clone(), max_pending: None, max_open: None }];
+        let mut changes =
+            vec![Change::RunCreated { run: record.clone(), max_pending: None, max_open: None, firing: None }];
         changes.extend(owner.turn(&world.tables, |progress, turn| progress.begin(turn)));
         world.servers[0] = Server::Owner(Arc::new(owner));
         self.commit(world, changes);

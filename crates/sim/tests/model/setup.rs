@@ -188,6 +188,7 @@ pub(crate) fn registered(node: usize, session: u8) -> Change {
         installation: None,
         undelivered: Vec::new(),
         kept_since: None,
+        attempts: Vec::new(),
         former: Former::Any,
         at: time(1),
     };
@@ -214,6 +215,7 @@ impl Protocol {
             params: Default::default(),
             retry_of: None,
             no_cache: false,
+            job_version: None,
         };
         let record = RunRecord::new(made, server_id(0));
         let (broken, seen) = (Broken::Nothing, Arc::default());

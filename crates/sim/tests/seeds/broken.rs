@@ -14,15 +14,18 @@ fn finder(broken: Broken) -> Checker {
         Broken::LastingHeartbeats => Checker::Detection,
         Broken::LostEnd | Broken::GreedyPrune => Checker::Ends,
         Broken::LostResult => Checker::Order,
-        Broken::ShortLeases => Checker::Terms,
+        Broken::ShortLeases | Broken::OldHeartbeats => Checker::Terms,
         Broken::EarlySilence => Checker::Nodes,
         Broken::NoHolds | Broken::NoRunLimit => Checker::Holds,
         Broken::TooManySlots => Checker::Limits,
         Broken::DeafWork => Checker::Work,
         Broken::ForgedCopy => Checker::Replica,
-        Broken::NoVersionGuard | Broken::OutOfOrder | Broken::SecondStep | Broken::ForgottenResults => {
-            Checker::Standing
-        }
+        Broken::NoVersionGuard
+        | Broken::NoSessionGuard
+        | Broken::NoAfterGuard
+        | Broken::OutOfOrder
+        | Broken::SecondStep
+        | Broken::ForgottenResults => Checker::Standing,
         Broken::KeptRows => Checker::Clusters,
         Broken::Panic => Checker::Panics,
     }

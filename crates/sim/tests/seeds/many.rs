@@ -10,11 +10,6 @@ use downbeat_sim::{Outcome, Setup, run};
 
 /// The number of seeds in CI.
 const SEEDS: u64 = 1_000;
-/// Seeds whose defects are known and not mended yet; they are printed, and each is to be removed with its mend.
-/// 196: at the end a node has begun to carry out its list again, and the cause is not known. 772: no standing tasks; a server
-/// that was cut off from the store for 10 s records heartbeats with a time in the past, so that two other servers, with clocks
-/// 2 s apart, end a lease 2.4 s early.
-const OPEN: [u64; 2] = [196, 772];
 /// Leaves the other cores to other tests.
 const THREADS: usize = 2;
 /// The number of lines of a failing seed's trace.
@@ -90,9 +85,7 @@ fn every_seed_holds() {
         println!("{}\n", report(outcome));
     }
     let seeds: Vec<u64> = failures.iter().map(|outcome| outcome.seed).collect();
-    let (open, failing): (Vec<u64>, Vec<u64>) = seeds.into_iter().partition(|seed| OPEN.contains(seed));
-    println!("open defects: {open:?}");
-    assert!(failing.is_empty(), "failing seeds: {failing:?}");
+    assert!(seeds.is_empty(), "failing seeds: {seeds:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn held(holds: &[(u32, u32)]) -> Vec<(NodeId, RunId)> {
 }
 
 fn queued(number: u32, max_pending: u32) -> Change {
-    Change::RunCreated { run: run(number), max_pending: Some(max_pending), max_open: None }
+    Change::RunCreated { run: run(number), max_pending: Some(max_pending), max_open: None, firing: None }
 }
 
 fn given(run: u32, execution: u32, on: u32) -> Change {
@@ -71,7 +71,8 @@ pub async fn a_full_queue_takes_no_more(store: Arc<dyn Store>) {
 }
 
 pub async fn a_cluster_takes_no_more_open_runs_than_it_may(store: Arc<dyn Store>) {
-    let bounded = |number| Change::RunCreated { run: run(number), max_pending: None, max_open: Some(2) };
+    let bounded =
+        |number| Change::RunCreated { run: run(number), max_pending: None, max_open: Some(2), firing: None };
     // Waiting and active runs are open; ended runs are not.
     apply(&store, &[created(1), moved(1, &START, 3), created(3), moved(3, &[RunState::Cancelled], 4)]).await;
     let outcomes = commit(&store, &[bounded(4), bounded(5)]).await.outcomes;
@@ -96,7 +97,8 @@ pub async fn clusters_have_their_own_room(store: Arc<dyn Store>, other: ClusterI
     refuse(&store, enters(24), Refusal::NoRoom { running: 1 }).await;
     apply(&store, &[enters(22)]).await;
     // One run waits in the other cluster, none in this one.
-    let queued_there = |max_pending, max_open| Change::RunCreated { run: there(25), max_pending, max_open };
+    let queued_there =
+        |max_pending, max_open| Change::RunCreated { run: there(25), max_pending, max_open, firing: None };
     refuse(&store, queued_there(Some(1), None), Refusal::QueueFull { pending: 1 }).await;
     refuse(&store, queued_there(None, Some(2)), Refusal::TooManyOpen { open: 2 }).await;
     apply(&store, &[queued(25, 1)]).await;

@@ -51,7 +51,7 @@ pub async fn kinds_are_applied_in_the_order_of_their_phase(store: Arc<dyn Store>
 }
 
 pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
-    use RunState::{Running, Starting, Terminating};
+    use RunState::{Pending, Running, Starting, Terminating};
     apply(&store, &[created(1), created(2)]).await;
     let batch = [
         moved(1, &[Starting], 5),
@@ -59,7 +59,8 @@ pub async fn within_a_kind_changes_are_applied_as_given(store: Arc<dyn Store>) {
         moved(1, &[Running], 6),
         moved(1, &[Terminating], 7),
     ];
-    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), Err(Refusal::WrongState), Ok(()), Ok(())]);
+    let refused = Err(Refusal::NoSuchMove { from: Pending, to: Running });
+    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), refused, Ok(()), Ok(())]);
     let run = store.run(&run_id(1)).await.unwrap().unwrap();
     assert_eq!((run.state(), run.live.started_at), (Terminating, Some(at(6))));
 }
@@ -73,7 +74,16 @@ pub async fn a_refused_change_leaves_no_trace_and_harms_no_other(store: Arc<dyn 
         created(1),
         Change::RunTaken { run: run.clone(), owner: server(3), epoch: 9, at: at(90) },
         Change::RunCancelRequested { run: run_id(2), by: "ada".to_owned(), at: at(90) },
-        Change::ExecutionsAdded { run, epoch, executions: new, rollout: None, version: None, at: at(90) },
+        Change::ExecutionsAdded {
+            run,
+            epoch,
+            executions: new,
+            rollout: None,
+            version: None,
+            sessions: Vec::new(),
+            after: None,
+            at: at(90),
+        },
         added(1, vec![execution(51, 1, pending()), execution(9, 1, pending())]),
         granted(1, 9, lease(90, 1)),
         started(1, 9, 90, 90),
@@ -237,11 +247,11 @@ pub async fn a_failure_precedes_the_executions_that_follow_from_it(store: Arc<dy
 pub async fn events_are_read_up_to_a_number_of_bytes(store: Arc<dyn Store>) {
     const TEXT: usize = 100_000;
     let named = |number: u32| {
-        let Change::RunCreated { mut run, max_pending, max_open } = created(number) else {
+        let Change::RunCreated { mut run, max_pending, max_open, firing: _ } = created(number) else {
             unreachable!("it is created")
         };
         Arc::make_mut(&mut run.made).by = "x".repeat(TEXT);
-        Change::RunCreated { run, max_pending, max_open }
+        Change::RunCreated { run, max_pending, max_open, firing: None }
     };
     apply(&store, &[named(1), named(2), named(3), created(4), named(5)]).await;
     let seqs = async |since, run: Option<u32>, bytes| {

@@ -21,7 +21,7 @@ fn keyed(number: u32, of: u32, text: &str, state: State) -> Execution {
 
 fn succeeded(second: i64) -> State {
     let outcome = Outcome { received_at: Some(at(second)), ..outcome(Verdict::Succeeded) };
-    State::Succeeded { lease: lease(1, 1), outcome }
+    State::Succeeded { lease: Some(lease(1, 1)), outcome }
 }
 
 /// Returns the number of the execution that is found for each key.

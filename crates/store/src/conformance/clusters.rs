@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use downbeat_core::change::{About, Change, Refusal};
+use downbeat_core::change::{About, Change, EndOf, Refusal};
 use downbeat_core::cluster::{ClusterRecord, OnRegister};
 use downbeat_core::execution::{Execution, Status, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::limits::SHARED_CONTENT_BYTES;
+use downbeat_core::node::Registration;
 use downbeat_core::plan::{NodeRef, Resolved};
+use downbeat_core::retention::{KeptList, StandingKept};
 use downbeat_core::run::{RunMade, RunState};
 use downbeat_core::spec::{Limit, Limits};
+use downbeat_core::work::Parent;
 
 use super::copies::{copy, dump};
 use super::make::*;
@@ -148,6 +151,89 @@ pub async fn executions_of_an_older_version_are_refused(store: Arc<dyn Store>) {
     apply(&store, &[first, standing_created(2), cluster_changed(two)]).await;
 }
 
+pub async fn what_follows_an_end_is_added_with_it_and_once(store: Arc<dyn Store>) {
+    let run = RunId::standing(cluster_id(1));
+    let follow = |number, step, after, status| {
+        let mut change = standing_added(1, 2, vec![standing(number, 1, step, 1, 1, leased(number, 1))]);
+        if let Change::ExecutionsAdded { after: none, .. } = &mut change {
+            *none = Some(EndOf { execution: execution_id(after), status });
+        }
+        change
+    };
+    let end = |number, verdict| Change::ExecutionFinished {
+        of: Parent::Run(run.clone()),
+        execution: execution_id(number),
+        token: token(number),
+        outcome: outcome(verdict),
+    };
+    let not_after = || Err(Refusal::NotAfter);
+    apply(&store, &[cluster_created(1), standing_created(1)]).await;
+    apply(&store, &[cluster_changed(with_tasks(&cluster(1), &[1, 2, 3]))]).await;
+    apply(&store, &[standing_added(1, 2, vec![standing(1, 1, 1, 1, 1, leased(1, 1))])]).await;
+
+    // It follows an end of its own commit, wherever that stands, and only one change does.
+    let follows = |number| follow(number, 2, 1, Status::Succeeded);
+    refuse(&store, follows(2), Refusal::NotAfter).await;
+    let batch = [follows(2), end(1, Verdict::Succeeded), end(1, Verdict::Succeeded), follows(3)];
+    let outcomes = commit(&store, &batch).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Ok(()), Err(Refusal::StaleLease), not_after()]);
+    let outcomes = commit(&store, &[end(1, Verdict::Succeeded), follows(3)]).await.outcomes;
+    assert_eq!(outcomes, [Err(Refusal::StaleLease), not_after()], "the end was committed before");
+
+    // Another end than the one that it relied on.
+    let batch = [end(2, Verdict::Failed), follow(3, 3, 2, Status::Succeeded)];
+    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), not_after()]);
+    // The end of an execution of another run.
+    apply(&store, &[created(7), added(7, vec![execution(4, 7, leased(4, 1))])]).await;
+    let batch = [finished(7, 4, 4, Verdict::Succeeded), follow(3, 3, 4, Status::Succeeded)];
+    assert_eq!(commit(&store, &batch).await.outcomes, [Ok(()), not_after()]);
+
+    let found = store.executions_of(&run).await.unwrap();
+    let found: Vec<_> = found.iter().map(|one| (one.id, one.state.status())).collect();
+    assert_eq!(found, [(execution_id(1), Status::Succeeded), (execution_id(2), Status::Failed)]);
+}
+
+pub async fn standing_tasks_of_another_session_are_refused(store: Arc<dyn Store>) {
+    apply(&store, &[cluster_created(1), standing_created(1)]).await;
+    apply(&store, &[registered_in(1, 1, 1), registered_in(2, 1, 1)]).await;
+    let step = |number, on| standing(number, 1, 1, on, 1, pending());
+    let both = [(step(1, 1), session(1)), (step(2, 2), session(7))];
+    refuse(&store, standing_added_for(1, 1, both), Refusal::StaleSession).await;
+    refuse(&store, standing_added_for(1, 1, [(step(3, 3), session(3))]), Refusal::NotFound).await;
+    let mut lacking = standing_added_for(1, 1, [(step(1, 1), session(1)), (step(2, 2), session(2))]);
+    if let Change::ExecutionsAdded { sessions, .. } = &mut lacking {
+        sessions.pop();
+    }
+    refuse(&store, lacking, Refusal::WrongState).await;
+    assert_eq!(results(&store, None, None, 9).await, []);
+    // A registration in the same batch comes first.
+    let again = Change::NodeRegistered {
+        registration: Registration { cluster: cluster_id(1), ..registration(2, session(7), 2) },
+    };
+    let first = standing_added_for(1, 1, [(step(1, 1), session(1))]);
+    let second = standing_added_for(1, 1, [(step(2, 2), session(2))]);
+    let third = standing_added_for(1, 1, [(step(3, 2), session(7))]);
+    let outcomes = commit(&store, &[first, second, third, again]).await.outcomes;
+    assert_eq!(outcomes, [Ok(()), Err(Refusal::StaleSession), Ok(()), Ok(())]);
+}
+
+pub async fn a_node_registers_after_its_standing_tasks_were_decided(store: Arc<dyn Store>) {
+    apply(&store, &[cluster_created(1), standing_created(1)]).await;
+    apply(&store, &[registered_in(1, 1, 1), registered_in(2, 1, 1)]).await;
+    let step =
+        Execution { id: execution_id_at(30), created_at: at(30), ..standing(1, 1, 1, 1, 1, pending()) };
+    // Other work of the node does not count.
+    let other = Execution { id: execution_id_at(40), pinned: Some(node(1)), ..execution(9, 9, pending()) };
+    apply(&store, &[standing_added_for(1, 1, [(step, session(1))]), created(9), added(9, vec![other])]).await;
+    let registers = |on, second| Change::NodeRegistered {
+        registration: Registration { cluster: cluster_id(1), ..registration(on, session(8), second) },
+    };
+    for second in [29, 30] {
+        refuse(&store, registers(1, second), Refusal::DecidedLater(at(30))).await;
+    }
+    apply(&store, &[registers(2, 29), registers(1, 31)]).await;
+}
+
 pub async fn standing_runs_are_hidden_from_people(store: Arc<dyn Store>) {
     let before = store.tally().await.unwrap().runs;
     assert_eq!(before, []);
@@ -172,12 +258,13 @@ pub async fn standing_runs_are_hidden_from_people(store: Arc<dyn Store>) {
     assert_eq!(open, [run_id(1), standing.clone()]);
     assert_eq!(store.open_run_owners().await.unwrap(), [(run_id(1), SERVER), (standing, SERVER)]);
     // They neither wait nor are active.
-    let last = Change::RunCreated { run: run(2), max_pending: Some(2), max_open: Some(2) };
+    let last = Change::RunCreated { run: run(2), max_pending: Some(2), max_open: Some(2), firing: None };
     apply(&store, &[last]).await;
 }
 
 /// Adds attempts of two tasks on two nodes of each of two clusters.
 async fn fill_standing(store: &Arc<dyn Store>) {
+    apply(store, &[registered(1, session(1), 1), registered(2, session(2), 1)]).await;
     for cluster in [1, 2] {
         apply(store, &[cluster_created(cluster), standing_created(cluster)]).await;
         let numbers = [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4), (5, 2, 1)];
@@ -246,6 +333,29 @@ pub async fn the_last_attempt_of_each_task_on_each_node_is_read(store: Arc<dyn S
     }
     let after = all[0].key();
     assert_eq!(results(&store, Some(1), Some(&after), 100).await, all[1..3]);
+}
+
+pub async fn lost_attempts_before_the_last_one_are_counted(store: Arc<dyn Store>) {
+    apply(&store, &[cluster_created(1), standing_created(1)]).await;
+    let histories: [(&[Status], u32); 6] = [
+        (&[], 0),
+        (&[Status::Lost], 1),
+        (&[Status::Failed, Status::Lost], 1),
+        (&[Status::Lost, Status::Lost], 2),
+        (&[Status::Lost, Status::Failed], 0),
+        (&[Status::Lost, Status::Lost, Status::Lost], 2),
+    ];
+    for (number, (history, _)) in (1..).zip(histories) {
+        let formers = std::iter::once(None).chain(history.iter().copied().map(Some));
+        let attempts = (1..).zip(formers).map(|(attempt, former)| {
+            let id = 10 * number + attempt;
+            Execution { former, ..standing(id, 1, 1, number, attempt, leased(id, number)) }
+        });
+        apply(&store, &[standing_added(1, 1, attempts.collect())]).await;
+    }
+    let found: Vec<u32> =
+        results(&store, None, None, 100).await.iter().map(|result| result.lost_before).collect();
+    assert_eq!(found, histories.map(|(_, lost)| lost));
 }
 
 pub async fn executions_of_standing_tasks_are_listed_by_task_and_node(store: Arc<dyn Store>) {
@@ -401,10 +511,20 @@ async fn left(store: &Arc<dyn Store>, cluster: u32) -> Vec<u32> {
     found.iter().map(|execution| u32::try_from(execution.id.0.as_u128() & 0xffff).unwrap()).collect()
 }
 
-async fn prune_all(store: &Arc<dyn Store>, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Vec<u64> {
+/// What is kept if `numbers` are the tasks of the first two clusters, and nodes that were deleted at `second`.
+fn standing_kept(numbers: [&[u32]; 2], attempts: u32, second: i64) -> StandingKept {
+    let list = |cluster: u32, numbers: &[u32]| KeptList {
+        run: RunId::standing(cluster_id(cluster)),
+        numbers: numbers.to_vec(),
+        newer: 3,
+    };
+    StandingKept { lists: vec![list(1, numbers[0]), list(2, numbers[1])], attempts, nodes_since: at(second) }
+}
+
+async fn prune_all(store: &Arc<dyn Store>, kept: &StandingKept, most: u32) -> Vec<u64> {
     let mut counts = Vec::new();
     loop {
-        counts.push(store.prune_standing(deleted, keep, most).await.unwrap());
+        counts.push(store.prune_standing(kept, most).await.unwrap());
         if counts.last() == Some(&0) {
             return counts;
         }
@@ -415,17 +535,17 @@ async fn prune_all(store: &Arc<dyn Store>, deleted: &[(RunId, Vec<u32>)], keep: 
 pub async fn old_attempts_of_standing_tasks_are_removed(store: Arc<dyn Store>) {
     fill_standing(&store).await;
     let tally = store.tally().await.unwrap();
-    assert_eq!(prune_all(&store, &[], 4, 100).await, [0]);
-    assert_eq!(prune_all(&store, &[], 2, 100).await, [4, 0]);
+    let both: [&[u32]; 2] = [&[1, 2], &[1, 2]];
+    assert_eq!(prune_all(&store, &standing_kept(both, 4, 0), 100).await, [0]);
+    assert_eq!(prune_all(&store, &standing_kept(both, 2, 0), 100).await, [4, 0]);
     assert_eq!(left(&store, 1).await, [103, 104, 105, 106, 107]);
     assert_eq!(left(&store, 2).await, [203, 204, 205, 206, 207]);
     assert_eq!(store.output(execution_id(101), 0, 9).await.unwrap(), []);
     // The last attempt stays, however few are wanted.
-    assert_eq!(prune_all(&store, &[], 0, 100).await, [4, 0]);
+    assert_eq!(prune_all(&store, &standing_kept(both, 0, 0), 100).await, [4, 0]);
     assert_eq!(left(&store, 1).await, [104, 106, 107]);
     // Of deleted tasks only what is open stays.
-    let deleted = [(RunId::standing(cluster_id(1)), vec![1, 2]), (run_id(1), vec![0])];
-    assert_eq!(prune_all(&store, &deleted, 1, 100).await, [1, 0]);
+    assert_eq!(prune_all(&store, &standing_kept([&[], &[1, 2]], 1, 0), 100).await, [1, 0]);
     assert_eq!(left(&store, 1).await, [106, 107]);
     assert_eq!(left(&store, 2).await, [204, 206, 207]);
     assert!(store.execution(execution_id(1)).await.unwrap().is_some());
@@ -440,12 +560,25 @@ pub async fn old_attempts_of_standing_tasks_are_removed(store: Arc<dyn Store>) {
 
 pub async fn so_many_attempts_are_removed_at_most(store: Arc<dyn Store>) {
     fill_standing(&store).await;
-    let deleted = [(RunId::standing(cluster_id(2)), vec![2])];
-    let counts = prune_all(&store, &deleted, 1, 2).await;
+    let counts = prune_all(&store, &standing_kept([&[1, 2], &[1]], 1, 0), 2).await;
     assert!(counts.iter().all(|count| *count <= 2), "{counts:?}");
     assert_eq!(counts.iter().sum::<u64>(), 8, "{counts:?}");
     assert_eq!(left(&store, 1).await, [104, 106, 107]);
     assert_eq!(left(&store, 2).await, [204, 206, 207]);
+}
+
+pub async fn executions_on_a_deleted_node_are_removed(store: Arc<dyn Store>) {
+    fill_standing(&store).await;
+    apply(&store, &[deleted(1, session(1), 50)]).await;
+    // What the node had is lost with it.
+    let ended = left(&store, 1).await;
+    let both: [&[u32]; 2] = [&[1, 2], &[1, 2]];
+    assert_eq!(prune_all(&store, &standing_kept(both, 10, 50), 100).await, [0], "it was deleted lately");
+    assert_eq!(left(&store, 1).await, ended);
+    let counts = prune_all(&store, &standing_kept(both, 10, 51), 100).await;
+    assert_eq!(counts.iter().sum::<u64>(), 10, "{counts:?}");
+    assert_eq!(left(&store, 1).await, [106, 107], "what is open stays, and what other nodes have");
+    assert_eq!(store.output(execution_id(101), 0, 9).await.unwrap(), []);
 }
 
 pub async fn clusters_are_part_of_a_copy(store: Arc<dyn Store>) {

@@ -27,8 +27,20 @@ fn given(debug: u32, execution: u32, on: u32) -> Change {
 async fn start(store: &Arc<dyn Store>, number: u32, executions: Vec<Execution>) {
     apply(store, &debug_created(number)).await;
     let (run, at) = (debug_id(number), at(i64::from(number)));
-    apply(store, &[Change::ExecutionsAdded { run, epoch: 1, executions, rollout: None, version: None, at }])
-        .await;
+    apply(
+        store,
+        &[Change::ExecutionsAdded {
+            run,
+            epoch: 1,
+            executions,
+            rollout: None,
+            version: None,
+            sessions: Vec::new(),
+            after: None,
+            at,
+        }],
+    )
+    .await;
 }
 
 async fn listed(store: &Arc<dyn Store>, filter: RunFilter) -> Vec<RunId> {
@@ -61,9 +73,21 @@ pub async fn debug_commands_use_no_room_and_no_turn(store: Arc<dyn Store>) {
     apply(&store, &[created(1), created(2)]).await;
     apply(&store, &[admitted(1, Some(1), &[])]).await;
     refuse(&store, admitted(2, Some(1), &[]), Refusal::NoRoom { running: 1 }).await;
-    let bounded = |number| Change::RunCreated { run: run(number), max_pending: None, max_open: Some(3) };
+    let bounded =
+        |number| Change::RunCreated { run: run(number), max_pending: None, max_open: Some(3), firing: None };
     apply(&store, &[bounded(3)]).await;
     refuse(&store, bounded(4), Refusal::TooManyOpen { open: 3 }).await;
+}
+
+pub async fn debug_commands_are_not_counted_as_runs(store: Arc<dyn Store>) {
+    apply(&store, &debug_created(1)).await;
+    apply(&store, &debug_created(2)).await;
+    assert_eq!(store.tally().await.unwrap().runs, []);
+    apply(&store, &[debug_moved(1, &END, 20), created(3)]).await;
+    assert_eq!(store.tally().await.unwrap().runs, [(RunState::Pending, 1)]);
+    apply(&store, &[moved(3, &[RunState::Starting, RunState::Running], 21)]).await;
+    apply(&store, &[moved(3, &END, 22)]).await;
+    assert_eq!(store.tally().await.unwrap().runs, [(RunState::Completed, 1)]);
 }
 
 pub async fn a_debug_command_reaches_a_held_node_and_keeps_nobody_from_it(store: Arc<dyn Store>) {

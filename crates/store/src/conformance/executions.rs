@@ -30,10 +30,15 @@ pub fn states() -> Vec<State> {
         pending(),
         State::Pending { not_before: Some(at(99)) },
         State::Skipped { reason: text(), at: at(50) },
-        State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
-        State::Succeeded { lease, outcome: outcome_with_outputs() },
+        State::Succeeded { lease: Some(lease), outcome: outcome(Verdict::Succeeded) },
+        State::Succeeded { lease: Some(lease), outcome: outcome_with_outputs() },
+        // A person approved it.
+        State::Succeeded { lease: None, outcome: outcome_with_outputs() },
         // Written by a release without receipts.
-        State::Succeeded { lease, outcome: Outcome { received_at: None, ..outcome(Verdict::Succeeded) } },
+        State::Succeeded {
+            lease: Some(lease),
+            outcome: Outcome { received_at: None, ..outcome(Verdict::Succeeded) },
+        },
     ];
     for stop in [false, true] {
         states.push(State::Leased { lease, stop });
@@ -62,6 +67,8 @@ fn events(number: u32) -> Vec<(Event, Change)> {
         (Event::CancelRequested { reason: text("enough"), at: at(60) }, stop_requested(1, number, 1, 60)),
         (Event::GivenUp { error: text("no node fits"), at: at(60) }, given_up(1, number, 1, 60)),
         (Event::Skipped { reason: text("another failed"), at: at(60) }, skipped(1, number, 1, 60)),
+        (Event::Decided { decision: decision(true), at: at(60) }, decided(1, number, true, 60)),
+        (Event::Decided { decision: decision(false), at: at(60) }, decided(1, number, false, 60)),
     ];
     for by in [1, 2] {
         let token = token(by);
@@ -99,6 +106,8 @@ pub async fn adding_needs_the_run_and_its_epoch(store: Arc<dyn Store>) {
             executions,
             rollout: None,
             version: None,
+            sessions: Vec::new(),
+            after: None,
             at: at(1),
         };
         refuse(&store, stale, Refusal::StaleEpoch).await;

@@ -128,7 +128,12 @@ pub async fn what_never_had_a_lease_takes_no_place(store: Arc<dyn Store>) {
     let outcome = super::make::outcome(Verdict::Succeeded);
     let reused = Execution {
         reused: Some(execution_id(99)),
-        ..limited(4, 1, State::Succeeded { lease: lease(9, 1), outcome }, &[("db", "1"), ("api", "1/1h")])
+        ..limited(
+            4,
+            1,
+            State::Succeeded { lease: Some(lease(9, 1)), outcome },
+            &[("db", "1"), ("api", "1/1h")],
+        )
     };
     apply(&store, &[added(1, vec![reused])]).await;
     assert_eq!(used(&store).await, []);

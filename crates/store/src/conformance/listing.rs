@@ -156,7 +156,7 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
     let item = |each: Execution, item| Execution { of: origin(1, 2, Some(item)), ..each };
     let placed = |each: Execution| Execution { of: origin(1, 1, None), ..each };
     let reused = |each: Execution| Execution { reused: Some(execution_id(99)), ..each };
-    let succeeded = || State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) };
+    let succeeded = || State::Succeeded { lease: Some(lease(1, 1)), outcome: outcome(Verdict::Succeeded) };
     let list = vec![
         // Step 0, on nodes: retried after a loss, withdrawn after a failure, reused.
         on(attempt(1, 1, lost()), 1),
@@ -307,7 +307,7 @@ pub async fn no_read_misses_an_instance_that_moves_on(store: Arc<dyn Store>) {
 }
 
 pub async fn large_parts_of_executions_are_read_only_where_they_are_needed(store: Arc<dyn Store>) {
-    let ended = || State::Succeeded { lease: lease(1, 1), outcome: outcome_with_outputs() };
+    let ended = || State::Succeeded { lease: Some(lease(1, 1)), outcome: outcome_with_outputs() };
     let params = Params::from([("text".to_owned(), "x".repeat(1_000).into())]);
     let whole = |number| Execution {
         pinned: Some(node(number)),
@@ -319,7 +319,7 @@ pub async fn large_parts_of_executions_are_read_only_where_they_are_needed(store
     let bare: Vec<Execution> = list
         .iter()
         .map(|whole| {
-            let state = State::Succeeded { lease: lease(1, 1), outcome: outcome(Verdict::Succeeded) };
+            let state = State::Succeeded { lease: Some(lease(1, 1)), outcome: outcome(Verdict::Succeeded) };
             Execution { params: None, state, ..whole.clone() }
         })
         .collect();
@@ -513,7 +513,7 @@ pub async fn the_totals_of_a_node_are_those_of_its_own_work(store: Arc<dyn Store
     // An execution of another node, and a reused result.
     let elsewhere = execution(90, 1, leased(90, 2));
     let later = Outcome { finished_at: at(99), ..outcome(Verdict::Succeeded) };
-    let taken = State::Succeeded { lease: Lease { granted_at: at(98), ..lease(1, 1) }, outcome: later };
+    let taken = State::Succeeded { lease: Some(Lease { granted_at: at(98), ..lease(1, 1) }), outcome: later };
     let reused = Execution { reused: Some(execution_id(1)), ..execution(91, 1, taken) };
     apply(&store, &[created(1), added(1, list), added(1, vec![elsewhere, reused])]).await;
     let totals = store.node_totals(node(1)).await.unwrap();

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use downbeat_core::backend::Params;
 use downbeat_core::change::{Applied, Change, Refusal, Silence};
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
-use downbeat_core::execution::{Execution, Lease, Outcome, State, Stream, Verdict};
+use downbeat_core::execution::{Decision, Execution, Lease, Outcome, State, Stream, Verdict};
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId, TaskId};
+use downbeat_core::job::{JobKey, JobVersion, definition_hash};
 use downbeat_core::node::{Description, Former, Installation, Registration};
 use downbeat_core::plan::{NodeIx, NodeRef, Resolved, SetIx};
 use downbeat_core::run::{RunEnd, RunLive, RunMade, RunRecord, RunStage, RunState};
 use downbeat_core::standing::{Rerun, RerunScope, StandingList, StandingTask};
 use downbeat_core::work::{Origin, Parent};
-use downbeat_core::{Portion, debug};
+use downbeat_core::{Dice, Portion, debug};
 use jiff::Timestamp;
 use serde_json::json;
 use uuid::Uuid;
@@ -86,6 +87,40 @@ pub fn cluster_deleted(number: u32) -> Change {
     Change::ClusterDeleted { cluster, name, by, at: at(99) }
 }
 
+pub fn job_key(number: u32) -> JobKey {
+    JobKey::new(ClusterId::DEFAULT, format!("job-{number}"))
+}
+
+/// A version of a job. Each one differs.
+pub fn job_version(key: JobKey, version: u32) -> JobVersion {
+    let definition = serde_json::from_value(json!({
+        "name": &*key.name, "timeout": format!("{version}m"), "schedule": [{"cron": "@hourly"}],
+        "tasks": [{"backend": "test", "action": "echo", "params": {"text": "grüße \"ö\" \n \\"}}],
+    }));
+    let definition = Arc::new(definition.expect("the definition is valid"));
+    let hash = definition_hash(&definition);
+    let (version, at) = (u64::from(version), at(i64::from(version)));
+    JobVersion { key, version, definition, hash, by: "ada".to_owned(), at }
+}
+
+pub fn job_applied(number: u32, version: u32) -> Change {
+    Change::JobApplied { job: job_version(job_key(number), version) }
+}
+
+pub fn job_paused(number: u32, paused: bool) -> Change {
+    Change::JobPauseSet { job: job_key(number), paused, by: "ada".to_owned(), at: at(60) }
+}
+
+pub fn job_deleted(number: u32) -> Change {
+    Change::JobDeleted { job: job_key(number), by: "ada".to_owned(), at: at(61) }
+}
+
+/// Decides the schedules of a job between two seconds.
+pub fn job_decided(number: u32, version: u64, from: i64, until: i64) -> Change {
+    let (job, from, until) = (job_key(number), at(from), at(until));
+    Change::JobDecided { job, version, from, until, skipped: Vec::new(), refused: Vec::new(), at: until }
+}
+
 pub fn standing_task(number: u32) -> StandingTask {
     let params = Params::from_iter([("command".to_owned(), json!("echo 'grüße'"))]);
     StandingTask {
@@ -128,7 +163,35 @@ pub fn standing(number: u32, cluster: u32, step: u32, on: u32, attempt: u32, sta
 
 pub fn standing_added(cluster: u32, version: u64, executions: Vec<Execution>) -> Change {
     let run = RunId::standing(cluster_id(cluster));
-    Change::ExecutionsAdded { run, epoch: 1, executions, rollout: None, version: Some(version), at: at(10) }
+    Change::ExecutionsAdded {
+        run,
+        epoch: 1,
+        executions,
+        rollout: None,
+        version: Some(version),
+        sessions: Vec::new(),
+        after: None,
+        at: at(10),
+    }
+}
+
+/// Adds attempts of standing tasks that were decided for these sessions of their nodes.
+pub fn standing_added_for(
+    cluster: u32,
+    version: u64,
+    steps: impl IntoIterator<Item = (Execution, SessionId)>,
+) -> Change {
+    let (executions, decided_for): (Vec<Execution>, Vec<SessionId>) = steps.into_iter().unzip();
+    let mut change = standing_added(cluster, version, executions);
+    if let Change::ExecutionsAdded { sessions, .. } = &mut change {
+        *sessions = decided_for;
+    }
+    change
+}
+
+/// Returns the id of an execution that was created at this second.
+pub fn execution_id_at(second: i64) -> ExecutionId {
+    ExecutionId(Dice::new(second.unsigned_abs()).uuid_at(at(second)))
 }
 
 /// Ends an attempt of a standing task.
@@ -177,6 +240,7 @@ pub fn registration(number: u32, session: SessionId, second: i64) -> Registratio
         installation: None,
         undelivered: Vec::new(),
         kept_since: None,
+        attempts: Vec::new(),
         former: Former::Any,
         at: at(second),
     }
@@ -188,6 +252,7 @@ pub fn registration_of(number: u32, session: SessionId, second: i64, former: For
         installation: Some(Installation::new(b"installation", 1)),
         undelivered: vec![execution_id(1)],
         kept_since: None,
+        attempts: vec![(1, 7)],
         former,
         ..registration(number, session, second)
     }
@@ -265,6 +330,7 @@ pub fn made(number: u32) -> RunMade {
         params: Default::default(),
         retry_of: None,
         no_cache: false,
+        job_version: None,
     }
 }
 
@@ -273,7 +339,7 @@ pub fn created(number: u32) -> Change {
 }
 
 pub fn created_as(run: RunRecord) -> Change {
-    Change::RunCreated { run, max_pending: None, max_open: None }
+    Change::RunCreated { run, max_pending: None, max_open: None, firing: None }
 }
 
 /// Creates a run with an idempotency key.
@@ -355,6 +421,8 @@ pub fn added(run: u32, executions: Vec<Execution>) -> Change {
         executions,
         rollout: None,
         version: None,
+        sessions: Vec::new(),
+        after: None,
         at: at(10),
     }
 }
@@ -395,6 +463,15 @@ pub fn given_up(run: u32, execution: u32, epoch: u64, second: i64) -> Change {
 pub fn skipped(run: u32, execution: u32, epoch: u64, second: i64) -> Change {
     let (run, execution, reason) = (run_id(run), execution_id(execution), "another failed".to_owned());
     Change::ExecutionSkipped { run, execution, epoch, reason, at: at(second) }
+}
+
+pub fn decided(run: u32, execution: u32, approved: bool, second: i64) -> Change {
+    let decision = decision(approved);
+    Change::ApprovalDecided { run: run_id(run), execution: execution_id(execution), decision, at: at(second) }
+}
+
+pub fn decision(approved: bool) -> Decision {
+    Decision { approved, reason: Some("because".to_owned()), by: "ada".to_owned() }
 }
 
 pub fn failed_for_good(run: u32, execution: u32, epoch: u64) -> Change {

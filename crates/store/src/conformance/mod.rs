@@ -11,6 +11,7 @@ pub mod contents;
 pub mod copies;
 pub mod debug;
 pub mod executions;
+pub mod jobs;
 pub mod limits;
 pub mod listing;
 pub mod make;
@@ -152,14 +153,30 @@ macro_rules! conformance_suite {
                 nothing_is_added_to_a_deleted_cluster
                 nothing_is_shown_of_a_deleted_cluster
                 executions_of_an_older_version_are_refused
+                what_follows_an_end_is_added_with_it_and_once
+                standing_tasks_of_another_session_are_refused
+                a_node_registers_after_its_standing_tasks_were_decided
                 standing_runs_are_hidden_from_people
                 the_last_attempt_of_each_task_on_each_node_is_read
+                lost_attempts_before_the_last_one_are_counted
                 executions_of_standing_tasks_are_listed_by_task_and_node
                 nothing_is_left_of_a_removed_cluster
                 a_cluster_that_is_not_deleted_is_not_removed
                 old_attempts_of_standing_tasks_are_removed
                 so_many_attempts_are_removed_at_most
+                executions_on_a_deleted_node_are_removed
                 clusters_are_part_of_a_copy
+            }
+            jobs {
+                an_applied_job_is_read_back_whole
+                a_job_changes_version_by_version
+                old_versions_of_a_job_are_removed
+                a_job_is_paused_and_resumed
+                a_deleted_job_is_hidden_and_keeps_its_numbers
+                the_schedules_of_a_job_are_decided_once
+                a_schedule_starts_a_run_only_from_the_current_decision
+                a_job_needs_its_cluster_and_goes_with_it
+                jobs_are_part_of_a_copy
             }
             contents {
                 large_contents_are_read_back_whole
@@ -180,11 +197,17 @@ macro_rules! conformance_suite {
                 pruning_removes_so_many_runs_at_most
                 a_time_in_the_future_keeps_no_other_event
                 numbers_go_on_after_pruning
+                the_volume_follows_every_write
+                the_oldest_runs_beyond_a_number_are_removed
+                events_up_to_a_number_are_removed_unless_they_are_young
+                output_of_the_oldest_runs_is_removed_and_the_runs_stay
+                what_is_larger_than_a_batch_is_removed_whole
                 a_closed_store_is_unavailable_or_unharmed
             }
             debug {
                 debug_commands_have_a_list_of_their_own
                 debug_commands_use_no_room_and_no_turn
+                debug_commands_are_not_counted_as_runs
                 a_debug_command_reaches_a_held_node_and_keeps_nobody_from_it
                 ended_debug_commands_are_removed_before_other_runs
             }
@@ -214,8 +237,10 @@ macro_rules! replica_suite {
                 a_refused_event_diverges_and_leaves_no_trace
                 a_gap_and_an_event_seen_before_diverge
                 what_the_primary_forgot_is_forgotten
+                output_that_the_primary_removed_is_removed
                 a_copy_follows_clusters_to_their_end
                 events_of_a_removed_cluster_are_applied
+                a_copy_follows_jobs
                 heartbeats_are_taken_for_the_current_session
                 servers_are_those_that_were_set_last
             }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use downbeat_core::change::{About, Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::execution::Verdict;
+use downbeat_core::execution::{State, Verdict};
+use downbeat_core::retention::Excess;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
@@ -190,6 +191,33 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     assert_eq!(dump(&replica).await, of(&primary).await);
 }
 
+pub async fn output_that_the_primary_removed_is_removed(replica: Arc<dyn Replica>) {
+    let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for number in 1..=3 {
+        let skipped = State::Skipped { reason: "no".to_owned(), at: at(20) };
+        apply(&primary, &[created(number), added(number, vec![execution(number, number, skipped)])]).await;
+        apply(&primary, &[moved(number, &[RunState::Cancelled], 100 + i64::from(number))]).await;
+        primary.append_output(&[chunk(number, 0, "text")], 100).await.unwrap();
+    }
+    copy(&primary, &replica).await;
+    let remove = async |output_bytes| {
+        let excess = Excess { before: at(1_000), runs: 0, events_upto: 0, output_bytes };
+        primary.prune_excess(&excess, 10).await.unwrap();
+        let kept = primary.kept().await.unwrap();
+        // As it is sent.
+        let kept: Kept = serde_json::from_str(&serde_json::to_string(&kept).unwrap()).unwrap();
+        replica.forget(&kept).await.unwrap();
+        assert_eq!(dump(&replica).await, of(&primary).await);
+        replica.volume().await.unwrap().output_bytes
+    };
+    assert_eq!(remove(0).await, 12);
+    assert_eq!(remove(1).await, 8);
+    // A new copy has none of it, and goes on from there.
+    copy(&primary, &replica).await;
+    assert_eq!(remove(1).await, 4);
+    assert_eq!(remove(9).await, 0);
+}
+
 pub async fn a_copy_follows_clusters_to_their_end(replica: Arc<dyn Replica>) {
     let primary = primary().await;
     copy(&primary, &replica).await;
@@ -212,6 +240,18 @@ pub async fn a_copy_follows_clusters_to_their_end(replica: Arc<dyn Replica>) {
     replica.forget(&kept).await.unwrap();
     assert_eq!(dump(&replica).await, of(&primary).await);
     assert_eq!(primary.kept().await.unwrap().removed, []);
+}
+
+pub async fn a_copy_follows_jobs(replica: Arc<dyn Replica>) {
+    let primary = primary().await;
+    copy(&primary, &replica).await;
+    let seq = primary.last_seq().await.unwrap();
+    apply(&primary, &[job_applied(7, 1), job_applied(7, 2), job_applied(8, 1)]).await;
+    apply(&primary, &[super::jobs::fired(61, 7, 2, 1), job_decided(8, 1, 1, 70)]).await;
+    apply(&primary, &[job_paused(7, true), job_deleted(8)]).await;
+    let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
+    assert_eq!(replica.replicate(&new, &[], 100).await.unwrap(), Replicated::Applied);
+    assert_eq!(dump(&replica).await, of(&primary).await);
 }
 
 pub async fn events_of_a_removed_cluster_are_applied(replica: Arc<dyn Replica>) {

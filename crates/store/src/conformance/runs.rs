@@ -26,6 +26,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         admitted_at: Some(at(6)),
         stopped: Some(Stopped { cause: StopCause::CleaningUp, at: at(8) }),
         rollout: Some(RolloutProgress { wave: 2, failed: 7 }),
+        states: serde_json::from_value(json!([["starting", 2, 1, 7, 9], ["failed", 1, 8, 8, 0]])).unwrap(),
         owner: server(7),
         epoch: 12,
     };
@@ -122,6 +123,8 @@ pub async fn the_progress_of_a_roll_out_is_kept_with_its_run(store: Arc<dyn Stor
         executions: vec![execution(number, 1, pending())],
         rollout: progress,
         version: None,
+        sessions: Vec::new(),
+        after: None,
         at: at(10),
     };
     let begun = RolloutProgress { wave: 1, failed: 0 };
@@ -145,6 +148,8 @@ pub async fn the_progress_of_a_roll_out_is_kept_with_its_run(store: Arc<dyn Stor
         executions: vec![execution(3, 1, pending())],
         rollout: Some(RolloutProgress { wave: 9, failed: 9 }),
         version: None,
+        sessions: Vec::new(),
+        after: None,
         at: at(12),
     };
     refuse(&store, stale, Refusal::StaleEpoch).await;
@@ -177,7 +182,11 @@ pub async fn a_run_moves_exactly_as_the_table_says(store: Arc<dyn Store>) {
             apply(&store, &[created_as(run_in(number, from))]).await;
             let outcome = try_one(&store, moved(number, &[to], 9)).await;
             let expected = check_path(from, &[to]);
-            assert_eq!(outcome, expected.map(|_| ()).map_err(|_| Refusal::WrongState), "{from} → {to}");
+            assert_eq!(
+                outcome,
+                expected.map(|_| ()).map_err(|_| Refusal::NoSuchMove { from, to }),
+                "{from} → {to}"
+            );
             assert_eq!(read_run(&store, number).await.state(), expected.unwrap_or(from), "{from} → {to}");
         }
     }
@@ -203,12 +212,22 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     assert_eq!(read_run(&store, 1).await.live.started_at, None);
     apply(&store, &[moved(1, &[Running], 11)]).await;
     assert_eq!(read_run(&store, 1).await.live.started_at, Some(at(11)));
+    let states = |stays: &[(&str, u32, i64, i64, i64)]| {
+        let micros = |second| at(second).as_microsecond() - at(0).as_microsecond();
+        let start = at(0).as_microsecond();
+        let stays = stays.iter().map(|(state, times, first, last, spent)| {
+            json!([state, times, start + micros(*first), start + micros(*last), micros(*spent)])
+        });
+        serde_json::from_value(stays.collect()).unwrap()
+    };
     let running = RunLive { stage: RunStage::Running, started_at: Some(at(11)), ..RunLive::new(SERVER) };
     let stop = Some(Stopped { cause: StopCause::Rejected, at: at(10) });
     let stopped =
         Change::RunMoved { run: run_id(1), epoch: 1, path: vec![Terminating], stop, end: None, at: at(12) };
     apply(&store, &[stopped]).await;
-    let terminating = RunLive { stage: RunStage::Terminating, stopped: stop, ..running.clone() };
+    let stays = [("starting", 1, 10, 10, 1), ("running", 1, 11, 11, 1), ("terminating", 1, 12, 12, 0)];
+    let terminating =
+        RunLive { stage: RunStage::Terminating, stopped: stop, states: states(&stays), ..running.clone() };
     assert_eq!(read_run(&store, 1).await, living(1, terminating.clone()));
     // The reason may change while the run is terminating.
     let stop = Some(Stopped { cause: StopCause::TimedOut, at: at(11) });
@@ -218,7 +237,15 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stopped: stop, ..terminating }));
     // A retry of the whole run keeps its first start time.
     apply(&store, &[moved(1, &[Retrying, Pending, Starting, Running], 12)]).await;
-    assert_eq!(read_run(&store, 1).await, living(1, running.clone()));
+    let mut stays = vec![
+        ("starting", 2, 10, 12, 1),
+        ("running", 2, 11, 12, 1),
+        ("terminating", 1, 12, 12, 0),
+        ("retrying", 1, 12, 12, 0),
+        ("pending", 1, 12, 12, 0),
+    ];
+    let again = RunLive { states: states(&stays), ..running.clone() };
+    assert_eq!(read_run(&store, 1).await, living(1, again));
     let ended = Change::RunMoved {
         run: run_id(1),
         epoch: 1,
@@ -229,6 +256,9 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     };
     apply(&store, &[ended]).await;
     let stage = RunStage::Ended(Ended { verdict: RunVerdict::Completed, at: at(13), end });
+    (stays[1], stays[2]) = (("running", 2, 11, 12, 2), ("terminating", 2, 12, 13, 0));
+    stays.push(("completed", 1, 13, 13, 0));
+    let running = RunLive { states: states(&stays), ..running };
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage: stage.clone(), ..running.clone() }));
     refuse(&store, stopped, Refusal::WrongState).await;
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage, ..running }));
@@ -237,7 +267,8 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
 pub async fn a_path_is_walked_whole_or_not_at_all(store: Arc<dyn Store>) {
     use RunState::{Completed, Running, Starting, Terminating};
     apply(&store, &[created(1)]).await;
-    refuse(&store, moved(1, &[Starting, Running, Completed], 9), Refusal::WrongState).await;
+    let refusal = Refusal::NoSuchMove { from: Running, to: Completed };
+    refuse(&store, moved(1, &[Starting, Running, Completed], 9), refusal).await;
     assert_eq!(read_run(&store, 1).await, run(1));
     apply(&store, &[moved(1, &[Starting, Running, Terminating, Completed], 9)]).await;
     let found = read_run(&store, 1).await;

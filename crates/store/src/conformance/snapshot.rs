@@ -6,6 +6,7 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::job::{JobRecord, JobVersion};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunBrief, RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Limits;
@@ -13,7 +14,9 @@ use downbeat_core::state::LimitUse;
 
 use super::limits::some_limits;
 use super::make::*;
-use crate::port::{EventFilter, ExecutionFilter, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally};
+use crate::port::{
+    EventFilter, ExecutionFilter, JobVersionBrief, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+};
 
 const ALL: u32 = 100_000;
 
@@ -24,6 +27,7 @@ pub struct Snapshot {
     pub removed_clusters: Vec<ClusterId>,
     pub nodes: Vec<NodeRecord>,
     pub tombstones: Vec<Tombstone>,
+    pub jobs: Vec<(JobRecord, Vec<JobVersion>)>,
     pub runs: Vec<RunRecord>,
     pub holds: Vec<(NodeId, RunId)>,
     pub uses: Vec<LimitUse>,
@@ -53,11 +57,24 @@ impl Snapshot {
         for execution in &executions {
             output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
         }
+        let mut jobs = Vec::new();
+        for job in store.jobs(None, ALL).await.expect("jobs are read") {
+            let id = job.key().id();
+            let mut versions = Vec::new();
+            for brief in store.job_versions(id).await.expect("versions are read") {
+                let version = store.job_version(id, brief.version).await.expect("a version is read");
+                let version = version.expect("it is listed");
+                assert_eq!(brief, JobVersionBrief::of(&version));
+                versions.push(version);
+            }
+            jobs.push((job, versions));
+        }
         Self {
             clusters: store.clusters().await.expect("clusters are read"),
             removed_clusters: store.removed_clusters().await.expect("deleted clusters are read"),
             nodes: store.nodes(None).await.expect("nodes are read"),
             tombstones: store.tombstones(None).await.expect("tombstones are read"),
+            jobs,
             runs,
             holds: store.holds().await.expect("holds are read"),
             uses: store.uses().await.expect("uses are read"),
@@ -73,6 +90,14 @@ impl Snapshot {
 
 /// Adds rows of every kind to a store.
 pub async fn fill(store: &Arc<dyn Store>) {
+    fill_clusters(store).await;
+    apply(store, &[job_applied(1, 1), job_applied(2, 1), job_applied(3, 1)]).await;
+    apply(store, &[job_applied(1, 2), job_deleted(2), job_paused(3, true)]).await;
+    apply(store, &[job_decided(1, 2, 1, 70)]).await;
+}
+
+/// Adds rows of every kind that programs of the seventh level know.
+async fn fill_clusters(store: &Arc<dyn Store>) {
     fill_final(store).await;
     let two = with_tasks(&cluster(2), &[1, 2]);
     let default =

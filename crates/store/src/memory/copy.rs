@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
@@ -42,6 +42,10 @@ impl State {
         parts.extend(cut(self.removed_clusters.iter().copied().collect(), Part::RemovedClusters));
         parts.extend(cut(self.nodes(|_| true), Part::Nodes));
         parts.extend(cut(self.tombstones(None), Part::Tombstones));
+        let key = |id: &JobId| self.job_key(*id).cloned();
+        let jobs = self.tables.jobs.iter().filter_map(|(id, live)| Some((key(id)?, *live)));
+        parts.extend(cut(jobs.collect(), Part::Jobs));
+        parts.extend(cut(self.job_versions.values().cloned().collect(), Part::JobVersions));
         parts.extend(cut(self.runs(|_| true), Part::Runs));
         parts.extend(cut(holds, Part::Holds));
         parts.extend(cut(executions, Part::Executions));
@@ -88,6 +92,13 @@ impl State {
                     self.tombstones.insert(key, tombstone);
                 }
             }
+            Part::Jobs(jobs) => {
+                self.tables.jobs.extend(jobs.into_iter().map(|(key, live)| (key.id(), live)));
+            }
+            Part::JobVersions(versions) => {
+                let versions = versions.into_iter().map(|job| ((job.key.id(), job.version), job));
+                self.job_versions.extend(versions);
+            }
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
             Part::Holds(holds) => self.tables.holds.extend(holds),
             Part::Executions(rows) => {
@@ -130,8 +141,11 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     let held = |(node, run): &(&NodeId, &RunId)| needs.held.contains(node) || needs.holders.contains(run);
     let mut picked = Tables::default();
     picked.clusters.clone_from(&tables.clusters);
-    picked.nodes.extend(needs.nodes.iter().filter_map(|id| Some((*id, tables.nodes.get(id)?.clone()))));
+    picked.nodes.extend(
+        needs.nodes.iter().chain(&needs.sessions).filter_map(|id| Some((*id, tables.nodes.get(id)?.clone()))),
+    );
     picked.deleted.extend(needs.deleted.intersection(&tables.deleted));
+    picked.jobs.extend(needs.jobs.iter().filter_map(|id| Some((*id, *tables.jobs.get(id)?))));
     picked.runs.extend(needs.runs.iter().filter_map(find_run));
     picked.keys.extend(needs.keys.iter().filter_map(find_key));
     picked.executions.extend(executions.map(|execution| (execution.id, execution.clone())));
@@ -147,6 +161,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
     tables.nodes.retain(|node, _| !needs.nodes.contains(node));
     tables.nodes.extend(picked.nodes);
     tables.deleted.extend(picked.deleted);
+    tables.jobs.extend(picked.jobs);
     tables.runs.extend(picked.runs);
     tables.keys.extend(picked.keys);
     tables.homes.extend(picked.homes);
@@ -174,6 +189,7 @@ impl Source for MemoryStore {
             first_ended: ends.iter().min().cloned(),
             first_debug: ends.into_iter().filter(|(_, id)| id.is_debug()).min(),
             first_deleted: state.tombstones.values().map(|tombstone| tombstone.at).min(),
+            output_removed: state.output_removed.clone(),
             removed: state.removed_clusters.iter().copied().collect(),
         })
     }
@@ -244,6 +260,10 @@ impl Replica for MemoryStore {
         });
         for run in gone {
             state.remove_run(&run.id);
+        }
+        if let Some(last) = kept.output_removed.clone() {
+            let ended = state.ended_before(Timestamp::MAX).into_iter().take_while(move |run| *run <= last);
+            state.remove_output(ended, u64::MAX);
         }
         for cluster in state.removed_clusters.clone() {
             state.remove_cluster(cluster);

@@ -1,7 +1,10 @@
 //! A store in memory, for tests and the simulator. With `tables` it is the readable specification of every store.
 
 mod copy;
+mod jobs;
+mod lists;
 mod remove;
 mod store;
+mod volume;
 
 pub use store::MemoryStore;

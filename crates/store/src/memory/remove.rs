@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_core::change::{About, Change};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
+use downbeat_core::retention::StandingKept;
 
 use super::store::State;
 use crate::filter::is_removed;
@@ -32,6 +33,7 @@ impl State {
             self.registrations.remove(node);
             self.problems.remove(node);
         }
+        removed += self.remove_jobs(cluster);
         let uses = self.tables.uses.list().into_iter().filter(|each| each.cluster == cluster);
         let uses: BTreeSet<ExecutionId> = uses.map(|each| each.execution).collect();
         self.tables.uses.retain(|execution, _| !uses.contains(&execution));
@@ -50,9 +52,10 @@ impl State {
     }
 
     /// Removes ended executions of standing tasks. Returns how many.
-    pub(super) fn prune_standing(&mut self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> u64 {
-        let is_deleted =
-            |run: &RunId, step: u32| deleted.iter().any(|(of, steps)| of == run && steps.contains(&step));
+    pub(super) fn prune_standing(&mut self, kept: &StandingKept, most: u32) -> u64 {
+        let mut nodes: BTreeSet<NodeId> = self.tables.nodes.keys().copied().collect();
+        let deleted = self.tombstones.values().filter(|tombstone| tombstone.at >= kept.nodes_since);
+        nodes.extend(deleted.map(|tombstone| tombstone.node));
         let standing = || self.tables.executions.values().filter(|each| each.run().is_standing());
         let mut last: BTreeMap<(&RunId, u32, Option<NodeId>), u32> = BTreeMap::new();
         for execution in standing() {
@@ -63,8 +66,9 @@ impl State {
         }
         let gone = standing().filter(|execution| {
             let last = last[&(execution.run(), execution.step(), execution.pinned)];
-            let is_old = execution.attempt + keep.max(1) <= last;
-            !execution.state.status().is_open() && (is_old || is_deleted(execution.run(), execution.step()))
+            let has_node = execution.pinned.is_some_and(|node| nodes.contains(&node));
+            let upto = kept.gone_upto(execution.run(), execution.step(), has_node, last);
+            !execution.state.status().is_open() && upto.is_some_and(|upto| execution.attempt <= upto)
         });
         let gone: Vec<ExecutionId> = gone.take(most as usize).map(|execution| execution.id).collect();
         for execution in &gone {

@@ -8,27 +8,24 @@ use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::execution::{Execution, State as ExecutionState, Status};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::execution::{Execution, Status};
+use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::job::JobVersion;
 use downbeat_core::limits;
 use downbeat_core::node::{NodeRecord, NodeStatus, Registration, Tombstone};
 use downbeat_core::portion::json_bytes;
-use downbeat_core::run::{RunBrief, RunMade, RunRecord, RunState};
-use downbeat_core::spec::Definition;
+use downbeat_core::retention::{Excess, StandingKept};
+use downbeat_core::run::{RunMade, RunRecord, RunState};
 use downbeat_core::state::{LimitUse, NodeLive, Tables};
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::copy::{Seen, deleted_before};
-use crate::filter::distances;
-use crate::instances::{position, results_of};
+use crate::instances::results_of;
 use crate::port::{
-    Admission, Committed, DirectWrites, EventFilter, Events, ExecutionFilter, Executions, Hint,
-    InstanceCount, InstanceFacts, InstanceFilter, Listed, NodeTotals, Nodes, Output, OutputChunk, Page,
-    Position, Result, RunFilter, RunKey, RunKind, Runs, ServerRecord, Servers, StandingKey, StandingResult,
-    Store, Tally, Totals,
+    Admission, Committed, DirectWrites, EventFilter, Events, Hint, NodeTotals, Nodes, Output, OutputChunk,
+    Removed, Result, ServerRecord, Servers, Store, Tally, Totals, Volume,
 };
-use crate::rows::Attempt;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -41,12 +38,16 @@ pub(super) struct State {
     /// The problems of each node that reported some.
     pub(super) problems: BTreeMap<NodeId, Vec<String>>,
     pub(super) tombstones: BTreeMap<(NodeId, SessionId), Tombstone>,
+    /// The versions of jobs; the rest of a job is in `tables`.
+    pub(super) job_versions: BTreeMap<(JobId, u64), JobVersion>,
     /// The fixed part of each run; the live part is in `tables`.
     pub(super) made: BTreeMap<RunId, Arc<RunMade>>,
     /// Without gaps; the last one has the number `last_seq`.
     pub(super) events: VecDeque<Event>,
     pub(super) last_seq: u64,
     pub(super) output: BTreeMap<ExecutionId, VecDeque<OutputChunk>>,
+    /// Output of ended runs up to this one was removed.
+    pub(super) output_removed: Option<(Timestamp, RunId)>,
     pub(super) servers: BTreeMap<String, ServerRecord>,
     /// True if this is a complete copy of another store.
     pub(super) copied: bool,
@@ -115,6 +116,7 @@ impl State {
                         .insert((node, session), Tombstone { node, session, cluster, hostname, at });
                 }
             }
+            Change::JobApplied { job } => self.put_job_version(job),
             Change::RunCreated { run, .. } => {
                 self.made.insert(run.id.clone(), Arc::clone(&run.made));
             }
@@ -182,7 +184,7 @@ impl State {
         nodes
     }
 
-    fn run(&self, id: &RunId) -> Option<RunRecord> {
+    pub(super) fn run(&self, id: &RunId) -> Option<RunRecord> {
         Some(RunRecord { made: Arc::clone(self.made.get(id)?), live: self.tables.runs.get(id)?.clone() })
     }
 
@@ -193,12 +195,12 @@ impl State {
         runs
     }
 
-    fn executions(&self, wanted: impl Fn(&Execution) -> bool) -> Vec<Execution> {
+    pub(super) fn executions(&self, wanted: impl Fn(&Execution) -> bool) -> Vec<Execution> {
         self.tables.executions.values().filter(|execution| wanted(execution)).cloned().collect()
     }
 
     /// Returns the attempts that are results of a run's instances, by step and execution.
-    fn results(&self, run: &RunId) -> Vec<&Execution> {
+    pub(super) fn results(&self, run: &RunId) -> Vec<&Execution> {
         results_of(self.tables.executions.values().filter(|execution| execution.run() == run))
     }
 
@@ -218,59 +220,6 @@ impl State {
         let executions = &self.tables.executions;
         self.tables.uses.retain(|execution, until| until.is_some() || executions.contains_key(&execution));
     }
-}
-
-/// Returns whether a run matches a filter, except for its node.
-fn is_listed(filter: &RunFilter, run: &RunRecord) -> bool {
-    let contains = |text: &str| {
-        let part = filter.text.as_deref().unwrap_or_default().to_ascii_lowercase();
-        text.to_ascii_lowercase().contains(&part)
-    };
-    let is_paused = run.live.paused_at.is_some() && !run.live.is_ended();
-    run.id.is_debug() == (filter.kind == RunKind::Debug)
-        && filter.cluster.is_none_or(|cluster| run.cluster == cluster)
-        && (filter.states.is_empty() || filter.states.contains(&run.state()))
-        && (filter.job.is_none() || run.job == filter.job)
-        && filter.by.as_ref().is_none_or(|by| run.by == *by)
-        && filter.paused.is_none_or(|paused| paused == is_paused)
-        && (contains(run.id.as_str()) || run.job.as_deref().is_some_and(contains))
-        && filter.from.is_none_or(|from| run.created_at >= from)
-        && filter.to.is_none_or(|to| run.created_at < to)
-}
-
-/// Returns an execution without its params and outputs.
-fn bare(mut execution: Execution) -> Execution {
-    execution.params = None;
-    let outcome = match &mut execution.state {
-        ExecutionState::Succeeded { outcome, .. } => Some(outcome),
-        ExecutionState::Failed { outcome, .. } | ExecutionState::Cancelled { outcome, .. } => {
-            outcome.as_mut()
-        }
-        _ => None,
-    };
-    if let Some(outcome) = outcome {
-        outcome.outputs.clear();
-    }
-    execution
-}
-
-/// Cuts a page out of a sorted list. `is_after` returns whether a key comes after another one.
-fn window<T, K>(
-    mut rows: Vec<T>,
-    page: &Page<K>,
-    key: impl Fn(&T) -> K,
-    is_after: impl Fn(&K, &K) -> bool,
-) -> Listed<T, K> {
-    let total = page.start.after.is_none().then_some(rows.len() as u64);
-    if let Some(after) = &page.start.after {
-        rows.retain(|row| is_after(&key(row), after));
-    }
-    let skip = usize::try_from(page.start.skip).unwrap_or(usize::MAX);
-    let limit = page.limit as usize;
-    let has_more = rows.len() > skip.saturating_add(limit);
-    let rows: Vec<T> = rows.into_iter().skip(skip).take(limit).collect();
-    let next = rows.last().map(|row| Position::after(key(row))).filter(|_| has_more);
-    Listed { rows, total: total.filter(|total| *total <= u64::from(limits::ROWS_READ)), next }
 }
 
 fn counts<K: Ord>(keys: impl Iterator<Item = K>) -> Vec<(K, u64)> {
@@ -357,242 +306,6 @@ impl Nodes for MemoryStore {
 }
 
 #[async_trait]
-impl Runs for MemoryStore {
-    async fn run(&self, id: &RunId) -> Result<Option<RunRecord>> {
-        Ok(self.lock().run(id))
-    }
-
-    async fn runs_by_id(&self, ids: &[RunId]) -> Result<Vec<RunRecord>> {
-        let ids: BTreeSet<&RunId> = ids.iter().collect();
-        let state = self.lock();
-        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
-    }
-
-    async fn runs_of_key(&self, key: &str) -> Result<Vec<RunRecord>> {
-        let state = self.lock();
-        let keys = state.tables.keys.iter().filter(|((_, known), _)| known == key);
-        let ids: BTreeSet<&RunId> = keys.map(|(_, run)| run).collect();
-        Ok(ids.into_iter().filter_map(|id| state.run(id)).collect())
-    }
-
-    async fn runs(&self, filter: &RunFilter, page: &Page<RunKey>) -> Result<Listed<RunBrief, RunKey>> {
-        let state = self.lock();
-        let of_node: Option<BTreeSet<&RunId>> = filter.node.map(|node| {
-            let executions = state.tables.executions.values().rev();
-            let of_node = executions.filter(|execution| execution.node() == Some(node));
-            of_node.take(limits::ROWS_READ as usize).map(Execution::run).collect()
-        });
-        let mut runs = state.runs(|run| {
-            is_listed(filter, run)
-                && !run.id.is_standing()
-                && !state.removed_clusters.contains(&run.cluster)
-                && of_node.as_ref().is_none_or(|of| of.contains(&run.id))
-        });
-        let order = filter.order;
-        runs.retain(|run| !order.is_by_end() || run.live.is_ended());
-        let mut runs: Vec<RunBrief> = runs.iter().map(RunBrief::from).collect();
-        let key = |run: &RunBrief| RunKey::of(run, order);
-        let compare = |a: &RunKey, b: &RunKey| {
-            let ascending = (a.at, &a.id).cmp(&(b.at, &b.id));
-            if order.is_ascending() { ascending } else { ascending.reverse() }
-        };
-        runs.sort_by(|a, b| compare(&key(a), &key(b)));
-        Ok(window(runs, page, key, |key, after| compare(key, after).is_gt()))
-    }
-
-    async fn definitions(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, Arc<Definition>>> {
-        let state = self.lock();
-        let definition = |id: &RunId| Some((id.clone(), Arc::clone(&state.made.get(id)?.definition)));
-        Ok(runs.iter().filter_map(definition).collect())
-    }
-
-    async fn open_runs(&self) -> Result<Vec<RunRecord>> {
-        let state = self.lock();
-        Ok(state.runs(|run| !run.live.is_ended() && !state.removed_clusters.contains(&run.cluster)))
-    }
-
-    async fn open_run_owners(&self) -> Result<Vec<(RunId, ServerId)>> {
-        Ok(self.open_runs().await?.into_iter().map(|run| (run.id.clone(), run.live.owner)).collect())
-    }
-}
-
-#[async_trait]
-impl Executions for MemoryStore {
-    async fn execution(&self, id: ExecutionId) -> Result<Option<Execution>> {
-        Ok(self.lock().tables.executions.get(&id).cloned())
-    }
-
-    async fn executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
-        let ids: BTreeSet<&ExecutionId> = ids.iter().collect();
-        let state = self.lock();
-        Ok(ids.into_iter().filter_map(|id| state.tables.executions.get(id).cloned()).collect())
-    }
-
-    async fn executions(
-        &self,
-        filter: &ExecutionFilter,
-        page: &Page<ExecutionId>,
-    ) -> Result<Listed<Execution, ExecutionId>> {
-        let rows = self.lock().executions(|execution| {
-            filter.run.as_ref().is_none_or(|run| execution.run() == run)
-                && filter.node.is_none_or(|node| execution.node() == Some(node))
-                && filter.step.is_none_or(|step| execution.step() == step)
-                && filter.item.is_none_or(|item| execution.item() == Some(item))
-                && (filter.statuses.is_empty() || filter.statuses.contains(&execution.state.status()))
-        });
-        Ok(window(rows, page, |execution| execution.id, |key, after| key > after))
-    }
-
-    async fn bare_executions_by_id(&self, ids: &[ExecutionId]) -> Result<Vec<Execution>> {
-        Ok(self.executions_by_id(ids).await?.into_iter().map(bare).collect())
-    }
-
-    async fn bare_executions(
-        &self,
-        filter: &ExecutionFilter,
-        page: &Page<ExecutionId>,
-    ) -> Result<Listed<Execution, ExecutionId>> {
-        let Listed { rows, total, next } = self.executions(filter, page).await?;
-        Ok(Listed { rows: rows.into_iter().map(bare).collect(), total, next })
-    }
-
-    async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
-        Ok(self.lock().executions(|execution| execution.run() == run))
-    }
-
-    async fn instances(
-        &self,
-        run: &RunId,
-        filter: &InstanceFilter,
-        portion: Portion,
-    ) -> Result<Vec<Execution>> {
-        let state = self.lock();
-        let (start, last) = filter.span();
-        let is_wanted = |execution: &&&Execution| {
-            position(execution) > start
-                && execution.step() <= last
-                && filter.item.is_none_or(|item| execution.item() == Some(item))
-                && filter.node.is_none_or(|node| execution.node() == Some(node))
-                && filter.wanted().any(|status| status == execution.state.status())
-        };
-        let mut bytes = 0;
-        let fits = |execution: &&&Execution| {
-            let before = bytes;
-            let outputs = execution.state.outcome().map(|outcome| &outcome.outputs);
-            bytes += outputs.filter(|outputs| !outputs.is_empty()).map_or(0, json_bytes);
-            before <= portion.bytes
-        };
-        let results = state.results(run);
-        let found = results.iter().filter(is_wanted).take(portion.rows).take_while(fits);
-        Ok(found.map(|execution| Execution { params: None, ..(*execution).clone() }).collect())
-    }
-
-    async fn instance_counts(&self, run: &RunId) -> Result<Vec<InstanceCount>> {
-        let state = self.lock();
-        let mut counts: BTreeMap<(u32, Status), InstanceCount> = BTreeMap::new();
-        for execution in state.results(run) {
-            let (step, status) = (execution.step(), execution.state.status());
-            let none = InstanceCount { step, status, total: 0, carried: 0, cached: 0 };
-            let count = counts.entry((step, status)).or_insert(none);
-            count.total += 1;
-            count.carried += u64::from(execution.is_carried());
-            count.cached += u64::from(execution.is_cached());
-        }
-        Ok(counts.into_values().collect())
-    }
-
-    async fn run_counts(&self, runs: &[RunId]) -> Result<BTreeMap<RunId, BTreeMap<Status, u64>>> {
-        let state = self.lock();
-        let mut counts = BTreeMap::new();
-        for run in runs.iter().filter(|run| state.tables.runs.contains_key(run)) {
-            let own: &mut BTreeMap<Status, u64> = counts.entry(run.clone()).or_default();
-            own.clear();
-            for execution in state.results(run) {
-                *own.entry(execution.state.status()).or_default() += 1;
-            }
-        }
-        Ok(counts)
-    }
-
-    async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
-        let state = self.lock();
-        let mut results = state.results(run);
-        results.sort_unstable_by_key(|execution| execution.id);
-        Ok(results.into_iter().map(|execution| Attempt::from(execution).facts).collect())
-    }
-
-    async fn instance_facts_on(&self, run: &RunId, nodes: &[NodeId]) -> Result<Vec<InstanceFacts>> {
-        let facts = self.instance_facts(run).await?;
-        Ok(facts.into_iter().filter(|fact| fact.node.is_some_and(|node| nodes.contains(&node))).collect())
-    }
-
-    async fn placed_nodes(&self, run: &RunId) -> Result<Vec<NodeId>> {
-        let state = self.lock();
-        let placed = state.results(run).into_iter().filter(|execution| execution.pinned.is_none());
-        let nodes: BTreeSet<NodeId> = placed.filter_map(Execution::node).collect();
-        Ok(nodes.into_iter().collect())
-    }
-
-    async fn unsuccessful_nodes(&self, run: &RunId) -> Result<Vec<(NodeId, Status)>> {
-        let facts = self.instance_facts(run).await?;
-        let is_wanted = |status| matches!(status, Status::Failed | Status::Lost | Status::Cancelled);
-        let wanted = facts.into_iter().filter(|fact| is_wanted(fact.status));
-        let nodes: BTreeSet<(NodeId, Status)> =
-            wanted.filter_map(|fact| Some((fact.node?, fact.status))).collect();
-        Ok(nodes.into_iter().collect())
-    }
-
-    async fn standing_results(
-        &self,
-        cluster: Option<ClusterId>,
-        after: Option<&StandingKey>,
-        most: u32,
-    ) -> Result<Vec<StandingResult>> {
-        let state = self.lock();
-        let mut last: BTreeMap<StandingKey, StandingResult> = BTreeMap::new();
-        for result in state.tables.executions.values().filter_map(StandingResult::of) {
-            let key = result.key();
-            let is_wanted = match (key.run.standing_of(), cluster) {
-                (None, _) => false,
-                (Some(of), cluster) => cluster.is_none_or(|cluster| of == cluster),
-            };
-            let is_later = last.get(&key).is_none_or(|known| known.attempt < result.attempt);
-            if is_wanted && is_later && after.is_none_or(|after| key > *after) {
-                last.insert(key, result);
-            }
-        }
-        Ok(last.into_values().take(most as usize).collect())
-    }
-
-    async fn open_executions(&self) -> Result<Vec<Execution>> {
-        Ok(self.lock().executions(|execution| execution.state.status().is_open()))
-    }
-
-    async fn held_by(&self, nodes: &[NodeId]) -> Result<Vec<Execution>> {
-        Ok(self.lock().executions(|execution| {
-            matches!(execution.state.status(), Status::Leased | Status::Running)
-                && execution.state.lease().is_some_and(|lease| nodes.contains(&lease.node))
-        }))
-    }
-
-    async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> Result<BTreeMap<Arc<str>, Execution>> {
-        let state = self.lock();
-        let mut newest: BTreeMap<Arc<str>, ((Timestamp, ExecutionId), Execution)> = BTreeMap::new();
-        for execution in state.tables.executions.values().filter(|execution| execution.reused.is_none()) {
-            let Some(key) = execution.cache_key.as_ref().filter(|key| keys.contains(key)) else { continue };
-            let ExecutionState::Succeeded { outcome, .. } = &execution.state else { continue };
-            let age = (outcome.ended_at(), execution.id);
-            if state.tables.homes.get(execution.run()).is_some_and(|home| home.cluster == cluster)
-                && newest.get(key).is_none_or(|(other, _)| age > *other)
-            {
-                newest.insert(Arc::clone(key), (age, execution.clone()));
-            }
-        }
-        Ok(newest.into_iter().map(|(key, (_, execution))| (key, execution)).collect())
-    }
-}
-
-#[async_trait]
 impl Admission for MemoryStore {
     async fn holds(&self) -> Result<Vec<(NodeId, RunId)>> {
         Ok(self.lock().tables.holds.iter().map(|(node, run)| (*node, run.clone())).collect())
@@ -632,11 +345,20 @@ impl Totals for MemoryStore {
         let state = self.lock();
         Ok(Tally {
             runs: counts::<RunState>(
-                state.tables.runs.iter().filter(|(id, _)| !id.is_standing()).map(|(_, run)| run.state()),
+                state
+                    .tables
+                    .runs
+                    .iter()
+                    .filter(|(id, _)| !id.is_standing() && !id.is_debug())
+                    .map(|(_, run)| run.state()),
             ),
             executions: counts::<Status>(state.tables.executions.values().map(|each| each.state.status())),
             nodes: counts::<NodeStatus>(state.tables.nodes.values().map(|node| node.status)),
         })
+    }
+
+    async fn volume(&self) -> Result<Volume> {
+        Ok(self.lock().volume())
     }
 
     async fn node_totals(&self, node: NodeId) -> Result<NodeTotals> {
@@ -689,41 +411,36 @@ impl DirectWrites for MemoryStore {
 
     async fn prune(&self, before: Timestamp, most: u32) -> Result<u64> {
         let mut state = self.lock();
-        let mut ended = state.runs(|run| run.live.finished_at().is_some_and(|at| at < before));
-        ended.sort_by(|a, b| (a.live.finished_at(), &a.id).cmp(&(b.live.finished_at(), &b.id)));
+        let mut ended = state.ended_before(before);
         ended.truncate(most as usize);
-        for run in &ended {
-            state.remove_run(&run.id);
+        for (_, run) in &ended {
+            state.remove_run(run);
         }
         state.tables.uses.forget(before);
         state.forget_deleted(deleted_before(before));
-        // Only from the front: the remaining events have no gaps.
-        let is_old = |state: &State, distance: &usize| {
-            state.events.get(*distance).is_some_and(|event| event.change.at() < before)
-        };
-        let places = || distances().filter_map(|distance| usize::try_from(distance).ok());
-        while let Some(last) = places().filter(|distance| is_old(&state, distance)).last() {
-            state.events.drain(..=last);
-        }
+        state.remove_events(before, u64::MAX);
         Ok(ended.len() as u64)
+    }
+
+    async fn prune_excess(&self, excess: &Excess, most: u32) -> Result<Removed> {
+        Ok(self.lock().prune_excess(excess, most))
     }
 
     async fn remove_cluster(&self, cluster: ClusterId, _: u32) -> Result<u64> {
         Ok(self.lock().remove_cluster(cluster))
     }
 
-    async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
-        Ok(self.lock().prune_standing(deleted, keep, most))
+    async fn prune_standing(&self, kept: &StandingKept, most: u32) -> Result<u64> {
+        Ok(self.lock().prune_standing(kept, most))
     }
 
     async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
         let mut state = self.lock();
-        let is_old = |run: &RunRecord| run.live.finished_at().is_some_and(|at| at < before);
-        let mut ended = state.runs(|run| run.id.is_debug() && is_old(run));
-        ended.sort_by(|a, b| (a.live.finished_at(), &a.id).cmp(&(b.live.finished_at(), &b.id)));
+        let mut ended = state.ended_before(before);
+        ended.retain(|(_, run)| run.is_debug());
         ended.truncate(most as usize);
-        for run in &ended {
-            state.remove_run(&run.id);
+        for (_, run) in &ended {
+            state.remove_run(run);
         }
         Ok(ended.len() as u64)
     }

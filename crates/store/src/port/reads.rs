@@ -9,8 +9,10 @@ use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::job::{JobRecord, JobVersion};
 use downbeat_core::node::{NodeRecord, Tombstone};
+use downbeat_core::retention::{Excess, StandingKept};
 use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::spec::Definition;
 use downbeat_core::state::{LimitUse, NodeLive};
@@ -19,9 +21,9 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::store::Store;
 use super::{
-    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter, Listed,
-    NodeTotals, OutputChunk, Page, Result, RunFilter, RunKey, ServerRecord, StandingKey, StandingResult,
-    Tally,
+    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter,
+    JobVersionBrief, Listed, NodeTotals, OutputChunk, Page, Removed, Result, RunFilter, RunKey, ServerRecord,
+    StandingKey, StandingResult, Tally, Volume,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -201,6 +203,17 @@ calls! {
             async fn cached(&self, cluster: ClusterId, keys: &[Arc<str>]) -> BTreeMap<Arc<str>, Execution>;
         }
 
+        /// Stored jobs.
+        trait Jobs {
+            /// Returns the jobs that are not deleted, by id: at most `most`, only those after an id.
+            async fn jobs(&self, after: Option<JobId>, most: u32) -> Vec<JobRecord>;
+            /// Returns a job, also one that is deleted.
+            async fn job(&self, id: JobId) -> Option<JobRecord>;
+            /// Returns the versions of a job that are kept, the newest first: at most `limits::JOB_VERSIONS`.
+            async fn job_versions(&self, id: JobId) -> Vec<JobVersionBrief>;
+            async fn job_version(&self, id: JobId, version: u64) -> Option<JobVersion>;
+        }
+
         /// The nodes and limits that runs and executions use.
         trait Admission {
             /// Returns the nodes that exclusive runs hold, by node, each with its run.
@@ -226,6 +239,7 @@ calls! {
 
         trait Totals {
             async fn tally(&self) -> Tally;
+            async fn volume(&self) -> Volume;
             /// Counts the last `limits::ROWS_READ` executions that are pinned to a node or were leased by it. Empty for an
             /// unknown node.
             async fn node_totals(&self, node: NodeId) -> NodeTotals;
@@ -263,15 +277,16 @@ calls! {
             /// Removes runs that ended before `before`, with their executions and output, and older events; at most
             /// `most` runs per call. Returns how many runs were removed.
             async fn prune(&self, before: Timestamp, most: u32) -> u64;
+            /// Removes what the store holds too much of; at most `most` runs per call.
+            async fn prune_excess(&self, excess: &Excess, most: u32) -> Removed;
             /// Removes rows of a deleted cluster: about `most` rows per call, the row of the cluster last. Of the events
             /// about it only their numbers and times remain, except for its deletion. Returns how many rows were removed
             /// or checked; 0 if nothing is left.
             async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> u64;
-            /// Removes executions of standing tasks that have ended, with their output: all of the tasks in `deleted`
-            /// (standing runs with steps), and of the others those before the last `keep` attempts on each node. Removes
-            /// about `most` executions per call, and returns how many: 0 if there are no more. The next call after that
-            /// starts over.
-            async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> u64;
+            /// Removes executions of standing tasks that have ended, with their output, except for those that are kept.
+            /// Removes about `most` executions per call, and returns how many: 0 if there are no more. The next call after
+            /// that starts over.
+            async fn prune_standing(&self, kept: &StandingKept, most: u32) -> u64;
             /// Removes debug commands that ended before `before`, with their executions and output; at most `most` per
             /// call, the oldest first. Their events stay. Returns how many were removed.
             async fn prune_debug(&self, before: Timestamp, most: u32) -> u64;

@@ -6,6 +6,7 @@ use downbeat_core::change::{About, Applied};
 pub use downbeat_core::execution::OutputChunk;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::job::JobVersion;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunBrief, RunState};
 use downbeat_core::state::Verdicts;
@@ -224,6 +225,8 @@ pub struct StandingResult {
     pub node: NodeId,
     pub attempt: u32,
     pub status: Status,
+    /// How many attempts in a row were lost just before it. 2 stands for more, too: nothing depends on them.
+    pub lost_before: u32,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
@@ -266,6 +269,26 @@ pub struct Tally {
     pub nodes: Vec<(NodeStatus, u64)>,
 }
 
+/// How much the store holds, besides what a [`Tally`] counts. Reading it costs the same however much that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    pub events: u64,
+    /// The first event that is kept, or the next one if none is.
+    pub first_seq: u64,
+    /// The bytes of all output.
+    pub output_bytes: u64,
+    /// The bytes of the file or the database, with the room for new rows. None if nothing is on a disk.
+    pub disk_bytes: Option<u64>,
+}
+
+/// How much was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    pub runs: u64,
+    pub events: u64,
+    pub output_bytes: u64,
+}
+
 /// Counts of a node's executions: of its last `limits::ROWS_READ`, as far as they are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTotals {
@@ -289,4 +312,20 @@ pub enum Hint {
     Output(Arc<[ExecutionId]>),
     /// Notifications may have been missed: anything may have changed.
     Anything,
+}
+
+/// A version of a job without its definition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobVersionBrief {
+    pub version: u64,
+    pub hash: String,
+    /// Who applied it.
+    pub by: String,
+    pub at: Timestamp,
+}
+
+impl JobVersionBrief {
+    pub fn of(job: &JobVersion) -> Self {
+        Self { version: job.version, hash: job.hash.clone(), by: job.by.clone(), at: job.at }
+    }
 }

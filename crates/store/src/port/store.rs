@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use super::reads::{
-    Admission, DirectWrites, Events, Executions, Nodes, Output, Runs, Servers, Source, Totals,
+    Admission, DirectWrites, Events, Executions, Jobs, Nodes, Output, Runs, Servers, Source, Totals,
 };
 use super::{Committed, Hint, Result};
 
@@ -20,6 +20,7 @@ pub trait Store:
     + DirectWrites
     + Events
     + Executions
+    + Jobs
     + Nodes
     + Output
     + Runs

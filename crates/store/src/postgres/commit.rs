@@ -7,7 +7,8 @@ use std::time::Duration;
 use deadpool_postgres::Object;
 use downbeat_core::change::{About, Change};
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::ids::{ClusterId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::job::JobLive;
 use downbeat_core::run::RunLive;
 use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
@@ -63,12 +64,23 @@ lazy! {
         format!("{} WHERE {}", <(ClusterId, ClusterLive)>::select(), condition!(alive clusters));
     /// A cluster keeps its version while rows are added to it. A foreign key takes the same lock.
     CLUSTERS_BY_ID: String = format!("{} AND id = ANY($1) ORDER BY id FOR KEY SHARE", *CLUSTERS);
+    /// All that decide about a job, or start it by its schedules, wait for each other.
+    JOBS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", <(JobId, JobLive)>::select());
     NODES: String = format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select());
+    /// A node keeps its session: whoever registers, moves or deletes it needs the stronger lock. Heartbeats do not.
+    SESSIONS: String =
+        format!("{} WHERE node = ANY($1) ORDER BY node FOR KEY SHARE", <(NodeId, NodeLive)>::select());
     RUNS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select());
     EXECUTIONS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", Execution::select());
     /// No lock: nobody grants a lease at the same time, and a refusal because of an end that is not visible yet may be
     /// retried.
     EXECUTIONS_AT: String = format!("{} WHERE lease_node = ANY($1) AND {HELD}", Execution::select());
+    /// No lock: only the owner of these rows' nodes adds one, and it has locked the node.
+    STEPS_SINCE: String = format!(
+        "{} WHERE id >= $1 AND pinned = ANY($2) AND {}",
+        Execution::select(),
+        condition!(standing runs)
+    );
     HELD_NODES: String =
         format!("{}{HOLDS} AND (h.node = ANY($1) OR h.run = ANY($2))", <(NodeId, RunId)>::select());
 }
@@ -277,7 +289,9 @@ fn lock_statements(needs: &Needs<'_>) -> String {
 async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let clusters: Vec<Uuid> = needs.clusters.iter().map(|cluster| cluster.0).collect();
     let clusters_altered: Vec<Uuid> = needs.clusters_altered.iter().map(|cluster| cluster.0).collect();
+    let jobs: Vec<Uuid> = needs.jobs.iter().map(|job| job.0).collect();
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
+    let sessions: Vec<Uuid> = needs.sessions.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
     let homes: Vec<_> = needs.homes.iter().map(|run| Text::from(run.as_str())).collect();
     let node_homes: Vec<Uuid> = needs.node_homes.iter().map(|node| node.0).collect();
@@ -290,11 +304,16 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let holders: Vec<_> = needs.holders.iter().map(|run| Text::from(run.as_str())).collect();
     let taken: Vec<Uuid> = needs.reserved.iter().map(|node| node.0).collect();
 
+    let stepping: Vec<Uuid> = needs.steps.keys().map(|node| node.0).collect();
+    let first_step = needs.steps.values().min().map_or(Uuid::nil(), |first| first.0);
+
     let transaction = client.prepare_cached("SELECT pg_current_xact_id()::text").await?;
     let clusters_sql = client.prepare_cached(&CLUSTERS).await?;
     let clusters_by_id_sql = client.prepare_cached(&CLUSTERS_BY_ID).await?;
     let clusters_altered_sql = client.prepare_cached(LOCK_CLUSTERS).await?;
+    let jobs_sql = client.prepare_cached(&JOBS).await?;
     let nodes_sql = client.prepare_cached(&NODES).await?;
+    let sessions_sql = client.prepare_cached(&SESSIONS).await?;
     let deleted_sql = client
         .prepare_cached(
             "SELECT t.node, t.session FROM unnest($1::uuid[], $2::uuid[]) AS d (node, session) \
@@ -312,6 +331,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         )
         .await?;
     let executions_sql = client.prepare_cached(&EXECUTIONS).await?;
+    let steps_sql = client.prepare_cached(&STEPS_SINCE).await?;
     let holds_sql = client.prepare_cached(&HELD_NODES).await?;
     let taken_sql = client.prepare_cached(&EXECUTIONS_AT).await?;
     let counts_sql = client.prepare_cached(COUNT_RUNS).await?;
@@ -320,9 +340,12 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
     let (clusters_args, clusters_altered_args): (Args<'_>, Args<'_>) =
         (vec![&clusters], vec![&clusters_altered]);
+    let jobs_args: Args<'_> = vec![&jobs];
     let beginning = lock_statements(needs);
+    let sessions_args: Args<'_> = vec![&sessions];
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
     let deleted_args: Args<'_> = vec![&deleted_nodes, &deleted_sessions];
+    let steps_args: Args<'_> = vec![&first_step, &stepping];
     let (homes_args, node_homes_args): (Args<'_>, Args<'_>) = (vec![&homes], vec![&node_homes]);
     let (
         begun,
@@ -333,8 +356,11 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         altered_cluster_rows,
         cluster_rows,
         all_cluster_rows,
+        job_rows,
         node_rows,
+        session_rows,
         deleted_rows,
+        step_rows,
         run_rows,
         home_rows,
         node_home_rows,
@@ -350,9 +376,13 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         when(!clusters_altered.is_empty(), client.query(&clusters_altered_sql, &clusters_altered_args)),
         when(!clusters.is_empty(), client.query(&clusters_by_id_sql, &clusters_args)),
         when(needs.all_clusters, client.query(&clusters_sql, &[])),
+        when(!jobs.is_empty(), client.query(&jobs_sql, &jobs_args)),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
+        when(!sessions.is_empty(), client.query(&sessions_sql, &sessions_args)),
         // After the nodes are locked: a concurrent deletion has committed, or waits.
         when(!deleted_nodes.is_empty(), client.query(&deleted_sql, &deleted_args)),
+        // The same is true for steps of these nodes.
+        when(!stepping.is_empty(), client.query(&steps_sql, &steps_args)),
         when(!runs.is_empty(), client.query(&runs_sql, &runs_args)),
         when(!homes.is_empty(), client.query(&homes_sql, &homes_args)),
         when(!node_homes.is_empty(), client.query(&node_homes_sql, &node_homes_args)),
@@ -364,10 +394,14 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     altered_cluster_rows?;
     tables.clusters.extend(records::<(ClusterId, ClusterLive)>(&cluster_rows?)?);
     tables.clusters.extend(records::<(ClusterId, ClusterLive)>(&all_cluster_rows?)?);
+    tables.jobs.extend(records::<(JobId, JobLive)>(&job_rows?)?);
     tables.nodes.extend(records(&node_rows?)?);
+    tables.nodes.extend(records(&session_rows?)?);
     tables.runs.extend(records(&run_rows?)?);
     tables.holds.extend(records(&hold_rows?)?);
     let executions: Vec<Execution> = records(&taken_rows?)?;
+    tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
+    let executions: Vec<Execution> = records(&step_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let executions: Vec<Execution> = records(&execution_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));

@@ -28,6 +28,19 @@ const ADD_UP: &str = "WITH gone AS (DELETE FROM instance_counts_lately WHERE cti
      GROUP BY g.run, g.step, g.status ON CONFLICT (run, step, status) DO UPDATE SET \
      total = c.total + excluded.total, carried = c.carried + excluded.carried, cached = c.cached + excluded.cached) \
      SELECT count(*) FROM gone";
+/// Adds up the counts of ended rows, which are appended, too.
+const ADD_UP_ENDED: &str = "WITH gone AS (DELETE FROM ended_lately RETURNING kind, code, total) \
+     INSERT INTO ended AS e (kind, code, total) SELECT kind, code, sum(total) FROM gone GROUP BY kind, code \
+     ON CONFLICT (kind, code) DO UPDATE SET total = e.total + excluded.total";
+/// Whether the sum of output lacks what was there before it was kept.
+const IS_OUTPUT_MISSING: &str = "SELECT total FROM ended WHERE kind = 3 AND code = 1";
+/// Adds it to the sum, once. One statement sees the output and the sum as of one time, and they change together: the difference
+/// is what is missing, whatever is written meanwhile.
+const COUNT_OUTPUT: &str = "WITH missing AS (DELETE FROM ended WHERE kind = 3 AND code = 1 RETURNING kind) \
+     INSERT INTO ended_lately (kind, code, total) SELECT m.kind, 0, \
+     coalesce((SELECT sum(length(text)) FROM output), 0) - coalesce((SELECT sum(total) FROM \
+     (SELECT total FROM ended WHERE kind = 3 AND code = 0 UNION ALL \
+     SELECT total FROM ended_lately WHERE kind = 3 AND code = 0) e), 0) FROM missing m";
 const UNCOUNTED: &str = concat!(
     "SELECT id FROM runs WHERE keeps IS NULL AND finished_at IS NOT NULL AND finished_at < $1 AND state ",
     condition!(ended runs),
@@ -50,6 +63,10 @@ pub(super) async fn keep_counts(client: &mut Client, before: Timestamp, most: u3
         return Ok(0);
     }
     while add_up(client).await? == ROWS {}
+    client.execute(ADD_UP_ENDED, &[]).await?;
+    if client.query_opt(IS_OUTPUT_MISSING, &[]).await?.is_some() {
+        client.execute(COUNT_OUTPUT, &[]).await?;
+    }
     let runs = client.query(UNCOUNTED, &[&before.as_microsecond(), &i64::from(most)]).await?;
     for run in &runs {
         keep(client, &run.try_get::<_, String>(0)?.into()).await?;

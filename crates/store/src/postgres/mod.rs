@@ -24,6 +24,7 @@ mod commit;
 mod connect;
 mod counts;
 mod documents;
+mod excess;
 mod failure;
 mod hints;
 mod indexes;

@@ -1,20 +1,29 @@
-//! Owns pruning on PostgreSQL: on one server at a time, many runs at once, in small transactions, so that no lock is
-//! held for long. The rows of runs are removed last, so that the next call on any server continues after a crash.
+//! Owns pruning on PostgreSQL: on one server at a time, many runs at once, in small transactions with pauses between them,
+//! so that no lock is held for long and the disk is free for commits. The rows of runs are removed last, so that the next
+//! call on any server continues after a crash.
 
+use std::time::Instant;
+
+use downbeat_core::retention::BATCH;
 use downbeat_core::{debug, limits};
 use jiff::Timestamp;
-use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use super::failure::Result;
 use super::indexes;
 use crate::copy::deleted_before;
-use crate::filter::{CONTENTS_AT_ONCE, LAST_OLD_EVENT, REMOVE_STALE_USES, UNUSED_CONTENT, lazy};
+use crate::filter::{
+    EVENTS_WITHIN, EXECUTION_BYTES, LAST_OLD_EVENT, RELEASED_CONTENTS, REMOVE_STALE_USES, RUN_BYTES,
+    UNUSED_CONTENT, lazy,
+};
+use crate::pace::Pace;
 use crate::rows::{condition, count};
 
 /// Rows that one transaction removes.
-const ROWS: i64 = 2_000;
+pub(super) const ROWS: i64 = BATCH.rows as i64;
+const BYTES: i64 = BATCH.bytes as i64;
 pub(super) const CHUNKS: i64 = limits::OUTPUT_PRUNED_CHUNKS as i64;
 /// The lock of the one server that prunes: "downprun". It ends with the connection.
 const PRUNE_LOCK: i64 = 0x646f_776e_7072_756e;
@@ -33,10 +42,6 @@ const ENDED_DEBUG: &str = concat!(
     condition!(ended runs),
     " ORDER BY r.finished_at, r.id LIMIT $3 FOR UPDATE SKIP LOCKED"
 );
-/// The next executions to remove, run by run. Each run is a lookup in the index: one condition for all runs might read the
-/// whole table.
-pub(super) const SOME: &str = "SELECT e.id FROM unnest($1::text[]) AS r (run) CROSS JOIN LATERAL \
-     (SELECT id FROM executions WHERE run = r.run ORDER BY id LIMIT $2) e LIMIT $2";
 /// Output has its own bound, because its rows are large.
 pub(super) const REMOVE_OUTPUT: &str = "DELETE FROM output WHERE ctid = ANY (ARRAY (SELECT o.ctid \
      FROM unnest($1::uuid[]) AS e (id) CROSS JOIN LATERAL \
@@ -59,12 +64,7 @@ pub(super) const REMOVE_RUNS: &str = concat!(
 );
 /// Keeps the last number when its event is removed: a trigger sets it.
 const REMEMBER_NUMBER: &str = "UPDATE feed SET last_seq = last_seq WHERE one = 1";
-/// Adds up the counts since the last call.
-const ADD_UP: &str = "WITH gone AS (DELETE FROM ended_lately RETURNING kind, code, total) \
-     INSERT INTO ended AS e (kind, code, total) SELECT kind, code, sum(total) FROM gone GROUP BY kind, code \
-     ON CONFLICT (kind, code) DO UPDATE SET total = e.total + excluded.total";
-const REMOVE_EVENTS: &str =
-    "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq <= $1 ORDER BY seq LIMIT $2)";
+const REMOVE_EVENTS: &str = "DELETE FROM events WHERE seq > $1 AND seq <= $2";
 
 /// Removes expired uses of rates. Granting leases removes them too.
 const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses \
@@ -72,7 +72,6 @@ const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SEL
 
 const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
 
-const RELEASED: &str = "SELECT id, hash FROM contents_released WHERE id > $1 ORDER BY id LIMIT $2";
 /// Skips contents that a commit refers to at the moment. While they are locked, no other commit does.
 const LOCK_CONTENTS: &str =
     "SELECT hash FROM contents WHERE hash = ANY($1) ORDER BY hash FOR UPDATE SKIP LOCKED";
@@ -81,34 +80,140 @@ const FORGET_RELEASED: &str = "DELETE FROM contents_released r WHERE r.id = ANY(
      AND (r.hash = ANY($2) OR NOT EXISTS (SELECT 1 FROM contents c WHERE c.hash = r.hash))";
 
 lazy! {
+    /// The next executions to remove, run by run, each with the place of its run in the list and its bytes; of each run only
+    /// those after an id. Each run is a lookup in the index: one condition for all runs might read the whole table. The ids
+    /// pass over rows that were removed before, which stay in the index until the next VACUUM.
+    pub(super) SOME: String = format!(
+        "SELECT e.id, r.place, e.bytes FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS r (run, after, place) \
+         CROSS JOIN LATERAL (SELECT e.id, {EXECUTION_BYTES} AS bytes FROM executions e \
+         WHERE e.run = r.run AND e.id > r.after ORDER BY e.id LIMIT $3) e LIMIT $3"
+    );
+    /// The sizes of runs without their executions, in the order of the list. A run of many steps has many counts.
+    SIZES_OF_RUNS: String = format!(
+        "SELECT coalesce((SELECT {RUN_BYTES} FROM definitions d WHERE d.run = l.run), 0) + \
+         100 * coalesce((SELECT r.steps FROM runs r WHERE r.id = l.run), 0) \
+         FROM unnest($1::text[]) WITH ORDINALITY AS l (run, place) ORDER BY l.place"
+    );
     /// A statement after the lock: it sees all references.
     REMOVE_CONTENTS: String = format!("DELETE FROM contents WHERE hash = ANY($1) AND {UNUSED_CONTENT}");
 }
 
-/// Removes the next executions of these runs; returns false if there are none. A server of an older release may be removing
-/// some of them at the same time.
-async fn remove_some(client: &Client, runs: &[String]) -> Result<bool> {
-    let mut executions: Vec<Uuid> = Vec::new();
-    for row in client.query(SOME, &[&runs, &ROWS]).await? {
-        executions.push(row.try_get(0)?);
-    }
-    while client.execute(REMOVE_OUTPUT, &[&executions, &CHUNKS]).await? > 0 {}
-    client.execute(REMOVE_SOME, &[&executions]).await?;
-    Ok(!executions.is_empty())
+/// Runs one transaction of cleaning, and pauses after it.
+pub(super) async fn paced<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let begun = Instant::now();
+    let done = work.await?;
+    Pace::Gentle.pause(begun.elapsed()).await;
+    Ok(done)
 }
 
-/// Removes runs and everything that belongs to them. Returns how many were removed.
-async fn remove_runs(client: &Client, runs: &[String]) -> Result<u64> {
-    if runs.is_empty() {
-        return Ok(0);
-    }
-    while remove_some(client, runs).await? {}
-    Ok(count(client.query_one(REMOVE_RUNS, &[&runs]).await?.try_get(0)?)?)
+async fn execute(client: &Client, sql: &str, args: &[&(dyn ToSql + Sync)]) -> Result<u64> {
+    paced(async { Ok(client.execute(sql, args).await?) }).await
 }
 
-/// Returns whether no other server prunes until the connection ends.
-async fn is_only_one(client: &Client) -> Result<bool> {
+/// Removes executions with their output and results.
+pub(super) async fn remove_executions(client: &Client, executions: &[Uuid]) -> Result<()> {
+    while execute(client, REMOVE_OUTPUT, &[&executions, &CHUNKS]).await? > 0 {}
+    execute(client, REMOVE_SOME, &[&executions]).await?;
+    Ok(())
+}
+
+/// Executions of runs that are found portion by portion.
+pub(super) struct Next {
+    pub(super) executions: Vec<Uuid>,
+    /// The place of the last one's run in the list.
+    place: usize,
+}
+
+impl Next {
+    /// Returns the next executions that fit into one transaction. `after` is the last one that was removed of the first run.
+    pub(super) async fn of(
+        client: &impl GenericClient,
+        runs: &[String],
+        after: Uuid,
+        rows: i64,
+    ) -> Result<Option<Self>> {
+        let after: Vec<Uuid> = runs.iter().scan(after, |after, _| Some(std::mem::take(after))).collect();
+        let mut found: Vec<(i64, Uuid, i64)> = Vec::new();
+        for row in client.query(&**SOME, &[&runs, &after, &rows]).await? {
+            found.push((row.try_get(1)?, row.try_get(0)?, row.try_get(2)?));
+        }
+        found.sort_unstable();
+        found.truncate(BATCH.fitting(found.iter().map(|(.., bytes)| usize::try_from(*bytes).unwrap_or(0))));
+        let place = |&(place, ..): &(i64, Uuid, i64)| usize::try_from(place - 1).unwrap_or(0);
+        let last = found.last().map(place);
+        let executions = found.into_iter().map(|(_, id, _)| id).collect();
+        Ok(last.map(|place| Self { executions, place }))
+    }
+}
+
+/// Removes runs and everything that belongs to them, the first ones first. Returns how many were removed. A server of an older
+/// release may be removing some of them at the same time.
+pub(super) async fn remove_runs(client: &Client, runs: &[String]) -> Result<u64> {
+    let (mut left, mut after) = (runs, Uuid::nil());
+    while let Some(next) = Next::of(client, left, after, ROWS).await? {
+        remove_executions(client, &next.executions).await?;
+        left = &left[next.place..];
+        after = next.executions.last().copied().unwrap_or_default();
+    }
+    let mut sizes: Vec<i64> = Vec::new();
+    for row in client.query(&**SIZES_OF_RUNS, &[&runs]).await? {
+        sizes.push(row.try_get(0)?);
+    }
+    let (mut left, mut gone) = (runs, 0);
+    while !left.is_empty() {
+        let sizes = sizes[runs.len() - left.len()..].iter();
+        let (some, others) =
+            left.split_at(BATCH.fitting(sizes.map(|size| usize::try_from(*size).unwrap_or(0))));
+        let removed = paced(async { Ok(client.query_one(REMOVE_RUNS, &[&some]).await?.try_get(0)?) });
+        gone += count(removed.await?)?;
+        left = others;
+    }
+    Ok(gone)
+}
+
+/// Removes the events up to this number.
+async fn remove_events(client: &Client, last: i64) -> Result<()> {
+    let mut after = 0;
+    while after < last {
+        let within = client.query_one(EVENTS_WITHIN, &[&after, &ROWS, &BYTES]).await?;
+        let Some(within) = within.try_get::<_, Option<i64>>(1)? else { break };
+        let upto = within.min(last);
+        execute(client, REMOVE_EVENTS, &[&after, &upto]).await?;
+        after = upto;
+    }
+    Ok(())
+}
+
+/// Removes the events before this time up to this number. Returns how many.
+pub(super) async fn remove_old_events(client: &Client, before: i64, upto: i64) -> Result<u64> {
+    client.execute(REMEMBER_NUMBER, &[]).await?;
+    let mut removed = 0;
+    while let Some(row) = client.query_opt(&**LAST_OLD_EVENT, &[&before]).await? {
+        let (last, first): (i64, i64) = (row.try_get::<_, i64>(0)?.min(upto), row.try_get(1)?);
+        if last < first {
+            break;
+        }
+        remove_events(client, last).await?;
+        removed += count(last - first + 1)?;
+    }
+    Ok(removed)
+}
+
+/// Returns runs that ended before this time, the first ones first.
+pub(super) async fn ended(client: &Client, before: i64, most: u32) -> Result<Vec<String>> {
+    let rows = client.query(ENDED, &[&before, &i64::from(most)]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+}
+
+/// Returns whether no other server prunes until [`unlock`], or until the connection ends.
+pub(super) async fn is_only_one(client: &Client) -> Result<bool> {
     Ok(client.query_one("SELECT pg_try_advisory_lock($1)", &[&PRUNE_LOCK]).await?.try_get(0)?)
+}
+
+/// The next call has another connection, and may come before the database has noticed the end of this one.
+pub(super) async fn unlock(client: &Client) -> Result<()> {
+    client.execute("SELECT pg_advisory_unlock($1)", &[&PRUNE_LOCK]).await?;
+    Ok(())
 }
 
 /// Removes debug commands. Needs a connection of its own.
@@ -121,7 +226,9 @@ pub(super) async fn prune_debug(client: &Client, before: Timestamp, most: u32) -
     for row in client.query(ENDED_DEBUG, &args).await? {
         runs.push(row.try_get(0)?);
     }
-    remove_runs(client, &runs).await
+    let gone = remove_runs(client, &runs).await?;
+    unlock(client).await?;
+    Ok(gone)
 }
 
 /// Needs a connection of its own.
@@ -130,39 +237,42 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
         return Ok(0);
     }
     let (at, before) = (before, before.as_microsecond());
-    let mut runs: Vec<String> = Vec::new();
-    for row in client.query(ENDED, &[&before, &i64::from(most)]).await? {
-        runs.push(row.try_get(0)?);
-    }
-    let gone = remove_runs(client, &runs).await?;
-    client.execute(REMEMBER_NUMBER, &[]).await?;
-    while let Some(row) = client.query_opt(&**LAST_OLD_EVENT, &[&before]).await? {
-        let last: i64 = row.try_get(0)?;
-        while client.execute(REMOVE_EVENTS, &[&last, &ROWS]).await? > 0 {}
-    }
+    let gone = remove_runs(client, &ended(client, before, most).await?).await?;
+    remove_old_events(client, before, i64::MAX).await?;
     client.execute(REMOVE_STALE_USES, &[]).await?;
-    while client.execute(REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
-    client.execute(ADD_UP, &[]).await?;
+    while execute(client, REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
     client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;
+    remove_all_contents(client).await?;
+    unlock(client).await?;
+    Ok(gone)
+}
+
+/// Removes the released contents that nothing refers to.
+pub(super) async fn remove_all_contents(client: &mut Client) -> Result<()> {
     // Without indexes, each content would be searched in whole tables, while commits wait for its lock.
     let mut last = indexes::are_contents_indexed(client).await?.then_some(0);
     while let Some(after) = last {
-        last = remove_contents(client, after).await?;
+        last = paced(remove_contents(client, after)).await?;
     }
-    Ok(gone)
+    Ok(())
 }
 
 /// Removes those of the next released contents that nothing refers to. Returns the last one that it checked, if any.
 ///
 /// A commit that is about to refer to a content holds a lock on it, by its foreign key, or waits for this transaction
 /// and finds the content gone; then it adds the content again.
-pub(super) async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
+async fn remove_contents(client: &mut Client, after: i64) -> Result<Option<i64>> {
     let transaction = client.transaction().await?;
     let (mut ids, mut hashes): (Vec<i64>, Vec<String>) = (Vec::new(), Vec::new());
-    for row in transaction.query(RELEASED, &[&after, &CONTENTS_AT_ONCE]).await? {
+    let mut sizes: Vec<usize> = Vec::new();
+    for row in transaction.query(RELEASED_CONTENTS, &[&after, &ROWS]).await? {
         ids.push(row.try_get(0)?);
         hashes.push(row.try_get(1)?);
+        sizes.push(usize::try_from(row.try_get::<_, i64>(2)?).unwrap_or(0));
     }
+    let fitting = BATCH.fitting(sizes);
+    ids.truncate(fitting);
+    hashes.truncate(fitting);
     let Some(last) = ids.last().copied() else { return Ok(None) };
     let mut locked: Vec<String> = Vec::new();
     for row in transaction.query(LOCK_CONTENTS, &[&hashes]).await? {

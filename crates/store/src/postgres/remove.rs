@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::commit::TRIES;
 use super::failure::{Failure, Result};
-use super::{indexes, prune};
+use super::prune;
 use crate::filter::{
     EVENTS_WITH, EVENTS_WITHIN, REMOVED_DATA, REMOVED_EVENTS_BYTES, RUNS_AT_ONCE, is_removed, lazy,
 };
@@ -16,8 +16,8 @@ use crate::rows::{Record, count};
 
 /// The lock of the one server that removes clusters: "downremv". It ends with the connection.
 const LOCK: i64 = 0x646f_776e_7265_6d76;
-/// Executions that one transaction removes.
-const EXECUTIONS: usize = 2_000;
+/// Executions that one transaction removes: each may have `limits::VALUES_BYTES` of outputs.
+const EXECUTIONS: usize = 100;
 
 const IS_DELETED: &str = "SELECT 1 FROM clusters WHERE id = $1 AND deleted_at IS NOT NULL";
 /// While they are locked, nothing is added to them.
@@ -27,7 +27,7 @@ const OF_RUNS: [&str; 2] =
     ["DELETE FROM holds WHERE run = ANY($1)", "DELETE FROM instance_counts_lately WHERE run = ANY($1)"];
 /// Removes rows of a cluster, by table, each by an index (of deleted nodes there are few): arguments are the cluster and
 /// the most rows.
-const REMOVALS: [&str; 5] = [
+const REMOVALS: [&str; 6] = [
     "DELETE FROM limit_uses WHERE ctid = ANY (ARRAY(SELECT ctid FROM limit_uses WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM cached WHERE ctid = ANY (ARRAY(SELECT ctid FROM cached WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM holds WHERE node = ANY (ARRAY(SELECT h.node FROM nodes n JOIN holds h ON h.node = n.id \
@@ -35,6 +35,8 @@ const REMOVALS: [&str; 5] = [
     // The nodes' presence is removed with them.
     "DELETE FROM nodes WHERE id = ANY (ARRAY(SELECT id FROM nodes WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM tombstones WHERE ctid = ANY (ARRAY(SELECT ctid FROM tombstones WHERE cluster = $1 LIMIT $2))",
+    // The versions of jobs are removed with them.
+    "DELETE FROM jobs WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE cluster = $1 LIMIT $2))",
 ];
 const CHECKED: &str = "SELECT coalesce(checked_seq, 0) FROM clusters WHERE id = $1";
 const REMOVE_EVENTS: &str = "UPDATE events SET kind = $2, run = NULL, data = $3 WHERE seq = ANY($1)";
@@ -71,10 +73,7 @@ async fn remove_portion(client: &mut Client, cluster: ClusterId, most: u32) -> R
     if !is_end {
         return Ok(checked);
     }
-    let mut last = indexes::are_contents_indexed(client).await?.then_some(0);
-    while let Some(after) = last {
-        last = prune::remove_contents(client, after).await?;
-    }
+    prune::remove_all_contents(client).await?;
     client.execute(REMOVE_ROW, &[&cluster.0]).await?;
     Ok(checked + 1)
 }
@@ -117,17 +116,14 @@ async fn remove_within(transaction: &Transaction<'_>, cluster: ClusterId, most: 
 
 /// Removes executions of these runs, or the runs if they have none.
 async fn remove_of_runs(transaction: &Transaction<'_>, runs: &[String], most: i64) -> Result<u64> {
-    let mut executions: Vec<Uuid> = Vec::new();
-    for row in transaction.query(prune::SOME, &[&runs, &most]).await? {
-        executions.push(row.try_get(0)?);
-    }
-    if executions.is_empty() {
+    let Some(next) = prune::Next::of(transaction, runs, Uuid::nil(), most).await? else {
         for removal in OF_RUNS {
             transaction.execute(removal, &[&runs]).await?;
         }
         return count(transaction.query_one(prune::REMOVE_RUNS, &[&runs]).await?.try_get(0)?)
             .map_err(Failure::from);
-    }
+    };
+    let executions = next.executions;
     let chunks = transaction.execute(prune::REMOVE_OUTPUT, &[&executions, &prune::CHUNKS]).await?;
     if chunks > 0 {
         return Ok(chunks);
@@ -156,12 +152,15 @@ async fn remove_events(client: &mut Client, cluster: ClusterId, most: i64) -> Re
     Ok((count(window.try_get(0)?)?, is_last))
 }
 
-/// Removes ended executions with their output.
-pub(super) async fn remove_executions(client: &Client, ids: &[ExecutionId]) -> Result<()> {
+/// Removes ended executions with their output, unless another server prunes. Returns how many were removed.
+pub(super) async fn remove_executions(client: &Client, ids: &[ExecutionId]) -> Result<u64> {
+    if !prune::is_only_one(client).await? {
+        return Ok(0);
+    }
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     for some in ids.chunks(EXECUTIONS) {
-        while client.execute(prune::REMOVE_OUTPUT, &[&some, &prune::CHUNKS]).await? > 0 {}
-        client.execute(prune::REMOVE_SOME, &[&some]).await?;
+        prune::remove_executions(client, some).await?;
     }
-    Ok(())
+    prune::unlock(client).await?;
+    Ok(ids.len() as u64)
 }

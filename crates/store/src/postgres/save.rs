@@ -19,8 +19,8 @@ use crate::counts::CountRow;
 use crate::filter::{lazy, writes};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, ExecutionRow, FailedRow, HoldRow, LimitUseRow,
-    NewContents, NodeLiveRow, ProblemsRow, RunLiveRow, StateColumns, description_row, execution_row, list,
-    run_row,
+    NewContents, NodeLiveRow, OldVersionsRow, ProblemsRow, RunLiveRow, StateColumns, description_row,
+    execution_row, list, run_row,
 };
 
 writes!();
@@ -34,6 +34,10 @@ lazy! {
          FROM {} LEFT JOIN nodes n ON n.id = u.node \
          ON CONFLICT (node, session) DO UPDATE SET at = excluded.at",
         unnest::<BuriedRow<'_>>()
+    ));
+    REMOVE_OLD_VERSIONS: Write = Write::new::<OldVersionsRow>(format!(
+        "DELETE FROM job_versions v USING {} WHERE v.job = u.job AND v.version < u.version",
+        unnest::<OldVersionsRow>()
     ));
     COUNT: Write = Write::insert::<Ended>("ended_lately");
     APPEND_COUNTS: Write = Write::insert::<CountRow<'_>>("instance_counts_lately");
@@ -101,6 +105,8 @@ pub(super) async fn save(
     let altered_nodes: Vec<_> = dirty.nodes_altered.iter().map(live).collect();
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
     let problems = problems.collect::<Result<Vec<_>, _>>()?;
+    let (jobs, job_versions) = (dirty.job_rows(tables), dirty.job_version_rows()?);
+    let old_versions = dirty.old_versions();
     let created: Vec<_> =
         dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id])).collect();
     let altered_runs: Vec<_> =
@@ -149,6 +155,9 @@ pub(super) async fn save(
     flight.rows(&PUT_PRESENCE, &appeared);
     flight.rows(&UPDATE_NODES, &altered_nodes);
     flight.rows(&SET_PROBLEMS, &problems);
+    flight.rows(&PUT_JOBS, &jobs);
+    flight.rows(&INSERT_JOB_VERSIONS, &job_versions);
+    flight.rows(&REMOVE_OLD_VERSIONS, &old_versions);
     flight.rows(&CREATE_RUNS, &created);
     flight.rows(&DEFINE_RUNS, defined.iter().copied());
     flight.rows(&UPDATE_RUNS, &altered_runs);

@@ -5,6 +5,7 @@ use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
+use downbeat_core::job::{JobKey, JobLive, JobVersion};
 use downbeat_core::node::Tombstone;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
@@ -87,6 +88,9 @@ pub(super) async fn send_all(client: &mut Client, to: &mpsc::Sender<Part>) -> Re
     let large = ["description", "registration", COMMON];
     send::<StoredNode>(&view, to, ("", &large), Part::Nodes).await?;
     send::<Tombstone>(&view, to, ("", &["hostname"]), Part::Tombstones).await?;
+    send::<(JobKey, JobLive)>(&view, to, (" ORDER BY j.id", &["name"]), Part::Jobs).await?;
+    let versions = " ORDER BY v.job, v.version";
+    send::<JobVersion>(&view, to, (versions, &["definition"]), Part::JobVersions).await?;
     let large = ["definition", "resolved", "params", DEFINITION, RESOLVED];
     send::<StoredRun>(&view, to, (" ORDER BY r.id", &large), Part::Runs).await?;
     send::<(NodeId, RunId)>(&view, to, (HOLDS, &["run"]), Part::Holds).await?;

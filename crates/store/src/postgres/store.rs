@@ -9,6 +9,7 @@ use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::retention::{Excess, StandingKept};
 use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::types::ToSql;
@@ -19,12 +20,13 @@ use super::connect::{self, Connections, Purpose, Target};
 use super::failure::Failure;
 use super::hints::{Listener, NOTIFY};
 use super::write::{self, Write};
-use super::{commit, counts, indexes, output, prune, remove, snapshot};
+use super::{commit, counts, excess, indexes, output, prune, remove, snapshot};
+use crate::batch::OUTPUT_BYTES;
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
 use crate::migrate::CONTENTS;
-use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Result, ServerRecord, Store};
+use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Removed, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{
     Attempt, Columns, ContentRow, OutputRow, Record, ServerRow, StoredDefinition, StoredRun, Text, condition,
@@ -154,6 +156,16 @@ impl Database for PostgresStore {
         )
     }
 
+    fn volume() -> String {
+        format!(
+            "SELECT (SELECT min(seq) FROM events), ({}), (SELECT sum(total)::bigint FROM \
+             (SELECT total FROM ended WHERE kind = {OUTPUT_BYTES} AND code = 0 UNION ALL \
+             SELECT total FROM ended_lately WHERE kind = {OUTPUT_BYTES} AND code = 0) e), \
+             pg_database_size(current_database())",
+            Self::LAST_SEQ
+        )
+    }
+
     async fn fetch_many<T: Record>(&self, rest: &str, args: Vec<Arg>) -> Result<Vec<T>> {
         if self.is_view {
             return self.fetch(rest, args).await;
@@ -228,12 +240,12 @@ impl Database for PostgresStore {
         rows.iter().map(OutputChunk::from_row).collect()
     }
 
-    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<()> {
-        if !ids.is_empty() {
-            let client = self.target.connect(Purpose::Pruning).await?;
-            remove::remove_executions(&client, ids).await?;
+    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<u64> {
+        if ids.is_empty() {
+            return Ok(0);
         }
-        Ok(())
+        let client = self.target.connect(Purpose::Pruning).await?;
+        Ok(remove::remove_executions(&client, ids).await?)
     }
 
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
@@ -245,10 +257,11 @@ impl Database for PostgresStore {
 #[async_trait]
 impl DirectWrites for PostgresStore {
     async fn touch_nodes(&self, seen: &[(NodeId, SessionId)], at: Timestamp) -> Result<Vec<bool>> {
-        // Locks rows by id, as commits do.
+        // Locks rows by id, as commits do. A commit that only relies on the sessions of nodes does not wait for heartbeats,
+        // nor they for it.
         let sql = "WITH seen AS (SELECT p.node, p.session FROM presence p \
                    WHERE (p.node, p.session) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) \
-                   ORDER BY p.node FOR UPDATE) \
+                   ORDER BY p.node FOR NO KEY UPDATE) \
                    UPDATE presence p SET seen_at = greatest(p.seen_at, $3) FROM seen WHERE p.node = seen.node \
                    RETURNING p.node, p.session";
         let nodes: Vec<Uuid> = seen.iter().map(|(node, _)| node.0).collect();
@@ -296,13 +309,18 @@ impl DirectWrites for PostgresStore {
         Ok(prune::prune(&mut client, before, most).await?)
     }
 
+    async fn prune_excess(&self, excess: &Excess, most: u32) -> Result<Removed> {
+        let mut client = self.target.connect(Purpose::Pruning).await?;
+        Ok(excess::prune(&mut client, excess, most).await?)
+    }
+
     async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64> {
         let mut client = self.target.connect(Purpose::Pruning).await?;
         Ok(remove::remove_cluster(&mut client, cluster, most).await?)
     }
 
-    async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
-        standing::prune(self, &self.pruned, deleted, keep, most).await
+    async fn prune_standing(&self, kept: &StandingKept, most: u32) -> Result<u64> {
+        standing::prune(self, &self.pruned, kept, most).await
     }
 
     async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {

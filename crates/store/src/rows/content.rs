@@ -14,6 +14,7 @@ use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, sha256_hex};
+use downbeat_core::job::{JobKey, JobLive, JobVersion};
 use downbeat_core::limits;
 use downbeat_core::node::Tombstone;
 use serde::de::DeserializeOwned;
@@ -163,4 +164,14 @@ macro_rules! whole {
     };
 }
 
-whole!(ClusterRecord, ClusterId, Tombstone, (NodeId, RunId), Execution, OutputChunk, Event);
+whole!(
+    ClusterRecord,
+    ClusterId,
+    Tombstone,
+    (JobKey, JobLive),
+    JobVersion,
+    (NodeId, RunId),
+    Execution,
+    OutputChunk,
+    Event
+);

@@ -7,7 +7,7 @@ use downbeat_core::ids::{ExecutionId, NodeId, RunId};
 use downbeat_core::work::Origin;
 use uuid::Uuid;
 
-use super::codes::Code;
+use super::codes::{Code, condition};
 use super::column::{Cells, Columns, columns};
 use super::record::{Record, select};
 use super::scalar::{json, parse_opt, small, small_count, time, time_opt};
@@ -143,11 +143,30 @@ impl Record for Bare {
     }
 }
 
-impl Record for StandingResult {
-    fn select() -> &'static str {
-        "SELECT id, run, step, pinned, attempt, status, created_at, started_at, coalesce(finished_at, ended_at), \
-         exit_code FROM executions"
+/// Selects the status of the last but one attempt before an attempt whose former one was lost.
+const EARLIER: &str = concat!(
+    "CASE WHEN executions.",
+    condition!(former was lost),
+    " THEN (SELECT max(e.former) FROM executions e WHERE e.",
+    condition!(standing runs),
+    " AND e.run = executions.run AND e.step = executions.step AND e.pinned = executions.pinned \
+      AND e.attempt = executions.attempt - 1) END"
+);
+
+/// Returns how many attempts in a row were lost, by the last one and the one before it.
+fn lost_before(former: Option<Status>, earlier: Option<Status>) -> u32 {
+    match (former, earlier) {
+        (Some(Status::Lost), Some(Status::Lost)) => 2,
+        (Some(Status::Lost), _) => 1,
+        _ => 0,
     }
+}
+
+impl Record for StandingResult {
+    select!(format!(
+        "SELECT id, run, step, pinned, attempt, status, created_at, started_at, \
+         coalesce(finished_at, ended_at), exit_code, former, {EARLIER} FROM executions"
+    ));
 
     fn from_row(row: &impl Cells) -> Result<Self> {
         let run: Text<'_> = row.cell(1)?;
@@ -162,13 +181,17 @@ impl Record for StandingResult {
             started_at: time_opt(row.cell(7)?)?,
             ended_at: time_opt(row.cell(8)?)?,
             exit_code: row.cell(9)?,
+            lost_before: {
+                let status = |code: Option<i16>| code.map(Status::decode).transpose();
+                lost_before(status(row.cell(10)?)?, status(row.cell(11)?)?)
+            },
         })
     }
 }
 
 impl StandingResult {
-    /// Returns the result of a pinned execution.
-    pub(crate) fn of(execution: &Execution) -> Option<Self> {
+    /// Returns the result of a pinned execution; `earlier` is the `former` of the attempt before it.
+    pub(crate) fn of(execution: &Execution, earlier: Option<Status>) -> Option<Self> {
         let state = StateColumns::of(execution);
         let at = |micros: Option<i64>| time_opt(micros).ok().flatten();
         Some(Self {
@@ -178,6 +201,7 @@ impl StandingResult {
             node: execution.pinned?,
             attempt: execution.attempt,
             status: execution.state.status(),
+            lost_before: lost_before(execution.former, earlier),
             created_at: execution.created_at,
             started_at: at(state.started_at),
             ended_at: at(state.finished_at.or(state.ended_at)),

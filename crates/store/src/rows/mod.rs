@@ -7,6 +7,7 @@ mod column;
 mod content;
 mod event;
 mod execution;
+mod job;
 mod node;
 mod record;
 mod run;
@@ -22,6 +23,7 @@ pub(crate) use event::{ChangeColumns, EventRow, NumberColumns, write_event};
 pub(crate) use execution::{
     Attempt, Bare, ExecutionDocuments, ExecutionRow, FailedRow, WithoutParams, execution_row,
 };
+pub(crate) use job::{JobRow, JobVersionRow, OldVersionsRow};
 pub(crate) use node::{
     BuriedRow, DescribedRow, NodeLiveRow, ProblemsRow, StoredNode, TombstoneRow, description_row,
 };

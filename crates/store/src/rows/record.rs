@@ -10,7 +10,7 @@ use super::column::{Cells, Columns, columns};
 use super::scalar::{count, int, micros, small, small_count, time, time_opt};
 use super::text::{Bytes, Text};
 use crate::copy::{Kept, Seen};
-use crate::port::{NodeTotals, OutputChunk, Result, RunKey, RunOrder, ServerRecord};
+use crate::port::{NodeTotals, OutputChunk, Result, RunKey, RunOrder, ServerRecord, Volume};
 
 /// A value that is read from one row of a SELECT.
 pub(crate) trait Record: Sized + Send + 'static {
@@ -111,7 +111,8 @@ impl Record for Kept {
     fn select() -> &'static str {
         concat!(
             "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones), \
-             d.finished_at, d.id FROM (SELECT 1) one LEFT JOIN \
+             d.finished_at, d.id, o.finished_at, o.run FROM (SELECT 1) one \
+             LEFT JOIN output_removed o ON o.one = 1 LEFT JOIN \
              (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state ",
             condition!(ended runs),
             " ORDER BY finished_at, id LIMIT 1) r ON true LEFT JOIN \
@@ -127,12 +128,29 @@ impl Record for Kept {
         let first_seq: Option<i64> = row.cell(0)?;
         let (at, id): (Option<i64>, Option<Text<'_>>) = (row.cell(1)?, row.cell(2)?);
         let debug: Option<Text<'_>> = row.cell(5)?;
+        let output: Option<Text<'_>> = row.cell(7)?;
         Ok(Kept {
             first_seq: first_seq.map(count).transpose()?,
             first_ended: time_opt(at)?.zip(id.map(|id| String::from(id).into())),
             first_debug: time_opt(row.cell(4)?)?.zip(debug.map(|id| String::from(id).into())),
             first_deleted: time_opt(row.cell(3)?)?,
+            output_removed: time_opt(row.cell(6)?)?.zip(output.map(|id| String::from(id).into())),
             removed: Vec::new(),
+        })
+    }
+}
+
+impl Record for Volume {
+    fn from_row(row: &impl Cells) -> Result<Self> {
+        let positive = |value: Option<i64>| u64::try_from(value.unwrap_or(0)).unwrap_or(0);
+        let (first, last) = (row.cell::<Option<i64>>(0)?, positive(row.cell(1)?));
+        let first_seq = first.map_or(last + 1, |first| positive(Some(first)));
+        Ok(Volume {
+            events: (last + 1).saturating_sub(first_seq),
+            first_seq,
+            // Below 0 while a server of an older release is being replaced.
+            output_bytes: positive(row.cell(2)?),
+            disk_bytes: row.cell::<Option<i64>>(3)?.map(count).transpose()?,
         })
     }
 }

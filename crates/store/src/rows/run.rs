@@ -39,6 +39,8 @@ columns! {
         /// How far a roll-out is; none before its first wave.
         wave: Option<i32>,
         wave_failures: Option<i32>,
+        /// When the run entered its states; none before the first move, and if only older programs moved it.
+        states: Option<Text<'a>>,
         owner: Uuid,
         epoch: i64,
     }
@@ -55,6 +57,7 @@ columns! {
         created_at: i64,
         retry_of: Option<Text<'a>>,
         no_cache: bool,
+        job_version: Option<i64>,
         /// The number of steps and of nodes; none if an older program wrote the row and it is not completed yet.
         steps: Option<i32>,
         nodes: Option<i32>,
@@ -106,6 +109,8 @@ impl<'a> RunLiveRow<'a> {
             stopped_at: micros(live.stopped.map(|stopped| stopped.at)),
             wave: live.rollout.map(|rollout| small(rollout.wave)),
             wave_failures: live.rollout.map(|rollout| small(rollout.failed)),
+            states: (!live.states.is_empty())
+                .then(|| serde_json::to_string(&live.states).unwrap_or_default().into()),
             owner: live.owner.0,
             epoch: int(live.epoch),
         }
@@ -132,6 +137,7 @@ impl<'a> RunLiveRow<'a> {
             paused_at: time_opt(self.paused_at)?,
             stopped,
             rollout,
+            states: parse_opt("states", self.states.as_ref())?.unwrap_or_default(),
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };
@@ -150,6 +156,7 @@ pub(crate) fn run_row<'a>(run: &'a RunRecord, live: &'a RunLive) -> RunRow<'a> {
         created_at: run.created_at.as_microsecond(),
         retry_of: run.retry_of.as_ref().map(|run| run.as_str().into()),
         no_cache: run.no_cache,
+        job_version: run.job_version.map(int),
         steps: Some(small(run.definition.step_count())),
         nodes: Some(small(run.resolved.node_count())),
         keeps: Some(run.keeps().code()),
@@ -235,6 +242,7 @@ impl Record for BriefRow {
             rollout,
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
+            job_version: made.job_version.map(count).transpose()?,
             by: made.submitted_by.into(),
             created_at: time(made.created_at)?,
             live,
@@ -316,6 +324,7 @@ impl Stored for StoredRun {
             params: parse_opt("params", row.params.as_ref())?.unwrap_or_default(),
             retry_of: made.retry_of.map(|run| String::from(run).into()),
             no_cache: made.no_cache,
+            job_version: made.job_version.map(count).transpose()?,
             by: made.submitted_by.into(),
             idempotency_key: made.idempotency_key.map(String::from),
             request_hash: made.request_hash.map(String::from),

@@ -134,7 +134,7 @@ impl<'a> StateColumns<'a> {
                 stop: self.stop,
             },
             Status::Succeeded => {
-                State::Succeeded { lease: held()?, outcome: outcome.ok_or_else(|| missing("outcome"))? }
+                State::Succeeded { lease, outcome: outcome.ok_or_else(|| missing("outcome"))? }
             }
             Status::Failed => State::Failed { lease, outcome, error: reason, at: ended_at()? },
             Status::Skipped => {

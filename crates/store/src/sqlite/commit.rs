@@ -6,7 +6,8 @@ use std::sync::Arc;
 use downbeat_core::change::Change;
 use downbeat_core::debug;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, JobId, NodeId, RunId, ServerId};
+use downbeat_core::job::JobLive;
 use downbeat_core::run::RunLive;
 use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
@@ -21,8 +22,9 @@ use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::Committed;
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, EventRow, ExecutionDocuments, FailedRow, HoldRow, LEASE_COLUMNS,
-    LimitUseRow, NewContents, NodeLiveRow, NumberColumns, ProblemsRow, Record, RunLiveRow, StateColumns,
-    condition, count, definition_row, description_row, execution_row, int, run_row, write_event,
+    LimitUseRow, NewContents, NodeLiveRow, NumberColumns, OldVersionsRow, ProblemsRow, Record, RunLiveRow,
+    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
+    write_event,
 };
 
 writes!();
@@ -51,10 +53,16 @@ lazy! {
     CLUSTERS: String =
         format!("{} WHERE {}", <(ClusterId, ClusterLive)>::select(), condition!(alive clusters));
     CLUSTER: String = format!("{} AND id = ?1", *CLUSTERS);
+    JOB: String = format!("{} WHERE id = ?1", <(JobId, JobLive)>::select());
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
     RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
     EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
     EXECUTIONS_AT: String = format!("{} WHERE lease_node = ?1 AND {HELD}", Execution::select());
+    /// Written so that the index of ids is used: few are so new, and a node may have many executions.
+    STEPS_SINCE: String = format!(
+        "{} WHERE id >= ?1 AND +pinned = ?2 AND +run >= 'standing:' AND +run < 'standing;'",
+        Execution::select()
+    );
     HOLD_OF_NODE: String = format!("{}{HOLDS} AND h.node = ?1", <(NodeId, RunId)>::select());
     HOLDS_OF_RUN: String = format!("{}{HOLDS} AND h.run = ?1", <(NodeId, RunId)>::select());
 
@@ -73,6 +81,8 @@ lazy! {
         "INSERT INTO cached (execution, cluster, cache_key, finished_at) \
          SELECT ?1, cluster, ?2, ?3 FROM runs WHERE id = ?4",
     );
+    REMOVE_OLD_VERSIONS: Write =
+        Write::new::<OldVersionsRow>("DELETE FROM job_versions WHERE job = ?1 AND version < ?2");
     /// Adds to the counts of rows that have ended, or subtracts from them.
     pub(super) COUNT_ENDED: Write = Write::insert::<Ended>("ended")
         .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total");
@@ -109,6 +119,7 @@ fn attempt(
     let changed = dirty.changed(&tables);
     save_clusters(&transaction, &dirty)?;
     save_nodes(&transaction, &tables, &dirty)?;
+    save_jobs(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty, &changed)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
@@ -128,7 +139,10 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         let ids = needs.clusters.iter().map(|cluster| [cluster.0]);
         tables.clusters.extend(fetch_each::<(ClusterId, ClusterLive), _>(transaction, &CLUSTER, ids)?);
     }
-    tables.nodes.extend(fetch_each(transaction, &NODE, needs.nodes.iter().map(|node| [node.0]))?);
+    let jobs = needs.jobs.iter().map(|job| [job.0]);
+    tables.jobs.extend(fetch_each::<(JobId, JobLive), _>(transaction, &JOB, jobs)?);
+    let nodes = needs.nodes.iter().chain(&needs.sessions);
+    tables.nodes.extend(fetch_each(transaction, &NODE, nodes.map(|node| [node.0]))?);
     if !needs.deleted.is_empty() {
         let sql = "SELECT EXISTS (SELECT 1 FROM tombstones WHERE node = ?1 AND session = ?2)";
         let mut query = transaction.prepare_cached(sql)?;
@@ -170,7 +184,10 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         fetch_each(transaction, &EXECUTION, needs.executions.iter().map(|id| [id.0]))?;
     let taken: Vec<Execution> =
         fetch_each(transaction, &EXECUTIONS_AT, needs.reserved.iter().map(|node| [node.0]))?;
-    tables.executions.extend(executions.into_iter().chain(taken).map(|execution| (execution.id, execution)));
+    let steps = needs.steps.iter().map(|(node, first)| [first.0, node.0]);
+    let steps: Vec<Execution> = fetch_each(transaction, &STEPS_SINCE, steps)?;
+    let all = executions.into_iter().chain(taken).chain(steps);
+    tables.executions.extend(all.map(|execution| (execution.id, execution)));
     if needs.holds() && any_holds(transaction)? {
         let (held, holders) = (needs.held.iter(), needs.holders.iter());
         tables.holds.extend(fetch_each(transaction, &HOLD_OF_NODE, held.map(|node| [node.0]))?);
@@ -294,6 +311,12 @@ pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: 
     UPDATE_NODES.each(transaction, dirty.nodes_altered.iter().map(live))?;
     let problems = dirty.node_problems.iter().map(|(id, problems)| ProblemsRow::of(*id, problems));
     SET_PROBLEMS.try_each(transaction, problems)
+}
+
+pub(super) fn save_jobs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
+    PUT_JOBS.each(transaction, dirty.job_rows(tables))?;
+    INSERT_JOB_VERSIONS.each(transaction, dirty.job_version_rows()?)?;
+    REMOVE_OLD_VERSIONS.each(transaction, dirty.old_versions())
 }
 
 pub(super) fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {

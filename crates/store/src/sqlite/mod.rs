@@ -8,6 +8,7 @@ mod checkpoint;
 mod commit;
 mod connect;
 mod counts;
+mod excess;
 mod failure;
 mod file;
 mod output;

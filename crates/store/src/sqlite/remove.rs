@@ -18,15 +18,16 @@ use crate::batch::{ENDED_EXECUTIONS, Ended};
 use crate::filter::{
     EVENTS_WITH, EVENTS_WITHIN, REMOVED_DATA, REMOVED_EVENTS_BYTES, RUNS_AT_ONCE, is_removed, lazy,
 };
+use crate::pace::Pace;
 use crate::port::Error;
 use crate::rows::{Code, Record, int};
 
-/// Executions that one transaction removes.
-const EXECUTIONS: usize = 500;
+/// Executions that one transaction removes: each may have `limits::VALUES_BYTES` of outputs.
+const EXECUTIONS: usize = 100;
 
 /// Removes rows of a cluster, by table, each by an index (of deleted nodes there are few): arguments are the cluster and
 /// the most rows. Runs are removed before, in their own way.
-const REMOVALS: [&str; 5] = [
+const REMOVALS: [&str; 6] = [
     "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE cluster = ?1 LIMIT ?2)",
     "DELETE FROM cached WHERE execution IN (SELECT execution FROM cached WHERE cluster = ?1 LIMIT ?2)",
@@ -36,6 +37,8 @@ const REMOVALS: [&str; 5] = [
     "DELETE FROM nodes WHERE id IN (SELECT id FROM nodes WHERE cluster = ?1 LIMIT ?2)",
     "DELETE FROM tombstones WHERE (node, session) IN \
      (SELECT node, session FROM tombstones WHERE cluster = ?1 LIMIT ?2)",
+    // The versions of jobs are removed with them.
+    "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE cluster = ?1 LIMIT ?2)",
 ];
 
 lazy! {
@@ -55,7 +58,7 @@ pub(super) async fn remove_cluster(writer: &Writer, cluster: ClusterId, most: u3
     if !is_end {
         return Ok(checked);
     }
-    prune::remove_contents(writer).await?;
+    prune::remove_contents(writer, Pace::Gentle).await?;
     let remove = "DELETE FROM clusters WHERE id = ?1 AND deleted_at IS NOT NULL";
     writer.run(move |connection| Ok(connection.execute(remove, [cluster.0])?)).await?;
     Ok(checked + 1)
@@ -76,8 +79,7 @@ fn remove_rows(connection: &mut Connection, cluster: ClusterId, most: u32) -> Re
     for run in &runs {
         transaction.prepare_cached("DELETE FROM holds WHERE run = ?1")?.execute([run])?;
     }
-    let mut room = Room { rows, chunks: i64::from(limits::OUTPUT_PRUNED_CHUNKS) };
-    let mut removed = prune::remove_within(&transaction, &mut runs, &mut room)?;
+    let mut removed = prune::remove_within(&transaction, &mut runs, &mut Room::of_rows(rows))?;
     for removal in REMOVALS {
         if removed == 0 {
             let count = transaction.prepare_cached(removal)?.execute(params![cluster.0, rows])?;
@@ -120,7 +122,8 @@ pub(super) async fn remove_executions(writer: &Writer, ids: &[ExecutionId]) -> R
     for some in ids.chunks(EXECUTIONS) {
         let mut left = some.to_vec();
         while !left.is_empty() {
-            left = writer.run(move |connection| remove_some(connection, left)).await?;
+            left =
+                prune::paced(writer, Pace::Gentle, move |connection| remove_some(connection, left)).await?;
         }
     }
     Ok(())

@@ -19,22 +19,24 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{
-    COUNT_ENDED, INSERT_EVENTS, load, save_clusters, save_counts, save_executions, save_holds, save_nodes,
-    save_runs,
+    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_JOBS, load, save_clusters, save_counts,
+    save_executions, save_holds, save_jobs, save_nodes, save_runs,
 };
 use super::failure::Result;
 use super::output::APPEND;
 use super::store::{ADD_SERVER, touch};
 use super::write::{Write, fetch};
-use super::{SqliteStore, counts, output, prune};
+use super::{SqliteStore, counts, excess, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{
     Kept, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
 };
 use crate::counts::{ListedRun, Standing, differences};
+use crate::pace::Pace;
 use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
-    ChangeColumns, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition, count, int, write_event,
+    ChangeColumns, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition,
+    count, int, write_event,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
@@ -79,9 +81,9 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
     Ok(connection.pragma_update(None, OWNER, Owner::Replica as i64)?)
 }
 
-/// All tables of a copy, each with a column that identifies its rows. Definitions and presence are removed with the rows
-/// that they belong to.
-const TABLES: [(&str, &str); 13] = [
+/// All tables of a copy, each with a column that identifies its rows. Definitions, presence and versions of jobs are
+/// removed with the rows that they belong to.
+const TABLES: [(&str, &str); 15] = [
     ("output", "rowid"),
     ("events", "seq"),
     ("executions", "id"),
@@ -90,11 +92,13 @@ const TABLES: [(&str, &str); 13] = [
     ("limit_uses", "execution"),
     ("runs", "rowid"),
     ("nodes", "rowid"),
+    ("jobs", "id"),
     ("clusters", "id"),
     ("tombstones", "node"),
     ("ended", "kind"),
     ("contents", "rowid"),
     ("contents_released", "id"),
+    ("output_removed", "one"),
 ];
 /// Rows of a deleted cluster that are removed at once.
 const REMOVED_ROWS: u32 = 2_000;
@@ -134,6 +138,12 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             Part::Tombstones(tombstones) => {
                 Write::insert::<TombstoneRow<'_>>("tombstones")
                     .each(&transaction, tombstones.iter().map(TombstoneRow::of))?;
+            }
+            Part::Jobs(jobs) => {
+                PUT_JOBS.each(&transaction, jobs.iter().map(|(key, live)| JobRow::of(key, live)))?;
+            }
+            Part::JobVersions(versions) => {
+                INSERT_JOB_VERSIONS.try_each(&transaction, versions.iter().map(JobVersionRow::of))?;
             }
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,
@@ -239,6 +249,7 @@ fn replicate(
     let dirty = Dirty::of(&changes, &all);
     save_clusters(&transaction, &dirty)?;
     save_nodes(&transaction, &tables, &dirty)?;
+    save_jobs(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
     let changed = dirty.changed(&tables);
     save_executions(&transaction, &tables, &dirty, &changed)?;
@@ -325,15 +336,21 @@ impl Replica for SqliteStore {
         let kept = kept.clone();
         let first_seq = kept.first_seq.map_or(i64::MAX, int);
         let first_deleted = kept.first_deleted.unwrap_or(Timestamp::MAX);
+        let output_removed = kept.output_removed.clone();
         let gone = self.writer.run(move |connection| gone(connection, &kept)).await?;
-        prune::remove(&self.writer, gone).await?;
+        // The next events wait for it, and the primary removes its rows slowly.
+        prune::remove(&self.writer, Pace::Fast, gone).await?;
+        if let Some((at, run)) = output_removed {
+            let last = (at.as_microsecond(), run.as_str().to_owned());
+            excess::remove_output(&self.writer, Pace::Fast, last, u64::MAX).await?;
+        }
         for cluster in self.removed_clusters().await? {
             while self.remove_cluster(cluster, REMOVED_ROWS).await? > 0 {}
         }
-        prune::remove_events(&self.writer, first_seq.saturating_sub(1)).await?;
+        prune::remove_events(&self.writer, Pace::Fast, first_seq.saturating_sub(1)).await?;
         self.writer.run(move |connection| prune::forget_deleted(connection, first_deleted)).await?;
-        prune::remove_contents(&self.writer).await?;
-        prune::shrink_all(&self.writer).await
+        prune::remove_contents(&self.writer, Pace::Fast).await?;
+        prune::shrink_all(&self.writer, Pace::Fast).await
     }
 
     async fn see_nodes(&self, seen: &[Seen]) -> Result<(), Error> {

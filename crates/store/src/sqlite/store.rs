@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use downbeat_core::change::Change;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::retention::{Excess, StandingKept};
 use jiff::Timestamp;
 use rusqlite::{Connection, TransactionBehavior, params, params_from_iter};
 use tokio::sync::{broadcast, mpsc};
@@ -18,11 +19,14 @@ use super::readers::Readers;
 use super::replicate::Owner;
 use super::write::{Write, fetch, fetch_each};
 use super::writer::Writer;
-use super::{commit, connect, counts, output, prune, remove, replicate, snapshot};
+use super::{commit, connect, counts, excess, output, prune, remove, replicate, snapshot};
+use crate::batch::OUTPUT_BYTES;
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
-use crate::port::{Committed, DirectWrites, Error, Hint, Output, OutputChunk, Result, ServerRecord, Store};
+use crate::port::{
+    Committed, DirectWrites, Error, Hint, Output, OutputChunk, Removed, Result, ServerRecord, Store,
+};
 use crate::read::Database;
 use crate::rows::{Attempt, ContentRow, Record, ServerRow, StoredDefinition, StoredRun, condition};
 use crate::standing::{self, Pruned};
@@ -117,6 +121,14 @@ impl Database for SqliteStore {
         format!("SELECT code, total FROM ended WHERE kind = {kind} AND total > 0")
     }
 
+    fn volume() -> String {
+        format!(
+            "SELECT (SELECT min(seq) FROM events), (SELECT last_seq FROM feed), \
+             (SELECT total FROM ended WHERE kind = {OUTPUT_BYTES} AND code = 0), \
+             (SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size())"
+        )
+    }
+
     async fn fetch_contents(&self, hashes: &[String]) -> Result<Vec<ContentRow<'static>>> {
         let sql = format!("{} WHERE hash = ?1", ContentRow::select());
         let args: Vec<[String; 1]> = hashes.iter().map(|hash| [hash.clone()]).collect();
@@ -201,8 +213,9 @@ impl Database for SqliteStore {
         Ok(chunks)
     }
 
-    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<()> {
-        remove::remove_executions(&self.writer, ids).await
+    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<u64> {
+        remove::remove_executions(&self.writer, ids).await?;
+        Ok(ids.len() as u64)
     }
 
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
@@ -273,12 +286,16 @@ impl DirectWrites for SqliteStore {
         prune::prune(&self.writer, before, most).await
     }
 
+    async fn prune_excess(&self, excess: &Excess, most: u32) -> Result<Removed> {
+        excess::prune(&self.writer, *excess, most).await
+    }
+
     async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> Result<u64> {
         remove::remove_cluster(&self.writer, cluster, most).await
     }
 
-    async fn prune_standing(&self, deleted: &[(RunId, Vec<u32>)], keep: u32, most: u32) -> Result<u64> {
-        standing::prune(self, &self.pruned, deleted, keep, most).await
+    async fn prune_standing(&self, kept: &StandingKept, most: u32) -> Result<u64> {
+        standing::prune(self, &self.pruned, kept, most).await
     }
 
     async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {

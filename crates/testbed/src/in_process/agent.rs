@@ -132,6 +132,31 @@ impl Agent {
         self.report_end(work, outcome, Vec::new()).await;
     }
 
+    /// Reports an end when a poll waits, which `parked` makes sure of. Returns the work in the response to the report.
+    pub async fn finish_and_take(
+        &mut self,
+        work: &Assignment,
+        exit_code: i32,
+        parked: impl Future<Output = ()>,
+    ) -> Vec<Assignment> {
+        self.poll += 1;
+        let (node, session, poll, wait) = (self.node, self.session, self.poll, DEADLINE);
+        let busy = Poll { node, session, free: Free::default(), poll, resync: None, wait };
+        let (of, outcome) = (work.of.parent(), outcome(exit_code));
+        let finished = vec![Finished { held: held(work), of, outcome, output: Vec::new() }];
+        let (started, free, takes_work) = (Vec::new(), self.free, true);
+        let report = Report { node, session, started, finished, free, poll, takes_work };
+        let reported = async {
+            parked.await;
+            self.link.report(report).await.unwrap().assignments
+        };
+        tokio::select! {
+            biased;
+            assignments = reported => assignments,
+            answer = self.link.poll(busy) => panic!("the poll got a response: {answer:?}"),
+        }
+    }
+
     async fn report_end(&self, work: &Assignment, outcome: Outcome, output: Vec<OutputChunk>) {
         let finished = Finished { held: held(work), of: work.of.parent(), outcome, output };
         self.report(Vec::new(), vec![finished]).await;
@@ -139,7 +164,8 @@ impl Agent {
 
     async fn report(&self, started: Vec<Started>, finished: Vec<Finished>) {
         let (node, session) = (self.node, self.session);
-        let report = Report { node, session, started, finished, free: Free::default(), poll: 0 };
+        let (free, poll, takes_work) = (Free::default(), 0, false);
+        let report = Report { node, session, started, finished, free, poll, takes_work };
         self.link.report(report).await.unwrap();
     }
 }

@@ -139,7 +139,9 @@ impl Site {
         for server in &self.servers {
             let mut sum = 0;
             for number in 0..self.agents.len() {
-                sum += server.figure(&format!("{name}{{node=\"{}\"}}", self::name(number))).await;
+                sum += server
+                    .figure(&format!("{name}{{cluster=\"default\",node=\"{}\"}}", self::name(number)))
+                    .await;
             }
             sums.push(sum);
         }

@@ -27,7 +27,7 @@ async fn a_lease_is_acquired_with_the_work_and_ends_with_its_result() {
     assert_eq!(site.ended(&run).await["status"], "completed");
     let work = site.work("web-1").await;
     assert_eq!((&work["held"], &work["totals"]["succeeded"]), (&json!([]), &json!(1)));
-    assert_eq!(site.figure(r#"downbeat_node_claims_total{node="web-1"}"#).await, 1);
+    assert_eq!(site.figure(r#"downbeat_node_claims_total{cluster="default",node="web-1"}"#).await, 1);
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn what_one_node_holds_no_other_is_given() {
     site.open("gate");
     assert_eq!(site.ended(&run).await["status"], "completed");
     assert_eq!((site.executions(&run).await.len(), site.begun().len()), (1, 1));
-    let claims = |node: &str| format!("downbeat_node_claims_total{{node=\"{node}\"}}");
+    let claims = |node: &str| format!("downbeat_node_claims_total{{cluster=\"default\",node=\"{node}\"}}");
     assert_eq!((site.figure(&claims(holder)).await, site.figure(&claims(other)).await), (1, 0));
 }
 
@@ -106,7 +106,7 @@ async fn an_expired_lease_is_found_and_what_follows_has_the_next_attempt() {
     .await;
     let lost = &executions[0];
     assert_eq!((name_of(lost), &lost["error"]), (begun[0].clone(), &json!("the lease expired")));
-    assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-1"}"#).await, 1);
+    assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{cluster="default",node="web-1"}"#).await, 1);
     assert_eq!(site.work("web-1").await["expired_leases"], 1);
     assert_eq!(rows(&executions), [(0, 1, "lost", "web-1"), (0, 2, "pending", "-")], "it waits for a node");
 }

@@ -44,8 +44,8 @@ async fn all_leases_of_a_node_that_fell_silent_are_recovered() {
         (2, 2, "succeeded", "web-2"),
     ];
     assert_eq!(rows(&site.executions(&run).await), expected);
-    assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-1"}"#).await, 2);
-    assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{node="web-2"}"#).await, 0);
+    assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{cluster="default",node="web-1"}"#).await, 2);
+    assert_eq!(site.figure(r#"downbeat_node_leases_expired_total{cluster="default",node="web-2"}"#).await, 0);
     // Its own results come too late, and change nothing.
     site.agent("web-1").signal(Signal::SIGCONT);
     site.nodes_online(2).await;

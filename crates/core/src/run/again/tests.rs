@@ -49,7 +49,7 @@ fn outcome(verdict: Verdict) -> Outcome {
 fn state(status: &str, number: u128) -> State {
     let lease = lease(number);
     match status {
-        "succeeded" => State::Succeeded { lease, outcome: outcome(Verdict::Succeeded) },
+        "succeeded" => State::Succeeded { lease: Some(lease), outcome: outcome(Verdict::Succeeded) },
         "failed" => State::Failed { lease: Some(lease), outcome: None, error: None, at: at() },
         "given up" => State::Failed { lease: None, outcome: None, error: None, at: at() },
         "lost" => State::Lost { lease, started_at: None, reason: String::new(), at: at() },
@@ -107,6 +107,7 @@ fn run(definition: serde_json::Value, state: RunState, partial: bool) -> RunReco
         request_hash: None,
         created_at: at(),
         no_cache: false,
+        job_version: None,
     };
     let mut run = RunRecord::new(made, ServerId(Uuid::nil()));
     let end = RunEnd { partial, error: None };

@@ -60,7 +60,7 @@ pub(super) struct Active {
     /// Set if the attempt is leased: when it has to have ended. Its report may take longer.
     pub due: Option<Timestamp>,
     /// Set if the attempt was sent again after a loss, or is a debug command: it waits until then for its node, offline
-    /// or not, unless the node is deleted.
+    /// or not, unless the node is deleted. Set for an approval: it waits until then for a person.
     pub patience: Option<Timestamp>,
     /// Set for a retry that is delayed until then.
     pub not_before: Option<Timestamp>,
@@ -119,9 +119,10 @@ impl Attempts {
         self.active.iter().filter(|(_, active)| active.lease.is_none()).map(|(id, active)| (*id, active))
     }
 
-    /// Returns the placed attempts that are not leased yet.
+    /// Returns the placed attempts that are not leased yet. Approvals are not among them: they need no node.
     pub(super) fn unplaced_mut(&mut self) -> impl Iterator<Item = (ExecutionId, &mut Active)> {
-        let unplaced = |active: &Active| active.lease.is_none() && active.node.is_none();
+        let unplaced =
+            |active: &Active| active.lease.is_none() && active.node.is_none() && active.patience.is_none();
         self.active.iter_mut().filter(move |(_, active)| unplaced(active)).map(|(id, active)| (*id, active))
     }
 

@@ -104,8 +104,14 @@ impl Progress {
         self.attempt(at, Again { former: Some(ended), not_before: None, patience }, turn)
     }
 
-    /// Returns until when a first attempt waits for its node, offline or not: only a debug command does.
-    pub(super) fn first_patience(&self, created_at: Timestamp) -> Option<Timestamp> {
+    /// Returns until when a first attempt waits for its node, offline or not, which only a debug command does; or until
+    /// when an approval waits for a person.
+    pub(super) fn first_patience(&self, step: StepIx, created_at: Timestamp) -> Option<Timestamp> {
+        if let Some(approve) = &self.plan.task(step).approve {
+            let most =
+                SignedDuration::try_from(approve.timeout_or_default().0).unwrap_or(SignedDuration::MAX);
+            return Some(created_at.saturating_add(most).unwrap_or(Timestamp::MAX));
+        }
         self.run.is_debug().then(|| debug::starts_before(created_at))
     }
 

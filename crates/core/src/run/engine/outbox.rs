@@ -178,6 +178,8 @@ impl Progress {
                 executions,
                 rollout: None,
                 version: None,
+                sessions: Vec::new(),
+                after: None,
                 at: now,
             });
             if !outbox.carried.is_empty() {
@@ -197,6 +199,8 @@ impl Progress {
                 executions,
                 rollout: None,
                 version: None,
+                sessions: Vec::new(),
+                after: None,
                 at: now,
             });
         }

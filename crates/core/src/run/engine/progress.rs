@@ -215,7 +215,16 @@ impl Progress {
             | Change::RunMoved { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. } => None,
-            Change::ExecutionsAdded { run, epoch, executions, rollout: _, version: _, at } => {
+            Change::ExecutionsAdded {
+                run,
+                epoch,
+                executions,
+                rollout: _,
+                version: _,
+                sessions: _,
+                after: _,
+                at,
+            } => {
                 let has_news = |execution: &&Execution| {
                     matches!(execution.state, State::Leased { .. }) || execution.is_cached()
                 };
@@ -241,6 +250,8 @@ impl Progress {
                     executions,
                     rollout: None,
                     version: None,
+                    sessions: Vec::new(),
+                    after: None,
                     at,
                 };
                 (!executions.is_empty()).then(|| added(executions))
@@ -278,6 +289,11 @@ impl Progress {
                 self.ended(*execution, end, turn);
             }
             Change::ExecutionLost { execution, .. } => self.ended(*execution, End::Lost, turn),
+            Change::ApprovalDecided { execution, decision, at, .. } if decision.approved => {
+                self.note_outputs(*execution, &decision.outputs(*at));
+                self.ended(*execution, End::Succeeded, turn);
+            }
+            Change::ApprovalDecided { execution, .. } => self.ended(*execution, End::GivenUp, turn),
             Change::ExecutionCancelRequested { execution, .. } => {
                 // A leased attempt was only asked to stop: it ends when its agent reports.
                 if self.attempts.get(*execution).is_some_and(|active| active.lease.is_none()) {
@@ -291,6 +307,10 @@ impl Progress {
             Change::ClusterCreated { .. }
             | Change::ClusterChanged { .. }
             | Change::ClusterDeleted { .. }
+            | Change::JobApplied { .. }
+            | Change::JobPauseSet { .. }
+            | Change::JobDeleted { .. }
+            | Change::JobDecided { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }
@@ -406,6 +426,11 @@ impl Progress {
         });
         if self.run.is_debug() {
             over.iter_mut().for_each(|over| over.error = debug::not_started());
+        }
+        for over in &mut over {
+            if let Some(approve) = &self.plan.task(over.at.step).approve {
+                over.error = format!("nobody approved it within {}", approve.timeout_or_default());
+            }
         }
         over.extend(self.look_for_nodes(turn));
         self.give_up(over, turn);

@@ -138,12 +138,13 @@ impl Progress {
             // The run was cancelled before its plan started.
             _ if self.stopping.is_some() => {}
             RunState::Pending => self.move_to(&[RunState::Starting, RunState::Running]),
-            RunState::Starting | RunState::Orphaned => self.move_to(&[RunState::Running]),
+            RunState::Starting => self.move_to(&[RunState::Running]),
             RunState::Running
             | RunState::Terminating
             | RunState::Completed
             | RunState::Failed
-            | RunState::Cancelled => {}
+            | RunState::Cancelled
+            | RunState::Orphaned => {}
             RunState::PreRun
             | RunState::ConditionPending
             | RunState::ConditionRunning
@@ -350,7 +351,7 @@ impl Progress {
         let node = self.pinned(at);
         let resent = former.is_some_and(|former| is_loss(&former.state)) && node.is_some();
         let again = resent.then(|| execution.created_at + self.patience(at.step));
-        let patience = again.or_else(|| self.first_patience(execution.created_at));
+        let patience = again.or_else(|| self.first_patience(at.step, execution.created_at));
         // The records do not show when nodes were last checked: the wait counts from now.
         let unfit_since = None;
         let former = former.map(|former| former.id);
@@ -386,7 +387,10 @@ fn ended_at(state: &State) -> Option<Timestamp> {
     match state {
         State::Pending { .. } | State::Leased { .. } | State::Running { .. } | State::Skipped { .. } => None,
         // Releases without receipts recorded the agent's clock, which may lag. No attempt ended before it was leased.
-        State::Succeeded { outcome, lease } => Some(outcome.ended_at().max(lease.granted_at)),
+        State::Succeeded { outcome, lease } => {
+            let ended = outcome.ended_at();
+            Some(lease.map_or(ended, |lease| lease.granted_at.max(ended)))
+        }
         State::Failed { at, lease, .. } | State::Cancelled { at, lease, .. } => {
             Some(lease.map_or(*at, |lease| lease.granted_at.max(*at)))
         }

@@ -144,7 +144,7 @@ impl Progress {
                     if self.is_bounded(pass) && !self.passes.walk(pass, walk).begun {
                         return self.line_up(pass, walk);
                     }
-                    let first = Again { patience: self.first_patience(turn.now), ..Again::default() };
+                    let first = Again { patience: self.first_patience(step, turn.now), ..Again::default() };
                     let Err(unsent) = self.attempt(at, first, turn) else { return };
                     self.instance_failed(unsent, turn);
                 }
@@ -209,10 +209,11 @@ impl Progress {
         };
         let id = self.record(at, attempt, State::Pending { not_before }, turn);
         let former = former.map(|former| former.execution);
-        let unfit_since = node.is_none().then(|| not_before.unwrap_or(turn.now));
+        let is_placed = node.is_none() && self.plan.task(at.step).approve.is_none();
+        let unfit_since = is_placed.then(|| not_before.unwrap_or(turn.now));
         self.attempts
             .add(id, Active { at, node, lease: None, due: None, patience, not_before, unfit_since, former });
-        if node.is_none() {
+        if is_placed {
             self.look_soon(turn.now);
         }
         Ok(())

@@ -66,6 +66,17 @@ fields! {
         A key may hold expressions." => {
         "$ref": "#/$defs/limits", "examples": [{"db": 4, "api": "100/1m"}]
     },
+    [Job] "schedule": "When the job starts by itself: a cron expression, a map, or a list of them. It holds for \
+        stored jobs (`job apply -f FILE`); `schedule preview -f FILE` shows the times." => {
+        "anyOf": [
+            {"$ref": "#/$defs/schedule"},
+            {
+                "type": "array", "minItems": 1, "maxItems": limits::SCHEDULES_PER_JOB,
+                "items": {"$ref": "#/$defs/schedule"}
+            }
+        ],
+        "examples": ["@daily", {"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "catch_up": "1h"}]
+    },
     [Job] "tasks": "What the job does: tasks, and branches of tasks. They run one after the other, or as `depends_on` says." => {
         "type": "array",
         "minItems": 1,

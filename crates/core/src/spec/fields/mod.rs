@@ -30,9 +30,13 @@ pub enum On {
     Preference,
     Spread,
     Rollout,
+    Approve,
     Retry,
     ForEach,
     Cache,
+    Schedule,
+    CatchUp,
+    Exclude,
 }
 
 /// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.

@@ -1,6 +1,8 @@
-//! The fields of the maps inside a job or task: `target`, `placement`, `rollout`, `retry`, `for_each`, `cache`.
+//! The fields of the maps inside a job or task: `target`, `placement`, `rollout`, `retry`, `for_each`, `cache`,
+//! `schedule`.
 
 use crate::limits;
+use crate::span::Span;
 use crate::spec::{Preference, Retry};
 
 fields! {
@@ -67,6 +69,15 @@ fields! {
         "$ref": "#/$defs/amount", "default": 0, "examples": [2, "5%"]
     },
 
+    [Approve] "message": "What the person is asked." => {
+        "type": "string", "minLength": 1, "maxLength": limits::APPROVAL_TEXT_BYTES, "examples": ["Deploy to production?"]
+    },
+    [Approve] "timeout": "How long the step waits, 1s to 30d. Then it fails." => {
+        "$ref": "#/$defs/duration",
+        "default": Span::from_secs(limits::APPROVAL_TIMEOUT_DEFAULT_S).to_string(),
+        "examples": ["4h"]
+    },
+
     [Retry] "max": "How often a failed instance is retried." => {
         "type": "integer", "minimum": 0, "maximum": limits::RETRIES, "examples": [3]
     },
@@ -84,6 +95,44 @@ fields! {
         "$ref": "#/$defs/items", "examples": [["eu", "us"], "{{ steps.build.outputs.shards }}"]
     },
     [ForEach] "max_parallel": "How many items may run at once." => {"$ref": "#/$defs/parallel", "examples": [8]},
+
+    [Schedule] "cron": "A cron expression: minute, hour, day of the month, month and weekday, optionally with the second \
+        first; or @hourly, @daily, @weekly, @monthly, @yearly, or @every with a duration. Excludes `every`." => {
+        "$ref": "#/$defs/cron", "examples": ["30 3 * * *", "*/10 * * * * *", "@daily"]
+    },
+    [Schedule] "every": "An interval of whole seconds, 1s to 366d: all its multiples since 1970-01-01 00:00 UTC. Excludes \
+        `cron`." => {
+        "$ref": "#/$defs/duration", "examples": ["5m"]
+    },
+    [Schedule] "timezone": "The time zone of the expression and of `exclude`, by its name in the IANA database." => {
+        "type": "string", "minLength": 1, "default": "UTC", "examples": ["Europe/Berlin"]
+    },
+    [Schedule] "catch_up": "What happens to times at which no server could start the job. A duration is the longest delay of \
+        a start; later ones are skipped. `none` starts nothing late." => {
+        "$ref": "#/$defs/catch_up", "default": "1m", "examples": ["1h", "none", {"window": "12h", "policy": "latest"}]
+    },
+    [Schedule] "exclude": "Days on which the job does not start." => {
+        "$ref": "#/$defs/exclude", "examples": [{"weekdays": ["sat", "sun"], "dates": ["2026-12-24", "01-01"]}]
+    },
+    [Schedule] "jitter": "Delays each start by up to this duration, at most 1h. The delay depends on the job and the time: it \
+        is the same on every server." => {
+        "$ref": "#/$defs/duration", "default": "0s", "examples": ["10m"]
+    },
+
+    [CatchUp] "window": "The longest delay of a start, 1s to 30d." => {"$ref": "#/$defs/duration", "examples": ["12h"]},
+    [CatchUp] "policy": "`all` starts the job for each missed time, `latest` only for the last one, `none` for none of them." => {
+        "enum": ["all", "latest", "none"], "default": "all", "examples": ["latest"]
+    },
+
+    [Exclude] "dates": "Dates: `2026-12-24` is one day, `12-24` the day in every year." => {
+        "type": "array",
+        "maxItems": limits::EXCLUDED_DATES,
+        "items": {"$ref": "#/$defs/date"},
+        "examples": [["2026-12-24", "01-01"]]
+    },
+    [Exclude] "weekdays": "Weekdays, such as `sat` or `saturday`." => {
+        "type": "array", "items": {"$ref": "#/$defs/weekday"}, "examples": [["sat", "sun"]]
+    },
 
     [Cache] "max_age": "The maximum age of the result, 1s to 30d." => {"$ref": "#/$defs/duration", "examples": ["24h"]},
 }

@@ -61,6 +61,10 @@ fields! {
         it goes on. `stop`: it is killed, even if its agent is killed or frozen, so that two attempts never overlap." => {
         "enum": ["continue", "stop"], "default": "continue", "examples": ["stop"]
     },
+    [Task] "approve": "Waits until a person approves: `downbeat run approve RUN STEP`. Instead of `backend` and `action`; \
+        beside it, the task has only `name`, `condition` and `depends_on`." => {
+        "$ref": "#/$defs/approve", "examples": [{"message": "Deploy to production?", "timeout": "4h"}]
+    },
     [Branch] "tasks": "The tasks of the branch. Each node runs them in order, at its own pace." => {
         "type": "array", "minItems": 1, "items": {"$ref": "#/$defs/leaf"}, "examples": [[{"backend": "ping", "action": "ping"}]]
     },

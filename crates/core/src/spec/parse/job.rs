@@ -12,7 +12,6 @@ use crate::spec::{Definition, Noted, On, Problem, Strategy};
 
 /// Fields of later versions, each with the text to write in this one.
 const PLANNED_FIELDS: &[Hint] = &[
-    ("schedule", "remove it, and let cron or a systemd timer call `downbeat job run -f FILE`"),
     ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
     ("constraints", "select the nodes with `target` or `placement` instead"),
     ("on_violation", "remove it"),
@@ -30,7 +29,11 @@ const OTHER_NAMES: &[Hint] = &[
     ("stages", "did you mean `tasks`?"),
     ("vars", "did you mean `params`?"),
     ("inputs", "did you mean `params`?"),
-    ("cron", "schedules are not available in this version; let cron call `downbeat job run -f FILE`"),
+    ("cron", "did you mean `schedule: {cron: …}`?"),
+    ("every", "did you mean `schedule: {every: …}`?"),
+    ("timezone", "put it under `schedule`"),
+    ("catch_up", "put it under `schedule`"),
+    ("jitter", "put it under `schedule`"),
     ("serial", "did you mean `rollout: {batch: 1}`?"),
     ("concurrency", "did you mean `max_parallel`, or `limits`?"),
     ("backend", "a job has a list of tasks; put it on a task under `tasks`"),
@@ -153,6 +156,7 @@ impl Checker<'_> {
                     definition.placement_timeout =
                         self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
+                "schedule" => definition.schedule = self.schedules(field, value),
                 "tasks" => tasks = Some(value),
                 _ => self.unknown_field(top, entry, &[On::Job], PLANNED_FIELDS, OTHER_NAMES),
             }

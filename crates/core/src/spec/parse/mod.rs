@@ -1,5 +1,5 @@
 //! Reads job files: text or JSON into a tree with positions (`yaml`, `tree`), and the tree into a definition (`job`,
-//! `rollout`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
+//! `rollout`, `schedule`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
 
 mod action;
 mod expression;
@@ -13,6 +13,7 @@ mod place;
 mod read;
 mod rollout;
 mod scalar;
+mod schedule;
 mod standing;
 mod task;
 mod tree;
@@ -25,3 +26,4 @@ pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noti
 pub use standing::{
     parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json,
 };
+pub(super) use task::APPROVAL;

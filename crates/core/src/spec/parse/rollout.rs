@@ -156,6 +156,7 @@ impl Checker<'_> {
         }
         let placed = definition.tasks.iter().position(|entry| match entry {
             Entry::Leaf(task) if task.target.is_some() => false,
+            Entry::Leaf(task) if task.approve.is_some() => false,
             Entry::Leaf(task) => task.placement.is_some() || !fields.targeted,
             Entry::Branch(_) => !fields.targeted,
         });
@@ -194,6 +195,7 @@ impl Checker<'_> {
         let own = entries().find_map(|(index, entry)| match entry {
             Entry::Leaf(task) if task.target.is_some() => Some((index, "target")),
             Entry::Leaf(task) if task.placement.is_some() => Some((index, "placement")),
+            Entry::Leaf(task) if task.approve.is_some() => Some((index, "approve")),
             Entry::Leaf(_) | Entry::Branch(_) => None,
         });
         if let Some((index, field)) = own {

@@ -5,8 +5,9 @@ use super::field::{Checker, Hint, misspelt};
 use super::path::Path;
 use super::tree::{Content, Entry, Node};
 use crate::limits;
+use crate::shown::shown;
 use crate::span::Span;
-use crate::spec::definition::{self, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
+use crate::spec::definition::{self, Approve, Branch, Condition, Delivery, OnDisconnect, Retry, Task};
 use crate::spec::{At, On, fields};
 
 /// An entry under the job's `tasks` is a task or a branch.
@@ -100,7 +101,7 @@ impl Checker<'_> {
         let mut task = Task::default();
         let mut work = WorkFields::default();
         let (mut max_retries_at, mut retry_at, mut placement_at) = (None, None, None);
-        let mut misplaced_params = false;
+        let (mut misplaced_params, mut is_approval) = (false, false);
         for entry in entries {
             let field = path.field(&entry.key);
             let value = &entry.value;
@@ -138,6 +139,11 @@ impl Checker<'_> {
                     task.placement = self.placement(field, value);
                 }
                 "max_parallel" => self.problem(field, entry.at, PARALLEL_ON_TASK),
+                "approve" if on == On::Leaf => self.problem(field, entry.at, APPROVAL_IN_BRANCH),
+                "approve" => {
+                    is_approval = true;
+                    task.approve = self.approve(field, value);
+                }
                 key if self.is_param(entries, key) => {
                     misplaced_params = true;
                     let message = format!("`{key}` is a param of the action; put it under `params:`");
@@ -157,6 +163,18 @@ impl Checker<'_> {
         if let (Some(_), Some(at)) = (&task.target, placement_at) {
             self.problem(path.field("placement"), at, BOTH_PLACES);
         }
+        if is_approval {
+            let known = fields::names(&[On::Task]);
+            let is_other = |key: &str| known.contains(&key) && !APPROVAL.contains(&key);
+            for entry in entries.iter().filter(|entry| is_other(&entry.key)) {
+                let message = format!(
+                    "a person decides a task with `approve`, so it has no `{}`; remove one of them",
+                    shown(&entry.key)
+                );
+                self.problem(path.field(&entry.key), entry.at, message);
+            }
+            return Some(task);
+        }
         self.require_work(path, at, entries, &work);
         // Misplaced params must not also be reported as missing.
         if misplaced_params {
@@ -164,6 +182,32 @@ impl Checker<'_> {
         }
         self.action(path, at, &mut task, work)?;
         Some(task)
+    }
+
+    fn approve(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Approve> {
+        let mut approve = Approve::default();
+        for entry in self.fields_of(path, node, On::Approve)? {
+            let field = path.field(&entry.key);
+            let value = &entry.value;
+            match entry.key.as_ref() {
+                "message" => {
+                    let text = self.text(field, value, "a question such as \"Deploy to production?\"");
+                    let (bytes, most) = (text.map_or(0, str::len), limits::APPROVAL_TEXT_BYTES);
+                    if bytes > most {
+                        let message = format!("the message has {bytes} bytes; at most {most} are possible");
+                        self.problem(field, value.at, message);
+                    }
+                    if !self.refuse_expression(field, value, "`message`") {
+                        approve.message = text.map(str::to_owned);
+                    }
+                }
+                "timeout" => {
+                    approve.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S));
+                }
+                _ => self.unknown_field(path, entry, &[On::Approve], &[], &[]),
+            }
+        }
+        Some(approve)
     }
 
     /// Reports a task without a `backend` or an `action`, unless the field is only misspelt.
@@ -217,6 +261,12 @@ impl Checker<'_> {
         Some(Retry { max, delay, factor: factor.unwrap_or_else(Retry::default_factor), max_delay })
     }
 }
+
+/// The fields of a task that a person decides.
+pub(in crate::spec) const APPROVAL: [&str; 4] = ["name", "approve", "condition", "depends_on"];
+
+const APPROVAL_IN_BRANCH: &str = "a branch runs on each node at its own pace, and a person approves once for all nodes; \
+     move the task out of the branch";
 
 const ONLY_LEAVES: &str =
     "a branch cannot contain another branch; move these tasks up, or into a separate branch";

@@ -61,7 +61,7 @@ fn syntax(error: &ScanError) -> NotATree {
         "; is the line indented like its neighbours? a string that contains `: ` needs quotes"
     } else if info.contains("did not find expected key") || info.contains("did not find expected '-'") {
         "; is the line indented like the ones before it?"
-    } else if info.contains("unknown anchor") {
+    } else if info.contains("unknown anchor") || info.contains("anchor or alias") {
         "; an alias (*name) needs an anchor (&name) before it, and a string that begins with * needs quotes"
     } else if info.contains("unexpected character") || info.contains("cannot start any token") {
         "; a string that begins with this character needs quotes"

@@ -301,3 +301,52 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_edit_that_changes_nothing_is_known() {
+    let before = cluster_of("ab");
+    let same = Settings { name: Some("web".to_owned()), ..Settings::default() };
+    let other = Settings { description: Some("other".to_owned()), ..Settings::default() };
+    let cases = [
+        (settings(&before, Settings::default(), at(5)), false),
+        (settings(&before, same, at(5)), false),
+        (settings(&before, other, at(5)), true),
+        (update(&before, id(1), TaskFields::shell("a", "true"), at(5)), false),
+        (update(&before, id(1), TaskFields::shell("a", "false"), at(5)), true),
+        (reorder(&before, &[id(1), id(2)], at(5)), false),
+        (reorder(&before, &[id(2), id(1)], at(5)), true),
+        (rerun(&before, id(1), RerunScope::All, nothing, at(5)), true),
+        (reset_node(&before, node(1), nothing, at(5)), true),
+        (delete(&before, id(1), at(5)), true),
+    ];
+    for (place, (edited, is_change)) in cases.into_iter().enumerate() {
+        assert_eq!(edited.unwrap().is_change(&before), is_change, "case {place}");
+    }
+}
+
+#[test]
+fn requests_that_have_been_met_are_dropped() {
+    let asked = |cluster: &ClusterRecord, number, of, second| {
+        rerun(cluster, id(number), RerunScope::Node { node: node(of) }, nothing, at(second)).unwrap().cluster
+    };
+    let cluster = asked(&asked(&asked(&cluster_of("ab"), 1, 1, 1), 1, 2, 2), 2, 1, 3);
+    let cluster = rerun(&cluster, id(2), RerunScope::Failed, nothing, at(4)).unwrap().cluster;
+    // Node 1 has done the first task at second 1, and the second one before it was asked to.
+    let left = without_met(&cluster, |of, number, since| of == node(1) && number == 0 && since <= at(1));
+    let reruns = |place: usize| -> Vec<RerunScope> {
+        left.list.tasks[place].reruns.iter().map(|rerun| rerun.scope).collect()
+    };
+    assert_eq!(reruns(0), [RerunScope::Node { node: node(2) }]);
+    assert_eq!(reruns(1), [RerunScope::Node { node: node(1) }, RerunScope::Failed]);
+    assert_eq!(left.version, cluster.version, "it is the same version until it is edited");
+}
+
+#[test]
+fn resets_that_have_been_met_are_dropped() {
+    let reset = |cluster: &ClusterRecord, of, second| {
+        reset_node(cluster, node(of), nothing, at(second)).unwrap().cluster
+    };
+    let cluster = reset(&reset(&cluster_of("ab"), 1, 1), 2, 2);
+    let left = without_met_resets(&cluster, |of, since| of == node(1) && since == at(1));
+    assert_eq!(left.list.resets, BTreeMap::from([(node(2), at(2))]));
+}

@@ -487,6 +487,7 @@ fn random_task(index: usize, dice: &mut Dice) -> Task {
     Task {
         name: Some(name(index)),
         backend: "test".to_owned(),
+        approve: None,
         action: "noop".to_owned(),
         params: Default::default(),
         timeout: (dice.below(2) == 0).then(|| Span::from_secs(20)),

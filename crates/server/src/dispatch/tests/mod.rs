@@ -154,6 +154,8 @@ impl World {
             executions,
             rollout: None,
             version: None,
+            sessions: Vec::new(),
+            after: None,
             at,
         }]);
     }

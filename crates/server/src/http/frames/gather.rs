@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use downbeat_api::{Cell, Frame, NodeChange, RunChange, ServerState};
 use downbeat_core::change::{Change, Event};
-use downbeat_core::execution::{Execution, Status, Verdict};
+use downbeat_core::execution::{Execution, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId};
 use downbeat_core::limits;
 use downbeat_core::node::NodeStatus;
@@ -118,6 +118,7 @@ impl Gather {
             | Change::ExecutionStarted { .. }
             | Change::ExecutionFinished { .. }
             | Change::ExecutionLost { .. }
+            | Change::ApprovalDecided { .. }
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. } => self.moved(event),
@@ -125,6 +126,10 @@ impl Gather {
             Change::ClusterCreated { .. }
             | Change::ClusterChanged { .. }
             | Change::ClusterDeleted { .. }
+            | Change::JobApplied { .. }
+            | Change::JobPauseSet { .. }
+            | Change::JobDeleted { .. }
+            | Change::JobDecided { .. }
             | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::InstanceFailed { .. }
@@ -209,13 +214,10 @@ fn status_after(change: &Change, was: Option<Status>) -> Option<Status> {
     match change {
         Change::ExecutionLeased { .. } => Some(Status::Leased),
         Change::ExecutionStarted { .. } => Some(Status::Running),
-        Change::ExecutionFinished { outcome, .. } => Some(match outcome.verdict {
-            Verdict::Succeeded => Status::Succeeded,
-            Verdict::Failed => Status::Failed,
-            Verdict::Cancelled => Status::Cancelled,
-        }),
+        Change::ExecutionFinished { outcome, .. } => Some(outcome.verdict.status()),
         Change::ExecutionLost { .. } => Some(Status::Lost),
-        Change::ExecutionGivenUp { .. } => Some(Status::Failed),
+        Change::ApprovalDecided { decision, .. } if decision.approved => Some(Status::Succeeded),
+        Change::ApprovalDecided { .. } | Change::ExecutionGivenUp { .. } => Some(Status::Failed),
         Change::ExecutionSkipped { .. } => Some(Status::Skipped),
         // A node that has it is asked to end it, and reports that.
         Change::ExecutionCancelRequested { .. } => {

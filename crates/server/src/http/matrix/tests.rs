@@ -94,6 +94,7 @@ async fn store_rollout(store: &MemoryStore) -> RunId {
         params: Default::default(),
         retry_of: None,
         no_cache: false,
+        job_version: None,
         by: "ada".to_owned(),
         idempotency_key: None,
         request_hash: None,
@@ -118,7 +119,7 @@ async fn store_rollout(store: &MemoryStore) -> RunId {
         let state = match (step, number) {
             (0, 7 | 20) => State::Failed { lease: None, outcome: None, error: Some("no".to_owned()), at: AT },
             (_, 7 | 20) => State::Skipped { reason: "the node failed".to_owned(), at: AT },
-            _ => State::Succeeded { lease, outcome },
+            _ => State::Succeeded { lease: Some(lease), outcome },
         };
         Execution {
             id: ExecutionId(Uuid::from_u128(u128::from(step * NODES + number) + 1)),
@@ -140,8 +141,22 @@ async fn store_rollout(store: &MemoryStore) -> RunId {
     let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Completed];
     let rollout = Some(RolloutProgress { wave: 3, failed: 2 });
     let changes = [
-        Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: id.clone(), epoch: 1, executions, rollout, version: None, at: AT },
+        Change::RunCreated {
+            run: RunRecord::new(made, server),
+            max_pending: None,
+            max_open: None,
+            firing: None,
+        },
+        Change::ExecutionsAdded {
+            run: id.clone(),
+            epoch: 1,
+            executions,
+            rollout,
+            version: None,
+            sessions: Vec::new(),
+            after: None,
+            at: AT,
+        },
         Change::RunMoved {
             run: id.clone(),
             epoch: 1,
@@ -184,6 +199,10 @@ async fn a_look_at_a_large_roll_out_reads_what_it_shows() {
     let failed: Vec<_> = rollout.waves.iter().map(|wave| wave.failed).collect();
     assert_eq!((rollout.wave, rollout.failed, rollout.budget), (Some(3), 2, 5));
     assert_eq!(failed, [Some(1), Some(1), Some(0)]);
-    assert_eq!(rows.load(Ordering::Relaxed), 2, "the failed instances");
+    assert_eq!(
+        rows.load(Ordering::Relaxed),
+        3,
+        "the failed instances, and the first of them for its exit code"
+    );
     server.stop().await;
 }

@@ -17,9 +17,10 @@ async fn server(items: u32, open: u32, chunks: &[OutputChunk]) -> Server {
     let execution = |item: u32| {
         let state = match item < open {
             true => make::leased(item, 1),
-            false => {
-                State::Succeeded { lease: make::lease(item, 1), outcome: make::outcome(Verdict::Succeeded) }
-            }
+            false => State::Succeeded {
+                lease: Some(make::lease(item, 1)),
+                outcome: make::outcome(Verdict::Succeeded),
+            },
         };
         Execution { of: make::origin(1, 0, Some(item)), ..make::execution(item, 1, state) }
     };

@@ -68,6 +68,7 @@ async fn store_leases(store: &MemoryStore, node: NodeId, session: SessionId, cou
         params: Default::default(),
         retry_of: None,
         no_cache: false,
+        job_version: None,
         by: "ada".to_owned(),
         idempotency_key: None,
         request_hash: None,
@@ -99,13 +100,28 @@ async fn store_leases(store: &MemoryStore, node: NodeId, session: SessionId, cou
         installation: Some(Installation::new(b"one", 1)),
         undelivered: Default::default(),
         kept_since: None,
+        attempts: Vec::new(),
         former: Former::Nobody,
         at,
     };
     let changes = [
         Change::NodeRegistered { registration },
-        Change::RunCreated { run: RunRecord::new(made, server), max_pending: None, max_open: None },
-        Change::ExecutionsAdded { run: run.clone(), epoch: 1, executions, rollout: None, version: None, at },
+        Change::RunCreated {
+            run: RunRecord::new(made, server),
+            max_pending: None,
+            max_open: None,
+            firing: None,
+        },
+        Change::ExecutionsAdded {
+            run: run.clone(),
+            epoch: 1,
+            executions,
+            rollout: None,
+            version: None,
+            sessions: Vec::new(),
+            after: None,
+            at,
+        },
     ];
     let committed = store.commit(server, &changes).await.unwrap();
     assert!(committed.outcomes.iter().all(std::result::Result::is_ok), "{:?}", committed.outcomes);

@@ -56,14 +56,16 @@ impl Wrapper for Picky {
     }
 }
 
-#[tokio::test]
-async fn a_result_that_the_store_cannot_hold_is_a_failure_and_the_others_are_recorded() {
-    const TASKS: usize = 5;
-    let store = Arc::new(MemoryStore::new());
-    let picky: Arc<dyn Store> = Arc::new(Wrapped(Picky(Arc::clone(&store))));
+/// A server with one node that can hold five executions.
+struct Site {
+    server: crate::Server,
+    node: NodeId,
+    session: SessionId,
+}
+
+async fn site(store: Arc<dyn Store>) -> Site {
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
-    let server = start_within(settings, picky, Surroundings::default()).await.unwrap();
-    let link = server.link();
+    let server = start_within(settings, store, Surroundings::default()).await.unwrap();
     let hostname = "web-01".to_owned();
     let (node, session) = (NodeId::derive(ClusterId::DEFAULT, &hostname), SessionId(Uuid::new_v4()));
     let description = Description {
@@ -78,7 +80,26 @@ async fn a_result_that_the_store_cannot_hold_is_a_failure_and_the_others_are_rec
     let (cluster, instance) = (ClusterId::DEFAULT, InstanceId(b"one".to_vec()));
     let register =
         Register { cluster, node, session, description, instance, undelivered: Vec::new(), life: 1 };
-    link.register(register).await.unwrap();
+    server.link().register(register).await.unwrap();
+    Site { server, node, session }
+}
+
+#[tokio::test]
+async fn a_report_of_an_old_session_takes_no_work() {
+    let Site { server, node, session } = site(Arc::new(MemoryStore::new())).await;
+    let dispatcher = &server.service().parts.dispatcher;
+    // It does not wait for itself either.
+    assert!(TakesWork::begin(dispatcher, node, SessionId(Uuid::new_v4())).is_none());
+    assert!(TakesWork::begin(dispatcher, node, session).is_some());
+}
+
+#[tokio::test]
+async fn a_result_that_the_store_cannot_hold_is_a_failure_and_the_others_are_recorded() {
+    const TASKS: usize = 5;
+    let store = Arc::new(MemoryStore::new());
+    let picky: Arc<dyn Store> = Arc::new(Wrapped(Picky(Arc::clone(&store))));
+    let Site { server, node, session } = site(picky).await;
+    let link = server.link();
     let task =
         |number| json!({"name": format!("t{number}"), "backend": "test", "action": "noop", "depends_on": []});
     let job = json!({"tasks": (0..TASKS).map(task).collect::<Vec<_>>()}).to_string();
@@ -119,6 +140,7 @@ async fn a_result_that_the_store_cannot_hold_is_a_failure_and_the_others_are_rec
         finished: finished.collect(),
         free: Free::default(),
         poll: 0,
+        takes_work: false,
     };
     let answer = link.report(report.clone()).await.unwrap();
     assert_eq!(answer.receipts, [Receipt::Recorded; TASKS]);

@@ -19,8 +19,6 @@ pub(super) struct Attempt {
     pub(super) created_at: Timestamp,
     /// The version of the list that it was decided by.
     pub(super) version: u64,
-    /// How often the cluster had got a new owner by then.
-    pub(super) term: u64,
 }
 
 /// A cluster.
@@ -28,14 +26,13 @@ pub(super) struct Attempt {
 pub(super) struct Site {
     /// From version 1.
     pub(super) versions: Vec<Arc<ClusterRecord>>,
-    pub(super) term: u64,
     /// In the order in which they were added, by node and number of the task.
     pub(super) attempts: BTreeMap<(NodeId, u32), Vec<Attempt>>,
 }
 
 impl Site {
     pub(super) fn new(cluster: ClusterRecord) -> Self {
-        Self { versions: vec![Arc::new(cluster)], term: 0, attempts: BTreeMap::new() }
+        Self { versions: vec![Arc::new(cluster)], attempts: BTreeMap::new() }
     }
 
     pub(super) fn current(&self) -> &Arc<ClusterRecord> {
@@ -114,11 +111,6 @@ impl Ledger {
             Change::NodeDeleted { node, .. } => {
                 self.nodes.remove(node);
             }
-            Change::RunTaken { run, .. } => {
-                if let Some(site) = run.standing_of().and_then(|cluster| self.sites.get_mut(&cluster)) {
-                    site.term += 1;
-                }
-            }
             Change::ExecutionLeased { execution, .. } => self.alter(*execution, Status::Leased),
             Change::ExecutionStarted { execution, .. } => self.alter(*execution, Status::Running),
             Change::ExecutionFinished { execution, outcome, .. } => {
@@ -155,7 +147,6 @@ impl Ledger {
             status: execution.state.status(),
             created_at: execution.created_at,
             version,
-            term: site.term,
         });
     }
 

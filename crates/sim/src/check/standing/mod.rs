@@ -51,9 +51,6 @@ enum Cell {
     Open,
     Succeeded,
     Failed,
-    /// It was lost so often that a server that saw all of it does not send it again. A server that did not see all of it
-    /// may.
-    LostOften,
     /// There is no result that counts, and why.
     Undone(&'static str),
 }
@@ -183,17 +180,17 @@ impl Follower {
         let before = |of: u32| -> Vec<&Attempt> {
             site.of(node, of).iter().filter(|each| each.id != execution).collect()
         };
-        match cell(list, &list.tasks[at], record, &before(place.number), site.term) {
-            Cell::Undone(_) | Cell::LostOften => {}
+        match cell(list, &list.tasks[at], record, &before(place.number)) {
+            Cell::Undone(_) => {}
             Cell::NotSelected => found.push(format!("{host} gets {name}, which does not apply to it")),
             known => found.push(format!("{host} gets {name} again without a reason: it is {known:?}")),
         }
         for task in &list.tasks[..at] {
             let earlier = &task.name;
-            match cell(list, task, record, &before(task.number), site.term) {
+            match cell(list, task, record, &before(task.number)) {
                 Cell::NotSelected | Cell::Succeeded => {}
-                Cell::Failed | Cell::LostOften if !task.blocking => {}
-                Cell::Failed | Cell::LostOften => {
+                Cell::Failed if !task.blocking => {}
+                Cell::Failed => {
                     found.push(format!("{host} gets {name} after {earlier}, which blocks, failed"));
                 }
                 Cell::Open => found.push(format!("{host} gets {name} while {earlier} has not ended")),
@@ -226,9 +223,9 @@ impl Follower {
             let list = &site.current().list;
             for task in &list.tasks {
                 let attempts: Vec<&Attempt> = site.of(node.id, task.number).iter().collect();
-                match cell(list, task, node, &attempts, site.term) {
-                    Cell::Failed | Cell::LostOften if task.blocking => break,
-                    Cell::NotSelected | Cell::Succeeded | Cell::Failed | Cell::LostOften | Cell::Open => {}
+                match cell(list, task, node, &attempts) {
+                    Cell::Failed if task.blocking => break,
+                    Cell::NotSelected | Cell::Succeeded | Cell::Failed | Cell::Open => {}
                     Cell::Undone(why) => {
                         let (host, name) = (&node.description.hostname, &task.name);
                         found.push(format!("{host} has not done {name}: {why}"));
@@ -251,13 +248,7 @@ fn takes_work(node: &NodeRecord) -> bool {
 }
 
 /// Returns what a task on a node is, by all attempts so far.
-fn cell(
-    list: &StandingList,
-    task: &StandingTask,
-    node: &NodeRecord,
-    attempts: &[&Attempt],
-    term: u64,
-) -> Cell {
+fn cell(list: &StandingList, task: &StandingTask, node: &NodeRecord, attempts: &[&Attempt]) -> Cell {
     if task.selector.as_ref().is_some_and(|selector| !selector.matches(node)) {
         return Cell::NotSelected;
     }
@@ -274,13 +265,9 @@ fn cell(
                 return Cell::Undone(why);
             }
             let action = node.description.action(&task.backend, &task.action);
-            // The owner saw at least the losses since it took over.
-            let lost = || attempts.iter().rev().take_while(|each| each.status == Status::Lost);
-            let seen = lost().filter(|each| each.term == term).count();
-            if !action.is_some_and(|action| action.idempotent) || seen >= SENDS {
+            let lost = attempts.iter().rev().take_while(|each| each.status == Status::Lost).count();
+            if !action.is_some_and(|action| action.idempotent) || lost >= SENDS {
                 Cell::Failed
-            } else if lost().count() >= SENDS {
-                Cell::LostOften
             } else {
                 Cell::Undone("the last attempt was lost")
             }

@@ -56,7 +56,16 @@ fn added(number: u32, step: u32, attempt: u32, of: u64) -> Change {
         ..execution(number, 1, pending())
     };
     let (executions, version) = (vec![execution], Some(of));
-    Change::ExecutionsAdded { run, epoch: 1, executions, rollout: None, version, at: at(100) }
+    Change::ExecutionsAdded {
+        run,
+        epoch: 1,
+        executions,
+        rollout: None,
+        version,
+        sessions: Vec::new(),
+        after: None,
+        at: at(100),
+    }
 }
 
 fn of() -> Parent {

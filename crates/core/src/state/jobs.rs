@@ -1,0 +1,83 @@
+//! Applies changes to stored jobs.
+
+use jiff::Timestamp;
+
+use super::tables::Tables;
+use crate::change::{Applied, FiringGuard, Refusal};
+use crate::job::{JobKey, JobLive, JobVersion};
+use crate::run::RunRecord;
+
+impl Tables {
+    pub(super) fn apply_job(&mut self, job: &JobVersion) -> Applied {
+        if !self.clusters.contains_key(&job.key.cluster) {
+            return Err(Refusal::NotFound);
+        }
+        let stored = self.jobs.get(&job.key.id());
+        if stored.map_or(0, |stored| stored.version) + 1 != job.version {
+            return Err(Refusal::StaleVersion);
+        }
+        let next = match stored {
+            Some(stored) if stored.deleted_at.is_none() => JobLive { version: job.version, ..*stored },
+            _ => JobLive::new(job.version, job.at),
+        };
+        self.jobs.insert(job.key.id(), next);
+        Ok(())
+    }
+
+    pub(super) fn pause_job(&mut self, job: &JobKey, paused: bool, at: Timestamp) -> Applied {
+        let live = self.live_job(job)?;
+        if live.paused_at.is_some() == paused {
+            return Err(Refusal::WrongState);
+        }
+        live.paused_at = paused.then_some(at);
+        Ok(())
+    }
+
+    pub(super) fn delete_job(&mut self, job: &JobKey, at: Timestamp) -> Applied {
+        self.live_job(job)?.deleted_at = Some(at);
+        Ok(())
+    }
+
+    pub(super) fn decide_job(
+        &mut self,
+        job: &JobKey,
+        version: u64,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Applied {
+        let live = self.live_job(job)?;
+        if live.version != version {
+            return Err(Refusal::StaleVersion);
+        }
+        if live.decided_at != from {
+            return Err(Refusal::DecidedBefore(live.decided_at));
+        }
+        live.decided_at = until;
+        Ok(())
+    }
+
+    /// Refuses a run that a schedule starts, if another decision about the job was committed.
+    pub(super) fn may_fire(&mut self, run: &RunRecord, firing: Option<FiringGuard>) -> Applied {
+        let Some(FiringGuard { version, from }) = firing else { return Ok(()) };
+        let job = run.job.as_deref().ok_or(Refusal::NotFound)?;
+        let live = self.live_job(&JobKey::new(run.cluster, job))?;
+        if live.version != version {
+            return Err(Refusal::StaleVersion);
+        }
+        if live.paused_at.is_some() {
+            return Err(Refusal::WrongState);
+        }
+        if live.decided_at != from {
+            return Err(Refusal::DecidedBefore(live.decided_at));
+        }
+        Ok(())
+    }
+
+    /// Returns a job that is not deleted.
+    fn live_job(&mut self, job: &JobKey) -> Result<&mut JobLive, Refusal> {
+        if !self.clusters.contains_key(&job.cluster) {
+            return Err(Refusal::NotFound);
+        }
+        self.jobs.get_mut(&job.id()).filter(|job| job.deleted_at.is_none()).ok_or(Refusal::NotFound)
+    }
+}

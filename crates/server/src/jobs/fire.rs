@@ -1,0 +1,226 @@
+//! Starts the runs of schedules. Any number of servers do so at the same time.
+//!
+//! The runs of a decision are committed first, then the decision itself. A server that dies in between leaves runs whose ids
+//! follow from their times: the next one finds that they exist. Each run is guarded by the decision before it, so that a
+//! server with an older view of the job starts nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use downbeat_core::backend::Params;
+use downbeat_core::change::FiringGuard;
+use downbeat_core::ids::RunId;
+use downbeat_core::job::{JobKey, JobRecord, NotStarted};
+use downbeat_core::run::RunMade;
+use downbeat_core::schedule::Firing;
+use downbeat_core::spec::resolve_params;
+use downbeat_core::{Change, Refusal, Timestamp, level};
+use futures_util::{StreamExt as _, stream};
+use jiff::SignedDuration;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument as _, debug, info, warn};
+
+use crate::error::{Class, Error};
+use crate::runs::{Launch, launch};
+use crate::service::Service;
+
+/// Who starts the runs of schedules.
+const BY: &str = "schedule";
+/// The longest sleep: the clock may be set meanwhile.
+const SLEEP: Duration = Duration::from_secs(1);
+/// The pause before a decision is repeated that could not be committed.
+const RETRY: SignedDuration = SignedDuration::from_secs(1);
+/// Jobs that are decided at the same time.
+const AT_ONCE: usize = 32;
+
+/// The result of a decision about the schedules of one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decided {
+    /// Nothing was due.
+    Nothing,
+    Committed,
+    /// Not everything could be started or committed.
+    Unfinished,
+}
+
+/// What became of the run of one time.
+enum Start {
+    /// It exists.
+    Done,
+    /// The job cannot run.
+    Refused(String),
+    /// It could not be created now.
+    Later,
+    /// Another server decided about the job, or somebody changed it.
+    Stale,
+}
+
+/// Decides about schedules when they are due, until `stop` is cancelled.
+pub(crate) async fn fire(service: Service, stop: CancellationToken) {
+    let parts = service.parts.clone();
+    loop {
+        let wait = parts.jobs.next().map_or(SLEEP, |next| parts.clock.until(next).min(SLEEP));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = parts.jobs.woken() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+        loop {
+            let due = parts.jobs.take_due(parts.clock.now(), AT_ONCE);
+            if due.is_empty() || stop.is_cancelled() {
+                break;
+            }
+            stream::iter(due).for_each_concurrent(None, |key| decide_due(&service, key)).await;
+        }
+    }
+}
+
+async fn decide_due(service: &Service, key: JobKey) {
+    let again = match decide(service, &key).await {
+        // The event of the decision sets the next time, unless it came earlier.
+        Decided::Committed | Decided::Nothing => None,
+        Decided::Unfinished => service.now().checked_add(RETRY).ok(),
+    };
+    service.parts.jobs.decide_again(&key, again);
+}
+
+/// Decides about all times of a job that are due, and starts their runs.
+pub(crate) async fn decide(service: &Service, key: &JobKey) -> Decided {
+    let jobs = &service.parts.jobs;
+    let Some(job) = jobs.get(key) else { return Decided::Nothing };
+    let _turn = job.turn.lock().await;
+    // It may have changed while this decision waited for its turn.
+    let Some(job) = jobs.get(key) else { return Decided::Nothing };
+    let (Some(table), record) = (&job.table, &job.record) else { return Decided::Nothing };
+    let (now, live) = (service.now(), &record.live);
+    let mut decision = table.decide(live.decided_at, now, live.activity());
+    if decision.firings.is_empty() && decision.skipped.is_empty() {
+        return Decided::Nothing;
+    }
+    if !service.parts.level.reaches(level::JOBS) {
+        return Decided::Unfinished;
+    }
+    let (mut refused, mut missing) = (Vec::new(), None);
+    for firing in &decision.firings {
+        match start(service, record, *firing).await {
+            Start::Done => {}
+            Start::Refused(error) => {
+                warn!(job = %key.name, at = %firing.at, error, "a schedule could not start its run");
+                refused.push(NotStarted { at: firing.at, error });
+            }
+            Start::Later => {
+                missing = Some(firing.due);
+                break;
+            }
+            Start::Stale => return Decided::Unfinished,
+        }
+    }
+    if let Some(missing) = missing {
+        decision = decision.before(missing);
+    }
+    let until = whole_micros(decision.decided);
+    if until <= live.decided_at && missing.is_some() {
+        return Decided::Unfinished;
+    }
+    let change = Change::JobDecided {
+        job: key.clone(),
+        version: record.current.version,
+        from: live.decided_at,
+        until,
+        skipped: decision.skipped,
+        refused,
+        at: now,
+    };
+    match service.parts.journal.commit_one(change).await {
+        Ok(Ok(())) if missing.is_none() => Decided::Committed,
+        Ok(Ok(())) => Decided::Unfinished,
+        Ok(Err(refusal)) => {
+            debug!(job = %key.name, %refusal, "another server decided about the schedules of a job");
+            Decided::Unfinished
+        }
+        Err(error) => {
+            warn!(job = %key.name, %error, "cannot record a decision about the schedules of a job");
+            Decided::Unfinished
+        }
+    }
+}
+
+/// Returns the time as stores keep it.
+fn whole_micros(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}
+
+/// Starts the run of a time, unless it exists.
+async fn start(service: &Service, job: &JobRecord, firing: Firing) -> Start {
+    let (key, parts) = (job.key(), service.parts.clone());
+    let Some(cluster) = parts.standing.cluster_by_id(key.cluster) else { return Start::Stale };
+    let id = RunId::scheduled(&cluster.name, &key.name, firing.at);
+    let definition = Arc::clone(&job.current.definition);
+    let params = match resolve_params(&definition, &Params::new()) {
+        Ok(params) => params,
+        Err(problems) => {
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Start::Refused(problems.join("; "));
+        }
+    };
+    let plan = match service.compile(key.cluster, definition, &params, Arc::new).await {
+        Ok(plan) => plan,
+        Err(error) => return not_compiled(&error),
+    };
+    let made = RunMade {
+        id: id.clone(),
+        cluster: key.cluster,
+        job: Some(key.name.to_string()),
+        job_version: Some(job.current.version),
+        definition: Arc::clone(&plan.definition),
+        resolved: Arc::clone(&plan.resolved),
+        params,
+        retry_of: None,
+        no_cache: false,
+        by: BY.to_owned(),
+        // The id has the name of the cluster, which may change; the key is unique in the cluster.
+        idempotency_key: Some(format!("schedule\n{}\n{}", key.name, firing.at)),
+        request_hash: None,
+        created_at: service.now(),
+    };
+    let guard = FiringGuard { version: job.current.version, from: job.live.decided_at };
+    let new = Launch { made, plan, taken: Vec::new(), firing: Some(guard) };
+    // On its own: a committed run needs an actor, also if the request that caused the decision is gone.
+    let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span()).await;
+    match launched {
+        Ok(Ok(Ok(_))) => {
+            info!(run = %id, job = %key.name, "a schedule started a run");
+            Start::Done
+        }
+        Ok(Ok(Err(Refusal::RunExists(_) | Refusal::KeyInUse(_)))) => Start::Done,
+        Ok(Ok(Err(
+            refusal @ (Refusal::StaleVersion
+            | Refusal::DecidedBefore(_)
+            | Refusal::WrongState
+            | Refusal::NotFound),
+        ))) => {
+            debug!(run = %id, %refusal, "the job has changed");
+            Start::Stale
+        }
+        Ok(Ok(Err(refusal))) => {
+            warn!(run = %id, %refusal, "a schedule cannot start its run yet");
+            Start::Later
+        }
+        Ok(Err(error)) => {
+            warn!(run = %id, %error, "a schedule cannot start its run yet");
+            Start::Later
+        }
+        Err(error) => {
+            warn!(run = %id, %error, "starting the run of a schedule panicked");
+            Start::Later
+        }
+    }
+}
+
+/// Decides what follows when the plan of a job cannot be made.
+fn not_compiled(error: &Error) -> Start {
+    match error.class() {
+        Class::Rejected | Class::Conflict | Class::NotFound => Start::Refused(error.to_string()),
+        Class::TooMany | Class::Unavailable | Class::Busy | Class::Bug => Start::Later,
+    }
+}
