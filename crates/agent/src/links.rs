@@ -21,6 +21,8 @@ use crate::settings::Tuning;
 /// How often the same warning is logged while no server responds: often enough to be seen, and a night of them does not
 /// fill the disk.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+/// How often an agent without a server connects during a term of its leases, at least.
+const CONNECTS_IN_TERM: u32 = 3;
 /// A bulk link that is unused for this long is closed.
 const BULK_IDLE: Duration = Duration::from_secs(30);
 
@@ -50,6 +52,9 @@ pub(crate) struct Links {
     /// Names the agent in the log, which several agents may share.
     hostname: String,
     tuning: Tuning,
+    /// The longest pause between two connects: a server that is back gives leases one more term, and several connects
+    /// have to fit into it.
+    pause_most: parking_lot::Mutex<Duration>,
     /// Calls and connects that failed since the last successful call.
     failures: AtomicU32,
     /// A server has responded before.
@@ -157,6 +162,7 @@ impl Links {
             addresses,
             hostname,
             tuning,
+            pause_most: parking_lot::Mutex::new(tuning.backoff_most),
             failures: AtomicU32::new(0),
             known: AtomicBool::new(false),
             complaints: parking_lot::Mutex::default(),
@@ -165,6 +171,11 @@ impl Links {
             bulk: Mutex::default(),
             given_up: watch::Sender::new(0),
         }
+    }
+
+    /// Notes how long leases last.
+    pub(crate) fn set_lease_ttl(&self, lease_ttl: Duration) {
+        *self.pause_most.lock() = self.tuning.backoff_most.min(lease_ttl / CONNECTS_IN_TERM);
     }
 
     /// Returns the control link. Connects first, for as long as it takes, if there is none.
@@ -180,8 +191,8 @@ impl Links {
             }
             let failures = self.failures.load(Ordering::Relaxed);
             if failures > 0 {
-                let Tuning { backoff_least, backoff_most, .. } = self.tuning;
-                tokio::time::sleep(pause(failures, backoff_least, backoff_most, &mut connecting.dice)).await;
+                let (least, most) = (self.tuning.backoff_least, *self.pause_most.lock());
+                tokio::time::sleep(pause(failures, least, most, &mut connecting.dice)).await;
             }
             let turn = usize::try_from(connecting.made).unwrap_or(0) % self.addresses.len();
             let address = &self.addresses[turn];

@@ -134,12 +134,12 @@ impl Clock {
         }
     }
 
-    /// Steps forward if a server has recorded a time that is ahead by more than clocks may differ: this one was
-    /// suspended, or has started with an older time. Returns whether it did: then silence until now does not
-    /// count.
+    /// Steps forward if a server has recorded a later time. Returns whether that is ahead by more than clocks may differ:
+    /// this server was suspended, or has started with an older time. Then silence until now does not count. Smaller
+    /// steps matter, too: a recorded time is some time old, so that the other clock is further ahead than it shows.
     pub(crate) fn follow(&self, servers: &[ServerRecord]) -> bool {
-        let newest = newest(servers).filter(|newest| *newest > self.now() + PRECISE);
-        let Some(ahead) = newest.and_then(|newest| self.not_before(newest)) else { return false };
+        let ahead = newest(servers).and_then(|newest| self.not_before(newest));
+        let Some(ahead) = ahead.filter(|ahead| *ahead > precise()) else { return false };
         warn!(
             ahead_s = ahead.as_secs_f64(),
             "other servers are ahead in time: this one was suspended; it follows them"
@@ -171,6 +171,10 @@ impl State {
             }
         }
     }
+}
+
+fn precise() -> SignedDuration {
+    SignedDuration::try_from(PRECISE).unwrap_or(SignedDuration::MAX)
 }
 
 /// Returns the longest time between two heartbeats of a server that is alive.

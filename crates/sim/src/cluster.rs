@@ -25,6 +25,11 @@ use crate::seed::Broken;
 use crate::store::{Health, Notifier, ServerStore};
 use crate::world::{HostId, World};
 
+/// How long an orderly stop may take: longer than agents wait for their work.
+const STOP_TIME: Duration = Duration::from_secs(40);
+/// How long a host may take until it works again: an agent first ends what its former session left running.
+const START_TIME: Duration = Duration::from_secs(20);
+
 /// The settings of one cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -123,11 +128,14 @@ struct Session {
     service: Option<Service>,
     /// When the next session may start.
     down_until: Instant,
+    /// Until when a session ends or starts because of a fault. An agent registers at the start of one.
+    busy_until: Instant,
 }
 
 impl Slot {
     fn new(clock: HostClock) -> Self {
-        let session = Session { number: 0, gate: Gate::default(), service: None, down_until: Instant::now() };
+        let (gate, now) = (Gate::default(), Instant::now());
+        let session = Session { number: 0, gate, service: None, down_until: now, busy_until: now };
         Self { clock, session: Mutex::new(session), stop: Notify::new(), orphans: Arc::default() }
     }
 
@@ -148,6 +156,12 @@ impl Slot {
         session.number += 1;
         session.gate = Gate::default();
         (session.number, session.gate.clone())
+    }
+
+    /// Notes that a session ends within this time and that the next one starts.
+    fn expect_start(&self, within: Duration) {
+        let mut session = self.session();
+        session.busy_until = session.busy_until.max(Instant::now() + within + START_TIME);
     }
 
     fn end(&self, down_for: Duration) {
@@ -266,13 +280,21 @@ impl Cluster {
         if let HostId::Server(_) = host {
             self.network.hang_up(host);
         }
+        self.slot(host).expect_start(down_for);
         self.slot(host).end(down_for);
     }
 
     /// Stops a host as an operator would.
     pub(crate) fn stop(&self, host: HostId) {
         self.world.log(format_args!("{host} is asked to stop"));
+        self.slot(host).expect_start(STOP_TIME);
         self.slot(host).stop.notify_one();
+    }
+
+    /// Returns whether every host has had the time to start again after its last fault.
+    pub(crate) fn has_started(&self) -> bool {
+        let slots = self.servers.iter().chain(&self.agents);
+        slots.into_iter().all(|slot| slot.session().busy_until <= Instant::now())
     }
 
     pub(crate) fn service(&self, server: usize) -> Option<(Service, Gate)> {

@@ -257,7 +257,8 @@ async fn simulate(setup: Setup) -> Outcome {
     loop {
         let mut open = cluster.memory.open_runs().await.expect("the memory store does not fail");
         open.retain(|run| !run.id.is_standing());
-        let is_over = open.is_empty() && clients.iter().all(|client| client.is_finished());
+        let is_over =
+            open.is_empty() && clients.iter().all(|client| client.is_finished()) && cluster.has_started();
         let left = if is_over { left_to_do(&cluster, &mut follower).await } else { Vec::new() };
         if is_over && left.is_empty() {
             break;

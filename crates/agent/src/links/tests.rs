@@ -152,6 +152,19 @@ fn pauses_grow_to_a_bound_and_differ() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_agent_connects_several_times_within_a_term_of_its_leases() {
+    let term = Duration::from_secs(3);
+    let (links, _) = links();
+    links.set_lease_ttl(term);
+    for _ in 0..50 {
+        let begun = Instant::now();
+        let link = links.control_link().await;
+        assert!(begun.elapsed() <= term / CONNECTS_IN_TERM, "{:?}", begun.elapsed());
+        links.note_result(&link, &Err::<(), _>(Fault::Unavailable("gone".to_owned()))).await;
+    }
+}
+
 #[test]
 fn each_address_is_complained_about_at_once_and_then_once_a_minute() {
     let mut complaints = Complaints::default();

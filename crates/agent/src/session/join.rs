@@ -151,7 +151,10 @@ impl Joining {
                     welcome.protocol
                 )))
             }
-            Ok(welcome) => Ok(welcome),
+            Ok(welcome) => {
+                links.set_lease_ttl(welcome.lease_ttl);
+                Ok(welcome)
+            }
             // Before the registration no fault can be about this session: an older server returns `not found`
             // for an unknown cluster.
             Err(Fault::NotFound(why) | Fault::Superseded(why)) => Err(Fault::Unknown(why)),
