@@ -54,7 +54,12 @@ impl Board {
                 self.alter(*node, |record| record.problems.clone_from(problems));
             }
             Change::NodeDeleted { node, .. } => self.remove_node(*node),
-            Change::NodeMoved { node, to, .. } => self.alter(*node, |record| record.status = *to),
+            Change::NodeMoved { node, to, .. } => {
+                self.alter(*node, |record| record.status = *to);
+                if *to == NodeStatus::Offline {
+                    self.with_post(*node, Post::end_poll);
+                }
+            }
             Change::NodeDrainSet { node, draining, .. } => {
                 self.alter(*node, |record| record.draining = *draining);
             }

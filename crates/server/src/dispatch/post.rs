@@ -111,6 +111,15 @@ impl Post {
         }
     }
 
+    /// Ends the poll of a node that went offline. The node may be back at another server, while nobody waits for this
+    /// poll any more: it must not get work here and there. If somebody does wait, the next poll follows at once.
+    pub(super) fn end_poll(&mut self) {
+        if let Some(parked) = self.parked.take() {
+            // The caller may be gone.
+            let _ = parked.answer.send(PollAnswer::default());
+        }
+    }
+
     pub(super) fn unpark_any(&mut self) {
         self.parked = None;
         self.asks_here = true;

@@ -8,8 +8,8 @@ use downbeat_core::execution::{Execution, Outcome, State, Verdict, cut_reason};
 use downbeat_core::ids::{ExecutionId, LeaseToken, NodeId, RunId, SessionId};
 use downbeat_core::work::{Parent, Work};
 use downbeat_core::{Applied, Change, Dice};
-use downbeat_proto::message::{Assignment, Finished, LeaseRef, Receipt, Report, ReportAnswer};
-use tracing::info;
+use downbeat_proto::message::{Assignment, Fault, Finished, LeaseRef, Receipt, Report, ReportAnswer};
+use tracing::{Instrument as _, info};
 
 use super::host::unavailable;
 use super::{Host, Result};
@@ -124,20 +124,40 @@ impl Host {
         }
         let reported = changes.len();
         changes.extend(self.following(node, &changes));
-        let committed = self.parts.journal.commit_apart(&changes).await;
-        let following = &mut changes[reported..];
-        match &committed {
-            Ok(outcomes) => self.settle(following, &outcomes[reported..]),
-            Err(_) => self.parts.dispatcher.release(following),
-        }
+        let committed = match changes.len() == reported {
+            true => self.parts.journal.commit_apart(&changes).await?,
+            false => self.commit_following(changes.clone(), reported).await?,
+        };
         let mut outcomes = Vec::with_capacity(reported);
-        for (change, outcome) in changes[..reported].iter().zip(committed?) {
+        for (change, outcome) in changes[..reported].iter().zip(committed) {
             outcomes.push(match outcome {
                 Some(applied) => applied,
                 None => self.parts.journal.commit_one(without_result(change)).await?,
             });
         }
         Ok(outcomes)
+    }
+
+    /// Commits the changes of a report and the tasks that follow them. In a task of its own: the agent may give up the
+    /// call before the outcome is known, and the slots of tasks that were not added have to be free again.
+    async fn commit_following(
+        &self,
+        mut changes: Vec<Change>,
+        reported: usize,
+    ) -> Result<Vec<Option<Applied>>> {
+        let host = self.clone();
+        let commit = async move {
+            let committed = host.parts.journal.commit_apart(&changes).await;
+            let following = &mut changes[reported..];
+            match &committed {
+                Ok(outcomes) => host.settle(following, &outcomes[reported..]),
+                Err(_) => host.parts.dispatcher.release(following),
+            }
+            committed
+        };
+        let committed = tokio::spawn(commit.in_current_span()).await;
+        Ok(committed
+            .map_err(|error| Fault::Unavailable(format!("the commit of a report failed: {error}")))??)
     }
 
     /// Returns the standing tasks that a node starts after these ends, leased if it can take them.

@@ -3,34 +3,40 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use downbeat_core::Change;
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::execution::{Execution, Lease, State, Status};
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::execution::{Execution, Lease, Outcome, State, Status, Verdict};
+use downbeat_core::ids::{NodeId, RunId, ServerId};
 use downbeat_core::node::Registration;
 use downbeat_core::standing::{StandingList, StandingTask};
 use downbeat_core::work::Parent;
-use downbeat_proto::message::Register;
+use downbeat_proto::message::{Finished, Free, LeaseRef, Poll, Register, Report};
 use downbeat_store::conformance::make;
-use downbeat_store::{MemoryStore, Store};
+use downbeat_store::{Committed, Error, MemoryStore, Store, Wrapped, Wrapper};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::testing::register;
 use crate::{Server, Settings, Surroundings, start_within};
 
-/// A cluster whose only standing task is idempotent.
-fn cluster() -> ClusterRecord {
-    let task = StandingTask {
+/// A cluster with so many standing tasks, which are idempotent.
+fn cluster_of(tasks: u32) -> ClusterRecord {
+    let task = |number| StandingTask {
         backend: "test".to_owned(),
         action: "noop".to_owned(),
         params: Arc::default(),
         reruns: Vec::new(),
-        ..make::standing_task(1)
+        ..make::standing_task(number)
     };
     make::cluster(1).edited(make::at(1), |cluster| {
-        let list = StandingList { tasks: vec![task], next_number: 2, ..StandingList::default() };
-        cluster.list = Arc::new(list);
+        let (tasks, next_number) = ((1..=tasks).map(task).collect(), tasks + 1);
+        cluster.list = Arc::new(StandingList { tasks, next_number, ..StandingList::default() });
     })
+}
+
+fn cluster() -> ClusterRecord {
+    cluster_of(1)
 }
 
 fn id_of(on: u32) -> NodeId {
@@ -75,6 +81,77 @@ async fn stored(changes: impl IntoIterator<Item = Change>) -> Arc<dyn Store> {
         make::apply(&store, &[change]).await;
     }
     store
+}
+
+/// A store that keeps the commit of a task that follows another one, and then refuses the task.
+#[derive(Debug)]
+struct Keeping {
+    inner: Arc<dyn Store>,
+    released: Notify,
+}
+
+#[async_trait]
+impl Wrapper for Keeping {
+    fn store(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
+        let mut changes = changes.to_vec();
+        for change in &mut changes {
+            if let Change::ExecutionsAdded { after: Some(_), version: Some(version), .. } = change {
+                *version += 1;
+                self.released.notified().await;
+            }
+        }
+        self.inner.commit(server, &changes).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_free_again_if_an_agent_gives_up_a_report_whose_next_task_is_refused() {
+    let inner: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    make::apply(&inner, &[make::cluster_created(1), make::standing_created(1)]).await;
+    make::apply(&inner, &[make::cluster_changed(cluster_of(2))]).await;
+    let keeping = Arc::new(Wrapped(Keeping { inner, released: Notify::new() }));
+    let store: Arc<dyn Store> = keeping.clone();
+    let server = started(&store).await;
+    let (link, node) = (server.link(), id_of(1));
+    let register = Register { cluster: make::cluster_id(1), node, ..register("web-1") };
+    let session = register.session;
+    link.register(register).await.unwrap();
+    let free = Free { fleet: 1, placed: 0, debug: None };
+    let poll = |poll| Poll { node, session, free, poll, resync: None, wait: Duration::from_secs(30) };
+    let work = link.poll(poll(1)).await.unwrap().assignments.remove(0);
+    let next = tokio::spawn({
+        let (link, poll) = (server.link(), poll(2));
+        async move { link.poll(poll).await.unwrap() }
+    });
+    let is_parked = async {
+        while server.service().parts.dispatcher.board().parked() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), is_parked).await.expect("the poll is parked");
+    let at = make::at(61);
+    let outcome = Outcome {
+        verdict: Verdict::Succeeded,
+        exit_code: Some(0),
+        error: None,
+        started_at: at,
+        finished_at: at,
+        outputs: Default::default(),
+        received_at: None,
+    };
+    let held = LeaseRef { execution: work.execution, token: work.token };
+    let finished = vec![Finished { held, of: work.of.parent(), outcome, output: Vec::new() }];
+    let report = Report { node, session, started: Vec::new(), finished, free, poll: 2, takes_work: true };
+    let given_up = tokio::time::timeout(Duration::from_secs(1), link.report(report)).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    keeping.0.released.notify_one();
+    let next = next.await.unwrap().assignments;
+    assert_eq!(next.len(), 1, "the walker decides again, and the node has a slot");
+    server.stop().await;
 }
 
 async fn started(store: &Arc<dyn Store>) -> Server {

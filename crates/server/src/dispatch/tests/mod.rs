@@ -305,6 +305,23 @@ fn claims_of_a_failed_commit_are_claimed_again() {
 }
 
 #[test]
+fn a_poll_ends_when_its_node_goes_offline_and_gets_no_work_when_the_node_is_back_elsewhere() {
+    let mut world = World::new(1);
+    let run = world.run("r", noops(2, &json!({})));
+    let mut poll = world.park(0, 1, WIDE);
+    for (from, to) in [(NodeStatus::Online, NodeStatus::Offline), (NodeStatus::Offline, NodeStatus::Online)] {
+        let (node, at) = (node_id(0), world.now);
+        world.commit(vec![Change::NodeMoved { node, session: SESSION, from, to, silent_since: None, at }]);
+    }
+    assert_eq!(poll.try_recv().unwrap(), PollAnswer::default());
+    let executions = world.executions(&run, 2, None);
+    world.add(&run, executions);
+    assert!(world.claim().is_empty(), "nobody polls here");
+    let _next = world.park(0, 2, WIDE);
+    assert_eq!(world.claim().len(), 2);
+}
+
+#[test]
 fn what_ended_before_it_was_handed_over_is_not_handed_over() {
     let (mut world, run, poll, executions) = World::with_reserved();
     drop(poll);
