@@ -26,6 +26,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         admitted_at: Some(at(6)),
         stopped: Some(Stopped { cause: StopCause::CleaningUp, at: at(8) }),
         rollout: Some(RolloutProgress { wave: 2, failed: 7 }),
+        round: 3,
         states: serde_json::from_value(json!([["starting", 2, 1, 7, 9], ["failed", 1, 8, 8, 0]])).unwrap(),
         owner: server(7),
         epoch: 12,

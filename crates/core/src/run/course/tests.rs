@@ -93,6 +93,7 @@ fn succeeded(number: u128) -> Execution {
         cache_key: None,
         former: None,
         failed_for_good: None,
+        round: 1,
         created_at: NOW,
         state: State::Succeeded { lease: Some(lease(number)), outcome },
     }
