@@ -148,7 +148,9 @@ impl Course {
             None => requested_stop(run, &plan, turn),
         };
         let progress = Progress::restore(plan, run, epoch, executions, stop);
-        let retry_at = retry::waits_until(run).filter(|_| stop.is_none());
+        // If an older program moved the run, the time is not known: the next round begins now.
+        let retries = before == Some(Before::Retry) && stop.is_none();
+        let retry_at = retries.then(|| retry::waits_until(run).unwrap_or(turn.now));
         let mut course = Self { progress, before, deadline: None, retry_at };
         if before.is_none() || stop.is_some() {
             course.go_on(run.live.round_started_at().unwrap_or(turn.now), turn);

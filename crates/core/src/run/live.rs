@@ -200,8 +200,9 @@ impl RunLive {
     pub fn round_started_at(&self) -> Option<Timestamp> {
         match self.round {
             1 => self.started_at,
-            // Every program that knows rounds records the states.
-            _ => self.states.last_entered(RunState::Running).filter(|_| !self.is_before_plan()),
+            _ if self.is_before_plan() => None,
+            // A round starts when it is admitted. The states are missing if an older program moved the run.
+            _ => self.states.last_entered(RunState::Running).or(self.admitted_at),
         }
     }
 
