@@ -197,8 +197,11 @@ pub struct AddedExecution {
     pub step: u32,
     #[schema(value_type = Option<Uuid>)]
     pub node: Option<NodeId>,
-    /// From 1.
+    /// From 1 in each round.
     pub attempt: u32,
+    /// The round of its run, from 1; absent in the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
     /// Its index among the items of its task's `for_each`, from 0.
@@ -450,6 +453,7 @@ impl AddedExecution {
             step: record.step(),
             node: record.node(),
             attempt: record.attempt,
+            round: (record.round > 1).then_some(record.round),
             status: record.state.status(),
             item: record.item(),
             cached: record.is_cached(),

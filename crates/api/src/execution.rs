@@ -39,8 +39,11 @@ pub struct Execution {
     pub node: Option<String>,
     #[schema(value_type = Option<Uuid>)]
     pub node_id: Option<NodeId>,
-    /// From 1.
+    /// From 1 in each round.
     pub attempt: u32,
+    /// The round of its run, from 1; absent in the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
     #[schema(schema_with = schema::execution_status)]
     pub status: Status,
     pub exit_code: Option<i32>,
@@ -218,6 +221,7 @@ impl Execution {
             node: record.node().map(|node| names.get(node)),
             node_id: record.node(),
             attempt: record.attempt,
+            round: (record.round > 1).then_some(record.round),
             status: record.state.status(),
             created_at: record.created_at,
             leased_at: record.state.lease().map(|lease| lease.granted_at),

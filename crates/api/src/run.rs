@@ -7,6 +7,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution as Record, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, RunId, ServerId};
 use downbeat_core::limits;
+use downbeat_core::run::retry::waits_until;
 use downbeat_core::run::{RolloutSize, RunBrief, RunRecord, RunState, RunStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,9 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Params::is_empty")]
     #[schema(value_type = Object)]
     pub params: Params,
+    /// Its attempts as a whole, if its job has `retry`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<Round>,
     /// The progress of its roll-out, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
@@ -59,6 +63,26 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub definition: Option<Value>,
+}
+
+/// An attempt of a whole run. All counts and results of a run are those of its last round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Round {
+    /// The number of the current round, from 1.
+    pub number: u32,
+    /// How many rounds there are at most.
+    pub most: u32,
+    /// When the next round begins, while the run waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Timestamp>,
+}
+
+impl Round {
+    fn of(run: &RunRecord) -> Option<Self> {
+        // A run that a person retried has one round.
+        let retry = run.definition.retry.filter(|_| run.retry_of.is_none())?;
+        Some(Self { number: run.live.round, most: retry.max.saturating_add(1), next_at: waits_until(run) })
+    }
 }
 
 /// Nodes that share a reason.
@@ -407,6 +431,7 @@ impl Run {
             left_out: Absent::group(&left_out(&run.resolved)),
             silent: Vec::new(),
             params: run.params.clone(),
+            round: Round::of(run),
             rollout: None,
             waiting: Vec::new(),
             states: StateStay::all_of(run),
@@ -636,6 +661,7 @@ mod tests {
             cache_key: None,
             former: None,
             failed_for_good: None,
+            round: 1,
         }
     }
 

@@ -42,15 +42,15 @@ impl StateStay {
 }
 
 impl StateStay {
-    /// Adds the states that a run has entered to those that are shown. Does nothing if those are not known, or if they
-    /// have the move already.
-    pub fn follow(states: &mut Vec<Self>, from: RunState, path: &[RunState], at: Timestamp) {
+    /// Adds the states that a run has entered to those that are shown. Does nothing, and returns false, if those are not
+    /// known, or if they have the move already.
+    pub fn follow(states: &mut Vec<Self>, from: RunState, path: &[RunState], at: Timestamp) -> bool {
         if states.iter().any(|stay| path.last() == Some(&stay.state) && stay.entered_at >= at) {
-            return;
+            return false;
         }
         let mut from = from;
         for &to in path {
-            let Some(left) = states.iter_mut().find(|stay| stay.state == from) else { return };
+            let Some(left) = states.iter_mut().find(|stay| stay.state == from) else { return false };
             let took: Duration = at.duration_since(left.entered_at).try_into().unwrap_or_default();
             let exact = Span(left.duration.unwrap_or_default().0 + took);
             // With the server's rounding.
@@ -61,6 +61,7 @@ impl StateStay {
             }
             from = to;
         }
+        true
     }
 }
 

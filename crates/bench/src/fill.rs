@@ -72,6 +72,7 @@ fn changes(number: u64, size: u64, server: ServerId) -> Result<Vec<Change>> {
         id: ExecutionId(id(1, index)),
         of: Origin::Step { run: run.clone(), step: u32::try_from(index).unwrap_or(u32::MAX), item: None },
         pinned: None,
+        round: 1,
         attempt: 1,
         created_at: at,
         state: State::Leased { lease: lease(index), stop: false },

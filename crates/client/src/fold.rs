@@ -246,7 +246,7 @@ impl Projection {
             }
             EventBody::InstanceFailed { step, item, reason } => {
                 let Some(execution) = event.execution else { return };
-                if self.result(execution).is_none() {
+                if self.result(execution).is_none() && !self.is_former(at) {
                     self.reveal(execution, *step, *item, event.node);
                 }
                 if let Some(result) = self.result(execution) {
@@ -273,12 +273,17 @@ impl Projection {
     fn move_run(&mut self, path: &[RunState], end: Option<&Ended>, at: Timestamp) {
         let summary = &mut self.whole.run.summary;
         let Some(to) = path.last().copied().filter(|_| !summary.state.is_terminal()) else { return };
-        StateStay::follow(&mut self.whole.run.states, summary.state, path, at);
+        let is_new = StateStay::follow(&mut self.whole.run.states, summary.state, path, at);
         // Only the server derives them.
         self.whole.run.metrics = None;
+        let was_retrying = summary.state == RunState::Retrying;
         summary.state = to;
         summary.status = to.status();
         summary.pending_reason = None;
+        if is_new && was_retrying && path.first() == Some(&RunState::Pending) {
+            self.begin_round();
+        }
+        let summary = &mut self.whole.run.summary;
         if path.contains(&RunState::Running) {
             summary.started_at.get_or_insert(at);
         }
@@ -290,6 +295,28 @@ impl Projection {
             summary.paused = false;
             self.whole.run.silent.clear();
         }
+    }
+
+    /// The results of a new round replace all others.
+    fn begin_round(&mut self) {
+        let WholeRun { run, results } = &mut self.whole;
+        results.clear();
+        run.waiting.clear();
+        self.incomplete.clear();
+        if let Some(round) = &mut run.round {
+            (round.number, round.next_at) = (round.number.saturating_add(1), None);
+        }
+    }
+
+    /// Returns the round that the view shows, from 1.
+    fn round(&self) -> u32 {
+        self.whole.run.round.map_or(1, |round| round.number)
+    }
+
+    /// Returns whether something happened in a round before the one that the view shows.
+    fn is_former(&self, at: Timestamp) -> bool {
+        let mut stays = self.whole.run.states.iter();
+        self.round() > 1 && stays.any(|stay| stay.state == RunState::Pending && stay.entered_at >= at)
     }
 
     fn hostname(&self, node: NodeId) -> String {
@@ -320,6 +347,9 @@ impl Projection {
     }
 
     fn add(&mut self, added: &AddedExecution, at: Timestamp) {
+        if added.round.unwrap_or(1) < self.round() {
+            return;
+        }
         let is_placed = self.placed.get(added.step as usize).copied().unwrap_or(added.node.is_none());
         let result = self.added(added);
         let key = result.key();

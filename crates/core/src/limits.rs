@@ -188,7 +188,7 @@ pub const DEBUG_KEPT_HOURS: i64 = 24;
 pub const DEBUG_PER_NODE: u32 = 4;
 /// Debug commands of one cluster that have not ended: nothing else bounds them, because they wait for no admission.
 pub const DEBUG_OPEN: usize = 1_000;
-/// The maximum number of retries of a task.
+/// The maximum number of retries of a task, and of a whole run.
 pub const RETRIES: u32 = 100;
 /// A task's timeout: minimum, maximum and default, in seconds.
 pub const TASK_TIMEOUT_LEAST_S: u64 = 1;

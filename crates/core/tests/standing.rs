@@ -374,6 +374,7 @@ impl World {
             limits: None,
             cache_key: None,
             failed_for_good: None,
+            round: 1,
             created_at: start.created_at,
             state: State::Pending { not_before: None },
         };

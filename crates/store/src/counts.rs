@@ -55,9 +55,12 @@ impl Record for CountRow<'static> {
     }
 }
 
-/// How the executions that a batch may change counted before it: by status, or not at all.
+/// How the executions that a batch may change counted before it: by status, or not at all. Also the rounds of the runs.
 #[derive(Debug)]
-pub(crate) struct Standing(HashMap<ExecutionId, Option<Status>>);
+pub(crate) struct Standing {
+    executions: HashMap<ExecutionId, Option<Status>>,
+    rounds: HashMap<RunId, u32>,
+}
 
 /// Returns the status by which an execution counts, unless a later attempt replaces it.
 fn standing(execution: &Execution) -> Option<Status> {
@@ -73,7 +76,11 @@ impl Standing {
     pub(crate) fn of(tables: &Tables) -> Self {
         let counted = |execution: &&Execution| keeps(tables, execution.run()) != Keeps::Nothing;
         let all = tables.executions.values().filter(counted);
-        Self(all.map(|execution| (execution.id, standing(execution))).collect())
+        let rounds = tables.runs.iter().filter(|(run, _)| keeps(tables, run) != Keeps::Nothing);
+        Self {
+            executions: all.map(|execution| (execution.id, standing(execution))).collect(),
+            rounds: rounds.map(|(run, live)| (run.clone(), live.round)).collect(),
+        }
     }
 }
 
@@ -116,7 +123,7 @@ pub(crate) fn differences<'a>(
 ) -> Vec<CountRow<'a>> {
     let mut differences = Differences::default();
     let added = changed.added.iter().map(|execution| (*execution, None));
-    let was = |execution: &Execution| before.0.get(&execution.id).copied().flatten();
+    let was = |execution: &Execution| before.executions.get(&execution.id).copied().flatten();
     let altered = changed.altered.iter().map(|execution| (*execution, was(execution)));
     for (execution, was) in added.chain(altered) {
         let (run, step, is) = (execution.run(), execution.step(), standing(execution));
@@ -138,6 +145,12 @@ pub(crate) fn differences<'a>(
                 Some(former) => differences.add(run, keeps, step, former, [sign, 0, 0]),
                 None => differences.add_miss(run),
             }
+        }
+    }
+    // The results of a new round replace all others. Such runs are few: they are counted when somebody looks at them.
+    for (run, live) in &tables.runs {
+        if before.rounds.get(run).is_some_and(|round| *round != live.round) {
+            differences.add_miss(run);
         }
     }
     differences.rows()

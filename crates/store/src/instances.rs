@@ -1,7 +1,8 @@
 //! Owns which attempts are the results of a run's instances: in SQL for both dialects, and in memory.
 //!
-//! The result of an instance is its last attempt that was not withdrawn. Few instances have several attempts, so an index
-//! of only the further attempts tells which of the earlier ones are not results.
+//! The result of an instance is its last attempt that was not withdrawn, in the last round of its run. Few instances have
+//! several attempts, so an index of only the further attempts tells which of the earlier ones are not results. Few runs have
+//! several rounds.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,12 +19,18 @@ macro_rules! later {
         concat!(
             "SELECT 1 FROM executions l WHERE l.run = executions.run AND l.step = executions.step AND ",
             $same,
-            " AND l.attempt > 1 AND l.attempt > executions.attempt AND NOT (",
+            " AND l.round = executions.round AND l.attempt > 1 AND l.attempt > executions.attempt AND NOT (",
             condition!(later one is unsent),
             ")"
         )
     };
 }
+
+/// The last round of the run `$1`.
+const LAST_ROUND: &str = "(SELECT r.round FROM runs r WHERE r.id = $1)";
+
+/// An attempt of the last round of the run `$1`.
+pub(crate) const OF_LAST_ROUND: &str = "executions.round = (SELECT r.round FROM runs r WHERE r.id = $1)";
 
 /// An attempt that ended unsuccessfully, and after which another one came that was not withdrawn.
 const IS_REPLACED: &str = concat!(
@@ -73,15 +80,18 @@ lazy! {
         // Most runs have no further attempts. Then the attempts of a large run are read only once.
         let again = "AND EXISTS (SELECT 1 FROM executions a WHERE a.run = $1 AND a.attempt > 1)";
         // The open attempts are few, and have their own index. SQLite would read all attempts, in the order of a group by run.
-        let all = concat!(
-            "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE run = $1 AND ",
-            condition!(ended executions),
-            " GROUP BY run, status, step UNION ALL \
-             SELECT 0, CAST($1 AS text), step, status, count(*), 0 FROM executions WHERE run || '' = $1 AND ",
-            condition!(open executions),
-            " GROUP BY status, step"
+        // They belong to the last round. The rounds of ended attempts are read only if there are several: the index lacks them.
+        let ended = condition!(ended executions);
+        let open = condition!(open executions);
+        let select = "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE run = $1 AND";
+        let all = format!(
+            "{select} {ended} AND {LAST_ROUND} = 1 GROUP BY run, status, step \
+             UNION ALL {select} {ended} AND {LAST_ROUND} > 1 AND {OF_LAST_ROUND} GROUP BY run, status, step \
+             UNION ALL SELECT 0, CAST($1 AS text), step, status, count(*), 0 FROM executions \
+             WHERE run || '' = $1 AND {open} GROUP BY status, step"
         );
-        counts_of(all, "run = $1", &format!("{IS_WITHDRAWN} {again}"), again)
+        let which = format!("run = $1 AND {OF_LAST_ROUND}");
+        counts_of(&all, &which, &format!("{IS_WITHDRAWN} {again}"), again)
     };
 }
 
@@ -100,7 +110,9 @@ pub(crate) fn results_on(is_node: &str) -> String {
 pub(crate) fn counts_of_runs(listed: &str) -> String {
     // SQLite would read the whole index of further attempts: the sum is not in it.
     let withdrawn = IS_WITHDRAWN.replace("attempt > 1", "attempt + 0 > 1");
-    let which = format!("run IN ({listed})");
+    let which = format!(
+        "run IN ({listed}) AND executions.round = (SELECT r.round FROM runs r WHERE r.id = executions.run)"
+    );
     let all = format!(
         "SELECT 0, run, step, status, count(*), 0 FROM executions WHERE {which} GROUP BY run, status, step"
     );
@@ -137,15 +149,18 @@ const SIZES: &str = "SELECT id, step, coalesce(octet_length(outputs), 0) AS own 
 const WITHIN: &str = "(step, id) > ($3, $4) AND step <= $5 AND (item = $6 OR $6 IS NULL)";
 
 lazy! {
-    IS_RESULT: String = format!("AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED})");
+    IS_RESULT: String = format!("AND {OF_LAST_ROUND} AND NOT ({IS_WITHDRAWN}) AND NOT ({IS_REPLACED})");
 }
 
 /// Selects the instances with this status, if it is wanted.
 fn of_status(status: Status) -> String {
     let code = status.code();
-    // An open or succeeded attempt is never withdrawn or replaced.
-    let is_certain = status.is_open() || status == Status::Succeeded;
-    let is_result = if is_certain { "" } else { IS_RESULT.as_str() };
+    // An open attempt, or one that succeeded, is never withdrawn or replaced, and an open one belongs to the last round.
+    let is_result = match status {
+        Status::Pending | Status::Leased | Status::Running => "",
+        Status::Succeeded => "AND executions.round = (SELECT r.round FROM runs r WHERE r.id = $1)",
+        Status::Failed | Status::Skipped | Status::Cancelled | Status::Lost => IS_RESULT.as_str(),
+    };
     let indexed = match status {
         Status::Pending => concat!("lease_node IS NULL AND run = $1 AND ", condition!(open executions)),
         // Those of all runs are read: they are as few as the nodes have slots. No index by run is used.

@@ -350,7 +350,8 @@ impl<D: Database> Executions for D {
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
-        self.fetch_many(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await
+        let rest = format!(" WHERE run = $1 AND {} ORDER BY id", instances::OF_LAST_ROUND);
+        self.fetch_many(&rest, vec![text(run.as_str())]).await
     }
 
     async fn instances(
@@ -399,8 +400,8 @@ impl<D: Database> Executions for D {
     }
 
     async fn instance_facts(&self, run: &RunId) -> Result<Vec<InstanceFacts>> {
-        let attempts: Vec<Attempt> =
-            self.fetch(" WHERE run = $1 ORDER BY id", vec![text(run.as_str())]).await?;
+        let rest = format!(" WHERE run = $1 AND {} ORDER BY id", instances::OF_LAST_ROUND);
+        let attempts: Vec<Attempt> = self.fetch(&rest, vec![text(run.as_str())]).await?;
         Ok(instances::results(attempts))
     }
 

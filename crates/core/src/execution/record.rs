@@ -187,7 +187,10 @@ pub struct Execution {
     pub of: Origin,
     /// The node that the execution is pinned to. A placed execution has none: its lease names the node.
     pub pinned: Option<NodeId>,
-    /// From 1. Lost attempts count too, so that the name `execution.attempt` is never used twice.
+    /// The round of its run, from 1. The results of a run are those of its last round.
+    #[serde(default = "Execution::first_round", skip_serializing_if = "Execution::is_first_round")]
+    pub round: u32,
+    /// From 1 in each round. Lost attempts count too, so that the name `execution.attempt` is never used twice.
     pub attempt: u32,
     /// The status of the attempt that this one replaces as the result of the instance; absent for a first attempt. It
     /// lets a store count results without reading other attempts. Older programs do not record it.
@@ -214,6 +217,15 @@ pub struct Execution {
 }
 
 impl Execution {
+    fn first_round() -> u32 {
+        1
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_first_round(round: &u32) -> bool {
+        *round == 1
+    }
+
     pub fn run(&self) -> &RunId {
         self.of.run()
     }

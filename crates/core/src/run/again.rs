@@ -61,7 +61,7 @@ pub fn retry_of<'a>(
     if run.state() == RunState::Completed && !partial && !matches!(scope, RetryScope::From(_)) {
         return Err(CannotRetry::NothingFailed { run: id() });
     }
-    let last = last_attempts(executions);
+    let last = last_attempts(run, executions);
     let mut resolved = match scope {
         RetryScope::AllNodes | RetryScope::From(_) => (*run.resolved).clone(),
         RetryScope::FailedNodes => {
@@ -85,12 +85,13 @@ pub fn retry_of<'a>(
 /// `plan` is the plan of the first run, `executions` are those of the first run, and `own` are those of `second`.
 pub fn left_to_carry<'a>(
     second: &RunRecord,
+    first: &RunRecord,
     plan: &Plan,
     executions: &'a [Execution],
     own: &[Execution],
 ) -> Option<RetryStart<'a>> {
     let (scope, resolved) = (second.resolved.retry?, (*second.resolved).clone());
-    let mut carried = carried_over(plan, &last_attempts(executions), &resolved, scope);
+    let mut carried = carried_over(plan, &last_attempts(first, executions), &resolved, scope);
     let has: HashSet<Instance> = own.iter().map(Instance::of).collect();
     carried.retain(|execution| !has.contains(&Instance::of(execution)));
     Some(RetryStart { resolved, carried })
@@ -348,6 +349,7 @@ impl RetryStart<'_> {
         let own = |former: &Execution| Execution {
             id: ExecutionId(dice.uuid_at(now)),
             of: Origin::Step { run: run.clone(), step: former.step(), item: former.item() },
+            round: 1,
             attempt: 1,
             former: None,
             // The execution that really ran: it has the output.
@@ -389,10 +391,11 @@ fn is_success(execution: &Execution) -> bool {
 
 type LastAttempts<'a> = HashMap<Instance, &'a Execution>;
 
-/// Returns the last attempt of each instance that counts.
-fn last_attempts(executions: &[Execution]) -> LastAttempts<'_> {
+/// Returns the last attempt of each instance that counts, in the last round of the run.
+fn last_attempts<'a>(run: &RunRecord, executions: &'a [Execution]) -> LastAttempts<'a> {
     let mut last = LastAttempts::new();
-    for execution in executions.iter().filter(|execution| !execution.is_withdrawn()) {
+    let of_round = executions.iter().filter(|execution| execution.round == run.live.round);
+    for execution in of_round.filter(|execution| !execution.is_withdrawn()) {
         let newest = last.entry(Instance::of(execution)).or_insert(execution);
         if newest.attempt < execution.attempt {
             *newest = execution;

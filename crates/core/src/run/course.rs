@@ -4,18 +4,21 @@
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::engine::{Progress, Stop, Turn};
 use super::live::{RunLive, RunStage};
 use super::record::RunRecord;
+use super::retry;
 use super::words::RunState;
 use crate::change::{Change, FiringGuard};
 use crate::execution::Execution;
 use crate::ids::{NodeId, RunId};
 use crate::level;
 use crate::plan::Plan;
+use crate::span::Span;
 
 /// The facts that decide whether a new run has to wait for admission.
 #[derive(Clone, Copy)]
@@ -44,8 +47,8 @@ pub struct New<'a> {
     pub firing: Option<FiringGuard>,
 }
 
-/// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission`; it
-/// leaves runs in the other stages where they are, until they are cancelled.
+/// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission` and `Retry`;
+/// it leaves runs in the other stages where they are, until they are cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     /// The scheduled time.
@@ -83,6 +86,8 @@ pub struct Course {
     before: Option<Before>,
     /// When the run's own timeout stops it.
     deadline: Option<Timestamp>,
+    /// When the next round begins, if the run waits for it.
+    retry_at: Option<Timestamp>,
 }
 
 impl Course {
@@ -103,7 +108,7 @@ impl Course {
             let params = Arc::new(run.params.clone());
             Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params)
         };
-        let mut course = Self { progress, before, deadline: None };
+        let mut course = Self { progress, before, deadline: None, retry_at: None };
         match before {
             Some(_) => {}
             None if taken.is_empty() => {
@@ -143,9 +148,12 @@ impl Course {
             None => requested_stop(run, &plan, turn),
         };
         let progress = Progress::restore(plan, run, epoch, executions, stop);
-        let mut course = Self { progress, before, deadline: None };
+        // If an older program moved the run, the time is not known: the next round begins now.
+        let retries = before == Some(Before::Retry) && stop.is_none();
+        let retry_at = retries.then(|| retry::waits_until(run).unwrap_or(turn.now));
+        let mut course = Self { progress, before, deadline: None, retry_at };
         if before.is_none() || stop.is_some() {
-            course.go_on(run.live.started_at.unwrap_or(turn.now), turn);
+            course.go_on(run.live.round_started_at().unwrap_or(turn.now), turn);
         }
         course.deadline = course.deadline.filter(|_| stop.is_none());
         course
@@ -162,7 +170,7 @@ impl Course {
         let stop = run.live.cancel_requested_at.map_or(Stop::Rejected, |_| Stop::Cancelled);
         let mut progress = Progress::restore(plan, run, epoch, executions, Some(stop));
         progress.go_on(turn);
-        Self { progress, before: None, deadline: None }
+        Self { progress, before: None, deadline: None, retry_at: None }
     }
 
     /// Runs the plan, or what a stop leaves of it.
@@ -230,7 +238,7 @@ impl Course {
             self.progress.take_in(change, turn);
         }
         if is_cancelled {
-            self.before = None;
+            (self.before, self.retry_at) = (None, None);
             self.progress.go_on(turn);
         } else if is_admitted {
             // The timeout counts from the run's start.
@@ -250,6 +258,11 @@ impl Course {
 
     /// Makes the decisions that depend only on the time.
     pub fn time_passed(&mut self, turn: &mut Turn<'_>) {
+        if self.retry_at.is_some_and(|at| at <= turn.now) {
+            // The run may be paused: then it is not admitted.
+            (self.before, self.retry_at) = (Some(Before::Admission), None);
+            self.progress.begin_round();
+        }
         if self.before.is_some() {
             return;
         }
@@ -266,13 +279,32 @@ impl Course {
     /// Returns when [`time_passed`](Self::time_passed) has to be called next.
     pub fn next_tick(&self) -> Option<Timestamp> {
         let tick = self.progress.next_tick().filter(|_| self.before.is_none());
-        self.deadline.into_iter().chain(tick).min()
+        self.deadline.into_iter().chain(self.retry_at).chain(tick).min()
     }
 
     /// Returns the changes to commit next, as one submission.
     #[must_use]
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
-        self.progress.take_changes(now)
+        let round = self.progress.round();
+        let mut changes = self.progress.take_changes(now);
+        if self.before.is_none() && self.progress.round() > round {
+            self.end_round(round, &mut changes, now);
+        }
+        changes
+    }
+
+    /// Waits for the next round. The changes, which are committed now, end the last one.
+    fn end_round(&mut self, round: u32, changes: &mut [Change], now: Timestamp) {
+        let Some(rule) = self.plan().definition.retry else { return };
+        let at = retry::next_round_at(&rule, self.run(), round, now);
+        if let Some(Change::RunMoved { end: Some(end), .. }) = changes.last_mut() {
+            let failed = end.error.take().unwrap_or_default();
+            let pause = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+            let pause = Span::from_millis(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+            let (next, most) = (round.saturating_add(1), rule.max.saturating_add(1));
+            end.error = Some(format!("{failed}; round {next} of {most} begins in {pause}"));
+        }
+        (self.before, self.retry_at, self.deadline) = (Some(Before::Retry), Some(at), None);
     }
 }
 
@@ -284,6 +316,6 @@ pub fn requested_stop(run: &RunRecord, plan: &Plan, turn: &Turn<'_>) -> Option<S
     if let Some(stopped) = run.live.stopped {
         return Some(stopped.into());
     }
-    let deadline = run.live.started_at? + SignedDuration::try_from(run.definition.timeout?.0).ok()?;
+    let deadline = run.live.round_started_at()? + SignedDuration::try_from(run.definition.timeout?.0).ok()?;
     (deadline <= turn.now).then(|| Stop::after_timeout(plan, turn))
 }

@@ -109,6 +109,8 @@ pub struct RunLive {
     pub stopped: Option<Stopped>,
     /// Absent before the first wave, and for runs without waves.
     pub rollout: Option<RolloutProgress>,
+    /// The attempt of the whole run, from 1. It rises when a run that is retried becomes pending again.
+    pub round: u32,
     /// When the run entered its states. Empty before the first move, and if an older program moved the run.
     pub states: StateTimes,
     pub owner: ServerId,
@@ -174,6 +176,7 @@ impl RunLive {
             paused_at: None,
             stopped: None,
             rollout: None,
+            round: 1,
             states: StateTimes::default(),
             owner,
             epoch: 1,
@@ -191,6 +194,29 @@ impl RunLive {
 
     pub fn state(&self) -> RunState {
         self.stage.state()
+    }
+
+    /// Returns when the current round started, if it has. The run's timeout counts from then.
+    pub fn round_started_at(&self) -> Option<Timestamp> {
+        match self.round {
+            1 => self.started_at,
+            _ if self.is_before_plan() => None,
+            // A round starts when it is admitted. The states are missing if an older program moved the run.
+            _ => self.states.last_entered(RunState::Running).or(self.admitted_at),
+        }
+    }
+
+    /// Returns true if the plan of the current round has not started.
+    fn is_before_plan(&self) -> bool {
+        match self.stage {
+            RunStage::Scheduled
+            | RunStage::Waiting
+            | RunStage::Admitted
+            | RunStage::Checking(_)
+            | RunStage::Acting(_)
+            | RunStage::Starting => true,
+            RunStage::Running | RunStage::Terminating | RunStage::Retrying | RunStage::Ended(_) => false,
+        }
     }
 
     /// Returns true if the run waits for admission.

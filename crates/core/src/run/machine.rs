@@ -111,6 +111,9 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
     let mut next = live.clone();
     for &to in path {
         check_path(next.state(), &[to])?;
+        if next.stage == RunStage::Retrying && to == RunState::Pending {
+            next.round = next.round.saturating_add(1);
+        }
         next.states.enter(next.state(), to, at);
         if to == RunState::Running {
             next.started_at.get_or_insert(at);

@@ -53,7 +53,7 @@ impl RunMetrics {
             total: live.finished_at().map(|at| positive(at.duration_since(created_at))),
             start_latency: due_at.zip(live.started_at).map(|(due, at)| positive(at.duration_since(due))),
             transitions: entered.saturating_sub(1),
-            attempts: of(RunState::Pending).map_or(0, |stay| stay.times),
+            attempts: of(RunState::Pending).map_or(0, |_| live.round),
         }
     }
 }

@@ -241,6 +241,9 @@ struct Flat<'a> {
     stopped: Option<Stopped>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rollout: Option<RolloutProgress>,
+    /// Absent in the first round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    round: Option<u32>,
     #[serde(default, skip_serializing_if = "StateTimes::is_empty")]
     states: Cow<'a, StateTimes>,
     owner: ServerId,
@@ -273,6 +276,7 @@ impl<'a> Flat<'a> {
             admitted_at: live.admitted_at,
             stopped: live.stopped,
             rollout: live.rollout,
+            round: (live.round > 1).then_some(live.round),
             states: Cow::Borrowed(&live.states),
             owner: live.owner,
             epoch: live.epoch,
@@ -294,6 +298,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             paused_at: flat.paused_at,
             stopped: flat.stopped,
             rollout: flat.rollout,
+            round: flat.round.unwrap_or(1),
             states: flat.states.into_owned(),
             owner: flat.owner,
             epoch: flat.epoch,

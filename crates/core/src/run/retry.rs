@@ -1,13 +1,37 @@
-//! Decides how long a failed instance waits before its next attempt.
+//! Decides how long a failed instance waits before its next attempt, and a failed run before its next round.
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest as _, Sha256};
+
+use super::record::RunRecord;
+use super::words::RunState;
 use crate::dice::Dice;
+use crate::ids::RunId;
 use crate::spec::Retry;
 
 /// Returns the pause before the `n`th retry (from 1): a random part of `delay * factor^(n-1)`, capped (full jitter).
 pub fn pause(retry: &Retry, n: u32, dice: &mut Dice) -> Duration {
     dice.up_to(ceiling(retry, n))
+}
+
+/// Returns when the round after `round` begins, if the run entered `retrying` at this time. The dice follow from the run and
+/// the round: so a server that takes the run over computes the same time, and nothing has to be stored.
+pub fn next_round_at(retry: &Retry, run: &RunId, round: u32, retrying_since: Timestamp) -> Timestamp {
+    let digest = Sha256::new_with_prefix(run.as_str()).chain_update(round.to_be_bytes()).finalize();
+    let seed = digest.iter().take(8).fold(0, |seed: u64, byte| (seed << 8) | u64::from(*byte));
+    let pause = SignedDuration::try_from(pause(retry, round, &mut Dice::new(seed)));
+    retrying_since.saturating_add(pause.unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+}
+
+/// Returns when the next round of a run begins, if the run waits for it.
+pub fn waits_until(run: &RunRecord) -> Option<Timestamp> {
+    if run.state() != RunState::Retrying {
+        return None;
+    }
+    let since = run.live.states.last_entered(RunState::Retrying)?;
+    Some(next_round_at(run.definition.retry.as_ref()?, &run.id, run.live.round, since))
 }
 
 /// Returns the longest possible `n`th pause.

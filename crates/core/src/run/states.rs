@@ -68,6 +68,11 @@ impl StateTimes {
         }
     }
 
+    /// Returns when the run last entered a state, as far as that is recorded.
+    pub fn last_entered(&self, state: RunState) -> Option<Timestamp> {
+        self.0.iter().find(|stay| stay.state == state).map(|stay| stay.last_at)
+    }
+
     /// Returns the stays of a run that was created at this time, including the one in its first state. Returns nothing if
     /// an older program moved the run, which is then in a state that was not recorded.
     pub fn since(&self, created_at: Timestamp, current: RunState) -> Vec<Stay> {

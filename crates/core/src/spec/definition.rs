@@ -40,6 +40,9 @@ pub struct Definition {
     pub timeout: Option<Span>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleanup_timeout: Option<Span>,
+    /// The retry of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
@@ -104,6 +107,9 @@ impl Definition {
     /// Returns the level that a server must know to run this job: an older server would ignore fields that it does not
     /// know.
     pub fn level(&self) -> u32 {
+        if self.retry.is_some() {
+            return level::ROUNDS;
+        }
         if self.steps().any(|task| task.approve.is_some()) {
             return level::APPROVALS;
         }
@@ -307,7 +313,7 @@ words! {
     }
 }
 
-/// How often a failed instance is retried, and the delays between attempts.
+/// How often a failed instance is retried, or a failed run as a whole, and the delays between attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retry {
     pub max: u32,

@@ -20,7 +20,10 @@ use uuid::Uuid;
 pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) progress: Progress,
+    /// Those of the last round.
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
+    /// Those of earlier rounds.
+    former_rounds: Vec<Execution>,
     pub(crate) record: RunRecord,
     pub(crate) dice: Dice,
     pub(crate) now: Timestamp,
@@ -134,6 +137,7 @@ impl World {
             plan,
             progress,
             executions: BTreeMap::new(),
+            former_rounds: Vec::new(),
             record,
             dice: Dice::new(seed),
             now,
@@ -209,6 +213,23 @@ impl World {
         self.turn(|progress, turn| progress.go_on(turn));
     }
 
+    /// Begins the next round of a run that is retrying. The server may die between any two submissions.
+    pub(crate) fn begin_round(&mut self) {
+        self.has_timed_out = false;
+        self.former_rounds.extend(std::mem::take(&mut self.executions).into_values());
+        while self.record.state() == RunState::Retrying {
+            self.turn(|progress, _| progress.begin_round());
+        }
+        if self.record.state() == RunState::Pending {
+            self.turn(|progress, turn| progress.go_on(turn));
+        }
+    }
+
+    /// Returns the executions of all rounds.
+    pub(crate) fn all_rounds(&self) -> Vec<Execution> {
+        self.former_rounds.iter().chain(self.executions.values()).cloned().collect()
+    }
+
     /// The run's timeout is over.
     pub(crate) fn time_out(&mut self) {
         self.has_timed_out = true;
@@ -216,12 +237,16 @@ impl World {
     }
 
     fn restored(&mut self) -> Progress {
-        let executions: Vec<Execution> = self.executions.values().cloned().collect();
+        let executions = self.all_rounds();
         let (plan, record, has_timed_out) = (Arc::clone(&self.plan), self.record.clone(), self.has_timed_out);
         let mut stop = None;
         self.decide(|_, turn| {
             let timed_out = has_timed_out.then(|| Stop::after_timeout(&plan, turn));
-            stop = requested_stop(&record, &plan, turn).or(timed_out);
+            stop = match record.live.cancel_requested_at.map(|_| Stop::Cancelled) {
+                // A round that timed out has ended.
+                cancelled if record.state() == RunState::Retrying => cancelled,
+                _ => requested_stop(&record, &plan, turn).or(timed_out),
+            };
         });
         let epoch = record.live.epoch;
         Progress::restore(plan, &record, epoch, &executions, stop).with_portion(self.portion)

@@ -185,6 +185,7 @@ mod tests {
             cache_key: None,
             former: None,
             failed_for_good: None,
+            round: 1,
         };
         let executions = states.into_iter().map(execution).collect();
         Change::ExecutionsAdded {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::ids::ExecutionId;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::RunRecord;
 use downbeat_core::run::again::left_to_carry;
@@ -13,17 +13,18 @@ use tracing::warn;
 
 use crate::heavy::{HeavyWork, is_heavy, is_heavy_run};
 
-/// Reads the executions of an ended run for a retry, page by page.
+/// Reads the executions of an ended run's last round for a retry, page by page.
 pub(crate) struct Pages<'a> {
     store: &'a dyn Store,
     filter: ExecutionFilter,
+    round: u32,
     next: Option<Page<ExecutionId>>,
 }
 
 impl<'a> Pages<'a> {
-    pub(crate) fn of(store: &'a dyn Store, run: &RunId) -> Self {
-        let filter = ExecutionFilter { run: Some(run.clone()), ..ExecutionFilter::default() };
-        Self { store, filter, next: Some(Page::first(limits::RETRY_READ)) }
+    pub(crate) fn of(store: &'a dyn Store, run: &RunRecord) -> Self {
+        let filter = ExecutionFilter { run: Some(run.id.clone()), ..ExecutionFilter::default() };
+        Self { store, filter, round: run.live.round, next: Some(Page::first(limits::RETRY_READ)) }
     }
 
     /// Returns the next executions; none after the last. Only those that succeeded have params: others are not carried
@@ -31,6 +32,7 @@ impl<'a> Pages<'a> {
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Execution>>, store::Error> {
         let Some(page) = &mut self.next else { return Ok(None) };
         let Listed { mut rows, next, .. } = self.store.executions(&self.filter, page).await?;
+        rows.retain(|execution| execution.round == self.round);
         for execution in &mut rows {
             if execution.state.status() != Status::Succeeded {
                 execution.params = None;
@@ -59,7 +61,7 @@ pub(super) async fn complete(
         warn!(run = %run.id, "the run that it retries no longer exists: what was not carried over is executed again");
         return Ok((own, Vec::new()));
     };
-    let (mut executions, mut pages) = (Vec::new(), Pages::of(store, &first.id));
+    let (mut executions, mut pages) = (Vec::new(), Pages::of(store, &first));
     while let Some(page) = pages.next().await? {
         executions.extend(page);
     }
@@ -69,7 +71,7 @@ pub(super) async fn complete(
         let plan = Plan::compile(Arc::clone(&first.definition), Arc::clone(&first.resolved));
         let plan =
             plan.map_err(|error| store::Error::Corrupt(format!("cannot compile `{}`: {error}", first.id)))?;
-        let left = left_to_carry(&run, &plan, &executions, &own);
+        let left = left_to_carry(&run, &first, &plan, &executions, &own);
         let left = left.map(|left| left.executions(&run.id, run.created_at, &mut dice)).unwrap_or_default();
         let mut all = own;
         all.extend_from_slice(&left);

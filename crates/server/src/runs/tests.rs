@@ -360,6 +360,7 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
         limits: None,
         cache_key: None,
         failed_for_good: None,
+        round: 1,
         created_at: at,
         state,
     };

@@ -44,7 +44,7 @@ impl Service {
         self.catch_up().await?;
         let first = read_in_time(self.run(caller, &retry.run)).await?;
         self.check_level(first.definition.level().max(level::FLEET))?;
-        let (mut executions, mut pages) = (Vec::new(), Pages::of(&*self.parts.views, &first.id));
+        let (mut executions, mut pages) = (Vec::new(), Pages::of(&*self.parts.views, &first));
         while let Some(page) = read_in_time(async { Ok(pages.next().await?) }).await? {
             executions.extend(page);
         }

@@ -106,6 +106,7 @@ fn execution(run: &RunId, node: NodeId, start: Start, dice: &mut Dice) -> Execut
         id: ExecutionId(dice.uuid_at(start.created_at)),
         of: Origin::Step { run: run.clone(), step: start.number, item: None },
         pinned: Some(node),
+        round: 1,
         attempt: start.attempt,
         former: start.former,
         params: None,

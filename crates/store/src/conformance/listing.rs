@@ -12,6 +12,7 @@ use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::{RunBrief, RunMade, RunState};
+use serde_json::json;
 
 use super::executions::states;
 use super::make::*;
@@ -228,6 +229,70 @@ pub async fn the_result_of_an_instance_is_its_last_attempt_that_was_not_withdraw
     let failed: Vec<_> = failed.into_iter().map(|node| (node, Status::Failed)).collect();
     assert_eq!(store.unsuccessful_nodes(&run_id(1)).await.unwrap(), failed);
     assert_eq!(store.unsuccessful_nodes(&run_id(2)).await.unwrap(), []);
+}
+
+pub async fn the_results_of_a_run_are_those_of_its_last_round(store: Arc<dyn Store>) {
+    // A run for which nothing is counted in advance, and one whose steps are.
+    let tasks = json!([{"backend": "test", "action": "echo", "for_each": {"items": [1, 2]}}]);
+    let definition = Arc::new(serde_json::from_value(json!({"tasks": tasks})).unwrap());
+    let large = created_as(made_as(RunMade { definition, ..made(2) }));
+    apply(&store, &[created(1), large]).await;
+    let failed = || State::Failed { lease: Some(lease(1, 1)), outcome: None, error: None, at: at(40) };
+    let succeeded = || State::Succeeded { lease: Some(lease(1, 1)), outcome: outcome(Verdict::Succeeded) };
+    let skipped = || State::Skipped { reason: "not needed".to_owned(), at: at(40) };
+    let count = |step, status| InstanceCount { step, status, total: 1, carried: 0, cached: 0 };
+    for of in [1, 2] {
+        let first = of * 100;
+        let attempt = |number, step, attempt, state| {
+            let former = (attempt > 1).then_some(Status::Failed);
+            Execution { of: origin(of, step, None), attempt, former, ..execution(first + number, of, state) }
+        };
+        let second = |each: Execution| Execution { round: 2, ..each };
+        let begins = moved(of, &[RunState::Starting, RunState::Running], 11);
+        let round = vec![
+            attempt(1, 0, 1, failed()),
+            attempt(2, 0, 2, succeeded()),
+            attempt(3, 1, 1, failed()),
+            attempt(4, 1, 2, failed()),
+            attempt(5, 2, 1, skipped()),
+        ];
+        let ends = moved(of, &[RunState::Terminating, RunState::Retrying], 50);
+        apply(&store, &[begins, added(of, round), ends]).await;
+        let id = run_id(of);
+        let waits = [count(0, Status::Succeeded), count(1, Status::Failed), count(2, Status::Skipped)];
+        assert_eq!(store.instance_counts(&id).await.unwrap(), waits);
+        assert_eq!(read_run(&store, of).await.live.round, 1);
+        assert_eq!(store.executions_of(&id).await.unwrap().len(), 5);
+        apply(&store, &[moved(of, &[RunState::Pending], 60)]).await;
+        assert_eq!(read_run(&store, of).await.live.round, 2);
+        assert_eq!(store.instance_counts(&id).await.unwrap(), []);
+        assert_eq!(store.executions_of(&id).await.unwrap(), []);
+        assert_eq!(store.unsuccessful_nodes(&id).await.unwrap(), []);
+        // The first step fails in this round, and its retry waits. The second one is skipped, which is no withdrawal.
+        let round = vec![
+            second(attempt(6, 0, 1, failed())),
+            second(attempt(7, 0, 2, pending())),
+            second(attempt(8, 1, 1, skipped())),
+        ];
+        apply(&store, &[added(of, round.clone())]).await;
+        assert_eq!(store.executions_of(&id).await.unwrap(), round);
+        let now = [count(0, Status::Pending), count(1, Status::Skipped)];
+        assert_eq!(store.instance_counts(&id).await.unwrap(), now);
+        let facts = store.instance_facts(&id).await.unwrap();
+        let facts: Vec<_> = facts.iter().map(|fact| (fact.step, fact.attempt, fact.status)).collect();
+        assert_eq!(facts, [(0, 2, Status::Pending), (1, 1, Status::Skipped)]);
+        let filter = InstanceFilter::default();
+        let listed = store.instances(&id, &filter, Portion::of_rows(100)).await.unwrap();
+        let numbers: Vec<_> = listed.iter().map(|each| each.id).collect();
+        assert_eq!(numbers, [execution_id(first + 7), execution_id(first + 8)]);
+        assert_eq!(store.placed_nodes(&id).await.unwrap(), []);
+        // All attempts of all rounds are listed.
+        let all = ExecutionFilter { run: Some(id), ..ExecutionFilter::default() };
+        assert_eq!(store.executions(&all, &page(ALL)).await.unwrap().rows.len(), 8);
+    }
+    let totals = store.run_counts(&[run_id(1)]).await.unwrap();
+    let expected = BTreeMap::from([(Status::Pending, 1), (Status::Skipped, 1)]);
+    assert_eq!(totals, BTreeMap::from([(run_id(1), expected)]));
 }
 
 pub async fn the_nodes_of_placed_instances_are_found(store: Arc<dyn Store>) {

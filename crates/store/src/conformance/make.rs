@@ -411,6 +411,7 @@ pub fn execution(number: u32, of: u32, state: State) -> Execution {
         cache_key: None,
         former: None,
         failed_for_good: None,
+        round: 1,
     }
 }
 

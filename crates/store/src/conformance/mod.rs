@@ -133,6 +133,7 @@ macro_rules! conformance_suite {
                 open_runs_are_those_not_ended_oldest_first
                 executions_are_listed_by_id_by_page_and_filter
                 the_result_of_an_instance_is_its_last_attempt_that_was_not_withdrawn
+                the_results_of_a_run_are_those_of_its_last_round
                 the_nodes_of_placed_instances_are_found
                 instances_are_listed_by_step_by_page_and_filter
                 no_read_misses_an_instance_that_moves_on

@@ -26,6 +26,7 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         admitted_at: Some(at(6)),
         stopped: Some(Stopped { cause: StopCause::CleaningUp, at: at(8) }),
         rollout: Some(RolloutProgress { wave: 2, failed: 7 }),
+        round: 3,
         states: serde_json::from_value(json!([["starting", 2, 1, 7, 9], ["failed", 1, 8, 8, 0]])).unwrap(),
         owner: server(7),
         epoch: 12,
@@ -244,7 +245,7 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
         ("retrying", 1, 12, 12, 0),
         ("pending", 1, 12, 12, 0),
     ];
-    let again = RunLive { states: states(&stays), ..running.clone() };
+    let again = RunLive { round: 2, states: states(&stays), ..running.clone() };
     assert_eq!(read_run(&store, 1).await, living(1, again));
     let ended = Change::RunMoved {
         run: run_id(1),
@@ -258,7 +259,7 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     let stage = RunStage::Ended(Ended { verdict: RunVerdict::Completed, at: at(13), end });
     (stays[1], stays[2]) = (("running", 2, 11, 12, 2), ("terminating", 2, 12, 13, 0));
     stays.push(("completed", 1, 13, 13, 0));
-    let running = RunLive { states: states(&stays), ..running };
+    let running = RunLive { round: 2, states: states(&stays), ..running };
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage: stage.clone(), ..running.clone() }));
     refuse(&store, stopped, Refusal::WrongState).await;
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stage, ..running }));

@@ -122,7 +122,9 @@ impl Executions for MemoryStore {
     }
 
     async fn executions_of(&self, run: &RunId) -> Result<Vec<Execution>> {
-        Ok(self.lock().executions(|execution| execution.run() == run))
+        let state = self.lock();
+        let round = state.last_round(run);
+        Ok(state.executions(|execution| execution.run() == run && execution.round == round))
     }
 
     async fn instances(

@@ -199,9 +199,15 @@ impl State {
         self.tables.executions.values().filter(|execution| wanted(execution)).cloned().collect()
     }
 
+    pub(super) fn last_round(&self, run: &RunId) -> u32 {
+        self.tables.runs.get(run).map_or(1, |live| live.round)
+    }
+
     /// Returns the attempts that are results of a run's instances, by step and execution.
     pub(super) fn results(&self, run: &RunId) -> Vec<&Execution> {
-        results_of(self.tables.executions.values().filter(|execution| execution.run() == run))
+        let round = self.last_round(run);
+        let is_of_run = |execution: &&Execution| execution.run() == run && execution.round == round;
+        results_of(self.tables.executions.values().filter(is_of_run))
     }
 
     pub(super) fn remove_run(&mut self, id: &RunId) {

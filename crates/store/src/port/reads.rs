@@ -161,9 +161,10 @@ calls! {
                 filter: &ExecutionFilter,
                 page: &Page<ExecutionId>
             ) -> Listed<Execution, ExecutionId>;
-            /// Returns all executions of a run, by id.
+            /// Returns all executions of a run's last round, by id.
             async fn executions_of(&self, run: &RunId) -> Vec<Execution>;
-            /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn.
+            /// Returns instances of a run, each as the attempt that is its result: the last one that was not withdrawn,
+            /// in the run's last round.
             /// They are ordered by step, then by execution, and have no params. If their outputs exceed the bytes of the
             /// portion, the one that exceeds them is the last.
             async fn instances(

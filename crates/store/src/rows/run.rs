@@ -39,6 +39,7 @@ columns! {
         /// How far a roll-out is; none before its first wave.
         wave: Option<i32>,
         wave_failures: Option<i32>,
+        round: i32,
         /// When the run entered its states; none before the first move, and if only older programs moved it.
         states: Option<Text<'a>>,
         owner: Uuid,
@@ -109,6 +110,7 @@ impl<'a> RunLiveRow<'a> {
             stopped_at: micros(live.stopped.map(|stopped| stopped.at)),
             wave: live.rollout.map(|rollout| small(rollout.wave)),
             wave_failures: live.rollout.map(|rollout| small(rollout.failed)),
+            round: small(live.round),
             states: (!live.states.is_empty())
                 .then(|| serde_json::to_string(&live.states).unwrap_or_default().into()),
             owner: live.owner.0,
@@ -137,6 +139,7 @@ impl<'a> RunLiveRow<'a> {
             paused_at: time_opt(self.paused_at)?,
             stopped,
             rollout,
+            round: small_count(self.round)?,
             states: parse_opt("states", self.states.as_ref())?.unwrap_or_default(),
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,

@@ -72,6 +72,7 @@ fn executions(list: &[(u32, u128, u32, &str)]) -> Vec<Execution> {
         limits: None,
         cache_key: None,
         failed_for_good: None,
+        round: 1,
         created_at: at(),
         state: state(status, on),
     };

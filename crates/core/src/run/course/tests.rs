@@ -93,6 +93,7 @@ fn succeeded(number: u128) -> Execution {
         cache_key: None,
         former: None,
         failed_for_good: None,
+        round: 1,
         created_at: NOW,
         state: State::Succeeded { lease: Some(lease(number)), outcome },
     }
@@ -191,7 +192,6 @@ fn only_a_run_whose_plan_is_next_starts_its_steps() {
         (RunStage::Checking(Hook::Running), "nothing", "cancelled"),
         (RunStage::Acting(Hook::Pending), "nothing", "cancelled"),
         (RunStage::Acting(Hook::Running), "nothing", "cancelled"),
-        (RunStage::Retrying, "nothing", "cancelled"),
     ];
     for (stage, admission, cancel) in held {
         let run = run_at(&stage, false);
@@ -260,14 +260,144 @@ fn cancel_ends_a_run_from_every_state_that_is_not_terminal() {
     }
 }
 
+/// Returns a run of one step on one node that is retried up to twice.
+fn run_with_rounds(timeout: &str) -> RunRecord {
+    let task = serde_json::json!({"backend": "test", "action": "noop"});
+    let retry = serde_json::json!({"max": 2, "delay": "10s", "max_delay": "1m"});
+    let definition =
+        serde_json::json!({"target": "all", "timeout": timeout, "retry": retry, "tasks": [task]});
+    let mut run = run_on(1, definition, &RunStage::Waiting, false);
+    let path = &[RunState::Starting, RunState::Running];
+    let moved = RunEvent::Moved { epoch: 1, path, stop: None, end: None, at: NOW };
+    run.live = RunLive { epoch: 2, ..step(&run.live, &moved).unwrap() };
+    run
+}
+
+/// The only step, as it failed in a round.
+fn failed(round: u32) -> Execution {
+    let state = State::Failed { lease: Some(lease(1)), outcome: None, error: None, at: NOW };
+    Execution { id: ExecutionId(Uuid::from_u128(u128::from(round))), round, state, ..succeeded(1) }
+}
+
+/// Commits what a course decides at this time, and applies it to the record.
+fn commit_at(run: &mut RunRecord, course: &mut Course, now: Timestamp) -> Vec<Change> {
+    let changes = commit_all(course, now);
+    for (_, event) in changes.iter().filter_map(RunEvent::of) {
+        run.live = step(&run.live, &event).unwrap();
+    }
+    changes
+}
+
+fn admit(run: &mut RunRecord, course: &mut Course, now: Timestamp) {
+    run.live = step(&run.live, &RunEvent::Admitted { epoch: 2, at: now }).unwrap();
+    turn(now, |turn| course.observe_all([&admitted()], turn));
+}
+
 #[test]
-fn a_run_that_will_be_retried_is_left_alone_after_its_timeout() {
-    let run = run_at(&RunStage::Retrying, true);
-    let mut course = restored(&run, &[succeeded(1), succeeded(2)], NOW + SignedDuration::from_hours(1));
+fn a_run_that_failed_waits_and_does_everything_again_also_after_a_take_over() {
+    let mut run = run_with_rounds("1h");
+    let mut executions = vec![failed(1)];
+    let mut course = restored(&run, &executions, NOW);
+    let ended = commit_at(&mut run, &mut course, NOW);
+    assert_eq!(text(&ended), "instance_failed terminating retrying");
+    let at = course.next_tick().unwrap();
+    assert!(NOW <= at && at <= NOW + SignedDuration::from_secs(10), "{at}");
+    let error = error_in(&ended).unwrap();
+    assert!(error.starts_with("step 0 (test noop) failed on web-01; round 2 of 3 begins in "), "{error}");
+    // Another server knows the same time, and begins the round then. Whether the run is paused makes no difference.
+    assert_eq!(restored(&run, &executions, NOW).next_tick(), Some(at));
     turn(NOW, |turn| course.observe_all([&paused(true)], turn));
-    assert_eq!(commit(&mut course), "nothing");
+    turn(NOW, |turn| course.observe_all([&paused(false)], turn));
+    turn(at - SignedDuration::from_micros(1), |turn| course.time_passed(turn));
+    assert_eq!(text(&commit_at(&mut run, &mut course, NOW)), "nothing");
+    for mut course in [course, restored(&run, &executions, NOW)] {
+        let mut run = run.clone();
+        turn(at, |turn| course.time_passed(turn));
+        assert_eq!(text(&commit_at(&mut run, &mut course, at)), "pending");
+        assert_eq!((course.is_waiting(), course.next_tick(), run.live.round), (true, None, 2));
+        admit(&mut run, &mut course, at);
+        let added = commit_at(&mut run, &mut course, at);
+        assert_eq!(text(&added), "+pending starting running");
+        let Change::ExecutionsAdded { executions, .. } = &added[0] else { panic!("{added:?}") };
+        assert_eq!((executions[0].round, executions[0].attempt, executions[0].former), (2, 1, None));
+    }
+    // The last round fails: the run has failed.
+    for round in 2..=3 {
+        executions.push(failed(round));
+        (run.live.round, run.live.stage) = (round, RunStage::Running);
+        let mut course = restored(&run, &executions, NOW);
+        let last = if round < 3 { "retrying" } else { "failed" };
+        assert_eq!(text(&course.take_changes(NOW)), format!("instance_failed terminating {last}"));
+        assert_eq!(course.is_ended(), round == 3);
+    }
+}
+
+#[test]
+fn the_timeout_of_a_run_counts_from_the_start_of_each_round_and_is_retried() {
+    let mut run = run_with_rounds("1m");
+    let mut course = restored(&run, &[leased(1)], NOW);
+    assert_eq!(text(&commit_at(&mut run, &mut course, NOW)), "nothing");
+    let late = NOW + SignedDuration::from_mins(1);
+    turn(late, |turn| course.time_passed(turn));
+    commit_at(&mut run, &mut course, late);
+    let cancelled = cancelled_by_agent(late);
+    let mut course = restored(&run, &[cancelled], late);
+    assert_eq!(text(&commit_at(&mut run, &mut course, late)), "instance_failed retrying");
+    let at = course.next_tick().unwrap();
+    turn(at, |turn| course.time_passed(turn));
+    commit_at(&mut run, &mut course, at);
+    let waited = at + SignedDuration::from_hours(1);
+    admit(&mut run, &mut course, waited);
+    commit_at(&mut run, &mut course, waited);
+    let ends = waited + SignedDuration::from_mins(1);
+    assert_eq!(course.next_tick(), Some(ends));
+    assert_eq!(restored(&run, &[], waited).next_tick(), Some(ends));
+    assert_eq!(run.live.started_at, Some(NOW));
+}
+
+/// The only step, which runs.
+fn leased(number: u128) -> Execution {
+    Execution { state: State::Leased { lease: lease(number), stop: false }, ..succeeded(number) }
+}
+
+fn cancelled_by_agent(at: Timestamp) -> Execution {
+    let state = State::Cancelled { lease: Some(lease(1)), outcome: None, reason: String::new(), at };
+    Execution { state, ..succeeded(1) }
+}
+
+#[test]
+fn a_run_that_waits_for_its_next_round_is_cancelled_at_once() {
+    let mut run = run_with_rounds("1h");
+    let mut course = restored(&run, &[failed(1)], NOW);
+    // The request comes before the end of the round is committed, or after it.
+    let mut early = course.clone();
+    turn(NOW, |turn| early.observe_all([&cancelled()], turn));
+    assert_eq!(text(&early.take_changes(NOW)), "instance_failed terminating cancelled");
+    assert!(early.is_ended());
+    commit_at(&mut run, &mut course, NOW);
     turn(NOW, |turn| course.observe_all([&cancelled()], turn));
     assert_eq!(commit(&mut course), "cancelled");
+    assert!(course.is_ended());
+    run.live.cancel_requested_at = Some(NOW);
+    let mut course = restored(&run, &[failed(1)], NOW);
+    assert_eq!((commit(&mut course).as_str(), course.next_tick()), ("cancelled", None));
+}
+
+#[test]
+fn only_failures_of_runs_that_nobody_retried_are_retried() {
+    let run = run_with_rounds("1h");
+    let mut by_person = run.clone();
+    let mut resolved = (*run.resolved).clone();
+    resolved.retry = Some(crate::plan::RetryScope::AllNodes);
+    Arc::make_mut(&mut by_person.made).resolved = Arc::new(resolved);
+    assert_eq!(commit(&mut restored(&by_person, &[failed(1)], NOW)), "instance_failed terminating failed");
+    let mut stopped = run.clone();
+    stopped.live.cancel_requested_at = Some(NOW);
+    let ended = commit(&mut restored(&stopped, &[failed(1)], NOW));
+    assert!(ended.ends_with("terminating cancelled"), "{ended}");
+    let mut course = turn(NOW, |turn| Course::reject(plan_of(&run), &run, 2, &[failed(1)], turn));
+    assert!(text(&commit_all(&mut course, NOW)).ends_with("failed"));
+    assert_eq!(commit(&mut restored(&run, &[succeeded(1)], NOW)), "terminating completed");
 }
 
 #[test]

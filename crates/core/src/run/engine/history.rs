@@ -25,10 +25,10 @@ pub(super) struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    pub(super) fn of(plan: &Plan, executions: &'a [Execution], stop: Option<Stop>) -> Self {
+    pub(super) fn of(plan: &Plan, executions: &[&'a Execution], stop: Option<Stop>) -> Self {
         let mut attempts: HashMap<_, Vec<&Execution>> = HashMap::new();
         let mut steps = HashSet::new();
-        for execution in executions.iter().filter(|execution| !execution.is_carried()) {
+        for &execution in executions.iter().filter(|execution| !execution.is_carried()) {
             let instance = Instance::of(execution);
             attempts.entry(instance).or_default().push(execution);
             steps.insert(instance.step);

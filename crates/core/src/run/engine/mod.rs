@@ -16,6 +16,7 @@ mod prepare;
 mod progress;
 mod restore;
 mod room;
+mod rounds;
 mod walk;
 mod waves;
 

@@ -88,7 +88,7 @@ pub(super) struct Outbox {
     path: Vec<RunState>,
     /// Why the rest of the run is ended: it is committed with `path`, which may be empty.
     stop: Option<Stopped>,
-    /// The last states and the run's end: they are committed with the last portion.
+    /// The last states and the end of the run, or of its round: they are committed with the last portion.
     end: Option<(Vec<RunState>, RunEnd)>,
     /// The bounds of one submission.
     portion: Portion,
@@ -216,11 +216,15 @@ impl Progress {
             end
         });
         let stop = outbox.stop.take();
+        let ends_round = path.last() == Some(&RunState::Retrying);
         if !path.is_empty() || stop.is_some() {
             let moved = Change::RunMoved { run, epoch, path, stop, end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
         self.record_rollout(&mut all);
+        if ends_round {
+            self.leave_round();
+        }
         all
     }
 
@@ -283,6 +287,19 @@ impl Progress {
         }
         self.stopped = Some(stopped.cause);
         self.outbox.stop = Some(stopped);
+    }
+
+    pub(super) fn portion(&self) -> Portion {
+        self.outbox.portion
+    }
+
+    /// Ends the run with this state, instead of the state that is not committed yet.
+    pub(super) fn replace_end(&mut self, last: RunState, end: RunEnd) {
+        let mut path = self.outbox.end.take().map(|(path, _)| path).unwrap_or_default();
+        path.pop();
+        path.push(last);
+        self.state = last;
+        self.outbox.end = Some((path, end));
     }
 
     pub(super) fn end_run(&mut self, path: Vec<RunState>, end: RunEnd) {

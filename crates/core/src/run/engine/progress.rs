@@ -98,6 +98,8 @@ pub struct Progress {
     pub(super) plan: Arc<Plan>,
     pub(super) run: RunId,
     pub(super) epoch: u64,
+    /// The attempt of the whole run, from 1.
+    pub(super) round: u32,
     /// The values of the job's params.
     pub(super) params: Arc<Params>,
     pub(super) state: RunState,
@@ -135,6 +137,7 @@ impl Progress {
             plan,
             run,
             epoch,
+            round: 1,
             params: Arc::default(),
             state,
             stopping: None,
@@ -172,6 +175,10 @@ impl Progress {
 
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    pub fn round(&self) -> u32 {
+        self.round
     }
 
     pub fn state(&self) -> RunState {
@@ -232,6 +239,7 @@ impl Progress {
                     id: execution.id,
                     of: execution.of.clone(),
                     pinned: execution.pinned,
+                    round: execution.round,
                     attempt: execution.attempt,
                     former: execution.former,
                     params: None,
@@ -354,6 +362,9 @@ impl Progress {
         if is_stopping || self.is_ended() {
             return;
         }
+        if self.state == RunState::Retrying {
+            return self.end_between_rounds(stop);
+        }
         self.stopping = Some(stop);
         let reason: Arc<str> = self.stop_reason().into();
         for (execution, at) in self.attempts.in_order() {
@@ -448,9 +459,9 @@ impl Progress {
         self.attempts.next_deadline().into_iter().chain(wave).chain(self.cleanup_ends()).min()
     }
 
-    /// Ends the run when nothing is left to do.
-    pub(super) fn finish(&mut self) {
-        if !self.passes.all_ended() || self.is_ended() {
+    /// Ends the run, or its round, when nothing is left to do.
+    pub(super) fn finish(&mut self, turn: &Turn<'_>) {
+        if !self.passes.all_ended() || self.is_ended() || self.state == RunState::Retrying {
             return;
         }
         let is_rollout = self.plan.definition.rollout.is_some();
@@ -463,6 +474,9 @@ impl Progress {
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
+        // The store would reject the same decisions again.
+        let is_final = self.stopping == Some(Stop::Rejected) || !self.has_rounds(turn.level);
+        let last = if last == RunState::Failed && !is_final { RunState::Retrying } else { last };
         // Some states before the plan lead to the end without Terminating: the table of transitions decides.
         let terminating = successors(self.state).contains(&RunState::Terminating);
         let path = terminating.then_some(RunState::Terminating).into_iter().chain([last]);
@@ -470,7 +484,7 @@ impl Progress {
         self.end_run(path.collect(), RunEnd { partial, error });
     }
 
-    fn stop_text(&self) -> String {
+    pub(super) fn stop_text(&self) -> String {
         let reason = self.stop_reason();
         if self.stopping != Some(Stop::CleanupTimedOut) {
             return reason;

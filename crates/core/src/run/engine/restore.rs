@@ -32,7 +32,7 @@ pub(super) struct Resume {
     ended: Vec<Ended>,
     walks: Vec<(PassIx, WalkIx)>,
     unopened: Vec<Unopened>,
-    passes: Vec<PassIx>,
+    pub(super) passes: Vec<PassIx>,
 }
 
 /// A walk that has had no attempt, of a pass of which other walks have records.
@@ -72,7 +72,8 @@ enum Recorded {
 }
 
 impl Progress {
-    /// Returns the progress of `run` as its record and executions show it. `go_on` makes the open decisions.
+    /// Returns the progress of `run` as its record and the executions of its last round show it. `go_on` makes the open
+    /// decisions. Between two rounds it is the progress of the next one.
     /// `stop` is set if the run was asked to stop before: then its cancelled attempts were cancelled on purpose.
     pub fn restore(
         plan: Arc<Plan>,
@@ -81,9 +82,20 @@ impl Progress {
         executions: &[Execution],
         stop: Option<Stop>,
     ) -> Self {
-        let history = History::of(&plan, executions, stop);
+        let round = run.live.round;
+        if run.state() == RunState::Retrying {
+            let next = Self::new(plan, run.id.clone(), epoch, run.state());
+            let next = next.with_params(Arc::new(run.params.clone()));
+            let mut next = next.after_round(round, run.live.paused_at.is_some());
+            next.resume.stop = stop;
+            return next;
+        }
+        let executions: Vec<&Execution> =
+            executions.iter().filter(|execution| execution.round == round).collect();
+        let history = History::of(&plan, &executions, stop);
         let mut progress =
             Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
+        progress.round = round;
         progress.resume.stop = stop;
         progress.stopped = run.live.stopped.map(|stopped| stopped.cause);
         progress.params_bytes =
@@ -93,7 +105,7 @@ impl Progress {
         if let Some(last) = tried.filter_map(|execution| ended_at(&execution.state)).max() {
             progress.waves.note_end(last);
         }
-        progress.restore_carried(executions);
+        progress.restore_carried(&executions);
         progress.passes.begin();
         while let Some(pass) = progress.passes.next_due() {
             progress.restore_pass(pass, &history);
@@ -115,7 +127,7 @@ impl Progress {
     }
 
     /// Records the instances that succeeded in the run that this one retries.
-    fn restore_carried(&mut self, executions: &[Execution]) {
+    fn restore_carried(&mut self, executions: &[&Execution]) {
         let nodes = self.plan.resolved.nodes.iter().zip((0..).map(NodeIx));
         let index: HashMap<NodeId, NodeIx> = nodes.map(|(node, index)| (node.id, index)).collect();
         for execution in executions.iter().filter(|execution| execution.is_carried()) {
@@ -132,6 +144,12 @@ impl Progress {
     /// Makes the decisions that were not recorded, and repeats requests that may have been lost.
     pub fn go_on(&mut self, turn: &mut Turn<'_>) {
         if self.is_ended() {
+            return;
+        }
+        if self.state == RunState::Retrying {
+            if let Some(stop) = self.resume.stop.take() {
+                self.end_between_rounds(stop);
+            }
             return;
         }
         match self.state {

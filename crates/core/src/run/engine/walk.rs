@@ -28,7 +28,7 @@ impl Progress {
             }
         }
         self.is_unfinished = self.is_full();
-        self.finish();
+        self.finish(turn);
     }
 
     fn decide(&mut self, pass: PassIx, turn: &mut Turn<'_>) {
@@ -236,6 +236,7 @@ impl Progress {
                 item: self.passes.walk(at.pass, at.walk).item.map(|item| item.0),
             },
             pinned: self.pinned(at),
+            round: self.round,
             attempt: number,
             former,
             params,

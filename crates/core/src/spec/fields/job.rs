@@ -57,6 +57,10 @@ fields! {
     [Job] "cleanup_timeout": "How long the `on_failure` steps may take after the run timed out, 1s to 24h; default 10m." => {
         "$ref": "#/$defs/duration", "examples": ["5m"]
     },
+    [Job] "retry": "How often a run that failed, or timed out, is retried as a whole, and the delays before it. Each round does \
+        everything again, from the first task." => {
+        "$ref": "#/$defs/retry", "examples": [{"max": 3, "delay": "1m", "factor": 2, "max_delay": "10m"}]
+    },
     [Job] "max_parallel": "How many executions of the run may be open at once: waiting for a node, running, or waiting for \
         their next attempt." => {
         "$ref": "#/$defs/parallel", "examples": [50]

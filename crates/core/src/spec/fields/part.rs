@@ -78,7 +78,7 @@ fields! {
         "examples": ["4h"]
     },
 
-    [Retry] "max": "How often a failed instance is retried." => {
+    [Retry] "max": "How often a failed instance is retried; on a job, a failed run." => {
         "type": "integer", "minimum": 0, "maximum": limits::RETRIES, "examples": [3]
     },
     [Retry] "delay": "The longest delay before the first retry, up to 24h. The actual delay is random (full jitter)." => {

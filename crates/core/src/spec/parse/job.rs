@@ -17,7 +17,6 @@ const PLANNED_FIELDS: &[Hint] = &[
     ("on_violation", "remove it"),
     ("on_success", "add a last task instead: it runs when all before it succeeded"),
     ("on_failure", "give the last task `condition: on_failure` instead"),
-    ("retry", "give the tasks `max_retries` instead; `downbeat run retry` repeats a whole run"),
 ];
 /// The names that other tools use for the fields of a job.
 const OTHER_NAMES: &[Hint] = &[
@@ -39,7 +38,7 @@ const OTHER_NAMES: &[Hint] = &[
     ("backend", "a job has a list of tasks; put it on a task under `tasks`"),
     ("action", "a job has a list of tasks; put it on a task under `tasks`"),
     ("env", "put it under `params` of the tasks that need it"),
-    ("max_retries", "put it on the tasks that may be repeated"),
+    ("max_retries", "put it on the tasks that may be repeated; `retry: {max: …}` repeats the whole run"),
 ];
 pub(in crate::spec) const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
 
@@ -150,6 +149,7 @@ impl Checker<'_> {
                     definition.cleanup_timeout =
                         self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
+                "retry" => definition.retry = self.retry(field, value),
                 "max_parallel" => definition.max_parallel = self.parallel(field, value),
                 "limits" => definition.limits = self.limits(field, value).unwrap_or_default(),
                 "placement_timeout" => {

@@ -224,7 +224,7 @@ impl Checker<'_> {
         self.problem(path, at, message);
     }
 
-    fn retry(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Retry> {
+    pub(super) fn retry(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Retry> {
         let entries = self.fields_of(path, node, On::Retry)?;
         let (mut max, mut delay, mut factor, mut max_delay) = (None, None, None, None);
         for entry in entries {
@@ -247,7 +247,7 @@ impl Checker<'_> {
         }
         let Some(max) = max else {
             if !misspelt(entries, "max", &[On::Retry]) {
-                self.problem(path, node.at, "the field `max` is missing: how often a failed task is retried");
+                self.problem(path, node.at, "the field `max` is missing: the number of retries");
             }
             return None;
         };

@@ -122,6 +122,8 @@ impl Case {
             case.change_tasks(|task| task.cache = (dice.below(2) == 0).then(Cache::default));
         }
         case.definition.cleanup_timeout = (dice.below(4) > 0).then(|| random_wait(dice));
+        case.definition.retry =
+            (dice.below(4) == 0).then(|| Retry::times(1 + u32::try_from(dice.below(2)).unwrap()));
         case
     }
 
@@ -315,6 +317,7 @@ impl Case {
             |job: &mut Definition| job.max_parallel = None,
             |job: &mut Definition| job.placement_timeout = None,
             |job: &mut Definition| job.cleanup_timeout = None,
+            |job: &mut Definition| job.retry = None,
         ] {
             let mut case = self.clone();
             change(&mut case.definition);

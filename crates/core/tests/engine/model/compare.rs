@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use downbeat_core::execution::{Execution, State, Status};
+use downbeat_core::run::RunState;
 
 use super::parts::{Given, Why};
 use super::story::{BEGINNING_MS, Fact, Line, Story, place_of};
@@ -88,11 +89,15 @@ impl Story<'_> {
         }
         let record = &self.world.record;
         let end = record.live.end().map(|end| (record.state(), end.partial));
-        if end != self.tables.run_end() || record.state().is_terminal() != end.is_some() {
+        let expected = self.tables.run_end().filter(|_| !self.is_retried());
+        if (record.state() == RunState::Retrying) != self.is_retried() {
+            return Err(format!("the run is {}", record.state()));
+        }
+        if end != expected || record.state().is_terminal() != end.is_some() {
             return Err(format!("the run is {} ({end:?})", record.state()));
         }
         let tick = self.world.progress.next_deadline().map(|at| at.as_millisecond() - BEGINNING_MS);
-        if end.is_none() && tick != self.tables.next_tick() {
+        if end.is_none() && !self.is_retried() && tick != self.tables.next_tick() {
             return Err(format!("the next tick is at {tick:?}, not at {:?}", self.tables.next_tick()));
         }
         let look = self.world.progress.next_look().map(|at| at.as_millisecond() - BEGINNING_MS);
@@ -124,6 +129,7 @@ impl Story<'_> {
             Line::DiesAfter(submissions) => format!("dies {submissions} submissions after this:"),
             Line::Together => "together:".to_owned(),
             Line::RestartUnobserved => "the engine restarts before it observes:".to_owned(),
+            Line::Round => "the next round begins".to_owned(),
             Line::Race(instance) => format!("and at that moment {} is leased", self.name(*instance)),
         }
     }

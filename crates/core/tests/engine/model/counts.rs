@@ -8,9 +8,10 @@ use super::parts::{Given, Stop, Why};
 use super::story::Story;
 
 /// The situations that must occur in some of the stories.
-pub(crate) const KINDS: [&str; 46] = [
+pub(crate) const KINDS: [&str; 48] = [
     "all items carried over",
     "budget spent",
+    "cancelled between rounds",
     "cancelled after the timeout",
     "cleanup",
     "cleanup takes too long",
@@ -25,6 +26,7 @@ pub(crate) const KINDS: [&str; 46] = [
     "no node fits for too long",
     "nothing depends on anything",
     "room is short",
+    "round",
     "several changes at once",
     "fail-fast started",
     "lost",

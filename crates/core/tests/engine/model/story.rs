@@ -1,11 +1,13 @@
 //! Applies the same story to the engine and the tables, step by step, and compares their results.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use downbeat_core::backend::Params;
 use downbeat_core::execution::{Execution, State, Status, Verdict};
 use downbeat_core::ids::{ExecutionId, RunId};
 use downbeat_core::plan::{EntryIx, RetryScope, StepIx};
+use downbeat_core::run::RunState;
 use downbeat_core::run::again::retry_of;
 use downbeat_core::{Change, Dice, Portion, Timestamp};
 use serde_json::{Value, json};
@@ -55,6 +57,8 @@ pub(super) enum Line {
     /// Several facts become known together.
     Together,
     Race(usize),
+    /// The next round begins.
+    Round,
 }
 
 /// The frequency of each kind of event in one story, out of 32.
@@ -102,7 +106,7 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     let mut dice = Dice::new(seed ^ 0x0570_71e5);
     let has_cache = case.definition.steps().any(|task| task.cache.is_some());
     let results = if has_cache { earlier_results(case, &mut dice) } else { Vec::new() };
-    let mut first = Story::new(case, Vec::new(), results, seed, dice.clone());
+    let mut first = Story::new(case, None, results, seed, dice.clone());
     first.run().map_err(|error| first.report(&error))?;
     first.note(counts);
     if dice.below(2) == 0 {
@@ -118,7 +122,7 @@ pub(crate) fn play(case: &Case, seed: u64, counts: &mut Counts) -> Result<(), St
     // works on a completed run too.
     let carried = first.carried_over(from).map_err(|error| first.report(&error))?;
     let results = first.world.cache.values().cloned().collect();
-    let mut second = Story::new(case, carried, results, seed + 1, Dice::new(dice.next_u64()));
+    let mut second = Story::new(case, Some(carried), results, seed + 1, Dice::new(dice.next_u64()));
     second.run().map_err(|error| second.report(&format!("retried from {from:?}: {error}")))?;
     counts.note("retried", from.is_none());
     counts.note("retried from a task", from.is_some());
@@ -172,17 +176,22 @@ pub(super) struct Story<'a> {
     habits: Habits,
     pub(super) lines: Vec<Line>,
     pub(super) seen: Counts,
+    /// How often the whole run may still be retried.
+    rounds_left: u32,
 }
 
 impl<'a> Story<'a> {
     fn new(
         case: &'a Case,
-        carried: Vec<Execution>,
+        carried: Option<Vec<Execution>>,
         results: Vec<Execution>,
         seed: u64,
         mut dice: Dice,
     ) -> Self {
-        let (definition, resolved) = case.shared();
+        let is_retry = carried.is_some();
+        let carried = carried.unwrap_or_default();
+        let (definition, mut resolved) = case.shared();
+        Arc::make_mut(&mut resolved).retry = is_retry.then_some(RetryScope::AllNodes);
         let mut world = World::of(definition, resolved, seed);
         world.now = at(0);
         let outputs = carried.iter().map(|execution| (place_of(execution), output_of(execution)));
@@ -206,7 +215,9 @@ impl<'a> Story<'a> {
             world.set_portion(Portion::of_rows(rows));
         }
         let (ids, lines, seen) = (Vec::new(), Vec::new(), Counts::default());
-        Self { case, world, tables, ids, keys, dice, habits, lines, seen }
+        // A run that a person retried has one round.
+        let rounds_left = case.definition.retry.map_or(0, |retry| if is_retry { 0 } else { retry.max });
+        Self { case, world, tables, ids, keys, dice, habits, lines, seen, rounds_left }
     }
 
     fn run(&mut self) -> Result<(), String> {
@@ -227,7 +238,7 @@ impl<'a> Story<'a> {
         self.begin();
         self.compare()?;
         for step in 1..2_000 {
-            if self.tables.run_end().is_some() {
+            if self.tables.run_end().is_some() && !self.next_round()? {
                 return Ok(());
             }
             // Time always advances: with equal times it is undefined which of two failures was first.
@@ -239,6 +250,53 @@ impl<'a> Story<'a> {
             }
         }
         Err("the run does not end".to_owned())
+    }
+
+    /// Returns whether another round follows the one that has ended.
+    pub(super) fn is_retried(&self) -> bool {
+        self.rounds_left > 0 && matches!(self.tables.run_end(), Some((RunState::Failed, _)))
+    }
+
+    /// Begins the next round, or cancels the run before it. Returns whether a round has begun.
+    fn next_round(&mut self) -> Result<bool, String> {
+        if !self.is_retried() {
+            return Ok(false);
+        }
+        if self.chance(4) {
+            self.lines.push(Line::Restart);
+            self.world.restart();
+            self.compare()?;
+        }
+        if self.chance(self.habits.pauses) {
+            self.apply_and_decide(Fact::Paused(!self.tables.paused));
+            self.compare()?;
+        }
+        if self.chance(2) {
+            self.rounds_left = 0;
+            self.seen.note("cancelled between rounds", true);
+            let (run, at) = (self.world.record.id.clone(), self.world.now);
+            self.world.happens(&Change::RunCancelRequested { run, by: "test".to_owned(), at });
+            let state = self.world.record.state();
+            return if state == RunState::Cancelled { Ok(false) } else { Err(format!("the run is {state}")) };
+        }
+        self.tables.now += 1 + i64::try_from(self.dice.below(3_000)).expect("small");
+        self.world.now = at(self.tables.now);
+        self.rounds_left -= 1;
+        self.lines.push(Line::Round);
+        self.seen.note("round", true);
+        self.tables.next_round();
+        self.ids.clear();
+        // If a deleted node triggers fail-fast at once, the next server cannot know which items waited for room.
+        if !self.tables.deleted.contains(&true) {
+            self.may_die();
+        }
+        self.world.begin_round();
+        self.world.dies_after = None;
+        self.tables.decide();
+        self.forget_looks();
+        self.tick();
+        self.compare()?;
+        Ok(true)
     }
 
     fn begin(&mut self) {
@@ -611,7 +669,7 @@ impl<'a> Story<'a> {
 
     /// Returns the executions that a retry of this run takes over.
     fn carried_over(&mut self, from: Option<usize>) -> Result<Vec<Execution>, String> {
-        let executions: Vec<Execution> = self.world.executions.values().cloned().collect();
+        let executions = self.world.all_rounds();
         let again = from.map_or(RetryScope::AllNodes, |entry| RetryScope::From(EntryIx::new(entry)));
         let second = retry_of(&self.world.record, &self.world.plan, &executions, again);
         let second = second.map_err(|why| why.to_string())?;

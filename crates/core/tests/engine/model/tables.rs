@@ -86,6 +86,17 @@ impl<'a> Tables<'a> {
         tables
     }
 
+    /// Begins the next round: nothing is done, and nothing but the cache remembers the last one.
+    pub(crate) fn next_round(&mut self) {
+        let mut next = Self::new(self.case, BTreeMap::new());
+        (next.now, next.paused) = (self.now, self.paused);
+        next.offline = std::mem::take(&mut self.offline);
+        next.deleted = std::mem::take(&mut self.deleted);
+        next.unfit = std::mem::take(&mut self.unfit);
+        next.results = std::mem::take(&mut self.results);
+        *self = next;
+    }
+
     fn lay_out(&mut self) {
         let case = self.case;
         let entries = || 0..case.definition.tasks.len();

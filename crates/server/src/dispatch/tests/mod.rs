@@ -120,6 +120,7 @@ impl World {
                 cache_key: None,
                 former: None,
                 failed_for_good: None,
+                round: 1,
             })
             .collect()
     }

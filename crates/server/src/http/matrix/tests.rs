@@ -125,6 +125,7 @@ async fn store_rollout(store: &MemoryStore) -> RunId {
             id: ExecutionId(Uuid::from_u128(u128::from(step * NODES + number) + 1)),
             of: Origin::Step { run: id.clone(), step, item: None },
             pinned: Some(node(number)),
+            round: 1,
             attempt: 1,
             former: None,
             params: None,

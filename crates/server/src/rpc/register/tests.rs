@@ -85,6 +85,7 @@ async fn store_leases(store: &MemoryStore, node: NodeId, session: SessionId, cou
         limits: None,
         cache_key: None,
         failed_for_good: None,
+        round: 1,
         created_at: at,
         state: State::Leased {
             lease: Lease { token: LeaseToken(Uuid::new_v4()), node, session, granted_at: at },
