@@ -26,6 +26,10 @@ pub struct RunMetrics {
     pub transitions: u32,
     /// The attempts of the whole run, from 1; 0 before its scheduled time.
     pub attempts: u32,
+    pub constraints_checked: u32,
+    pub constraints_violated: u32,
+    pub actions_executed: u32,
+    pub actions_failed: u32,
 }
 
 impl RunMetrics {
@@ -40,6 +44,10 @@ impl RunMetrics {
             (Some(_), pending) => pending.map(|stay| stay.first_at),
             (None, _) => Some(created_at),
         };
+        // A run that waits because of its constraints is pending again, in the same attempt.
+        let retries = of(RunState::Retrying).map_or(0, |stay| stay.times);
+        let begun = retries - u32::from(live.state() == RunState::Retrying);
+        let attempts = of(RunState::Pending).map_or(0, |_| begun.saturating_add(1));
         let entered = stays.iter().map(|stay: &Stay| stay.times).fold(0, u32::saturating_add);
         Self {
             pre_run: phase(&[RunState::PreRun]),
@@ -53,7 +61,11 @@ impl RunMetrics {
             total: live.finished_at().map(|at| positive(at.duration_since(created_at))),
             start_latency: due_at.zip(live.started_at).map(|(due, at)| positive(at.duration_since(due))),
             transitions: entered.saturating_sub(1),
-            attempts: of(RunState::Pending).map_or(0, |stay| stay.times),
+            attempts,
+            constraints_checked: live.life.checked,
+            constraints_violated: live.life.violated,
+            actions_executed: live.life.executed,
+            actions_failed: live.life.failed,
         }
     }
 }

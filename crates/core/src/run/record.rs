@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::life::Life;
 use super::live::{RolloutProgress, RunEnd, RunLive, RunStage, Stopped};
 use super::states::StateTimes;
 use super::words::RunState;
@@ -243,6 +244,8 @@ struct Flat<'a> {
     rollout: Option<RolloutProgress>,
     #[serde(default, skip_serializing_if = "StateTimes::is_empty")]
     states: Cow<'a, StateTimes>,
+    #[serde(default, skip_serializing_if = "Life::is_empty")]
+    life: Cow<'a, Life>,
     owner: ServerId,
     epoch: u64,
 }
@@ -274,6 +277,7 @@ impl<'a> Flat<'a> {
             stopped: live.stopped,
             rollout: live.rollout,
             states: Cow::Borrowed(&live.states),
+            life: Cow::Borrowed(&live.life),
             owner: live.owner,
             epoch: live.epoch,
         }
@@ -295,6 +299,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             stopped: flat.stopped,
             rollout: flat.rollout,
             states: flat.states.into_owned(),
+            life: flat.life.into_owned(),
             owner: flat.owner,
             epoch: flat.epoch,
         };

@@ -41,6 +41,8 @@ columns! {
         wave_failures: Option<i32>,
         /// When the run entered its states; none before the first move, and if only older programs moved it.
         states: Option<Text<'a>>,
+        /// Its constraints and actions so far; none if it had none.
+        life: Option<Text<'a>>,
         owner: Uuid,
         epoch: i64,
     }
@@ -111,6 +113,8 @@ impl<'a> RunLiveRow<'a> {
             wave_failures: live.rollout.map(|rollout| small(rollout.failed)),
             states: (!live.states.is_empty())
                 .then(|| serde_json::to_string(&live.states).unwrap_or_default().into()),
+            life: (!live.life.is_empty())
+                .then(|| serde_json::to_string(&live.life).unwrap_or_default().into()),
             owner: live.owner.0,
             epoch: int(live.epoch),
         }
@@ -138,6 +142,7 @@ impl<'a> RunLiveRow<'a> {
             stopped,
             rollout,
             states: parse_opt("states", self.states.as_ref())?.unwrap_or_default(),
+            life: parse_opt("constraints of a run", self.life.as_ref())?.unwrap_or_default(),
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };
