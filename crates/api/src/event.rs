@@ -8,8 +8,10 @@ use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
 use downbeat_core::job::NotStarted;
 use downbeat_core::node::Former;
+use downbeat_core::run::{Checked, Found, Queued};
 use downbeat_core::schedule::Skipped;
 use downbeat_core::shown::shown;
+use downbeat_core::spec::ActionKind;
 use downbeat_core::standing::RerunScope;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -200,6 +202,13 @@ fn text(change: &Change) -> String {
             let item = item.map(|item| format!(", item {item},")).unwrap_or_default();
             format!("step {step}{item} failed for good: {reason}")
         }
+        Change::RunChecked { results, .. } => checked(results),
+        Change::RunActed { action, target, error, queued, .. } => {
+            acted(*action, target.as_deref(), error.as_deref(), *queued)
+        }
+        Change::RunWoken { .. } => {
+            "run does not wait any longer; its constraints are checked again".to_owned()
+        }
         Change::RunMoved { path, stop, end, .. } => {
             let error = end.as_ref().and_then(|end| end.error.as_deref());
             match (path.last(), error) {
@@ -213,6 +222,37 @@ fn text(change: &Change) -> String {
             "recorded by a newer server; this version does not know its kind".to_owned()
         }
     }
+}
+
+/// Describes what was found about constraints.
+fn checked(results: &[Checked]) -> String {
+    let each = |Checked { constraint, found }: &Checked| match found {
+        Found::Passed => format!("{constraint} holds"),
+        Found::Violated { message } => format!("{constraint} is violated: {message}"),
+        Found::Unknown { reason, skips: false } => {
+            format!("{constraint} cannot be checked, which is allowed: {reason}")
+        }
+        Found::Unknown { reason, skips: true } => {
+            format!("{constraint} cannot be checked, and the run is skipped: {reason}")
+        }
+    };
+    let each: Vec<String> = results.iter().map(each).collect();
+    if each.is_empty() { "no constraint had to be checked".to_owned() } else { each.join("; ") }
+}
+
+/// Describes an action.
+fn acted(action: ActionKind, target: Option<&str>, error: Option<&str>, queued: Option<Queued>) -> String {
+    let target = target.map(|target| format!(" ({target})")).unwrap_or_default();
+    let outcome = match error {
+        None => "executed".to_owned(),
+        Some(error) => format!("failed: {error}"),
+    };
+    let waits = match queued {
+        None => String::new(),
+        Some(Queued { until: None }) => "; the run waits for another run of its job".to_owned(),
+        Some(Queued { until: Some(until) }) => format!("; the run waits until {until}"),
+    };
+    format!("action {action}{target} {outcome}{waits}")
 }
 
 /// Describes an edit of a cluster.

@@ -10,7 +10,7 @@ use downbeat_core::execution::{Decision, Execution as Record, Outcome, Status};
 use downbeat_core::ids::{ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
 use downbeat_core::job::NotStarted;
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::{RunState, RunStatus};
+use downbeat_core::run::{Checked, Found, RunState, RunStatus};
 use downbeat_core::schedule::Skipped;
 use downbeat_core::standing::RerunScope;
 use jiff::Timestamp;
@@ -173,6 +173,31 @@ pub enum EventBody {
         /// Why no further attempt follows.
         reason: String,
     },
+    /// The constraints of a run were checked.
+    RunChecked {
+        constraints: Vec<CheckedConstraint>,
+    },
+    /// An action of a run was executed.
+    RunActed {
+        /// `skip`, `retry_later`, `kill_old`, `wait`, `webhook` or `trigger_job`.
+        action: String,
+        /// The job, or the host of the webhook.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<String>,
+        /// Why it failed, if it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// Whether the run waits from now on.
+        waits: bool,
+        /// Until when it waits; without a time, until another run of its job has ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        /// Why the run ends because of the action, if it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ends: Option<String>,
+    },
+    /// A run does not wait any longer because of its constraints.
+    RunWoken {},
     RunMoved {
         /// The states that the run passed through; the last one is its current state.
         #[schema(value_type = Vec<String>)]
@@ -258,6 +283,29 @@ pub struct UnknownKind {
     pub kind: String,
     #[schema(value_type = Object)]
     pub data: Value,
+}
+
+/// What was found about a constraint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckedConstraint {
+    /// Such as `max_concurrent_runs`.
+    pub constraint: String,
+    /// `passed`, `violated` or `unknown`.
+    pub found: String,
+    /// Why it is violated, or could not be checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+impl CheckedConstraint {
+    fn of(Checked { constraint, found }: &Checked) -> Self {
+        let (found, message) = match found {
+            Found::Passed => ("passed", None),
+            Found::Violated { message } => ("violated", Some(message)),
+            Found::Unknown { reason, .. } => ("unknown", Some(reason)),
+        };
+        Self { constraint: constraint.to_string(), found: found.to_owned(), message: message.cloned() }
+    }
 }
 
 /// Times of a schedule that start no run, for the same reason.
@@ -361,6 +409,18 @@ impl EventBody {
             Change::InstanceFailed { step, item, reason, .. } => {
                 EventBody::InstanceFailed { step: *step, item: *item, reason: reason.clone() }
             }
+            Change::RunChecked { results, .. } => {
+                EventBody::RunChecked { constraints: results.iter().map(CheckedConstraint::of).collect() }
+            }
+            Change::RunActed { action, target, error, queued, end, .. } => EventBody::RunActed {
+                action: action.to_string(),
+                target: target.clone(),
+                error: error.clone(),
+                waits: queued.is_some(),
+                until: queued.and_then(|queued| queued.until),
+                ends: end.as_ref().map(|end| end.reason.clone()),
+            },
+            Change::RunWoken { .. } => EventBody::RunWoken {},
             Change::RunMoved { path, end, .. } => EventBody::RunMoved {
                 path: path.clone(),
                 state: path.last().copied(),
@@ -404,6 +464,9 @@ impl EventBody {
             EventBody::ExecutionGivenUp { .. } => "execution_given_up",
             EventBody::ExecutionSkipped { .. } => "execution_skipped",
             EventBody::InstanceFailed { .. } => "instance_failed",
+            EventBody::RunChecked { .. } => "run_checked",
+            EventBody::RunActed { .. } => "run_acted",
+            EventBody::RunWoken {} => "run_woken",
             EventBody::RunMoved { .. } => "run_moved",
             EventBody::Unknown(unknown) => &unknown.kind,
         }

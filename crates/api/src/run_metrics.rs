@@ -82,13 +82,11 @@ pub struct RunMetrics {
     /// The exit code of the first result that failed, otherwise of a result of the last step; null until the run ends, and if
     /// that result has none.
     pub exit_code: Option<i32>,
-    /// 0: this version checks no constraints.
+    /// How many constraints were checked. A run that waits is checked several times.
     pub constraints_checked: u32,
-    /// 0: this version checks no constraints.
     pub constraints_violated: u32,
-    /// 0: this version executes no actions.
+    /// How many actions were executed, including those that failed.
     pub actions_executed: u32,
-    /// 0: this version executes no actions.
     pub actions_failed: u32,
     /// 0: a server sends one heartbeat for all its runs.
     pub heartbeats: u64,
@@ -137,10 +135,10 @@ impl RunMetrics {
             transitions: derived.transitions,
             attempts: derived.attempts,
             exit_code: None,
-            constraints_checked: 0,
-            constraints_violated: 0,
-            actions_executed: 0,
-            actions_failed: 0,
+            constraints_checked: derived.constraints_checked,
+            constraints_violated: derived.constraints_violated,
+            actions_executed: derived.actions_executed,
+            actions_failed: derived.actions_failed,
             heartbeats: 0,
         }
     }

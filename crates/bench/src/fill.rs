@@ -114,6 +114,14 @@ fn changes(number: u64, size: u64, server: ServerId) -> Result<Vec<Change>> {
     ];
     changes.extend((0..size).map(finished));
     let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, RunState::Completed];
-    changes.push(Change::RunMoved { run, epoch: 1, path, stop: None, end: Some(RunEnd::default()), at });
+    changes.push(Change::RunMoved {
+        room: None,
+        run,
+        epoch: 1,
+        path,
+        stop: None,
+        end: Some(RunEnd::default()),
+        at,
+    });
     Ok(changes)
 }

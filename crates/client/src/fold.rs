@@ -191,6 +191,9 @@ impl Projection {
                 summary.paused = *paused && !summary.state.is_terminal();
             }
             EventBody::RunAdmitted { .. } => summary.pending_reason = None,
+            // The metrics have the counts.
+            EventBody::RunChecked { .. } | EventBody::RunActed { .. } => self.whole.run.metrics = None,
+            EventBody::RunWoken {} => summary.pending_reason = None,
             EventBody::RunMoved { path, end, .. } => self.move_run(path, end.as_ref(), at),
             EventBody::ExecutionsAdded { executions } => {
                 for execution in executions {

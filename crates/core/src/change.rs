@@ -15,8 +15,9 @@ use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, Se
 use crate::job::{JobKey, JobVersion, NotStarted};
 use crate::node::{NodeStatus, Registration};
 use crate::portion::json_bytes;
-use crate::run::{RolloutProgress, RunEnd, RunRecord, RunState, Stopped};
+use crate::run::{Checked, Ending, Queued, RolloutProgress, RunEnd, RunRecord, RunState, Stopped};
 use crate::schedule::Skipped;
+use crate::spec::ActionKind;
 use crate::work::Parent;
 
 /// One alteration of state. The variants are in the order in which a batch applies its kinds: an earlier kind creates
@@ -202,12 +203,38 @@ pub enum Change {
         rollout: Option<RolloutProgress>,
         at: Timestamp,
     },
-    /// Guard: the run's epoch, and `path` is allowed from the run's state. `stop` is set when the rest of the run is
+    /// The constraints of a run were checked. Guard: the run's epoch, and the run has not ended.
+    RunChecked { run: RunId, epoch: u64, results: Vec<Checked>, at: Timestamp },
+    /// An action of a run was executed, or failed. Guard: the run's epoch, and the run has not ended.
+    RunActed {
+        run: RunId,
+        epoch: u64,
+        action: ActionKind,
+        /// The job or the host that it concerned.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// Set if the run waits from now on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queued: Option<Queued>,
+        /// Set if the run ends because of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Ending>,
+        at: Timestamp,
+    },
+    /// A run does not wait any longer because of its constraints: it needs admission, and is checked again. Guard: the
+    /// run's epoch, and the run waits for that.
+    RunWoken { run: RunId, epoch: u64, at: Timestamp },
+    /// Guard: the run's epoch, and `path` is allowed from the run's state. With `room`, fewer than that many other runs of
+    /// the same job and cluster are starting, running or terminating. `stop` is set when the rest of the run is
     /// ended, also with an empty path if the run was terminating already, and `end` with a terminal state.
     RunMoved {
         run: RunId,
         epoch: u64,
         path: Vec<RunState>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        room: Option<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stop: Option<Stopped>,
         end: Option<RunEnd>,
@@ -286,6 +313,9 @@ pub enum Refusal {
     TooManyOpen { open: u32 },
     #[error("{running} runs are active; this is the maximum")]
     NoRoom { running: u32 },
+    /// Other runs of the same job are active.
+    #[error("{active} runs of the job are active; this is the maximum")]
+    JobBusy { active: u32 },
     #[error("a node is not free: run `{0}` uses or holds it")]
     NodeHeld(RunId),
     /// The key of the limit that has no room.
@@ -432,6 +462,9 @@ kinds! {
     ExecutionGivenUp "execution_given_up" 1,
     ExecutionSkipped "execution_skipped" 1,
     InstanceFailed "instance_failed" crate::level::FINAL,
+    RunChecked "run_checked" crate::level::LIFE,
+    RunActed "run_acted" crate::level::LIFE,
+    RunWoken "run_woken" crate::level::LIFE,
     RunMoved "run_moved" 1,
 }
 
@@ -502,6 +535,9 @@ impl Change {
             | Change::RunPauseSet { run, .. }
             | Change::RunAdmitted { run, .. }
             | Change::ExecutionsAdded { run, .. }
+            | Change::RunChecked { run, .. }
+            | Change::RunActed { run, .. }
+            | Change::RunWoken { run, .. }
             | Change::RunMoved { run, .. } => Subject::Run(run),
             Change::ExecutionLeased { of: Parent::Run(run), execution, .. }
             | Change::ExecutionStarted { of: Parent::Run(run), execution, .. }
@@ -591,6 +627,9 @@ impl Change {
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. }
             | Change::InstanceFailed { .. }
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. }
             | Change::RunMoved { .. }
             | Change::Unknown { .. } => (&mut [], None),
         };
@@ -612,6 +651,7 @@ impl Change {
                 (*max_pending, *max_open) = (None, None);
             }
             Change::RunAdmitted { limit, .. } => *limit = None,
+            Change::RunMoved { room, .. } => *room = None,
             _ => {}
         }
         change
@@ -647,6 +687,9 @@ impl Change {
             | Change::ExecutionGivenUp { at, .. }
             | Change::ExecutionSkipped { at, .. }
             | Change::InstanceFailed { at, .. }
+            | Change::RunChecked { at, .. }
+            | Change::RunActed { at, .. }
+            | Change::RunWoken { at, .. }
             | Change::RunMoved { at, .. }
             | Change::Unknown { at, .. } => *at,
         }

@@ -45,6 +45,9 @@ pub const APPROVALS: u32 = 8;
 /// The level that knows rounds: runs that are retried as a whole.
 pub const ROUNDS: u32 = 8;
 
+/// The level that knows constraints of runs, actions, `overlap` and `deadline`.
+pub const LIFE: u32 = 8;
+
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {
     live.into_iter().fold(LEVEL, u32::min)

@@ -353,3 +353,23 @@ pub const MATRIX_NODES_MOST: u32 = 10_000;
 /// Cells in one matrix, a letter each, and with times. The matrix of a run with more steps has fewer nodes.
 pub const MATRIX_CELLS: usize = 1_000_000;
 pub const MATRIX_TIMES: usize = 200_000;
+/// How long a hook may take, in seconds: the default, and the maximum.
+pub const HOOK_TIMEOUT_DEFAULT_S: u64 = 10;
+pub const HOOK_TIMEOUT_MOST_S: u64 = 5 * 60;
+/// The bytes of the URL of a hook or webhook, and the headers that a hook may have.
+pub const URL_BYTES: usize = 2_000;
+pub const HOOK_HEADERS: usize = 20;
+pub const HEADER_BYTES: usize = 4_000;
+/// The actions on one occasion.
+pub const ACTIONS: usize = 10;
+/// Runs of a job that may be active at once, at most.
+pub const CONCURRENT_RUNS_MOST: u32 = 10_000;
+/// How often the constraints of a run are checked before it is given up: a run that waits is checked again when another
+/// run ends, which is the order of a queue, or after a delay.
+pub const CHECKS_PER_RUN: u32 = 1_000;
+/// How long a run waits for another run of its job before it looks again, and before it calls a hook again, in seconds.
+pub const LOOK_AGAIN_S: u64 = 60;
+/// Ended runs of a job that are read to find the last one that started.
+pub const PREVIOUS_RUNS_READ: u32 = 1_000;
+/// The bytes of a message about a constraint or an action.
+pub const LIFE_TEXT_BYTES: usize = 1_000;

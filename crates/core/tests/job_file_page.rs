@@ -59,6 +59,17 @@ const SECTIONS: &[(On, &str, &str)] = &[
         "A duration, which is the window of `policy: all`; `none`; or a map. `window` is required, except with `policy: none`.",
     ),
     (On::Exclude, "`schedule.exclude`", "Days in the time zone of the schedule."),
+    (
+        On::Constraints,
+        "`constraints`",
+        "[jobs.md](jobs.md) describes when they are checked, and what follows.",
+    ),
+    (On::Hook, "Hooks", "`pre_run_hook` and `post_run_hook`. `url` is required."),
+    (
+        On::Action,
+        "Actions",
+        "Entries of `on_violation`, `on_success` and `on_failure`. `action` is required.",
+    ),
 ];
 
 fn written() -> String {
@@ -168,11 +179,18 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         task
     };
     let scheduled = |schedule: Value| json!({"schedule": schedule, "tasks": [build]});
+    let named = |mut job: Value| {
+        job["name"] = json!("nightly");
+        job["tasks"] = json!([build]);
+        job
+    };
     let job = |last: Value| json!({"tasks": [build, last]});
     match on {
         On::Job if ["rollout", "exclusive"].contains(&name) => {
             with(json!({"target": "all", "tasks": [task(json!({}))]}))
         }
+        On::Job if ["constraints", "overlap"].contains(&name) => named(with(json!({}))),
+        On::Job if name == "on_violation" => named(with(json!({"constraints": {}}))),
         On::Job => with(json!({"tasks": [task(json!({}))]})),
         On::Task if name == "approve" => job(with(json!({"name": "ok", "condition": "always"}))),
         On::Task => job(with(task(json!({})))),
@@ -194,6 +212,21 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         On::Schedule => scheduled(with(json!({"cron": "@daily"}))),
         On::CatchUp => scheduled(json!({"cron": "@daily", "catch_up": with(json!({"window": "1h"}))})),
         On::Exclude => scheduled(json!({"cron": "@daily", "exclude": with(json!({}))})),
+        On::Constraints => named(json!({"constraints": with(json!({}))})),
+        On::Hook => {
+            let hook = with(json!({"url": "https://example.com"}));
+            named(json!({"constraints": {"pre_run_hook": hook}}))
+        }
+        On::Action => {
+            let base = match name {
+                "delay" => json!({"action": "retry_later"}),
+                "url" => json!({"action": "webhook"}),
+                "job" => json!({"action": "trigger_job"}),
+                "params" => json!({"action": "trigger_job", "job": "report"}),
+                _ => json!({"action": "skip"}),
+            };
+            named(json!({"constraints": {}, "on_violation": with(base)}))
+        }
     }
 }
 
@@ -233,6 +266,9 @@ fn a_field_is_refused_where_the_table_does_not_have_it() {
         On::Schedule,
         On::CatchUp,
         On::Exclude,
+        On::Constraints,
+        On::Hook,
+        On::Action,
     ];
     let catalogue = Catalogue::builtin();
     for field in spec::fields() {

@@ -49,6 +49,7 @@ fn admitted(name: &str, limit: Option<u32>, nodes: &[u128]) -> Change {
 
 fn moved(name: &str, path: &[RunState]) -> Change {
     Change::RunMoved {
+        room: None,
         run: RunId::from(name),
         epoch: 1,
         path: path.to_vec(),

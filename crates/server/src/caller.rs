@@ -17,6 +17,11 @@ impl Caller {
         Self { name: Cow::Borrowed(name) }
     }
 
+    /// Returns a part of the server that acts for a job.
+    pub(crate) fn of(name: String) -> Self {
+        Self { name: Cow::Owned(name) }
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }

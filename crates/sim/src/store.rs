@@ -227,6 +227,9 @@ impl ServerStore {
                 | Change::ExecutionGivenUp { epoch, .. }
                 | Change::ExecutionSkipped { epoch, .. }
                 | Change::InstanceFailed { epoch, .. }
+                | Change::RunChecked { epoch, .. }
+                | Change::RunActed { epoch, .. }
+                | Change::RunWoken { epoch, .. }
                 | Change::RunMoved { epoch, .. } => *epoch = current.live.epoch,
                 _ => {}
             }

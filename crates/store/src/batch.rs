@@ -62,6 +62,8 @@ pub(crate) struct Needs<'a> {
     pub(crate) reserved: BTreeSet<NodeId>,
     /// The guards read how many runs are waiting and how many are active.
     pub(crate) counts: bool,
+    /// Runs for whose job the guards read how many runs are active.
+    pub(crate) rooms: BTreeSet<&'a RunId>,
 }
 
 /// Returns the node of an execution that is added with a lease.
@@ -128,7 +130,10 @@ impl<'a> Needs<'a> {
                 }
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
-                | Change::RunPauseSet { run, .. } => {
+                | Change::RunPauseSet { run, .. }
+                | Change::RunChecked { run, .. }
+                | Change::RunActed { run, .. }
+                | Change::RunWoken { run, .. } => {
                     needs.runs.insert(run);
                 }
                 Change::RunAdmitted { run, limit, nodes, .. } => {
@@ -137,8 +142,11 @@ impl<'a> Needs<'a> {
                     needs.held.extend(nodes);
                     needs.reserved.extend(nodes);
                 }
-                Change::RunMoved { run, path, .. } => {
+                Change::RunMoved { run, path, room, .. } => {
                     needs.runs.insert(run);
+                    if room.is_some() {
+                        needs.rooms.insert(run);
+                    }
                     if frees_nodes(path) {
                         needs.holders.insert(run);
                     }
@@ -184,6 +192,12 @@ impl<'a> Needs<'a> {
         }
         needs.sessions.retain(|node| !needs.nodes.contains(node));
         needs
+    }
+
+    /// Returns the jobs whose active runs the guards count, once the homes of the runs are loaded.
+    pub(crate) fn busy_jobs(&self, tables: &Tables) -> BTreeSet<JobKey> {
+        let homes = self.rooms.iter().filter_map(|run| tables.homes.get(*run));
+        homes.filter_map(|home| Some(JobKey::new(home.cluster, home.job.clone()?))).collect()
     }
 
     fn need_job(&mut self, job: &JobKey) {
@@ -338,6 +352,9 @@ impl<'a> Dirty<'a> {
                 | Change::RunCancelRequested { run, .. }
                 | Change::RunPauseSet { run, .. }
                 | Change::RunAdmitted { run, .. }
+                | Change::RunChecked { run, .. }
+                | Change::RunActed { run, .. }
+                | Change::RunWoken { run, .. }
                 | Change::RunMoved { run, .. } => {
                     dirty.alter_run(run);
                 }

@@ -199,7 +199,7 @@ fn change() -> impl Strategy<Value = Change> {
         }),
         2 => (of(), epoch(), path(), prop::option::of(words()), second).prop_map(|(run, epoch, path, error, second)| {
             let end = error.map(|error| RunEnd { partial: true, error: Some(error) });
-            Change::RunMoved { run, epoch, path, stop: None, end, at: at(second) }
+            Change::RunMoved { room: None, run, epoch, path, stop: None, end, at: at(second) }
         }),
     ]
 }

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use crate::collections::HashMap;
 use crate::ids::{NodeId, RunId};
 use crate::plan::NodeRef;
-use crate::run::RunLive;
+use crate::run::{Life, RunLive};
 
 /// An open run of the cluster, as admission sees it.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,8 @@ pub enum RunDecision {
 pub enum Reason {
     /// A person has paused the run.
     Paused,
+    /// The run violates a constraint, and waits until this time or until another run of its job has ended.
+    Constraints { message: String, until: Option<Timestamp> },
     /// Other runs come first.
     Turn { running: u32, limit: u32, ahead: u32 },
     /// A node of the exclusive run is drained.
@@ -78,10 +80,22 @@ pub enum NodeUse {
     Promised,
 }
 
+impl Reason {
+    fn of_constraints(life: &Life) -> Self {
+        let message = life.violation.as_ref().map(|violation| violation.message.clone());
+        let until = life.queued.and_then(|queued| queued.until);
+        Reason::Constraints { message: message.unwrap_or_default(), until }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Paused => f.write_str("waits: the run is paused"),
+            Reason::Constraints { message, until: None } => write!(f, "waits: {message}"),
+            Reason::Constraints { message, until: Some(until) } => {
+                write!(f, "waits until {until}: {message}")
+            }
             Reason::Turn { running, limit, ahead } => {
                 let place = match ahead {
                     0 => "next in line".to_owned(),
@@ -125,6 +139,7 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
         let room = limit.is_none_or(|limit| taken < limit);
         let decision = match limit {
             _ if run.live.paused_at.is_some() => RunDecision::Wait(Reason::Paused),
+            _ if run.live.is_queued() => RunDecision::Wait(Reason::of_constraints(&run.live.life)),
             Some(limit) if !room => RunDecision::Wait(Reason::Turn { running, limit, ahead }),
             _ => scan.check_nodes(run),
         };
@@ -133,7 +148,10 @@ pub fn decide(runs: &[Applicant<'_>], nodes: &Nodes<'_>, limit: Option<u32>) -> 
             RunDecision::Wait(_) => false,
         };
         taken += u32::from(keeps_room);
-        let is_passed_over = matches!(decision, RunDecision::Wait(Reason::Paused | Reason::Drained { .. }));
+        let is_passed_over = matches!(
+            decision,
+            RunDecision::Wait(Reason::Paused | Reason::Drained { .. } | Reason::Constraints { .. })
+        );
         if !is_passed_over {
             ahead += 1;
             // Without room, no run behind this one is checked.

@@ -1,5 +1,8 @@
-//! Decides a run from its creation to its end: what comes before its plan, the plan, and the timeout.
+//! Decides a run from its creation to its end: what comes before its plan, the plan, the timeout, and what follows.
 
+mod after;
+mod before;
+mod effect;
 #[cfg(test)]
 mod tests;
 
@@ -8,7 +11,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+pub use effect::{Effect, EffectResult};
+
 use super::engine::{Progress, Stop, Turn};
+use super::life::{Checked, Life};
 use super::live::{RunLive, RunStage};
 use super::record::RunRecord;
 use super::retry;
@@ -47,13 +53,15 @@ pub struct New<'a> {
     pub firing: Option<FiringGuard>,
 }
 
-/// What comes before a run's plan. Until it has happened, nothing starts. This release produces only `Admission` and `Retry`;
-/// it leaves runs in the other stages where they are, until they are cancelled.
+/// What comes before a run's plan. Until it has happened, nothing starts. This release does not produce `Schedule`; it
+/// leaves such runs where they are, until they are cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     /// The scheduled time.
     Schedule,
     Admission,
+    /// Another run of the job, or a time: the constraints are violated.
+    Queue,
     Constraint,
     /// The action of a violated constraint.
     Action,
@@ -66,6 +74,7 @@ impl Before {
     fn of(live: &RunLive) -> Option<Self> {
         match live.stage {
             RunStage::Scheduled => Some(Before::Schedule),
+            RunStage::Waiting if live.is_queued() => Some(Before::Queue),
             RunStage::Waiting => Some(Before::Admission),
             RunStage::Checking(_) => Some(Before::Constraint),
             RunStage::Acting(_) => Some(Before::Action),
@@ -86,6 +95,26 @@ pub struct Course {
     before: Option<Before>,
     /// When the run's own timeout stops it.
     deadline: Option<Timestamp>,
+    /// When the run fails if its plan has not started.
+    give_up_at: Option<Timestamp>,
+    created_at: Timestamp,
+    is_retry: bool,
+    /// Its constraints and actions, including what is not committed yet.
+    life: Life,
+    /// What was found about the constraints so far, while a hook is called.
+    results: Option<Vec<Checked>>,
+    /// Set while the move to `starting` is committed: the plan follows. It has the guard of that move.
+    gate: Option<Option<u32>>,
+    /// A run that waits for others looks at them now, or at a time.
+    looks: bool,
+    look_at: Option<Timestamp>,
+    /// Other runs of the job have moved since the facts about them were read.
+    has_news: bool,
+    /// When the plan started and ended.
+    started_at: Option<Timestamp>,
+    plan_ended_at: Option<Timestamp>,
+    /// Changes that belong to no step of the plan.
+    changes: Vec<Change>,
     /// When the next round begins, if the run waits for it.
     retry_at: Option<Timestamp>,
 }
@@ -102,20 +131,22 @@ impl Course {
         let max_pending = (before == Some(Before::Admission)).then(admission.max_pending);
         let max_open = admission.max_open.filter(|_| !is_debug);
         let mut changes = vec![Change::RunCreated { run: run.clone(), max_pending, max_open, firing }];
-        let progress = if before.is_some() || !taken.is_empty() {
+        let checks = run.definition.checks_before();
+        let progress = if before.is_some() || checks || !taken.is_empty() {
             Progress::restore(Arc::clone(plan), run, epoch, &taken, None)
         } else {
             let params = Arc::new(run.params.clone());
             Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params)
         };
-        let mut course = Self { progress, before, deadline: None, retry_at: None };
+        let mut course = Self::of(progress, before, run);
         match before {
             Some(_) => {}
-            None if taken.is_empty() => {
-                course.deadline = course.deadline_from(turn.now);
+            None if taken.is_empty() && !checks => {
+                course.start_clock(turn.now);
                 course.progress.begin(turn);
+                course.follow_plan(turn);
             }
-            None => course.go_on(turn.now, turn),
+            None => course.plan_or_checks(turn.now, turn),
         }
         course.progress.carry(taken);
         changes.extend(course.take_changes(turn.now));
@@ -124,6 +155,32 @@ impl Course {
             changes.extend(course.take_changes(turn.now));
         }
         (course, changes)
+    }
+
+    fn of(progress: Progress, before: Option<Before>, run: &RunRecord) -> Self {
+        let deadline = run.definition.deadline.and_then(|span| SignedDuration::try_from(span.0).ok());
+        let give_up_at = deadline.and_then(|span| run.created_at.saturating_add(span).ok());
+        let terminating = RunState::Terminating;
+        let stays = run.live.states.since(run.created_at, run.state());
+        let ended = stays.iter().find(|stay| stay.state == terminating && run.state() == terminating);
+        Self {
+            progress,
+            before,
+            deadline: None,
+            give_up_at: give_up_at.filter(|_| run.live.started_at.is_none()),
+            created_at: run.created_at,
+            is_retry: run.retry_of.is_some(),
+            life: run.live.life.clone(),
+            results: None,
+            gate: None,
+            looks: false,
+            look_at: None,
+            has_news: false,
+            started_at: run.live.started_at,
+            plan_ended_at: ended.map(|stay| stay.last_at),
+            changes: Vec::new(),
+            retry_at: None,
+        }
     }
 
     /// Adds results that the run carries over and its former owner did not get to. The course was restored with them.
@@ -151,9 +208,14 @@ impl Course {
         // If an older program moved the run, the time is not known: the next round begins now.
         let retries = before == Some(Before::Retry) && stop.is_none();
         let retry_at = retries.then(|| retry::waits_until(run).unwrap_or(turn.now));
-        let mut course = Self { progress, before, deadline: None, retry_at };
-        if before.is_none() || stop.is_some() {
-            course.go_on(run.live.round_started_at().unwrap_or(turn.now), turn);
+        let mut course = Self { retry_at, ..Self::of(progress, before, run) };
+        let started_at = run.live.round_started_at().unwrap_or(turn.now);
+        if stop.is_some() {
+            course.go_on(started_at, turn);
+        } else if before.is_none() {
+            course.plan_or_checks(started_at, turn);
+        } else {
+            course.resume_before(turn);
         }
         course.deadline = course.deadline.filter(|_| stop.is_none());
         course
@@ -170,19 +232,22 @@ impl Course {
         let stop = run.live.cancel_requested_at.map_or(Stop::Rejected, |_| Stop::Cancelled);
         let mut progress = Progress::restore(plan, run, epoch, executions, Some(stop));
         progress.go_on(turn);
-        Self { progress, before: None, deadline: None, retry_at: None }
+        Self::of(progress, None, run)
     }
 
     /// Runs the plan, or what a stop leaves of it.
     fn go_on(&mut self, started_at: Timestamp, turn: &mut Turn<'_>) {
         self.before = None;
-        self.deadline = self.deadline_from(started_at);
+        self.start_clock(started_at);
         self.progress.go_on(turn);
+        self.follow_plan(turn);
     }
 
-    fn deadline_from(&self, started_at: Timestamp) -> Option<Timestamp> {
-        let timeout = SignedDuration::try_from(self.progress.plan().definition.timeout?.0).ok()?;
-        Some(started_at + timeout)
+    /// The time limit of the plan counts from here.
+    fn start_clock(&mut self, started_at: Timestamp) {
+        (self.started_at, self.give_up_at) = (Some(started_at), None);
+        let limit = self.definition().time_limit().and_then(|limit| SignedDuration::try_from(limit.0).ok());
+        self.deadline = limit.map(|limit| started_at + limit);
     }
 
     pub fn run(&self) -> &RunId {
@@ -197,6 +262,10 @@ impl Course {
         self.progress.epoch()
     }
 
+    pub fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
     pub fn state(&self) -> RunState {
         self.progress.state()
     }
@@ -208,7 +277,7 @@ impl Course {
 
     /// Returns whether decisions of the last turn are left to make or to commit.
     pub fn has_more(&self) -> bool {
-        self.progress.has_more()
+        self.progress.has_more() || self.gate.is_some() || !self.changes.is_empty()
     }
 
     /// Returns whether decisions of the last turn are left to make. Until they are made, nothing is observed.
@@ -218,9 +287,35 @@ impl Course {
 
     /// Makes the decisions that the last turn left for later.
     pub fn finish_turn(&mut self, turn: &mut Turn<'_>) {
-        if self.before.is_none() {
+        if self.gate.take().is_some() {
+            // The timeout counts from the run's start.
+            self.go_on(turn.now, turn);
+        } else if self.before.is_none() {
             self.progress.finish_turn(turn);
+            self.follow_plan(turn);
         }
+    }
+
+    /// Returns what the run needs from outside, once all that was decided is committed.
+    pub fn effect(&self) -> Option<Effect> {
+        match self.before {
+            _ if self.has_more() || self.is_ended() => None,
+            Some(before) => self.effect_before(before),
+            None => self.effect_after(),
+        }
+    }
+
+    /// Takes in the result of [`effect`](Self::effect), and decides the consequences.
+    pub fn effect_done(&mut self, result: EffectResult, turn: &mut Turn<'_>) {
+        match self.before {
+            Some(before) => self.effect_done_before(before, result, turn),
+            None => self.effect_done_after(result, turn),
+        }
+    }
+
+    /// Returns true if the run waits until another run of its job has ended.
+    pub fn is_queued(&self) -> bool {
+        self.before == Some(Before::Queue) && self.queued_until().is_none()
     }
 
     /// Returns true if the run waits for admission.
@@ -230,7 +325,10 @@ impl Course {
 
     /// Takes in committed changes that concern the run, and decides the consequences.
     pub fn observe_all<'c>(&mut self, changes: impl IntoIterator<Item = &'c Change>, turn: &mut Turn<'_>) {
-        let Some(before) = self.before else { return self.progress.observe_all(changes, turn) };
+        let Some(before) = self.before else {
+            self.progress.observe_all(changes, turn);
+            return self.follow_plan(turn);
+        };
         let (mut is_admitted, mut is_cancelled) = (false, false);
         for change in changes {
             is_admitted |= before == Before::Admission && matches!(change, Change::RunAdmitted { .. });
@@ -242,7 +340,7 @@ impl Course {
             self.progress.go_on(turn);
         } else if is_admitted {
             // The timeout counts from the run's start.
-            self.go_on(turn.now, turn);
+            self.plan_or_checks(turn.now, turn);
         }
     }
 
@@ -263,8 +361,8 @@ impl Course {
             (self.before, self.retry_at) = (Some(Before::Admission), None);
             self.progress.begin_round();
         }
-        if self.before.is_some() {
-            return;
+        if let Some(before) = self.before {
+            return self.time_passed_before(before, turn);
         }
         if self.is_late(turn.now) {
             self.deadline = None;
@@ -274,19 +372,30 @@ impl Course {
             }
         }
         self.progress.tick(turn);
+        self.follow_plan(turn);
     }
 
     /// Returns when [`time_passed`](Self::time_passed) has to be called next.
     pub fn next_tick(&self) -> Option<Timestamp> {
-        let tick = self.progress.next_tick().filter(|_| self.before.is_none());
-        self.deadline.into_iter().chain(self.retry_at).chain(tick).min()
+        match self.before {
+            Some(before) => self.next_tick_before(before),
+            None => self.deadline.into_iter().chain(self.progress.next_tick()).min(),
+        }
     }
 
     /// Returns the changes to commit next, as one submission.
     #[must_use]
     pub fn take_changes(&mut self, now: Timestamp) -> Vec<Change> {
         let round = self.progress.round();
-        let mut changes = self.progress.take_changes(now);
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.extend(self.progress.take_changes(now));
+        if let Some(guard) = self.gate {
+            for change in &mut changes {
+                if let Change::RunMoved { room, .. } = change {
+                    *room = guard;
+                }
+            }
+        }
         if self.before.is_none() && self.progress.round() > round {
             self.end_round(round, &mut changes, now);
         }
@@ -316,6 +425,6 @@ pub fn requested_stop(run: &RunRecord, plan: &Plan, turn: &Turn<'_>) -> Option<S
     if let Some(stopped) = run.live.stopped {
         return Some(stopped.into());
     }
-    let deadline = run.live.round_started_at()? + SignedDuration::try_from(run.definition.timeout?.0).ok()?;
+    let deadline = run.live.round_started_at()? + SignedDuration::try_from(run.definition.time_limit()?.0).ok()?;
     (deadline <= turn.now).then(|| Stop::after_timeout(plan, turn))
 }

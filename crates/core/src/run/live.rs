@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::life::Life;
 use super::machine::{RunEvent, step};
 use super::states::StateTimes;
 use super::words::RunState;
@@ -113,6 +114,8 @@ pub struct RunLive {
     pub round: u32,
     /// When the run entered its states. Empty before the first move, and if an older program moved the run.
     pub states: StateTimes,
+    /// Its constraints and actions so far.
+    pub life: Life,
     pub owner: ServerId,
     /// Raised by every take-over. Every change by the owner contains it.
     pub epoch: u64,
@@ -178,6 +181,7 @@ impl RunLive {
             rollout: None,
             round: 1,
             states: StateTimes::default(),
+            life: Life::default(),
             owner,
             epoch: 1,
         }
@@ -222,6 +226,11 @@ impl RunLive {
     /// Returns true if the run waits for admission.
     pub fn is_waiting(&self) -> bool {
         self.stage == RunStage::Waiting
+    }
+
+    /// Returns true if the run waits because of its constraints. It is not admitted until it wakes.
+    pub fn is_queued(&self) -> bool {
+        self.is_waiting() && self.life.queued.is_some()
     }
 
     /// Returns true if the run was admitted and has not ended.

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::life::{Checked, Ending, Phase, Queued};
 use super::live::{RunEnd, RunLive, RunStage, Stopped};
 use super::words::RunState;
 use crate::change::Change;
@@ -18,6 +19,12 @@ pub enum RunEvent<'a> {
     PauseSet { paused: bool, at: Timestamp },
     /// The run may begin: admission found room for it.
     Admitted { epoch: u64, at: Timestamp },
+    /// The constraints of the run were checked.
+    Checked { epoch: u64, results: &'a [Checked] },
+    /// An action of the run was executed. The run waits if `queued` is set, and ends in this way if `end` is.
+    Acted { epoch: u64, has_failed: bool, queued: Option<Queued>, end: Option<&'a Ending> },
+    /// The run no longer waits because of its constraints: it needs admission again.
+    Woken { epoch: u64 },
     /// The run went through these states. `end` is set if the run ended, `stop` if its rest is ended.
     Moved { epoch: u64, path: &'a [RunState], stop: Option<Stopped>, end: Option<&'a RunEnd>, at: Timestamp },
 }
@@ -38,7 +45,15 @@ impl<'a> RunEvent<'a> {
             Change::RunAdmitted { run, epoch, limit: _, nodes: _, at } => {
                 Some((run, RunEvent::Admitted { epoch: *epoch, at: *at }))
             }
-            Change::RunMoved { run, epoch, path, stop, end, at } => {
+            Change::RunChecked { run, epoch, results, at: _ } => {
+                Some((run, RunEvent::Checked { epoch: *epoch, results }))
+            }
+            Change::RunActed { run, epoch, error, queued, end, .. } => {
+                let (has_failed, end) = (error.is_some(), end.as_ref());
+                Some((run, RunEvent::Acted { epoch: *epoch, has_failed, queued: *queued, end }))
+            }
+            Change::RunWoken { run, epoch, at: _ } => Some((run, RunEvent::Woken { epoch: *epoch })),
+            Change::RunMoved { run, epoch, path, room: _, stop, end, at } => {
                 let (epoch, stop, end, at) = (*epoch, *stop, end.as_ref(), *at);
                 Some((run, RunEvent::Moved { epoch, path, stop, end, at }))
             }
@@ -53,6 +68,9 @@ impl<'a> RunEvent<'a> {
             RunEvent::PauseSet { paused: true, .. } => "paused",
             RunEvent::PauseSet { paused: false, .. } => "resumed",
             RunEvent::Admitted { .. } => "admitted",
+            RunEvent::Checked { .. } => "checked",
+            RunEvent::Acted { .. } => "acted",
+            RunEvent::Woken { .. } => "woken",
             RunEvent::Moved { .. } => "moved",
         }
     }
@@ -90,17 +108,38 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
         RunEvent::Admitted { .. } if live.paused_at.is_some() || live.cancel_requested_at.is_some() => {
             wrong()
         }
-        RunEvent::Admitted { epoch: _, at } if live.is_waiting() => {
+        RunEvent::Admitted { epoch: _, at } if live.is_waiting() && !live.is_queued() => {
             Ok(RunLive { stage: RunStage::Admitted, admitted_at: Some(at), ..live.clone() })
         }
         RunEvent::Admitted { .. } => wrong(),
+        RunEvent::Checked { epoch: _, results } => {
+            let is_after = live.stage == RunStage::Terminating;
+            let mut next = live.clone();
+            next.life.check(results, if is_after { Phase::After } else { Phase::Before });
+            Ok(next)
+        }
+        RunEvent::Acted { epoch: _, has_failed, queued, end } => {
+            let mut next = live.clone();
+            next.life.act(has_failed, queued, end);
+            Ok(next)
+        }
+        RunEvent::Woken { .. } if live.is_queued() => {
+            let mut next = live.clone();
+            next.life.queued = None;
+            Ok(next)
+        }
+        RunEvent::Woken { .. } => wrong(),
     }
 }
 
 fn check_epoch(live: &RunLive, event: &RunEvent<'_>) -> Result<(), Illegal> {
     let is_current = match event {
         RunEvent::Taken { epoch, .. } => live.epoch.checked_add(1) == Some(*epoch),
-        RunEvent::Admitted { epoch, .. } | RunEvent::Moved { epoch, .. } => live.epoch == *epoch,
+        RunEvent::Admitted { epoch, .. }
+        | RunEvent::Checked { epoch, .. }
+        | RunEvent::Acted { epoch, .. }
+        | RunEvent::Woken { epoch }
+        | RunEvent::Moved { epoch, .. } => live.epoch == *epoch,
         RunEvent::CancelRequested { .. } | RunEvent::PauseSet { .. } => true,
     };
     if is_current { Ok(()) } else { Err(Illegal::StaleEpoch) }
@@ -115,6 +154,9 @@ fn walk(live: &RunLive, path: &[RunState], end: Option<&RunEnd>, at: Timestamp) 
             next.round = next.round.saturating_add(1);
         }
         next.states.enter(next.state(), to, at);
+        if to == RunState::Starting {
+            next.life.start_plan();
+        }
         if to == RunState::Running {
             next.started_at.get_or_insert(at);
         }

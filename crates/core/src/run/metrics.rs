@@ -26,6 +26,10 @@ pub struct RunMetrics {
     pub transitions: u32,
     /// The attempts of the whole run, from 1; 0 before its scheduled time.
     pub attempts: u32,
+    pub constraints_checked: u32,
+    pub constraints_violated: u32,
+    pub actions_executed: u32,
+    pub actions_failed: u32,
 }
 
 impl RunMetrics {
@@ -54,6 +58,10 @@ impl RunMetrics {
             start_latency: due_at.zip(live.started_at).map(|(due, at)| positive(at.duration_since(due))),
             transitions: entered.saturating_sub(1),
             attempts: of(RunState::Pending).map_or(0, |_| live.round),
+            constraints_checked: live.life.checked,
+            constraints_violated: live.life.violated,
+            actions_executed: live.life.executed,
+            actions_failed: live.life.failed,
         }
     }
 }

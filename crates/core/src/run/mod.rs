@@ -1,8 +1,10 @@
 //! A run: its strict state machine, its record, and the engine that runs its plan.
 
 pub mod again;
+pub mod constraints;
 mod course;
 pub mod engine;
+mod life;
 mod live;
 mod machine;
 mod metrics;
@@ -11,7 +13,8 @@ pub mod retry;
 mod states;
 mod words;
 
-pub use course::{AdmissionFacts, Course, New, requested_stop};
+pub use course::{AdmissionFacts, Course, Effect, EffectResult, New, requested_stop};
+pub use life::{Checked, ConstraintKind, Ending, Found, Life, Queued, Violation, shortened};
 pub use live::{Ended, Hook, RolloutProgress, RunEnd, RunLive, RunStage, RunVerdict, StopCause, Stopped};
 pub use machine::{Illegal, RunEvent, check_path, frees_nodes, step, successors};
 pub use metrics::RunMetrics;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::life::Life;
 use super::live::{RolloutProgress, RunEnd, RunLive, RunStage, Stopped};
 use super::states::StateTimes;
 use super::words::RunState;
@@ -246,6 +247,8 @@ struct Flat<'a> {
     round: Option<u32>,
     #[serde(default, skip_serializing_if = "StateTimes::is_empty")]
     states: Cow<'a, StateTimes>,
+    #[serde(default, skip_serializing_if = "Life::is_empty")]
+    life: Cow<'a, Life>,
     owner: ServerId,
     epoch: u64,
 }
@@ -278,6 +281,7 @@ impl<'a> Flat<'a> {
             rollout: live.rollout,
             round: (live.round > 1).then_some(live.round),
             states: Cow::Borrowed(&live.states),
+            life: Cow::Borrowed(&live.life),
             owner: live.owner,
             epoch: live.epoch,
         }
@@ -300,6 +304,7 @@ impl TryFrom<Flat<'_>> for RunRecord {
             rollout: flat.rollout,
             round: flat.round.unwrap_or(1),
             states: flat.states.into_owned(),
+            life: flat.life.into_owned(),
             owner: flat.owner,
             epoch: flat.epoch,
         };

@@ -10,7 +10,7 @@ use crate::backend::Params;
 use crate::expr::has_expression;
 use crate::select::Selector;
 use crate::span::Span;
-use crate::spec::{Rollout, Schedule};
+use crate::spec::{Action, Constraints, HttpHook, Overlap, Rollout, Schedule, What};
 use crate::words::words;
 use crate::{level, limits};
 
@@ -52,6 +52,18 @@ pub struct Definition {
     /// Without effect on a run, so that it needs no level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedule: Vec<Schedule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraints: Option<Constraints>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_violation: Vec<Action>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_success: Vec<Action>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_failure: Vec<Action>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Span>,
     pub tasks: Vec<Entry>,
 }
 
@@ -113,6 +125,9 @@ impl Definition {
         if self.steps().any(|task| task.approve.is_some()) {
             return level::APPROVALS;
         }
+        if self.has_life() {
+            return level::LIFE;
+        }
         if self.cleanup_timeout.is_some() {
             return level::CLEANUP;
         }
@@ -126,6 +141,79 @@ impl Definition {
             || !self.params.is_empty()
             || tasks.any(|task| !task.outputs.is_empty() || task.params.values().any(has_expression));
         if fleet { level::FLEET } else { level::FIRST }
+    }
+
+    /// Returns whether anything is set about the life of its runs.
+    fn has_life(&self) -> bool {
+        let actions = [&self.on_violation, &self.on_success, &self.on_failure];
+        self.constraints.is_some()
+            || self.overlap.is_some()
+            || self.deadline.is_some()
+            || actions.iter().any(|actions| !actions.is_empty())
+    }
+
+    /// Returns how many runs of the job may be active at once.
+    pub fn max_concurrent_runs(&self) -> Option<u32> {
+        let of_overlap = self.overlap.filter(|overlap| *overlap != Overlap::Allow).map(|_| 1);
+        self.constraints.as_ref().and_then(|constraints| constraints.max_concurrent_runs).or(of_overlap)
+    }
+
+    pub fn requires_previous_success(&self) -> bool {
+        self.constraints.as_ref().is_some_and(|constraints| constraints.require_previous_success)
+    }
+
+    pub fn pre_run_hook(&self) -> Option<&HttpHook> {
+        self.constraints.as_ref()?.pre_run_hook.as_ref()
+    }
+
+    pub fn post_run_hook(&self) -> Option<&HttpHook> {
+        self.constraints.as_ref()?.post_run_hook.as_ref()
+    }
+
+    pub fn max_expected(&self) -> Option<Span> {
+        self.constraints.as_ref()?.max_expected
+    }
+
+    pub fn max_allowed(&self) -> Option<Span> {
+        self.constraints.as_ref()?.max_allowed
+    }
+
+    /// Returns how long the plan of a run may take: `timeout` or `max_allowed`, whichever is shorter.
+    pub fn time_limit(&self) -> Option<Span> {
+        self.timeout.into_iter().chain(self.max_allowed()).min()
+    }
+
+    /// Returns whether constraints are checked before a run starts.
+    pub fn checks_before(&self) -> bool {
+        self.max_concurrent_runs().is_some()
+            || self.requires_previous_success()
+            || self.pre_run_hook().is_some()
+    }
+
+    /// Returns whether constraints are checked, or actions follow, when the plan of a run has ended.
+    pub fn acts_after(&self) -> bool {
+        self.max_expected().is_some()
+            || self.max_allowed().is_some()
+            || self.post_run_hook().is_some()
+            || !self.on_success.is_empty()
+            || !self.on_failure.is_empty()
+    }
+
+    /// Returns the action that decides what becomes of a run that violates a constraint. `None` if it starts anyway.
+    pub fn decision_on_violation(&self) -> Option<Action> {
+        if let Some(what) = self.overlap.and_then(Overlap::action) {
+            return Some(what.into());
+        }
+        let decides = |action: &&Action| action.what.kind().decides();
+        match self.on_violation.iter().find(decides) {
+            None if self.on_violation.is_empty() => Some(What::Skip.into()),
+            decision => decision.cloned(),
+        }
+    }
+
+    /// Returns the other actions on a violation: calls of webhooks and of jobs.
+    pub fn calls_on_violation(&self) -> impl Iterator<Item = &Action> {
+        self.on_violation.iter().filter(|action| !action.what.kind().decides())
     }
 
     fn is_of_graph_level(&self) -> bool {

@@ -4,6 +4,7 @@ mod cache;
 mod definition;
 mod fields;
 mod known;
+mod life;
 mod limit;
 mod params;
 mod parse;
@@ -18,6 +19,7 @@ pub use definition::{
 };
 pub use fields::{Field, On, fields};
 pub(crate) use known::{ExprSite, Known, Use};
+pub use life::{Action, ActionKind, Constraints, HttpHook, IfUnknown, Overlap, What};
 pub use params::resolve_params;
 pub(crate) use parse::cycles;
 pub use parse::{

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{On, object};
+use super::life::ActionKind;
 use super::parse::APPROVAL;
 use crate::backend::{ActionSchema, Catalogue, ParamKind, ParamSchema};
 use crate::limits;
@@ -23,6 +24,8 @@ const ONE_EXPRESSION: &str = r"^\s*\{\{[\s\S]*\}\}\s*$";
 const DATE: &str = r"^(\d{4}-)?\d{2}-\d{2}$";
 const WEEKDAY: &str =
     "^([Ss][Uu][Nn]|[Mm][Oo][Nn]|[Tt][Uu][Ee]|[Ww][Ee][Dd]|[Tt][Hh][Uu]|[Ff][Rr][Ii]|[Ss][Aa][Tt])[A-Za-z]*$";
+/// Only `parse` checks that there is a host.
+const URL: &str = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s]+$";
 const IDENTIFIER: &str = "^[A-Za-z0-9][A-Za-z0-9._-]*$";
 
 /// Returns the job file's JSON schema (draft 2020-12), with the params of the built-in backends.
@@ -103,6 +106,11 @@ fn shapes() -> Value {
         "catch_up": {"anyOf": [{"$ref": "#/$defs/duration"}, {"const": "none"}, catch_up()]},
         "exclude": object(On::Exclude, &[]),
         "date": {"type": "string", "pattern": DATE, "examples": ["2026-12-24", "01-01"]},
+        "url": {"type": "string", "pattern": URL, "maxLength": limits::URL_BYTES},
+        "constraints": object(On::Constraints, &[]),
+        "hook": object(On::Hook, &["url"]),
+        "life_actions": one_or_list(&life_action(&ActionKind::ALL)),
+        "calls": one_or_list(&life_action(&[ActionKind::Webhook, ActionKind::TriggerJob])),
         "weekday": {"type": "string", "pattern": WEEKDAY},
         "branch": object(On::Branch, &["tasks"]),
         "task": {"if": {"required": ["approve"]}, "then": approval(), "else": task(On::Task)},
@@ -123,6 +131,30 @@ fn schedule() -> Value {
     let mut schedule = object(On::Schedule, &[]);
     schedule["oneOf"] = json!([{"required": ["cron"]}, {"required": ["every"]}]);
     schedule
+}
+
+/// Returns the schema of an action, or of a list of actions.
+fn one_or_list(action: &Value) -> Value {
+    json!({"anyOf": [action, {"type": "array", "minItems": 1, "maxItems": limits::ACTIONS, "items": action}]})
+}
+
+/// Returns the schema of an action of one of these kinds.
+fn life_action(kinds: &[ActionKind]) -> Value {
+    let mut action = object(On::Action, &["action"]);
+    action["properties"]["action"]["enum"] =
+        json!(kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>());
+    let fields =
+        [("delay", ActionKind::RetryLater), ("url", ActionKind::Webhook), ("job", ActionKind::TriggerJob)];
+    let rules = fields.map(|(field, kind)| {
+        let mut not = json!({"properties": {field: false}});
+        if kind == ActionKind::TriggerJob {
+            not["properties"]["params"] = json!(false);
+        }
+        let is_kind = json!({"properties": {"action": {"const": kind.as_str()}}});
+        json!({"if": is_kind, "then": {"required": [field]}, "else": not})
+    });
+    action["allOf"] = json!(rules);
+    action
 }
 
 fn catch_up() -> Value {

@@ -7,6 +7,8 @@ use super::tables::Tables;
 use crate::change::{Applied, Refusal};
 use crate::execution::Execution;
 use crate::ids::{ClusterId, NodeId, RunId};
+use crate::job::JobKey;
+use crate::run::constraints::is_active;
 use crate::run::{self, Illegal, Keeps, RolloutProgress, RunEvent, RunLive, RunMade, RunRecord};
 
 /// The cluster of a run, the name of its job, and which counts of its instances the store keeps.
@@ -80,6 +82,21 @@ impl Tables {
             counts(run) && !id.is_debug() && self.homes.get(*id).is_some_and(|home| home.cluster == cluster)
         };
         u32::try_from(self.runs.iter().filter(is_counted).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Refuses a run if as many other runs of its job are active as may be.
+    pub(super) fn has_room(&self, id: &RunId, room: Option<u32>) -> Applied {
+        let Some(room) = room.filter(|_| !self.is_copy) else { return Ok(()) };
+        let home = self.homes.get(id).ok_or(Refusal::NotFound)?;
+        let Some(job) = &home.job else { return Ok(()) };
+        let key = JobKey::new(home.cluster, Arc::clone(job));
+        let is_counted = |(other, live): &(&RunId, &RunLive)| {
+            let is_same = |other: &Home| other.cluster == home.cluster && other.job.as_ref() == Some(job);
+            *other != id && is_active(live.state()) && self.homes.get(*other).is_some_and(is_same)
+        };
+        let loaded = u32::try_from(self.runs.iter().filter(is_counted).count()).unwrap_or(u32::MAX);
+        let active = loaded.saturating_add(self.active_elsewhere.get(&key).copied().unwrap_or_default());
+        if active >= room { Err(Refusal::JobBusy { active }) } else { Ok(()) }
     }
 
     /// Applies an event to a run.

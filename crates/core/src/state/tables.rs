@@ -12,7 +12,7 @@ use crate::change::{About, Applied, Change, Refusal, Silence, Subject};
 use crate::cluster::ClusterRecord;
 use crate::execution::{Event, Execution, Status};
 use crate::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
-use crate::job::JobLive;
+use crate::job::{JobKey, JobLive};
 use crate::run::{RunEvent, RunLive};
 use crate::work::Parent;
 
@@ -37,6 +37,8 @@ pub struct Tables {
     pub holds: BTreeMap<NodeId, RunId>,
     /// Counts of the runs that were not loaded, by cluster; empty if all runs are loaded.
     pub elsewhere: BTreeMap<ClusterId, Elsewhere>,
+    /// How many runs of a job that were not loaded are active; empty if all runs are loaded.
+    pub active_elsewhere: BTreeMap<JobKey, u32>,
     pub uses: LimitUses,
     /// The executions that the current batch has ended, until something follows them.
     pub(super) ended: BTreeMap<ExecutionId, Status>,
@@ -198,10 +200,19 @@ impl Tables {
             Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
             | Change::RunPauseSet { .. }
-            | Change::RunMoved { .. } => match RunEvent::of(change) {
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. } => match RunEvent::of(change) {
                 Some((run, event)) => self.step_run(run, &event),
                 None => Ok(()),
             },
+            Change::RunMoved { run, room, .. } => {
+                self.has_room(run, *room)?;
+                match RunEvent::of(change) {
+                    Some((run, event)) => self.step_run(run, &event),
+                    None => Ok(()),
+                }
+            }
             Change::ExecutionsAdded { run, epoch, executions, rollout, version, sessions, after, at: _ } => {
                 self.has_epoch(run, *epoch)?;
                 self.has_version(run, *version)?;

@@ -89,8 +89,10 @@ impl Line {
         self.counts.moved(run, Some(&before));
         let now = &run.live;
         let has_moved = before.is_waiting() != now.is_waiting();
-        let is_handled_again =
-            now.is_waiting() && (before.paused_at != now.paused_at || before.owner != now.owner);
+        let is_handled_again = now.is_waiting()
+            && (before.paused_at != now.paused_at
+                || before.owner != now.owner
+                || before.is_queued() != now.is_queued());
         // The end of any other run leaves neither room nor nodes.
         let frees = before.is_active() && !now.is_active() && (limit.is_some() || run.definition.exclusive);
         let is_ended = now.is_ended();
@@ -313,7 +315,7 @@ mod tests {
 
     fn moved(name: &str, path: &[RunState]) -> Change {
         let (run, path) = (RunId::from(name), path.to_vec());
-        Change::RunMoved { run, epoch: 1, path, stop: None, end: None, at: Timestamp::UNIX_EPOCH }
+        Change::RunMoved { room: None, run, epoch: 1, path, stop: None, end: None, at: Timestamp::UNIX_EPOCH }
     }
 
     fn created(name: &str) -> Change {

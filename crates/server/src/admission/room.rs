@@ -71,6 +71,15 @@ impl Admission {
         runs.into_iter().map(|run| run.id.clone()).collect()
     }
 
+    /// Returns the open runs that pass a filter, each as `map` shows it.
+    pub(crate) fn map_open<T>(
+        &self,
+        filter: impl Fn(&RunRecord) -> bool,
+        map: impl Fn(&RunRecord) -> T,
+    ) -> Vec<T> {
+        self.queue().runs().filter(|run| filter(run)).map(map).collect()
+    }
+
     /// Returns how many debug commands of a cluster have not ended.
     pub(crate) fn open_debug(&self, cluster: ClusterId) -> usize {
         self.queue().runs().filter(|run| run.cluster == cluster && run.id.is_debug()).count()

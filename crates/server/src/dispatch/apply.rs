@@ -129,6 +129,9 @@ impl Board {
             | Change::ApprovalDecided { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. }
             | Change::RunCancelRequested { .. }
             | Change::Unknown { .. } => {}
         }

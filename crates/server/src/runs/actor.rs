@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use downbeat_core::run::Course;
 use downbeat_core::run::engine::Turn;
+use downbeat_core::run::{Course, Effect, EffectResult};
 use downbeat_core::{Applied, Change, Dice, Refusal};
 use downbeat_store::Store;
+use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::cache::Cache;
+use super::effects::Effects;
 use super::registry::{Input, Mailbox};
 use super::takeover::{Restore, Stored};
 use crate::clock::Clock;
@@ -43,6 +45,14 @@ pub(crate) struct ActorParts {
     pub clock: Clock,
     pub store: Arc<dyn Store>,
     pub heavy: HeavyWork,
+    /// Set for a run with constraints or actions.
+    pub effects: Option<Effects>,
+}
+
+/// What the run's course asked for, while it is carried out.
+struct InFlight {
+    effect: Effect,
+    result: BoxFuture<'static, EffectResult>,
 }
 
 /// Why a turn was not committed, for good.
@@ -51,7 +61,8 @@ enum Uncommitted {
     Disowned,
     /// The store will never accept it.
     Rejected,
-    /// The run was cancelled, paused or resumed meanwhile, or timed out, or attempts were overdue: it is decided again.
+    /// The run was cancelled, paused or resumed meanwhile, or timed out, or attempts were overdue, or another run of its
+    /// job was faster: it is decided again.
     Outdated,
 }
 
@@ -65,6 +76,7 @@ impl Actor {
                 return;
             }
         }
+        let mut in_flight: Option<InFlight> = None;
         loop {
             let mut changes = self.course.take_changes(self.parts.clock.now());
             if let Some(cache) = &self.parts.cache {
@@ -87,6 +99,7 @@ impl Actor {
                 self.take(input);
                 continue;
             }
+            self.follow_effect(&mut in_flight);
             let pause = self.course.next_tick().map(|next| self.parts.clock.until(next));
             tokio::select! {
                 biased;
@@ -104,9 +117,31 @@ impl Actor {
                     }
                     None => return,
                 },
+                result = async { in_flight.as_mut().expect("there is one").result.as_mut().await },
+                    if in_flight.is_some() => {
+                        in_flight = None;
+                        self.decide(|course, turn| course.effect_done(result, turn));
+                    }
                 () = tokio::time::sleep(pause.unwrap_or(Duration::MAX)), if pause.is_some() => self.time_passed(),
             }
         }
+    }
+
+    /// Starts what the course asks for, and drops what it no longer needs.
+    fn follow_effect(&mut self, in_flight: &mut Option<InFlight>) {
+        let Some(effects) = &self.parts.effects else { return };
+        let wanted = self.course.effect();
+        if in_flight.as_ref().map(|running| &running.effect) != wanted.as_ref() {
+            *in_flight = None;
+        }
+        if let Some(effect) = wanted.filter(|_| in_flight.is_none()) {
+            if matches!(effect, Effect::ReadFacts { .. }) {
+                self.course.reads_facts();
+            }
+            let result = Box::pin(effects.clone().perform(effect.clone()));
+            *in_flight = Some(InFlight { effect, result });
+        }
+        self.mailbox.set_queued(self.course.is_queued());
     }
 
     /// Returns whether the actor goes on after a commit. A rejected one is replaced by the run's end.
@@ -171,6 +206,7 @@ impl Actor {
                 self.is_disowned |= changes.iter().any(taken);
                 self.decide(|course, turn| course.observe_all(&changes, turn));
             }
+            Input::OthersMoved => self.course.others_moved(),
             Input::NodesGone(nodes) => self.decide(|course, turn| course.nodes_gone(&nodes, turn)),
         }
     }
@@ -274,6 +310,8 @@ impl Actor {
             self.parts.dispatcher.release(std::slice::from_mut(&mut change));
             match refusal {
                 Refusal::StaleEpoch | Refusal::NotFound => result = Err(Uncommitted::Disowned),
+                // Another run of the job has just started: the constraints are checked again.
+                Refusal::JobBusy { .. } => result = result.and(Err(Uncommitted::Outdated)),
                 // An older server has just joined, and the whole submission was refused: the rest is committed again.
                 Refusal::NotKnownToAll if matches!(change, Change::InstanceFailed { .. }) => {}
                 Refusal::NodeHeld(_) | Refusal::NotKnownToAll => {

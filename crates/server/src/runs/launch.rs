@@ -12,6 +12,7 @@ use tracing::info;
 
 use super::actor::{ActorParts, refused_for_nodes};
 use super::cache::Cache;
+use super::effects::Effects;
 use super::registry::Delivery;
 use crate::error::Error;
 use crate::parts::Parts;
@@ -40,7 +41,8 @@ impl ActorParts {
         let cache = Cache::of(&parts.store, run, plan);
         let (journal, dispatcher) = (parts.journal.clone(), parts.dispatcher.clone());
         let (clock, store, heavy) = (parts.clock.clone(), Arc::clone(&parts.store), parts.heavy.clone());
-        Self { journal, dispatcher, cache, clock, store, heavy }
+        let effects = Effects::of(parts, &run.made);
+        Self { journal, dispatcher, cache, clock, store, heavy, effects }
     }
 }
 

@@ -3,7 +3,10 @@
 mod actor;
 mod cache;
 mod carry;
+mod effects;
 mod launch;
+#[cfg(test)]
+mod life_tests;
 mod registry;
 mod takeover;
 #[cfg(test)]

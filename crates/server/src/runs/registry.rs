@@ -1,22 +1,24 @@
 //! Owns the mailboxes of the runs' actors, and routes committed events to them.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use downbeat_core::collections::HashMap;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::job::JobKey;
 use downbeat_core::node::NodeStatus;
-use downbeat_core::run::Course;
 use downbeat_core::run::engine::Progress;
-use downbeat_core::{Change, Dice, Event};
+use downbeat_core::run::{Course, RunState};
+use downbeat_core::{Change, Dice, Event, Timestamp};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info_span};
 
 use super::actor::{Actor, ActorParts};
+use super::effects::Effects;
 use crate::journal::Perform;
 use crate::metrics::Metrics;
 
@@ -26,16 +28,26 @@ pub(super) enum Input {
     Committed(Vec<Change>),
     /// Nodes that went offline or were deleted.
     NodesGone(Arc<[NodeId]>),
+    /// Another run of its job has started, has ended, or waits.
+    OthersMoved,
 }
 
 /// The runs that this server owns; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Runs {
     mailboxes: Arc<Mutex<HashMap<RunId, Entry>>>,
+    /// The runs that have to know of the other runs of their job. Locked before the mailboxes.
+    followers: Arc<Mutex<Followers>>,
     tasks: TaskTracker,
     metrics: Metrics,
     stop: CancellationToken,
 }
+
+/// The runs of each job that have constraints, by age, and whether each waits for another run.
+type Followers = HashMap<JobKey, BTreeMap<(Timestamp, RunId), IsQueued>>;
+
+/// Whether a run waits until another run of its job has ended.
+type IsQueued = bool;
 
 /// The entrance of a mailbox.
 #[derive(Debug)]
@@ -61,6 +73,8 @@ pub(crate) struct Mailbox {
     run: RunId,
     sender: mpsc::WeakUnboundedSender<Input>,
     runs: Runs,
+    /// The job whose other runs it follows, and its place among them.
+    follows: Option<(JobKey, Timestamp)>,
 }
 
 impl Entry {
@@ -88,22 +102,80 @@ impl Mailbox {
     }
 }
 
+impl Mailbox {
+    /// Delivers from now on what the other runs of a job do.
+    fn follow(&mut self, job: JobKey, created_at: Timestamp) {
+        let place = (created_at, self.run.clone());
+        self.runs.followers().entry(job.clone()).or_default().insert(place, false);
+        self.follows = Some((job, created_at));
+    }
+
+    /// Sets whether the run waits for another one: then only the oldest such run learns that another one has moved.
+    pub(super) fn set_queued(&mut self, is_queued: IsQueued) {
+        let Some((job, created_at)) = &self.follows else { return };
+        let mut followers = self.runs.followers();
+        let known = followers.get_mut(job).and_then(|all| all.get_mut(&(*created_at, self.run.clone())));
+        if let Some(known) = known {
+            *known = is_queued;
+        }
+    }
+}
+
 impl Drop for Mailbox {
     fn drop(&mut self) {
+        let mut followers = self.runs.followers();
         let mut mailboxes = self.runs.mailboxes();
-        if mailboxes.get(&self.run).is_some_and(|entry| self.is_at(entry)) {
-            mailboxes.remove(&self.run);
+        if !mailboxes.get(&self.run).is_none_or(|entry| self.is_at(entry)) {
+            return;
+        }
+        mailboxes.remove(&self.run);
+        let Some((job, created_at)) = self.follows.take() else { return };
+        if let Some(all) = followers.get_mut(&job) {
+            all.remove(&(created_at, self.run.clone()));
+            if all.is_empty() {
+                followers.remove(&job);
+            }
         }
     }
 }
 
 impl Runs {
     pub(crate) fn new(metrics: Metrics, stop: CancellationToken) -> Self {
-        Self { mailboxes: Arc::default(), tasks: TaskTracker::new(), metrics, stop }
+        Self {
+            mailboxes: Arc::default(),
+            followers: Arc::default(),
+            tasks: TaskTracker::new(),
+            metrics,
+            stop,
+        }
     }
 
     fn mailboxes(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Entry>> {
         self.mailboxes.lock().expect("nothing panics while it holds the mailboxes")
+    }
+
+    fn followers(&self) -> std::sync::MutexGuard<'_, Followers> {
+        self.followers.lock().expect("nothing panics while it holds the followers")
+    }
+
+    /// Tells runs that other runs of their job have moved: those that are being checked, and of those that wait the
+    /// oldest, which is next. When that one starts, the next one learns of it.
+    fn tell_followers(&self, events: &[Event]) {
+        let jobs: HashSet<JobKey> = events.iter().filter_map(moved_job).collect();
+        if jobs.is_empty() {
+            return;
+        }
+        let followers = self.followers();
+        let mailboxes = self.mailboxes();
+        for all in jobs.iter().filter_map(|job| followers.get(job)) {
+            let queued = all.iter().find(|(_, is_queued)| **is_queued);
+            let checked = all.iter().filter(|(_, is_queued)| !**is_queued);
+            for ((_, run), _) in checked.chain(queued) {
+                if let Some(entry) = mailboxes.get(run) {
+                    entry.deliver(Input::OthersMoved);
+                }
+            }
+        }
     }
 
     /// Opens a run's mailbox. Called before the commit that creates or takes the run, so that nothing is missed.
@@ -111,7 +183,7 @@ impl Runs {
         let (sender, inputs) = mpsc::unbounded_channel();
         let own = sender.downgrade();
         self.mailboxes().insert(run.clone(), Entry { sender, delivery });
-        Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() }
+        Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone(), follows: None }
     }
 
     /// Opens the mailbox of a new run, unless this server has one for it.
@@ -122,7 +194,7 @@ impl Runs {
             MapEntry::Occupied(_) => return None,
             MapEntry::Vacant(place) => _ = place.insert(Entry { sender, delivery }),
         }
-        Some(Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone() })
+        Some(Mailbox { inputs, run: run.clone(), sender: own, runs: self.clone(), follows: None })
     }
 
     /// Ends the actors of runs that no longer exist.
@@ -140,13 +212,16 @@ impl Runs {
     /// Starts the actor of a run whose first changes are committed. It commits those in `again` once more.
     pub(crate) fn start(
         &self,
-        mailbox: Mailbox,
+        mut mailbox: Mailbox,
         course: Course,
         again: Vec<Change>,
         parts: ActorParts,
         seed: u64,
     ) {
         let span = info_span!("run", run = %course.run());
+        if let Some(job) = parts.effects.as_ref().and_then(Effects::job) {
+            mailbox.follow(job, course.created_at());
+        }
         let actor = Actor {
             mailbox,
             course,
@@ -196,6 +271,21 @@ impl Runs {
     }
 }
 
+/// Returns the job of a run whose move may concern the other runs of the job.
+fn moved_job(event: &Event) -> Option<JobKey> {
+    let concerns = match &event.change {
+        Change::RunMoved { path, .. } => {
+            path.iter().any(|state| state.is_terminal() || *state == RunState::Starting)
+        }
+        // With `queue_latest` a newer run replaces an older one that waits.
+        Change::RunActed { queued, .. } => queued.is_some(),
+        Change::RunPauseSet { .. } => true,
+        _ => false,
+    };
+    let (cluster, job) = (event.about.cluster?, event.about.job.as_ref()?);
+    concerns.then(|| JobKey::new(cluster, Arc::clone(job)))
+}
+
 impl Perform for Runs {
     fn perform(&self, events: &Arc<[Event]>) {
         let mut by_run: HashMap<&RunId, Vec<&Change>> = HashMap::default();
@@ -211,6 +301,7 @@ impl Perform for Runs {
                 gone.push(node);
             }
         }
+        self.tell_followers(events);
         let mailboxes = self.mailboxes();
         if !gone.is_empty() {
             // Runs must not wait for these nodes. One message for all of them: a whole fleet may go at once.
@@ -231,7 +322,6 @@ impl Perform for Runs {
 
 #[cfg(test)]
 mod tests {
-    use downbeat_core::Timestamp;
     use downbeat_core::change::About;
     use downbeat_core::ids::{ClusterId, ServerId, SessionId};
     use uuid::Uuid;

@@ -398,7 +398,15 @@ async fn store_failed_run(store: &MemoryStore, items: usize) -> RunId {
             after: None,
             at,
         },
-        Change::RunMoved { run: id.clone(), epoch: 1, path, stop: None, end: Some(RunEnd::default()), at },
+        Change::RunMoved {
+            room: None,
+            run: id.clone(),
+            epoch: 1,
+            path,
+            stop: None,
+            end: Some(RunEnd::default()),
+            at,
+        },
     ];
     let committed = store.commit(server, &changes).await.unwrap();
     assert!(committed.outcomes.iter().all(Result::is_ok), "{:?}", committed.outcomes);

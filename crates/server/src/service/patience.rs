@@ -34,7 +34,7 @@ pub(super) async fn change_in_time<T>(work: impl Future<Output = T>) -> Result<T
 impl Service {
     /// Waits until this server knows all changes that any server has committed: a job targets every
     /// registered node, whichever server registered it.
-    pub(super) async fn catch_up(&self) -> Result<()> {
+    pub(crate) async fn catch_up(&self) -> Result<()> {
         if !self.parts.store.is_shared() {
             return Ok(());
         }

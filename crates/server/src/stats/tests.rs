@@ -84,6 +84,7 @@ async fn a_run_that_ends_while_ended_runs_are_read_counts_once() {
         server: SERVER,
         about: About::default(),
         change: Change::RunMoved {
+            room: None,
             run: open.id.clone(),
             epoch: 1,
             path: vec![RunState::Terminating, RunState::Completed],
@@ -106,7 +107,7 @@ async fn a_run_that_ends_while_ended_runs_are_read_counts_once() {
     // Once all events that the store had are noted, nothing needs to be remembered.
     let other = run(2, RunState::Running, 0);
     let Change::RunMoved { epoch, path, end, at, .. } = ended.change.clone() else { unreachable!() };
-    let change = Change::RunMoved { run: other.id.clone(), epoch, path, stop: None, end, at };
+    let change = Change::RunMoved { room: None, run: other.id.clone(), epoch, path, stop: None, end, at };
     stats.note(&Event { seq: 3, change, ..ended }, Some(&other));
     assert_eq!(shown(&stats).0, 2);
     assert!(stats.with(|inner| inner.loading.is_none()));

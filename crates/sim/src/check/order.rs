@@ -427,6 +427,7 @@ mod tests {
         };
         for (cause, expected) in [(StopCause::CleaningUp, 0), (StopCause::Rejected, 1)] {
             let terminating = Change::RunMoved {
+                room: None,
                 run: make::run_id(1),
                 epoch: 1,
                 path: vec![RunState::Terminating],

@@ -125,6 +125,9 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }
         | Change::RunTaken { .. }
+        | Change::RunChecked { .. }
+        | Change::RunActed { .. }
+        | Change::RunWoken { .. }
         | Change::RunMoved { .. }
         | Change::NodeRegistered { .. }
         | Change::NodeDrainSet { .. }

@@ -115,6 +115,9 @@ impl View<'_> {
             | Change::JobDecided { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. }
             | Change::RunCancelRequested { .. }
             | Change::RunPauseSet { .. }
             | Change::RunAdmitted { .. }

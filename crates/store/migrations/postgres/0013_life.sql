@@ -2,3 +2,5 @@
 -- round.
 ALTER TABLE runs ADD COLUMN round INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE executions ADD COLUMN round INTEGER NOT NULL DEFAULT 1;
+-- The constraints and actions of a run so far, as JSON; none if it had none.
+ALTER TABLE runs ADD COLUMN life text;

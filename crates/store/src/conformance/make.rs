@@ -216,7 +216,7 @@ pub fn debug_created(number: u32) -> [Change; 2] {
 pub fn debug_moved(number: u32, path: &[RunState], second: i64) -> Change {
     match moved(number, path, second) {
         Change::RunMoved { epoch, path, stop, end, at, .. } => {
-            Change::RunMoved { run: debug_id(number), epoch, path, stop, end, at }
+            Change::RunMoved { room: None, run: debug_id(number), epoch, path, stop, end, at }
         }
         other => other,
     }
@@ -349,6 +349,7 @@ pub fn created_with_key(number: u32, key: &str) -> Change {
 
 pub fn moved(number: u32, path: &[RunState], second: i64) -> Change {
     Change::RunMoved {
+        room: None,
         run: run_id(number),
         epoch: 1,
         path: path.to_vec(),

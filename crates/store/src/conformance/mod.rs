@@ -12,6 +12,7 @@ pub mod copies;
 pub mod debug;
 pub mod executions;
 pub mod jobs;
+pub mod life;
 pub mod limits;
 pub mod listing;
 pub mod make;
@@ -92,6 +93,12 @@ macro_rules! conformance_suite {
                 a_result_is_applied_once_however_often_it_is_sent
                 executions_are_read_by_their_ids
                 a_nul_in_an_error_harms_nothing
+            }
+            life {
+                no_more_runs_of_a_job_start_than_may_be_active
+                two_servers_do_not_start_two_runs_of_a_job_at_once
+                constraints_and_actions_are_recorded_with_the_run
+                a_run_that_starts_forgets_where_it_was_among_its_actions
             }
             limits {
                 a_limit_is_full_when_so_many_have_a_place

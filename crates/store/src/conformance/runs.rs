@@ -28,6 +28,12 @@ pub async fn a_created_run_is_read_back_whole(store: Arc<dyn Store>) {
         rollout: Some(RolloutProgress { wave: 2, failed: 7 }),
         round: 3,
         states: serde_json::from_value(json!([["starting", 2, 1, 7, 9], ["failed", 1, 8, 8, 0]])).unwrap(),
+        life: serde_json::from_value(json!({
+            "checked": 3, "violated": 2, "executed": 2, "failed": 1, "rounds": 2, "done": 1,
+            "violation": {"of": ["max_concurrent_runs"], "message": "one is active"},
+            "queued": {"until": at(9)}, "end": {"skipped": true, "reason": "skipped: one is active"},
+        }))
+        .unwrap(),
         owner: server(7),
         epoch: 12,
     };
@@ -94,6 +100,7 @@ pub async fn taking_a_run_raises_its_epoch_by_one(store: Arc<dyn Store>) {
     // In one batch the first of two gets it.
     assert_eq!(commit(&store, &[taken(3), taken(3)]).await.outcomes, [Ok(()), Err(Refusal::StaleEpoch)]);
     let ended = Change::RunMoved {
+        room: None,
         run: run_id(1),
         epoch: 3,
         path: vec![RunState::Cancelled],
@@ -200,6 +207,7 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     apply(&store, &[created(1)]).await;
     for epoch in [0, 2] {
         let stale = Change::RunMoved {
+            room: None,
             run: run_id(1),
             epoch,
             path: vec![Starting],
@@ -223,8 +231,15 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     };
     let running = RunLive { stage: RunStage::Running, started_at: Some(at(11)), ..RunLive::new(SERVER) };
     let stop = Some(Stopped { cause: StopCause::Rejected, at: at(10) });
-    let stopped =
-        Change::RunMoved { run: run_id(1), epoch: 1, path: vec![Terminating], stop, end: None, at: at(12) };
+    let stopped = Change::RunMoved {
+        room: None,
+        run: run_id(1),
+        epoch: 1,
+        path: vec![Terminating],
+        stop,
+        end: None,
+        at: at(12),
+    };
     apply(&store, &[stopped]).await;
     let stays = [("starting", 1, 10, 10, 1), ("running", 1, 11, 11, 1), ("terminating", 1, 12, 12, 0)];
     let terminating =
@@ -232,8 +247,15 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     assert_eq!(read_run(&store, 1).await, living(1, terminating.clone()));
     // The reason may change while the run is terminating.
     let stop = Some(Stopped { cause: StopCause::TimedOut, at: at(11) });
-    let stopped =
-        Change::RunMoved { run: run_id(1), epoch: 1, path: Vec::new(), stop, end: None, at: at(12) };
+    let stopped = Change::RunMoved {
+        room: None,
+        run: run_id(1),
+        epoch: 1,
+        path: Vec::new(),
+        stop,
+        end: None,
+        at: at(12),
+    };
     apply(&store, std::slice::from_ref(&stopped)).await;
     assert_eq!(read_run(&store, 1).await, living(1, RunLive { stopped: stop, ..terminating }));
     // A retry of the whole run keeps its first start time.
@@ -248,6 +270,7 @@ pub async fn moving_needs_the_epoch_and_records_start_and_end(store: Arc<dyn Sto
     let again = RunLive { round: 2, states: states(&stays), ..running.clone() };
     assert_eq!(read_run(&store, 1).await, living(1, again));
     let ended = Change::RunMoved {
+        room: None,
         run: run_id(1),
         epoch: 1,
         path: vec![Terminating, Completed],

@@ -199,6 +199,7 @@ pub async fn fill_first(store: &Arc<dyn Store>) {
             Change::RunCancelRequested { run: run_id(2), by: text("ada"), at: at(44) },
             Change::RunTaken { run: run_id(2), owner: server(2), epoch: 2, at: at(45) },
             Change::RunMoved {
+                room: None,
                 run: run_id(1),
                 epoch: 1,
                 path: vec![RunState::Terminating, RunState::Failed],

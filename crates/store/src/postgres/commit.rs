@@ -41,6 +41,8 @@ const COUNTS_LOCK: i64 = 0x646f_776e_7275_6e73;
 const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 /// The lock for using a slot of a limit: "downlims".
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
+/// The lock for starting a run whose job has a maximum of active runs: "downbusy".
+const BUSY_LOCK: i64 = 0x646f_776e_6275_7379;
 /// Counts the waiting and the active runs among those that are not loaded, by cluster.
 const COUNT_RUNS: &str = concat!(
     "SELECT cluster, count(*) FILTER (WHERE ",
@@ -54,6 +56,13 @@ const COUNT_RUNS: &str = concat!(
     " AND id <> ALL($1) AND NOT (",
     condition!(debug run),
     ") GROUP BY cluster"
+);
+
+/// Counts the active runs of a job of a cluster, except those that are loaded.
+const ACTIVE_OF_JOB: &str = concat!(
+    "SELECT count(*) FROM runs WHERE ",
+    condition!(active runs of a job),
+    " AND cluster = $1 AND job = $2 AND id <> ALL($3)"
 );
 
 /// Waits until no other server adds rows that rely on the versions of these clusters.
@@ -130,7 +139,9 @@ pub(crate) async fn commit(
 async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) -> Result<Committed> {
     let (client, changes) = (connections.get().await?, batch.changes);
     let begun = within(async {
-        let (mut tables, transaction) = begin(&client, &Needs::of(changes, new_ids)).await?;
+        let needs = Needs::of(changes, new_ids);
+        let (mut tables, transaction) = begin(&client, &needs).await?;
+        count_active(&client, &needs, &mut tables).await?;
         count_uses(&client, changes, &mut tables).await?;
         Ok((tables, transaction))
     });
@@ -261,7 +272,7 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
 /// Returns the statements that take locks before any row is read, so that all servers take them in one order.
 ///
 /// - Only one server at a time changes clusters: a name has to be free.
-/// - Only one server at a time counts runs.
+/// - Only one server at a time counts runs, or the active runs of a job.
 /// - Only one server at a time registers new nodes: there is no row yet that could be locked.
 /// - A server that takes nodes for a run excludes all that grant leases or free nodes: each locks the table before
 ///   it reads, so that it sees the others' changes. Servers that only read never wait.
@@ -272,6 +283,9 @@ fn lock_statements(needs: &Needs<'_>) -> String {
     }
     if needs.counts {
         sql += &format!("; SELECT pg_advisory_xact_lock({COUNTS_LOCK})");
+    }
+    if !needs.rooms.is_empty() {
+        sql += &format!("; SELECT pg_advisory_xact_lock({BUSY_LOCK})");
     }
     if needs.new_nodes {
         sql += &format!("; SELECT pg_advisory_xact_lock({NODES_LOCK})");
@@ -431,6 +445,24 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         tables.elsewhere.insert(ClusterId(row.try_get(0)?), elsewhere);
     }
     Ok((tables, transaction?.try_get(0)?))
+}
+
+/// Counts the active runs of the jobs that have a maximum of them. The batch has the lock.
+async fn count_active(client: &Object, needs: &Needs<'_>, tables: &mut Tables) -> Result<()> {
+    let jobs = needs.busy_jobs(tables);
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let loaded: Vec<Text<'_>> = tables.runs.keys().map(|run| Text::from(run.as_str())).collect();
+    let sql = client.prepare_cached(ACTIVE_OF_JOB).await?;
+    let mut counts = Vec::new();
+    for job in jobs {
+        let name = Text::from(&*job.name);
+        let row = client.query_one(&sql, &[&job.cluster.0, &name, &loaded]).await?;
+        counts.push((job.clone(), u32::try_from(row.try_get::<_, i64>(0)?).unwrap_or(u32::MAX)));
+    }
+    tables.active_elsewhere.extend(counts);
+    Ok(())
 }
 
 /// Counts the uses of the limits that the batch needs, under a lock, so that no other server adds uses at the same

@@ -66,6 +66,9 @@ macro_rules! condition {
     (open runs) => {
         "NOT IN (10, 11, 12) AND state <> 13"
     };
+    (active runs of a job) => {
+        "state NOT IN (10, 11, 12) AND state IN (6, 7, 8)"
+    };
     (run waits) => {
         "state = 1 AND admitted_at IS NULL"
     };

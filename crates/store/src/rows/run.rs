@@ -42,6 +42,8 @@ columns! {
         round: i32,
         /// When the run entered its states; none before the first move, and if only older programs moved it.
         states: Option<Text<'a>>,
+        /// Its constraints and actions so far; none if it had none.
+        life: Option<Text<'a>>,
         owner: Uuid,
         epoch: i64,
     }
@@ -113,6 +115,8 @@ impl<'a> RunLiveRow<'a> {
             round: small(live.round),
             states: (!live.states.is_empty())
                 .then(|| serde_json::to_string(&live.states).unwrap_or_default().into()),
+            life: (!live.life.is_empty())
+                .then(|| serde_json::to_string(&live.life).unwrap_or_default().into()),
             owner: live.owner.0,
             epoch: int(live.epoch),
         }
@@ -141,6 +145,7 @@ impl<'a> RunLiveRow<'a> {
             rollout,
             round: small_count(self.round)?,
             states: parse_opt("states", self.states.as_ref())?.unwrap_or_default(),
+            life: parse_opt("constraints of a run", self.life.as_ref())?.unwrap_or_default(),
             owner: ServerId(self.owner),
             epoch: count(self.epoch)?,
         };

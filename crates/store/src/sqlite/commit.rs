@@ -40,6 +40,10 @@ const COUNT_RUNS: &str = concat!(
     " GROUP BY cluster"
 );
 
+/// Finds the active runs of a job of a cluster.
+const ACTIVE_OF_JOB: &str =
+    concat!("SELECT id FROM runs WHERE ", condition!(active runs of a job), " AND cluster = ?1 AND job = ?2");
+
 /// Counts the open debug commands, which `COUNT_RUNS` includes: their ids are not in its index.
 const COUNT_DEBUG: &str = concat!(
     "SELECT r.cluster, count(*) FROM runs r WHERE r.job = ?1 AND ",
@@ -195,6 +199,13 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     }
     if needs.counts {
         count_runs(transaction, &mut tables)?;
+    }
+    for job in needs.busy_jobs(&tables) {
+        let mut query = transaction.prepare_cached(ACTIVE_OF_JOB)?;
+        let active = query.query_map(params![job.cluster.0, &*job.name], |row| row.get::<_, String>(0))?;
+        let active: Vec<RunId> = active.map(|id| id.map(RunId::from)).collect::<Result<_, _>>()?;
+        let elsewhere = active.iter().filter(|run| !tables.runs.contains_key(run)).count();
+        tables.active_elsewhere.insert(job, u32::try_from(elsewhere).unwrap_or(u32::MAX));
     }
     Ok(tables)
 }

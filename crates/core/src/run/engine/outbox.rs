@@ -218,7 +218,7 @@ impl Progress {
         let stop = outbox.stop.take();
         let ends_round = path.last() == Some(&RunState::Retrying);
         if !path.is_empty() || stop.is_some() {
-            let moved = Change::RunMoved { run, epoch, path, stop, end, at: now };
+            let moved = Change::RunMoved { run, epoch, path, room: None, stop, end, at: now };
             all.insert(if is_last { all.len() } else { 0 }, moved);
         }
         self.record_rollout(&mut all);
@@ -270,7 +270,7 @@ impl Progress {
         self.outbox.changes.push_back((decided, turn.now));
     }
 
-    pub(super) fn move_to(&mut self, path: &[RunState]) {
+    pub(in crate::run) fn move_to(&mut self, path: &[RunState]) {
         debug_assert!(super::super::check_path(self.state, path).is_ok(), "{} to {path:?}", self.state);
         self.outbox.path.extend_from_slice(path);
         self.state = *path.last().expect("a path has an end");

@@ -55,6 +55,10 @@ pub enum Stop {
     CleanupTimedOut,
     /// The store will never accept what was decided.
     Rejected,
+    /// The run is skipped because of its constraints. It has not started.
+    Skipped,
+    /// The run fails because of its constraints, of its actions or of its deadline. It has not started.
+    GivenUp,
 }
 
 impl Stop {
@@ -77,7 +81,7 @@ impl Stop {
             Stop::CleaningUp { since } => Some(Stopped { cause: StopCause::CleaningUp, at: since }),
             Stop::TimedOut => Some(Stopped { cause: StopCause::TimedOut, at: now }),
             Stop::Rejected => Some(Stopped { cause: StopCause::Rejected, at: now }),
-            Stop::Cancelled | Stop::CleanupTimedOut => None,
+            Stop::Cancelled | Stop::CleanupTimedOut | Stop::Skipped | Stop::GivenUp => None,
         }
     }
 }
@@ -104,6 +108,10 @@ pub struct Progress {
     pub(super) params: Arc<Params>,
     pub(super) state: RunState,
     pub(super) stopping: Option<Stop>,
+    /// Why a run is skipped or given up.
+    pub(super) why: Option<Arc<str>>,
+    /// The end of the run, while its constraints and actions after the plan are carried out.
+    pub(super) closing: Option<(RunState, RunEnd)>,
     /// The recorded cause of the stop.
     pub(super) stopped: Option<StopCause>,
     /// A person has paused the run: no pass begins.
@@ -141,6 +149,8 @@ impl Progress {
             params: Arc::default(),
             state,
             stopping: None,
+            why: None,
+            closing: None,
             stopped: None,
             paused: false,
             carried: HashSet::new(),
@@ -220,6 +230,9 @@ impl Progress {
         match change {
             Change::RunCreated { .. }
             | Change::RunMoved { .. }
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. } => None,
             Change::ExecutionsAdded {
@@ -324,6 +337,9 @@ impl Progress {
             | Change::RunAdmitted { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. }
             | Change::RunMoved { .. }
             | Change::NodeRegistered { .. }
             | Change::NodeMoved { .. }
@@ -356,7 +372,12 @@ impl Progress {
         self.stop(Stop::after_timeout(&self.plan, turn), turn);
     }
 
-    pub(super) fn begin_stop(&mut self, stop: Stop, turn: &Turn<'_>) {
+    pub(in crate::run) fn begin_stop(&mut self, stop: Stop, turn: &Turn<'_>) {
+        // The plan has ended: only what follows it is left out.
+        if self.closing.is_some() && stop == Stop::Cancelled {
+            (self.closing, self.stopping) = (None, Some(stop));
+            return;
+        }
         let is_cleaning_up = |stop| matches!(stop, Stop::CleaningUp { .. });
         let is_stopping = self.stopping.is_some_and(|former| !is_cleaning_up(former) || is_cleaning_up(stop));
         if is_stopping || self.is_ended() {
@@ -386,7 +407,14 @@ impl Progress {
         match self.stopping {
             None => false,
             Some(Stop::CleaningUp { .. }) => !self.plan.runs_on_failure(step),
-            Some(Stop::Cancelled | Stop::TimedOut | Stop::CleanupTimedOut | Stop::Rejected) => true,
+            Some(
+                Stop::Cancelled
+                | Stop::TimedOut
+                | Stop::CleanupTimedOut
+                | Stop::Rejected
+                | Stop::Skipped
+                | Stop::GivenUp,
+            ) => true,
         }
     }
 
@@ -395,7 +423,7 @@ impl Progress {
         self.stopping.is_some_and(|stop| !matches!(stop, Stop::CleaningUp { .. }))
     }
 
-    pub(super) fn has_timed_out(&self) -> bool {
+    pub(in crate::run) fn has_timed_out(&self) -> bool {
         self.stopping.is_some_and(Stop::is_timeout)
     }
 
@@ -468,20 +496,62 @@ impl Progress {
         let (failed, fail_fast) = (self.failures.any(), self.failures.fail_fast().is_some());
         let (last, error) = match self.stopping {
             Some(Stop::Cancelled) => (RunState::Cancelled, Some("cancelled".to_owned())),
-            Some(Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut | Stop::Rejected) => {
-                (RunState::Failed, Some(self.stop_text()))
-            }
+            Some(Stop::Skipped) => (RunState::Completed, Some(self.stop_text())),
+            Some(
+                Stop::CleaningUp { .. }
+                | Stop::TimedOut
+                | Stop::CleanupTimedOut
+                | Stop::Rejected
+                | Stop::GivenUp,
+            ) => (RunState::Failed, Some(self.stop_text())),
             None if failed && (!is_rollout || fail_fast) => (RunState::Failed, Some(self.failure_text())),
             None => (RunState::Completed, None),
         };
-        // The store would reject the same decisions again.
-        let is_final = self.stopping == Some(Stop::Rejected) || !self.has_rounds(turn.level);
+        // The store would reject the same decisions again, and a run that was given up did not start in time.
+        let is_given_up = matches!(self.stopping, Some(Stop::Rejected | Stop::GivenUp));
+        let is_final = is_given_up || !self.has_rounds(turn.level);
         let last = if last == RunState::Failed && !is_final { RunState::Retrying } else { last };
         // Some states before the plan lead to the end without Terminating: the table of transitions decides.
         let terminating = successors(self.state).contains(&RunState::Terminating);
-        let path = terminating.then_some(RunState::Terminating).into_iter().chain([last]);
         let partial = failed && self.stopping.is_none() && !fail_fast;
-        self.end_run(path.collect(), RunEnd { partial, error });
+        let end = RunEnd { partial, error };
+        // Checks and actions follow the last round.
+        if last != RunState::Retrying && self.acts_after() {
+            if self.closing.is_none() {
+                if terminating {
+                    self.move_to(&[RunState::Terminating]);
+                }
+                self.closing = Some((last, end));
+            }
+            return;
+        }
+        let path = terminating.then_some(RunState::Terminating).into_iter().chain([last]);
+        self.end_run(path.collect(), end);
+    }
+
+    /// Returns whether constraints are checked or actions follow before the run ends: its plan has ended by itself, or
+    /// was stopped by its timeout.
+    fn acts_after(&self) -> bool {
+        let has_run = matches!(self.state, RunState::Running | RunState::Terminating);
+        has_run && self.stopping.is_none_or(Stop::is_timeout) && self.plan.definition.acts_after()
+    }
+
+    /// Returns the end that waits for constraints and actions after the plan.
+    pub(in crate::run) fn closing(&self) -> Option<&(RunState, RunEnd)> {
+        self.closing.as_ref()
+    }
+
+    /// Ends a run whose end waited.
+    pub(in crate::run) fn close(&mut self, last: RunState, end: RunEnd) {
+        self.closing = None;
+        self.end_run(vec![last], end);
+    }
+
+    /// Skips or gives up a run that has not started.
+    pub(in crate::run) fn give_up_run(&mut self, stop: Stop, why: &str, turn: &mut Turn<'_>) {
+        self.why = Some(why.into());
+        self.begin_stop(stop, turn);
+        self.go_on(turn);
     }
 
     pub(super) fn stop_text(&self) -> String {
@@ -497,9 +567,15 @@ impl Progress {
     pub(super) fn stop_reason(&self) -> String {
         match self.stopping {
             Some(Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut) => {
-                let timeout = self.plan.definition.timeout.unwrap_or_default();
-                format!("the run timed out after {timeout}")
+                let (timeout, allowed) = (self.plan.definition.timeout, self.plan.definition.max_allowed());
+                match (timeout, allowed) {
+                    (timeout, Some(allowed)) if timeout.is_none_or(|timeout| allowed < timeout) => {
+                        format!("the run took longer than {allowed}, its max_allowed")
+                    }
+                    _ => format!("the run timed out after {}", timeout.unwrap_or_default()),
+                }
             }
+            Some(Stop::Skipped | Stop::GivenUp) => self.why.as_deref().unwrap_or_default().to_owned(),
             Some(Stop::Rejected) => "the store cannot hold the next step of the run".to_owned(),
             Some(Stop::Cancelled) | None => "the run was cancelled".to_owned(),
         }

@@ -44,9 +44,9 @@ impl Progress {
     pub(super) fn end_between_rounds(&mut self, stop: Stop) {
         let last = match stop {
             Stop::Cancelled => RunState::Cancelled,
-            Stop::Rejected => RunState::Failed,
-            // The timeout applies to a round.
-            Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut => return,
+            Stop::Rejected | Stop::GivenUp => RunState::Failed,
+            // The timeout applies to a round, and only a run that has not started is skipped.
+            Stop::CleaningUp { .. } | Stop::TimedOut | Stop::CleanupTimedOut | Stop::Skipped => return,
         };
         self.stopping = Some(stop);
         let error = if last == RunState::Cancelled { "cancelled".to_owned() } else { self.stop_text() };

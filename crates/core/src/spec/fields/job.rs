@@ -81,6 +81,29 @@ fields! {
         ],
         "examples": ["@daily", {"cron": "0 3 * * MON-FRI", "timezone": "Europe/Berlin", "catch_up": "1h"}]
     },
+    [Job] "overlap": "What happens while another run of the job is active. `skip`: the run is skipped. `queue`: it waits. \
+        `queue_latest`: it waits, and replaces a run that waits. `replace`: older runs are cancelled. Excludes \
+        `max_concurrent_runs`." => {
+        "enum": ["allow", "skip", "queue", "queue_latest", "replace"], "default": "allow", "examples": ["skip"]
+    },
+    [Job] "constraints": "What must hold before a run of the job starts, and after it. `on_violation` sets what happens if \
+        it does not." => {
+        "$ref": "#/$defs/constraints",
+        "examples": [{"max_concurrent_runs": 1, "require_previous_success": true, "max_expected": "10m", "max_allowed": "1h"}]
+    },
+    [Job] "on_violation": "What happens when a constraint is violated: an action, or a list of them. Without it the run is \
+        skipped." => {
+        "$ref": "#/$defs/life_actions", "examples": [{"action": "wait"}, [{"action": "webhook", "url": "https://example.com/alert"}, {"action": "skip"}]]
+    },
+    [Job] "on_success": "What follows a run that completed: an action, or a list of them." => {
+        "$ref": "#/$defs/calls", "examples": [{"action": "trigger_job", "job": "report"}]
+    },
+    [Job] "on_failure": "What follows a run that started and failed: an action, or a list of them." => {
+        "$ref": "#/$defs/calls", "examples": [{"action": "webhook", "url": "https://example.com/alert"}]
+    },
+    [Job] "deadline": "The run fails if it has not started within this time after its creation, 1s to 30d." => {
+        "$ref": "#/$defs/duration", "examples": ["1h"]
+    },
     [Job] "tasks": "What the job does: tasks, and branches of tasks. They run one after the other, or as `depends_on` says." => {
         "type": "array",
         "minItems": 1,

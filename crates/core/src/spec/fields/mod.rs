@@ -37,6 +37,9 @@ pub enum On {
     Schedule,
     CatchUp,
     Exclude,
+    Constraints,
+    Hook,
+    Action,
 }
 
 /// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.
@@ -52,12 +55,13 @@ macro_rules! fields {
 }
 
 mod job;
+mod life;
 mod part;
 mod task;
 
 /// Returns all fields, in the order of the reference page.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    [job::FIELDS, task::FIELDS, part::FIELDS].into_iter().flatten()
+    [job::FIELDS, task::FIELDS, part::FIELDS, life::FIELDS].into_iter().flatten()
 }
 
 /// Returns the fields of these maps.

@@ -1,6 +1,7 @@
 //! Reads the top of a job file.
 
 use super::field::{Checker, Hint, misspelt};
+use super::life::{LifeFields, ON_END, ON_VIOLATION, deadlines};
 use super::path::Path;
 use super::rollout::FleetFields;
 use super::task::{BOTH_PLACES, timeouts};
@@ -8,15 +9,11 @@ use super::tree::{Content, Entry, Node};
 use crate::backend::Catalogue;
 use crate::cluster::{BadName, check_name};
 use crate::limits;
-use crate::spec::{Definition, Noted, On, Problem, Strategy};
+use crate::spec::{Definition, Noted, On, Overlap, Problem, Strategy};
 
 /// Fields of later versions, each with the text to write in this one.
 const PLANNED_FIELDS: &[Hint] = &[
     ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
-    ("constraints", "select the nodes with `target` or `placement` instead"),
-    ("on_violation", "remove it"),
-    ("on_success", "add a last task instead: it runs when all before it succeeded"),
-    ("on_failure", "give the last task `condition: on_failure` instead"),
 ];
 /// The names that other tools use for the fields of a job.
 const OTHER_NAMES: &[Hint] = &[
@@ -34,7 +31,10 @@ const OTHER_NAMES: &[Hint] = &[
     ("catch_up", "put it under `schedule`"),
     ("jitter", "put it under `schedule`"),
     ("serial", "did you mean `rollout: {batch: 1}`?"),
-    ("concurrency", "did you mean `max_parallel`, or `limits`?"),
+    ("concurrency", "did you mean `overlap`, `max_parallel`, or `limits`?"),
+    ("max_concurrent_runs", "put it under `constraints`"),
+    ("max_allowed", "put it under `constraints`"),
+    ("max_expected", "put it under `constraints`"),
     ("backend", "a job has a list of tasks; put it on a task under `tasks`"),
     ("action", "a job has a list of tasks; put it on a task under `tasks`"),
     ("env", "put it under `params` of the tasks that need it"),
@@ -112,6 +112,7 @@ impl Checker<'_> {
         let top = Path::Top;
         let mut definition = Definition::default();
         let (mut tasks, mut placement_at) = (None, None);
+        let mut life = LifeFields::default();
         for entry in entries {
             let field = top.field(&entry.key);
             let value = &entry.value;
@@ -157,10 +158,26 @@ impl Checker<'_> {
                         self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
                 "schedule" => definition.schedule = self.schedules(field, value),
+                "constraints" => {
+                    life.constraints = Some(entry.at);
+                    definition.constraints = self.constraints(field, value);
+                }
+                "overlap" => {
+                    life.overlap = Some(entry.at);
+                    definition.overlap = self.choice(field, value, &Overlap::ALL);
+                }
+                "on_violation" => {
+                    life.on_violation = Some(entry.at);
+                    definition.on_violation = self.actions(field, value, ON_VIOLATION);
+                }
+                "on_success" => definition.on_success = self.actions(field, value, ON_END),
+                "on_failure" => definition.on_failure = self.actions(field, value, ON_END),
+                "deadline" => definition.deadline = self.span(field, value, deadlines()),
                 "tasks" => tasks = Some(value),
                 _ => self.unknown_field(top, entry, &[On::Job], PLANNED_FIELDS, OTHER_NAMES),
             }
         }
+        self.life_rules(&definition, life, entries);
         if fleet.rollout.is_none() {
             definition.strategy.get_or_insert_default();
         }

@@ -1,5 +1,5 @@
 //! Reads job files: text or JSON into a tree with positions (`yaml`, `tree`), and the tree into a definition (`job`,
-//! `rollout`, `schedule`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
+//! `rollout`, `schedule`, `life`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
 
 mod action;
 mod expression;
@@ -7,6 +7,7 @@ mod fan_out;
 mod field;
 mod graph;
 mod job;
+mod life;
 mod named;
 mod path;
 mod place;

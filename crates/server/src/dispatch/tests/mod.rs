@@ -614,7 +614,15 @@ fn a_held_node_gets_work_of_its_holder_only() {
     world.commit(changes);
     // Its end frees the node.
     let path = vec![downbeat_core::run::RunState::Cancelled];
-    world.commit(vec![Change::RunMoved { run: holder, epoch: 1, path, stop: None, end: None, at }]);
+    world.commit(vec![Change::RunMoved {
+        room: None,
+        run: holder,
+        epoch: 1,
+        path,
+        stop: None,
+        end: None,
+        at,
+    }]);
     let _again = world.park(0, 2, WIDE);
     assert_eq!(claimed_by_run(&world.claim()), [("other".to_owned(), node_id(0))]);
 }
@@ -630,6 +638,7 @@ fn a_run_that_is_pending_again_frees_its_nodes_and_stays_paused() {
         Change::RunAdmitted { run: run.clone(), epoch: 1, limit: None, nodes, at },
         Change::RunPauseSet { run: run.clone(), paused: true, by: "ada".to_owned(), at },
         Change::RunMoved {
+            room: None,
             run: run.clone(),
             epoch: 1,
             path: vec![Terminating, Retrying],
@@ -640,7 +649,15 @@ fn a_run_that_is_pending_again_frees_its_nodes_and_stays_paused() {
     ]);
     assert_eq!(world.board.holder(node_id(0)), Some(&run));
     let path = vec![Pending];
-    world.commit(vec![Change::RunMoved { run: run.clone(), epoch: 1, path, stop: None, end: None, at }]);
+    world.commit(vec![Change::RunMoved {
+        room: None,
+        run: run.clone(),
+        epoch: 1,
+        path,
+        stop: None,
+        end: None,
+        at,
+    }]);
     assert_eq!(world.board.holder(node_id(0)), None);
     assert!(world.board.is_paused(&Origin::Step { run, step: 0, item: None }));
 }

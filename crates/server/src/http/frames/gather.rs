@@ -132,6 +132,9 @@ impl Gather {
             | Change::JobDecided { .. }
             | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
+            | Change::RunChecked { .. }
+            | Change::RunActed { .. }
+            | Change::RunWoken { .. }
             | Change::InstanceFailed { .. }
             | Change::Unknown { .. } => {}
         }
@@ -274,7 +277,7 @@ mod tests {
 
     fn moved(run: &str, to: RunState) -> Change {
         let (run, path) = (RunId::from(run), vec![to]);
-        Change::RunMoved { run, epoch: 1, path, stop: None, end: None, at: Timestamp::UNIX_EPOCH }
+        Change::RunMoved { room: None, run, epoch: 1, path, stop: None, end: None, at: Timestamp::UNIX_EPOCH }
     }
 
     fn drained(number: u128, draining: bool) -> Change {

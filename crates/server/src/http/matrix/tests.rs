@@ -159,6 +159,7 @@ async fn store_rollout(store: &MemoryStore) -> RunId {
             at: AT,
         },
         Change::RunMoved {
+            room: None,
             run: id.clone(),
             epoch: 1,
             path,
