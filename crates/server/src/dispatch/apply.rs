@@ -119,6 +119,9 @@ impl Board {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::ApprovalDecided { .. }

@@ -98,6 +98,8 @@ pub struct Progress {
     pub(super) plan: Arc<Plan>,
     pub(super) run: RunId,
     pub(super) epoch: u64,
+    /// The time of the schedule that started the run.
+    pub(super) scheduled_at: Option<Timestamp>,
     /// The values of the job's params.
     pub(super) params: Arc<Params>,
     pub(super) state: RunState,
@@ -133,6 +135,7 @@ impl Progress {
             passes: Passes::new(&plan),
             outputs: Outputs::of(&plan),
             plan,
+            scheduled_at: run.schedule().map(|(_, _, at)| at),
             run,
             epoch,
             params: Arc::default(),
@@ -159,6 +162,14 @@ impl Progress {
     #[must_use]
     pub fn with_params(mut self, params: Arc<Params>) -> Self {
         self.params = params;
+        self
+    }
+
+    /// Names the run that this one retries: it has the same time, if a schedule started that one.
+    #[must_use]
+    pub fn retrying(mut self, first: Option<&RunId>) -> Self {
+        let of_first = || first?.schedule().map(|(_, _, at)| at);
+        self.scheduled_at = self.scheduled_at.or_else(of_first);
         self
     }
 
@@ -311,6 +322,9 @@ impl Progress {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }

@@ -82,8 +82,9 @@ impl Progress {
         stop: Option<Stop>,
     ) -> Self {
         let history = History::of(&plan, executions, stop);
-        let mut progress =
-            Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
+        let mut progress = Self::new(plan, run.id.clone(), epoch, run.state())
+            .with_params(Arc::new(run.params.clone()))
+            .retrying(run.retry_of.as_ref());
         progress.resume.stop = stop;
         progress.stopped = run.live.stopped.map(|stopped| stopped.cause);
         progress.params_bytes =
