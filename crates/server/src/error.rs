@@ -45,6 +45,9 @@ pub enum Error {
         "{open} debug commands have not ended; at most {most} are possible: try again when some have ended"
     )]
     TooManyDebug { most: usize, open: usize },
+    /// The range of a backfill, or what is wrong with it.
+    #[error("cannot backfill the job: {0}")]
+    InvalidBackfill(String),
     #[error(transparent)]
     InvalidDebug(#[from] debug::Invalid),
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
@@ -163,6 +166,7 @@ impl Error {
             Error::Invalid(_)
             | Error::InvalidTask(_)
             | Error::InvalidDebug(_)
+            | Error::InvalidBackfill(_)
             | Error::Params(_)
             | Error::KeyReused(_)
             | Error::TooManyMatch { .. } => Class::Rejected,

@@ -50,7 +50,7 @@ impl Backfill {
     }
 }
 
-/// How many times of a backfill came to which end.
+/// How many times of a backfill ended in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackfillCounts {
     pub succeeded: u32,

@@ -131,8 +131,13 @@ fn servers_on_one_database_backfill_each_time_once_while_some_of_them_die() {
     for (name, death) in deaths {
         processes.push(Process::start(name, open(), death));
     }
-    test.block_on(play(&store, processes[2].service(), || false));
-    processes.into_iter().for_each(Process::kill);
+    let last = processes.pop().unwrap();
+    for process in processes {
+        test.block_on(play(&store, last.service(), || process.is_dead.load(Ordering::SeqCst)));
+        process.kill();
+    }
+    test.block_on(play(&store, last.service(), || false));
+    last.kill();
     test.block_on(each_time_once(&store, 10, 3));
     let backfill = test.block_on(read(&store));
     assert_eq!((backfill.live.counts.succeeded, backfill.left()), (10, 0));
@@ -175,12 +180,14 @@ async fn a_deleted_job_ends_its_backfill() {
 #[tokio::test]
 async fn times_that_ran_before_run_only_again_if_that_is_requested() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    commit(&store, job(&json!({"target": "group:nobody"}))).await;
+    let task = json!({"backend": "test", "action": "noop"});
+    commit(&store, job(&json!({"target": "group:nobody", "tasks": [task]}))).await;
     let server = start(&store).await;
     begin(server.service(), 2, 1, false).await;
     // A job that cannot run is recorded, and the next time is tried.
     let refused = until(&store, "it ends", |backfill| backfill.live.ended_at.is_some()).await.live;
-    assert!(refused.counts.refused <= 2, "{refused:?}");
+    assert_eq!(refused.counts.refused, 2, "{refused:?}");
+    assert!(refused.refused.is_some_and(|last| last.at == at(1)));
     server.stop().await;
 
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -213,17 +220,17 @@ async fn impossible_ranges_are_refused_with_advice() {
     let job = server.service().job(&Caller::API, key().cluster, &key().name).await.unwrap();
     let soon = Timestamp::now() + SignedDuration::from_hours(1);
     for (from, to, parallel, expected) in [
-        (at(1), at(1), 1, "to: it is not later than `from`"),
-        (at(1), soon, 1, "to: it is in the future"),
-        (at(1), at(2), 0, "parallel: `0` is not from 1 to 100"),
-        (at(1), at(2), 101, "parallel: `101` is not from 1 to 100"),
+        (at(1), at(1), 1, "`to` is not later than `from`"),
+        (at(1), soon, 1, "`to` is in the future"),
+        (at(1), at(2), 0, "`parallel` is 0; write 1 to 100"),
+        (at(1), at(2), 101, "`parallel` is 101; write 1 to 100"),
         (
             at(0) + SignedDuration::from_secs(1),
             at(0) + SignedDuration::from_secs(9),
             1,
-            "from: no schedule of the job",
+            "its schedules have no time in the range",
         ),
-        (at(0), at(10_001), 1, "to: the range has more than 10000 times; write `to: 2026-01-08T22:40:00Z`"),
+        (at(0), at(10_001), 1, "the range has more than 10000 times; let it end at 2026-01-08T22:40:00Z"),
     ] {
         let request = BackfillRequest { from, to, parallel, again: false };
         let error =

@@ -2,7 +2,6 @@
 
 use downbeat_core::ids::BackfillId;
 use downbeat_core::job::{Backfill, BackfillCancel, BackfillRecord, JobKey};
-use downbeat_core::spec::Problem;
 use downbeat_core::{Change, Refusal, Timestamp, limits};
 
 use super::patience::read_in_time;
@@ -60,29 +59,29 @@ impl Service {
     /// Returns the times of the job's schedules in the range of a request that is valid.
     fn times_of(&self, job: &JobState, request: BackfillRequest) -> Result<Vec<Timestamp>> {
         let BackfillRequest { from, to, parallel, .. } = request;
+        let invalid = |why: String| Err(Error::InvalidBackfill(why));
         if from >= to {
-            return Err(invalid("to", "it is not later than `from`: no time is in between"));
+            return invalid("`to` is not later than `from`".to_owned());
         }
         if to > self.now() {
-            return Err(invalid("to", "it is in the future; the schedules start the job then"));
+            return invalid("`to` is in the future; the schedules start the job then".to_owned());
         }
         if !(1..=limits::BACKFILL_PARALLEL).contains(&parallel) {
-            let most = limits::BACKFILL_PARALLEL;
-            return Err(invalid("parallel", &format!("`{parallel}` is not from 1 to {most}")));
+            return invalid(format!("`parallel` is {parallel}; write 1 to {}", limits::BACKFILL_PARALLEL));
         }
-        let name = &job.record.key().name;
-        let table = job.table.as_ref().ok_or_else(|| {
-            invalid("schedule", &format!("job `{name}` has no schedule, whose times could be run"))
-        })?;
+        let Some(table) = &job.table else {
+            return invalid("it has no schedule, so that the range has no times".to_owned());
+        };
         let times = table.times(from, to, limits::BACKFILL_TIMES + 1);
-        match times.len() {
-            0 => Err(invalid("from", "no schedule of the job has a time in this range")),
-            count if count > limits::BACKFILL_TIMES => {
-                let (most, last) = (limits::BACKFILL_TIMES, times[limits::BACKFILL_TIMES]);
-                let advice = format!("write `to: {last}` or earlier, and continue from there");
-                Err(invalid("to", &format!("the range has more than {most} times; {advice}")))
+        match times.get(limits::BACKFILL_TIMES) {
+            Some(next) => {
+                let most = limits::BACKFILL_TIMES;
+                invalid(format!(
+                    "the range has more than {most} times; let it end at {next}, and continue there"
+                ))
             }
-            _ => Ok(times),
+            None if times.is_empty() => invalid("its schedules have no time in the range".to_owned()),
+            None => Ok(times),
         }
     }
 
@@ -118,8 +117,4 @@ impl Service {
             Err(refusal) => Err(self.job_refused(&made.job, refusal)),
         }
     }
-}
-
-fn invalid(path: &str, message: &str) -> Error {
-    Error::Invalid(vec![Problem { path: path.to_owned(), at: None, message: message.to_owned() }])
 }

@@ -75,7 +75,7 @@ fn what_a_backfill_needs_next() {
 }
 
 #[test]
-fn every_time_is_decided_once_whoever_decides() {
+fn every_time_is_decided_once() {
     let mut record = backfill();
     let first = record.clone();
     record.start(at(5), at(10), &run()).unwrap();
