@@ -6,7 +6,7 @@ use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
-use downbeat_core::job::NotStarted;
+use downbeat_core::job::{BackfillStep, NotStarted};
 use downbeat_core::node::Former;
 use downbeat_core::run::{Checked, Found, Queued};
 use downbeat_core::schedule::Skipped;
@@ -107,6 +107,28 @@ fn decided(job: &str, until: Timestamp, skipped: &[Skipped], refused: &[NotStart
     text
 }
 
+/// Describes progress of a backfill.
+fn backfill_moved(job: &str, step: &BackfillStep) -> String {
+    let mut text = format!("backfill of job {job}");
+    let mut ends = step.ended.iter().map(|end| {
+        let how = end.state.map_or("removed", |state| state.as_str());
+        format!("{} {how}", end.at)
+    });
+    if let Some(first) = ends.next() {
+        text.push_str(&format!(": {}", ends.fold(first, |all, one| format!("{all}, {one}"))));
+    }
+    if step.existing {
+        text.push_str(&format!(": a time before {} has a run already", step.until));
+    }
+    if let Some(NotStarted { at, error }) = &step.refused {
+        text.push_str(&format!("; not started: {at}: {error}"));
+    }
+    if step.is_end {
+        text.push_str(" has ended");
+    }
+    text
+}
+
 /// Describes a change in one line.
 fn text(change: &Change) -> String {
     match change {
@@ -123,6 +145,15 @@ fn text(change: &Change) -> String {
         Change::JobDecided { job, until, skipped, refused, .. } => {
             decided(&job.name, *until, skipped, refused)
         }
+        Change::BackfillCreated { backfill } => format!(
+            "backfill of job {} begins: {} from {} to {}",
+            backfill.job.name,
+            many(backfill.times as usize, "time"),
+            backfill.from,
+            backfill.to
+        ),
+        Change::BackfillMoved { job, step, .. } => backfill_moved(&job.name, step),
+        Change::BackfillCancelled { job, .. } => format!("backfill of job {} cancelled", job.name),
         Change::NodeRegistered { registration } => {
             let starts_over =
                 registration.kept_since.is_none() && matches!(registration.former, Former::Session { .. });

@@ -7,7 +7,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::change::Change;
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::{Decision, Execution as Record, Outcome, Status};
-use downbeat_core::ids::{ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
+use downbeat_core::ids::{BackfillId, ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
 use downbeat_core::job::NotStarted;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{Checked, Found, RunState, RunStatus};
@@ -103,6 +103,29 @@ pub enum EventBody {
         /// The times whose run was refused.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         refused: Vec<RefusedTime>,
+    },
+    /// A backfill of a job begins.
+    BackfillCreated {
+        name: String,
+        #[schema(value_type = Uuid)]
+        backfill: BackfillId,
+        from: Timestamp,
+        to: Timestamp,
+        times: u32,
+    },
+    /// A backfill recorded ends of runs, passed a time without starting a run, or has ended.
+    BackfillMoved {
+        name: String,
+        #[schema(value_type = Uuid)]
+        backfill: BackfillId,
+        /// All times before this one are decided.
+        until: Timestamp,
+        is_end: bool,
+    },
+    BackfillCancelled {
+        name: String,
+        #[schema(value_type = Uuid)]
+        backfill: BackfillId,
     },
     RunCreated {
         job: Option<String>,
@@ -358,6 +381,22 @@ impl EventBody {
                 skipped: skipped.iter().map(SkippedTimes::of).collect(),
                 refused: refused.iter().map(RefusedTime::of).collect(),
             },
+            Change::BackfillCreated { backfill } => EventBody::BackfillCreated {
+                name: backfill.job.name.to_string(),
+                backfill: backfill.id,
+                from: backfill.from,
+                to: backfill.to,
+                times: backfill.times,
+            },
+            Change::BackfillMoved { job, backfill, step, .. } => EventBody::BackfillMoved {
+                name: job.name.to_string(),
+                backfill: *backfill,
+                until: step.until,
+                is_end: step.is_end,
+            },
+            Change::BackfillCancelled { job, backfill, .. } => {
+                EventBody::BackfillCancelled { name: job.name.to_string(), backfill: *backfill }
+            }
             Change::NodeRegistered { registration } => {
                 let description = &registration.description;
                 EventBody::NodeRegistered {
@@ -444,6 +483,9 @@ impl EventBody {
             EventBody::JobPauseSet { .. } => "job_pause_set",
             EventBody::JobDeleted { .. } => "job_deleted",
             EventBody::JobDecided { .. } => "job_decided",
+            EventBody::BackfillCreated { .. } => "backfill_created",
+            EventBody::BackfillMoved { .. } => "backfill_moved",
+            EventBody::BackfillCancelled { .. } => "backfill_cancelled",
             EventBody::NodeRegistered { .. } => "node_registered",
             EventBody::NodeMoved { .. } => "node_moved",
             EventBody::NodeDrainSet { .. } => "node_drain_set",

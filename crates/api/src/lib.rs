@@ -3,6 +3,7 @@
 //!
 //! Invariant: nothing in here knows HTTP or a store. Each file's `of` functions create a view from records of `core`.
 
+mod backfill;
 mod cluster;
 pub mod code;
 mod debug;
@@ -32,6 +33,7 @@ mod stats;
 mod status;
 mod work;
 
+pub use backfill::Backfill;
 pub use cluster::{Cluster, ClusterStatus, TaskCounts};
 pub use debug::{ClusterDebugRequest, DebugCommand, DebugRequest, DebugResult};
 pub use downbeat_core::plan::{EdgeKind, Shape};

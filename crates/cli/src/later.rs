@@ -8,15 +8,12 @@ use downbeat_core::shown::shown;
 use crate::args::Cli;
 use crate::exit::Failure;
 
-const BACKFILL: &str =
-    "backfills are not available in this version; use `downbeat job run NAME` for each time";
 const ACCOUNTS: &str = "logins and permissions are not available in this version: anyone who reaches the server can do \
                         everything; keep its ports inside a network that you trust";
 
 /// Commands of later versions: noun, verbs (empty: all), and what to use instead.
 #[rustfmt::skip]
 const LATER: &[(&str, &[&str], &str)] = &[
-    ("job", &["backfill"], BACKFILL),
     ("node", &["revoke"], ACCOUNTS),
     ("top", &[], "`top` is not available in this version; `downbeat status` and `downbeat run watch last` show the same"),
     ("audit", &[],
@@ -79,7 +76,6 @@ mod tests {
     fn a_command_that_does_not_exist_is_answered_in_one_line_that_helps() {
         for (words, expected) in [
             ("job aply -f x.yaml", "did you mean `downbeat job apply`?"),
-            ("job backfill etl --from x", BACKFILL),
             ("schedule list", "`downbeat schedule` has no command `list`; did you mean `downbeat run list`?"),
             ("schedule preveiw", "did you mean `downbeat schedule preview`?"),
             ("top", "`top` is not available in this version"),

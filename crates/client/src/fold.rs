@@ -264,6 +264,9 @@ impl Projection {
             | EventBody::JobPauseSet { .. }
             | EventBody::JobDeleted { .. }
             | EventBody::JobDecided { .. }
+            | EventBody::BackfillCreated { .. }
+            | EventBody::BackfillMoved { .. }
+            | EventBody::BackfillCancelled { .. }
             | EventBody::NodeRegistered { .. }
             | EventBody::NodeMoved { .. }
             | EventBody::NodeDrainSet { .. }

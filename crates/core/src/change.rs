@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::backend::params_bytes;
 use crate::cluster::{ClusterEdit, ClusterRecord};
 use crate::execution::{Decision, Execution, Lease, Outcome, Status};
-use crate::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
-use crate::job::{JobKey, JobVersion, NotStarted};
+use crate::ids::{BackfillId, ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use crate::job::{Backfill, BackfillCancel, BackfillStep, JobKey, JobVersion, NotStarted};
 use crate::node::{NodeStatus, Registration};
 use crate::portion::json_bytes;
 use crate::run::{Checked, Ending, Queued, RolloutProgress, RunEnd, RunRecord, RunState, Stopped};
@@ -81,6 +81,18 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         refused: Vec<NotStarted>,
         at: Timestamp,
+    },
+    /// A backfill of a job begins. Guard: the job exists, and the id is not in use.
+    BackfillCreated { backfill: Backfill },
+    /// Progress of a backfill. Guard: the backfill is open, at the position that the step relied on, and the runs whose ends
+    /// it records are open.
+    BackfillMoved { job: JobKey, backfill: BackfillId, step: BackfillStep, at: Timestamp },
+    /// Nothing more of the backfill starts; its open runs are cancelled. Guard: it is open, and was not cancelled before.
+    BackfillCancelled {
+        job: JobKey,
+        backfill: BackfillId,
+        #[serde(flatten)]
+        cancel: BackfillCancel,
     },
     /// Guard: neither the id nor the idempotency key (within the cluster) is in use, and fewer than `max_pending` runs
     /// of the cluster wait, and fewer than `max_open` are open. If a schedule starts it: see [`FiringGuard`].
@@ -278,6 +290,17 @@ pub struct Silence {
 pub struct FiringGuard {
     pub version: u64,
     pub from: Timestamp,
+    /// Set if a backfill starts the run. Guard, instead of the one above: the backfill is open and not cancelled, it is at
+    /// position `from`, and has room. Its position moves beyond the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<BackfillTime>,
+}
+
+/// A time for which a backfill starts a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackfillTime {
+    pub id: BackfillId,
+    pub at: Timestamp,
 }
 
 /// Why a change was not applied. The store wrote nothing for it, and no event.
@@ -447,6 +470,9 @@ kinds! {
     JobPauseSet "job_pause_set" crate::level::JOBS,
     JobDeleted "job_deleted" crate::level::JOBS,
     JobDecided "job_decided" crate::level::JOBS,
+    BackfillCreated "backfill_created" crate::level::JOBS,
+    BackfillMoved "backfill_moved" crate::level::JOBS,
+    BackfillCancelled "backfill_cancelled" crate::level::JOBS,
     RunCreated "run_created" 1,
     RunTaken "run_taken" 1,
     RunCancelRequested "run_cancel_requested" 1,
@@ -528,7 +554,10 @@ impl Change {
             Change::JobApplied { job } => Subject::Job(&job.key),
             Change::JobPauseSet { job, .. }
             | Change::JobDeleted { job, .. }
-            | Change::JobDecided { job, .. } => Subject::Job(job),
+            | Change::JobDecided { job, .. }
+            | Change::BackfillMoved { job, .. }
+            | Change::BackfillCancelled { job, .. } => Subject::Job(job),
+            Change::BackfillCreated { backfill } => Subject::Job(&backfill.job),
             Change::RunCreated { run, .. } => Subject::Run(&run.id),
             Change::RunTaken { run, .. }
             | Change::RunCancelRequested { run, .. }
@@ -591,6 +620,8 @@ impl Change {
             | Change::RunCancelRequested { by, .. }
             | Change::RunPauseSet { by, .. } => Some(by),
             Change::JobApplied { job } => Some(&job.by),
+            Change::BackfillCreated { backfill } => Some(&backfill.by),
+            Change::BackfillCancelled { cancel, .. } => Some(&cancel.by),
             Change::RunCreated { run, .. } => Some(&run.by),
             Change::ApprovalDecided { decision, .. } => Some(&decision.by),
             _ => None,
@@ -617,6 +648,9 @@ impl Change {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }
@@ -662,6 +696,8 @@ impl Change {
         match self {
             Change::NodeRegistered { registration } => registration.at,
             Change::JobApplied { job } => job.at,
+            Change::BackfillCreated { backfill } => backfill.created_at,
+            Change::BackfillCancelled { cancel, .. } => cancel.at,
             Change::RunCreated { run, .. } => run.created_at,
             Change::ExecutionLeased { lease, .. } => lease.granted_at,
             Change::ExecutionFinished { outcome, .. } => outcome.ended_at(),
@@ -676,6 +712,7 @@ impl Change {
             | Change::JobPauseSet { at, .. }
             | Change::JobDeleted { at, .. }
             | Change::JobDecided { at, .. }
+            | Change::BackfillMoved { at, .. }
             | Change::RunTaken { at, .. }
             | Change::RunCancelRequested { at, .. }
             | Change::RunPauseSet { at, .. }

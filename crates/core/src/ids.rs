@@ -53,6 +53,8 @@ uuid_ids! {
     JobId,
     /// A standing task of a cluster.
     TaskId,
+    /// A backfill of a stored job. Time-ordered (version 7).
+    BackfillId,
     /// One start of a server: a restart creates a new id.
     ServerId,
 }
@@ -85,7 +87,8 @@ impl JobId {
     }
 }
 
-/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one, `debug:UUID` for a debug command,
+/// A run: a UUID for a submitted run, `cluster:job:timestamp` for a scheduled one (with
+/// `:backfill-UUID` if a backfill runs the time again), `debug:UUID` for a debug command,
 /// `standing:cluster_id` for the run that carries out the standing tasks of a cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -104,10 +107,21 @@ impl RunId {
         Self(format!("{cluster}:{job}:{}", at.strftime("%Y-%m-%dT%H:%M:%SZ")).into())
     }
 
+    /// What follows the time in the id of a run that a backfill starts again, before the id of the backfill.
+    const AGAIN: &'static str = ":backfill-";
+
+    /// Returns the id of the run that a backfill starts for the time of this one, which has run before.
+    #[must_use]
+    pub fn again(&self, backfill: BackfillId) -> Self {
+        Self(format!("{}{}{backfill}", self.0, Self::AGAIN).into())
+    }
+
     /// Returns the cluster, the job and the time of a scheduled run; nothing for a submitted one. A job's name may
     /// contain colons, a cluster's name cannot.
     pub fn schedule(&self) -> Option<(&str, &str, Timestamp)> {
-        let (cluster, rest) = self.0.split_once(':')?;
+        let is_again = |(_, backfill): &(&str, &str)| Uuid::try_parse(backfill).is_ok();
+        let id = self.0.rsplit_once(Self::AGAIN).filter(is_again).map_or(&*self.0, |(id, _)| id);
+        let (cluster, rest) = id.split_once(':')?;
         let (job, at) = rest.split_at_checked(rest.len().checked_sub(Self::TIME_BYTES)?)?;
         Some((cluster, job.strip_suffix(':')?, at.parse().ok()?))
     }

@@ -6,6 +6,18 @@ pub const JOBS: usize = 20_000;
 /// The versions of a stored job that are kept.
 pub const JOB_VERSIONS: u64 = 100;
 
+/// The times of one backfill: more are several years of a daily job, or a mistake.
+pub const BACKFILL_TIMES: usize = 10_000;
+
+/// The runs of a backfill that are open at once. Its row has their times.
+pub const BACKFILL_PARALLEL: u32 = 100;
+
+/// The backfills of a job that are open at once.
+pub const BACKFILLS_OPEN: usize = 10;
+
+/// The backfills of a job that are kept: ended ones beyond the last so many are removed.
+pub const BACKFILLS: usize = 100;
+
 /// A job file: larger ones are generated, and should be split into several jobs.
 pub const JOB_FILE_BYTES: usize = 1024 * 1024;
 /// The params of one task, aliases expanded: they are sent to the node in one message.

@@ -2,7 +2,7 @@
 
 use downbeat_core::backend::ParamProblem;
 use downbeat_core::debug;
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::{BackfillId, NodeId, RunId};
 use downbeat_core::nearest::advice;
 use downbeat_core::plan::{self, Unfit};
 use downbeat_core::run::RunState;
@@ -45,6 +45,9 @@ pub enum Error {
         "{open} debug commands have not ended; at most {most} are possible: try again when some have ended"
     )]
     TooManyDebug { most: usize, open: usize },
+    /// The range of a backfill, or what is wrong with it.
+    #[error("cannot backfill the job: {0}")]
+    InvalidBackfill(String),
     #[error(transparent)]
     InvalidDebug(#[from] debug::Invalid),
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
@@ -81,6 +84,8 @@ pub enum Noun {
     Job(String, Vec<String>),
     #[error("job `{0}` has no version {1}; the last {most} are kept", most = downbeat_core::limits::JOB_VERSIONS)]
     JobVersion(String, u64),
+    #[error("there is no backfill `{}`", shown(.0))]
+    Backfill(String),
     #[error("there is no standing task `{}`", shown(.0))]
     StandingTask(String),
     /// A task of a run, with advice on the tasks that exist.
@@ -117,6 +122,12 @@ pub enum Conflict {
     JobBusy(String),
     #[error("the cluster has {0} jobs; this is the maximum")]
     TooManyJobs(usize),
+    #[error("{0} backfills of the job are open; this is the maximum")]
+    TooManyBackfills(usize),
+    #[error("backfill `{0}` has ended")]
+    BackfillEnded(BackfillId),
+    #[error("backfill `{0}` is already cancelled")]
+    BackfillCancelled(BackfillId),
     #[error("step `{}` of run `{run}` {why}", shown(step))]
     NoApproval { run: RunId, step: String, why: String },
     #[error("run `{0}` was just removed")]
@@ -155,6 +166,7 @@ impl Error {
             Error::Invalid(_)
             | Error::InvalidTask(_)
             | Error::InvalidDebug(_)
+            | Error::InvalidBackfill(_)
             | Error::Params(_)
             | Error::KeyReused(_)
             | Error::TooManyMatch { .. } => Class::Rejected,

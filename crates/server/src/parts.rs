@@ -14,7 +14,7 @@ use crate::cluster::{CommonLevel, LastSign};
 use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
-use crate::jobs::Jobs;
+use crate::jobs::{Backfills, Jobs};
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving};
@@ -42,6 +42,7 @@ pub(crate) struct Parts {
     pub runs: Runs,
     pub standing: Standing,
     pub jobs: Jobs,
+    pub backfills: Backfills,
     pub heartbeats: Heartbeats,
     pub serving: Serving,
     pub outputs: Outputs,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::change::{Change, Subject};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
-use downbeat_core::job::{JobKey, JobVersion};
+use downbeat_core::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
+use downbeat_core::job::{Backfill, JobKey, JobVersion};
 use downbeat_core::node::{Former, Registration};
 use downbeat_core::run::{RunRecord, frees_nodes};
 use downbeat_core::spec::{Limit, Limits};
@@ -17,8 +17,8 @@ use jiff::Timestamp;
 
 use crate::port::Result;
 use crate::rows::{
-    CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, JobRow, JobVersionRow, OldVersionsRow,
-    columns, int,
+    BackfillRow, CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, JobRow, JobVersionRow,
+    OldBackfillsRow, OldVersionsRow, columns, int,
 };
 
 /// How a store detects that the id of a new execution is in use.
@@ -48,6 +48,7 @@ pub(crate) struct Needs<'a> {
     /// A node registers that does not exist, so there is no row to lock.
     pub(crate) new_nodes: bool,
     pub(crate) jobs: BTreeSet<JobId>,
+    pub(crate) backfills: BTreeSet<BackfillId>,
     pub(crate) runs: BTreeSet<&'a RunId>,
     /// Runs and nodes whose cluster the events name.
     pub(crate) homes: BTreeSet<&'a RunId>,
@@ -117,11 +118,21 @@ impl<'a> Needs<'a> {
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
                 | Change::JobDecided { job, .. } => needs.need_job(job),
+                Change::BackfillCreated { backfill } => {
+                    needs.need_job(&backfill.job);
+                    needs.backfills.insert(backfill.id);
+                }
+                Change::BackfillMoved { job, backfill, .. }
+                | Change::BackfillCancelled { job, backfill, .. } => {
+                    needs.clusters.insert(job.cluster);
+                    needs.backfills.insert(*backfill);
+                }
                 Change::RunCreated { run, max_pending, max_open, firing } => {
                     needs.clusters.insert(run.cluster);
                     if let Some(job) = run.job.as_deref().filter(|_| firing.is_some()) {
                         needs.jobs.insert(JobId::derive(run.cluster, job));
                     }
+                    needs.backfills.extend(firing.and_then(|firing| Some(firing.backfill?.id)));
                     needs.counts |= max_pending.is_some() || max_open.is_some();
                     needs.runs.insert(&run.id);
                     if let Some(key) = &run.idempotency_key {
@@ -280,6 +291,8 @@ pub(crate) struct Dirty<'a> {
     pub(crate) nodes_deleted: Vec<Deleted<'a>>,
     pub(crate) jobs: BTreeMap<JobId, &'a JobKey>,
     pub(crate) job_versions: Vec<&'a JobVersion>,
+    pub(crate) backfills: BTreeSet<BackfillId>,
+    pub(crate) backfills_created: Vec<&'a Backfill>,
     pub(crate) runs_created: BTreeMap<&'a RunId, &'a RunRecord>,
     pub(crate) runs_altered: BTreeSet<&'a RunId>,
     pub(crate) executions_added: BTreeSet<ExecutionId>,
@@ -342,7 +355,15 @@ impl<'a> Dirty<'a> {
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
                 | Change::JobDecided { job, .. } => _ = dirty.jobs.insert(job.id(), job),
-                Change::RunCreated { run, .. } => {
+                Change::BackfillCreated { backfill } => {
+                    dirty.backfills.insert(backfill.id);
+                    dirty.backfills_created.push(backfill);
+                }
+                Change::BackfillMoved { backfill, .. } | Change::BackfillCancelled { backfill, .. } => {
+                    dirty.backfills.insert(*backfill);
+                }
+                Change::RunCreated { run, firing, .. } => {
+                    dirty.backfills.extend(firing.and_then(|firing| Some(firing.backfill?.id)));
                     dirty.runs_created.insert(&run.id, run);
                 }
                 // An empty path without a stop changes nothing, not even a run that has ended.
@@ -427,6 +448,15 @@ impl<'a> Dirty<'a> {
     /// Returns the first version to keep of each job that has a new one.
     pub(crate) fn old_versions(&self) -> Vec<OldVersionsRow> {
         self.job_versions.iter().map(|job| OldVersionsRow::before(job)).collect()
+    }
+
+    pub(crate) fn backfill_rows(&self, tables: &Tables) -> Result<Vec<BackfillRow<'static>>> {
+        self.backfills.iter().map(|id| BackfillRow::of(&tables.backfills[id])).collect()
+    }
+
+    /// Returns the jobs that have a new backfill: ended ones beyond the last few are removed.
+    pub(crate) fn old_backfills(&self) -> Vec<OldBackfillsRow> {
+        self.backfills_created.iter().map(|backfill| OldBackfillsRow::before(backfill)).collect()
     }
 
     fn alter_run(&mut self, run: &'a RunId) {

@@ -6,7 +6,7 @@ use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, SessionId};
-use downbeat_core::job::{JobKey, JobLive, JobVersion};
+use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
 use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Portion, limits};
@@ -33,6 +33,7 @@ pub enum Part {
     /// Stored jobs, deleted ones too. Each has versions.
     Jobs(Vec<(JobKey, JobLive)>),
     JobVersions(Vec<JobVersion>),
+    Backfills(Vec<BackfillRecord>),
     Runs(Vec<RunRecord>),
     /// Nodes that exclusive runs hold.
     Holds(Vec<(NodeId, RunId)>),

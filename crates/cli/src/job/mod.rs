@@ -1,6 +1,7 @@
 //! `job …`: stores, runs, plans, checks and imports jobs.
 
 mod apply;
+mod backfill;
 mod file;
 mod import;
 mod inline;
@@ -42,6 +43,8 @@ pub(crate) enum Verb {
     Diff(stored::DiffArgs),
     /// Make an earlier version of a job the next one
     Rollback(stored::RollbackArgs),
+    /// Run a stored job for the times of its schedules in a range of the past
+    Backfill(backfill::BackfillArgs),
     /// Show which steps would run where and in which order; starts nothing
     Plan(plan::PlanArgs),
     /// Check a job file; needs no server
@@ -68,6 +71,7 @@ pub(crate) async fn run(verb: Verb, global: &Global, out: Out) -> Result {
         Verb::History(args) => stored::history(&args, &connect(global)?, out).await,
         Verb::Diff(args) => stored::diff(&args, &connect(global)?, out).await,
         Verb::Rollback(args) => stored::roll_back(&args, &connect(global)?, out).await,
+        Verb::Backfill(args) => backfill::run(&args, &connect(global)?, out).await,
         Verb::Plan(args) => plan::run(args, &connect(global)?, out).await,
         Verb::Validate(args) => validate::run(&args, out),
         Verb::Import(from) => import::run(from, out),

@@ -14,7 +14,7 @@ use crate::render::{applied_lines, difference_lines, history_page, job_page, job
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// Name of the job
-    name: String,
+    pub(super) name: String,
 }
 
 pub(super) async fn list(client: &Client, out: Out) -> Result {

@@ -1,6 +1,7 @@
 //! Text for users. Every function here is pure: it depends on its arguments, the time and the width.
 
 mod absent;
+mod backfill;
 mod cluster;
 mod event;
 mod graph;
@@ -23,6 +24,7 @@ mod watch_lines;
 mod work;
 
 pub(crate) use absent::absences;
+pub(crate) use backfill::{backfill_page, backfill_plan, backfill_progress, backfill_table};
 pub(crate) use cluster::{StuckNodes, cluster_page, cluster_status_page, cluster_table, quoted};
 pub(crate) use event::EventLines;
 pub(crate) use hosts::{Rows, counts, hosts, plural, shown_of};

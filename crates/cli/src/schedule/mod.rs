@@ -8,6 +8,8 @@ use crate::exit::Result;
 use crate::later;
 use crate::out::Out;
 
+pub(crate) use preview::time;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Show the next times of a cron expression, or of a job file's schedules; needs no server

@@ -41,7 +41,8 @@ pub(crate) struct PreviewArgs {
     missed_since: Option<Timestamp>,
 }
 
-fn time(text: &str) -> Result<Timestamp, String> {
+/// Reads a time of an argument.
+pub(crate) fn time(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|_| {
         "write a time with its zone: 2026-03-28T00:00:00Z or 2026-03-28T01:00:00+01:00".to_owned()
     })

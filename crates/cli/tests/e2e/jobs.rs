@@ -130,3 +130,45 @@ fn a_job_that_cannot_be_stored_is_refused() {
     }
     assert_eq!(asked(&dev, &["job", "list"])["data"], json!([]));
 }
+
+#[test]
+fn a_range_of_the_past_is_run_with_the_time_of_each_run() {
+    let dev = Dev::start();
+    let task = "tasks:\n  - {backend: test, action: echo, params: {text: 'at {{ run.scheduled_at }}'}}\n";
+    dev.write("report.yaml", &format!("name: report\nschedule: \"@daily\"\n{task}"));
+    asked(&dev, &["job", "apply", "-f", "report.yaml"]);
+    let range = ["--from", "2026-03-01T00:00:00Z", "--to", "2026-03-04T00:00:00Z"];
+    let backfill = |more: &[&str]| dev.run(&[&["job", "backfill", "report"], &range[..], more].concat());
+    let dry = backfill(&["--dry-run"]);
+    assert_eq!(
+        (dry.code, dry.stdout.as_str()),
+        (
+            0,
+            "2026-03-01T00:00:00Z\n2026-03-02T00:00:00Z\n2026-03-03T00:00:00Z\n\
+             3 times of job report; nothing was started\n"
+        ),
+        "{dry:?}"
+    );
+    let done = backfill(&["--parallel", "2", "--wait"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.contains("completed") && done.stdout.contains("3 succeeded"), "{done:?}");
+    assert!(done.stderr.contains("of job report: 3 times: 3 succeeded"), "{done:?}");
+    let mut times: Vec<String> =
+        history(&dev, "report").iter().map(|run| run["scheduled_at"].as_str().unwrap().to_owned()).collect();
+    times.sort();
+    assert_eq!(times, ["2026-03-01T00:00:00Z", "2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"]);
+    let logs = dev.run(&["run", "logs", "default:report:2026-03-02T00:00:00Z"]);
+    assert!(logs.stdout.contains("at 2026-03-02T00:00:00Z"), "{logs:?}");
+    // All times have run; with `--again` they run once more.
+    let second = read(&backfill(&["--wait", "-o", "json"]));
+    assert_eq!((&second["existing"], history(&dev, "report").len()), (&json!(3), 3));
+    let third = read(&backfill(&["--wait", "--again", "-o", "json"]));
+    assert_eq!((&third["succeeded"], history(&dev, "report").len()), (&json!(3), 6));
+    let listed = asked(&dev, &["job", "backfill", "list", "report"]);
+    assert_eq!(listed["data"].as_array().unwrap().len(), 3);
+    let id = third["id"].as_str().unwrap();
+    let ended = dev.run(&["job", "backfill", "cancel", id]);
+    assert!(ended.code == 5 && ended.stderr.contains("has ended"), "{ended:?}");
+    let missing = dev.run(&["job", "backfill", "report", "--to", "2026-03-04T00:00:00Z"]);
+    assert_eq!(missing.code, 2, "{missing:?}");
+}

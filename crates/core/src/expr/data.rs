@@ -63,7 +63,7 @@ fn of_json(value: &serde_json::Value) -> Value {
 /// All values that the expressions of one instance read.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// A map with `id` and `job`.
+    /// A map with `id`, `job` and, for a run of a schedule, `scheduled_at`.
     pub run: Data,
     /// The run's params.
     pub params: Data,

@@ -11,7 +11,7 @@ use crate::words::words;
 
 pub(super) const NODE_FACTS: &[&str] =
     &["id", "hostname", "groups", "labels", "capabilities", "slots", "version"];
-pub(super) const RUN_FACTS: &[&str] = &["id", "job"];
+pub(super) const RUN_FACTS: &[&str] = &["id", "job", "scheduled_at"];
 
 /// One part of a path into a value.
 #[derive(Clone, Debug, PartialEq, Eq)]

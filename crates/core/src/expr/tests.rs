@@ -245,7 +245,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ run.jobs }}"),
-            "p: in `{{ run.jobs }}`: `run` has no `jobs`; did you mean `job`? (it has: id, job)",
+            "p: in `{{ run.jobs }}`: `run` has no `jobs`; did you mean `job`? (it has: id, job, scheduled_at)",
         ),
         (
             json!("{{ params.list[0:2:-1] }}"),

@@ -90,6 +90,12 @@ pub struct NotStarted {
     pub error: String,
 }
 
+/// Returns the idempotency key of the run of a time. The id has the name of the cluster, which may change; the key is
+/// unique in the cluster.
+pub fn schedule_key(job: &JobKey, at: Timestamp) -> String {
+    format!("schedule\n{}\n{at}", job.name)
+}
+
 /// Returns the hash by which equal definitions are recognised.
 pub fn definition_hash(definition: &Definition) -> String {
     let text = serde_json::to_vec(definition).expect("definitions have text for keys");

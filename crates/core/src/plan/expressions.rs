@@ -115,8 +115,10 @@ impl<'r> Expressions<'r> {
             let width = |entry: usize| (self.members)(entry).map_or(1, <[usize]>::len);
             let tasks = self.definition.tasks.iter().enumerate();
             let instances: usize = tasks.map(|(index, entry)| entry.leaves().len() * width(index)).sum();
-            // The run has no id yet, so the nil id stands for it.
-            let run = serde_json::json!({"id": uuid::Uuid::nil(), "job": self.definition.name});
+            // The run has neither id nor time yet, so others stand for them.
+            let run = serde_json::json!({
+                "id": uuid::Uuid::nil(), "job": self.definition.name, "scheduled_at": "1970-01-01T00:00:00Z",
+            });
             let (run, params) = (Data::from(&run), Data::from(self.params));
             Context {
                 known: Known::of(self.definition),

@@ -136,7 +136,9 @@ impl Course {
             Progress::restore(Arc::clone(plan), run, epoch, &taken, None)
         } else {
             let params = Arc::new(run.params.clone());
-            Progress::new(Arc::clone(plan), id, epoch, run.state()).with_params(params)
+            Progress::new(Arc::clone(plan), id, epoch, run.state())
+                .with_params(params)
+                .retrying(run.retry_of.as_ref())
         };
         let mut course = Self::of(progress, before, run);
         match before {

@@ -141,6 +141,19 @@ impl Timetable {
         found
     }
 
+    /// Returns the first time of all schedules at or after `from`, without delays.
+    pub fn first_time(&self, from: Timestamp) -> Option<Timestamp> {
+        let before = before(from, Duration::from_nanos(1));
+        self.schedules.iter().filter_map(|one| one.times.next(before)).min()
+    }
+
+    /// Returns the times of all schedules in a range, without its end, in order and without delays: at most `most`.
+    pub fn times(&self, from: Timestamp, to: Timestamp, most: usize) -> Vec<Timestamp> {
+        let next = |last: &Timestamp| self.first_time(last.checked_add(SignedDuration::from_nanos(1)).ok()?);
+        let times = std::iter::successors(self.first_time(from), next);
+        times.take_while(|at| *at < to).take(most).collect()
+    }
+
     /// Returns when the first decision after `decided` is needed.
     pub fn next(&self, decided: Timestamp, now: Timestamp) -> Option<Timestamp> {
         self.upcoming(reached(decided, now), 1).first().map(|firing| firing.due)

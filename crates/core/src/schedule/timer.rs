@@ -30,6 +30,11 @@ impl<K: Ord + Clone> Timer<K> {
         }
     }
 
+    /// Returns the time of a key.
+    pub fn time(&self, key: &K) -> Option<Timestamp> {
+        self.by_key.get(key).copied()
+    }
+
     /// Returns the time of the key that is due first.
     pub fn next(&self) -> Option<Timestamp> {
         self.by_time.first().map(|(at, _)| *at)

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::tables::Tables;
 use crate::change::{Applied, FiringGuard, Refusal};
-use crate::job::{JobKey, JobLive, JobVersion};
+use crate::ids::BackfillId;
+use crate::job::{Backfill, BackfillRecord, JobKey, JobLive, JobVersion};
 use crate::run::RunRecord;
 
 impl Tables {
@@ -58,9 +59,13 @@ impl Tables {
 
     /// Refuses a run that a schedule starts, if another decision about the job was committed.
     pub(super) fn may_fire(&mut self, run: &RunRecord, firing: Option<FiringGuard>) -> Applied {
-        let Some(FiringGuard { version, from }) = firing else { return Ok(()) };
-        let job = run.job.as_deref().ok_or(Refusal::NotFound)?;
-        let live = self.live_job(&JobKey::new(run.cluster, job))?;
+        let Some(FiringGuard { version, from, backfill }) = firing else { return Ok(()) };
+        let job = JobKey::new(run.cluster, run.job.as_deref().ok_or(Refusal::NotFound)?);
+        let live = self.live_job(&job)?;
+        if let Some(time) = backfill {
+            // Whether the run can be created is decided later: nothing is written yet.
+            return self.backfill_of(&job, time.id)?.clone().start(from, time.at, &run.id);
+        }
         if live.version != version {
             return Err(Refusal::StaleVersion);
         }
@@ -71,6 +76,35 @@ impl Tables {
             return Err(Refusal::DecidedBefore(live.decided_at));
         }
         Ok(())
+    }
+
+    /// Records the run that a backfill starts, after it was created.
+    pub(super) fn start_backfilled(&mut self, run: &RunRecord, firing: Option<FiringGuard>) -> Applied {
+        let Some((from, time)) = firing.and_then(|firing| Some((firing.from, firing.backfill?))) else {
+            return Ok(());
+        };
+        self.backfills.get_mut(&time.id).ok_or(Refusal::NotFound)?.start(from, time.at, &run.id)
+    }
+
+    pub(super) fn create_backfill(&mut self, backfill: &Backfill) -> Applied {
+        self.live_job(&backfill.job)?;
+        if self.backfills.contains_key(&backfill.id) {
+            return Err(Refusal::WrongState);
+        }
+        self.backfills.insert(backfill.id, BackfillRecord::new(backfill.clone()));
+        Ok(())
+    }
+
+    /// Returns a backfill of a job of a cluster that exists.
+    pub(super) fn backfill_of(
+        &mut self,
+        job: &JobKey,
+        id: BackfillId,
+    ) -> Result<&mut BackfillRecord, Refusal> {
+        if !self.clusters.contains_key(&job.cluster) {
+            return Err(Refusal::NotFound);
+        }
+        self.backfills.get_mut(&id).filter(|backfill| backfill.made.job == *job).ok_or(Refusal::NotFound)
     }
 
     /// Returns a job that is not deleted.

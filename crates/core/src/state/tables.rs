@@ -11,8 +11,8 @@ use crate::Timestamp;
 use crate::change::{About, Applied, Change, Refusal, Silence, Subject};
 use crate::cluster::ClusterRecord;
 use crate::execution::{Event, Execution, Status};
-use crate::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
-use crate::job::{JobKey, JobLive};
+use crate::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
+use crate::job::{BackfillRecord, JobKey, JobLive};
 use crate::run::{RunEvent, RunLive};
 use crate::work::Parent;
 
@@ -26,6 +26,7 @@ pub struct Tables {
     pub deleted: BTreeSet<(NodeId, SessionId)>,
     /// Deleted ones too.
     pub jobs: BTreeMap<JobId, JobLive>,
+    pub backfills: BTreeMap<BackfillId, BackfillRecord>,
     pub runs: BTreeMap<RunId, RunLive>,
     pub homes: BTreeMap<RunId, Home>,
     /// The cluster of each node, also of a node that was deleted.
@@ -190,9 +191,17 @@ impl Tables {
             Change::JobDecided { job, version, from, until, .. } => {
                 self.decide_job(job, *version, *from, *until)
             }
+            Change::BackfillCreated { backfill } => self.create_backfill(backfill),
+            Change::BackfillMoved { job, backfill, step, at } => {
+                self.backfill_of(job, *backfill)?.step(step, *at)
+            }
+            Change::BackfillCancelled { job, backfill, cancel } => {
+                self.backfill_of(job, *backfill)?.cancel(cancel)
+            }
             Change::RunCreated { run, max_pending, max_open, firing } => {
                 self.may_fire(run, *firing)?;
-                self.create_run(run, *max_pending, *max_open)
+                self.create_run(run, *max_pending, *max_open)?;
+                self.start_backfilled(run, *firing)
             }
             Change::RunAdmitted { run, epoch, limit, nodes, at } => {
                 self.admit(run, &RunEvent::Admitted { epoch: *epoch, at: *at }, *limit, nodes)

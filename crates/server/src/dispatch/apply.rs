@@ -124,6 +124,9 @@ impl Board {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::ApprovalDecided { .. }

@@ -50,7 +50,7 @@ pub(super) struct ListQuery {
 #[into_params(parameter_in = Query)]
 pub(super) struct ClusterQuery {
     /// The cluster of the job, by name or id; default `default`.
-    cluster: Option<String>,
+    pub(super) cluster: Option<String>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -101,7 +101,12 @@ fn row(service: &Service, job: &JobState) -> Job {
     shown(service, &job.record, job.table.as_deref())
 }
 
-async fn find(service: &Service, caller: &Caller, name: &str, cluster: Option<&str>) -> HttpResult<JobState> {
+pub(super) async fn find(
+    service: &Service,
+    caller: &Caller,
+    name: &str,
+    cluster: Option<&str>,
+) -> HttpResult<JobState> {
     let cluster = service.cluster(caller, cluster).await?;
     Ok(service.job(caller, cluster, name).await?)
 }

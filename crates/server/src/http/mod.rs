@@ -5,6 +5,7 @@
 
 mod approve;
 mod backends;
+mod backfills;
 mod clusters;
 mod debug;
 mod definition;

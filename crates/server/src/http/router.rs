@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    approve, backends, clusters, debug, docs, doorway, events, executions, failures, frames, jobs,
+    approve, backends, backfills, clusters, debug, docs, doorway, events, executions, failures, frames, jobs,
     limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results, run_output,
     runs, schema, stats, system, tasks, walks, work,
 };
@@ -112,6 +112,10 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(jobs::run))
         .routes(routes!(jobs::diff))
         .routes(routes!(jobs::roll_back))
+        .routes(routes!(backfills::start))
+        .routes(routes!(backfills::list))
+        .routes(routes!(backfills::show))
+        .routes(routes!(backfills::cancel))
         .routes(routes!(backends::list))
         .routes(routes!(job_limits::list))
         .routes(routes!(schema::job))

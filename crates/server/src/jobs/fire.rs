@@ -10,7 +10,7 @@ use std::time::Duration;
 use downbeat_core::backend::Params;
 use downbeat_core::change::FiringGuard;
 use downbeat_core::ids::RunId;
-use downbeat_core::job::{JobKey, JobRecord, NotStarted};
+use downbeat_core::job::{JobKey, JobRecord, JobVersion, NotStarted, schedule_key};
 use downbeat_core::run::RunMade;
 use downbeat_core::schedule::Firing;
 use downbeat_core::spec::resolve_params;
@@ -44,9 +44,10 @@ pub(crate) enum Decided {
 }
 
 /// What became of the run of one time.
-enum Start {
-    /// It exists.
-    Done,
+pub(super) enum Start {
+    Created,
+    /// It existed before.
+    Exists,
     /// The job cannot run.
     Refused(String),
     /// It could not be created now.
@@ -103,7 +104,7 @@ pub(crate) async fn decide(service: &Service, key: &JobKey) -> Decided {
     let (mut refused, mut missing) = (Vec::new(), None);
     for firing in &decision.firings {
         match start(service, record, *firing).await {
-            Start::Done => {}
+            Start::Created | Start::Exists => {}
             Start::Refused(error) => {
                 warn!(job = %key.name, at = %firing.at, error, "a schedule could not start its run");
                 refused.push(NotStarted { at: firing.at, error });
@@ -152,10 +153,29 @@ fn whole_micros(at: Timestamp) -> Timestamp {
 
 /// Starts the run of a time, unless it exists.
 async fn start(service: &Service, job: &JobRecord, firing: Firing) -> Start {
-    let (key, parts) = (job.key(), service.parts.clone());
-    let Some(cluster) = parts.standing.cluster_by_id(key.cluster) else { return Start::Stale };
-    let id = RunId::scheduled(&cluster.name, &key.name, firing.at);
-    let definition = Arc::clone(&job.current.definition);
+    let (key, version) = (job.key(), job.current.version);
+    let Some(cluster) = service.parts.standing.cluster_by_id(key.cluster) else { return Start::Stale };
+    let time = Time {
+        run: RunId::scheduled(&cluster.name, &key.name, firing.at),
+        idempotency_key: schedule_key(key, firing.at),
+        by: BY,
+        guard: FiringGuard { version, from: job.live.decided_at, backfill: None },
+    };
+    start_time(service, &job.current, time).await
+}
+
+/// A time of a job's schedules that starts a run.
+pub(super) struct Time {
+    pub(super) run: RunId,
+    pub(super) idempotency_key: String,
+    pub(super) by: &'static str,
+    pub(super) guard: FiringGuard,
+}
+
+/// Starts the run of a time with a version of the job.
+pub(super) async fn start_time(service: &Service, job: &JobVersion, time: Time) -> Start {
+    let (key, parts, id) = (&job.key, service.parts.clone(), time.run);
+    let definition = Arc::clone(&job.definition);
     let params = match resolve_params(&definition, &Params::new()) {
         Ok(params) => params,
         Err(problems) => {
@@ -171,28 +191,26 @@ async fn start(service: &Service, job: &JobRecord, firing: Firing) -> Start {
         id: id.clone(),
         cluster: key.cluster,
         job: Some(key.name.to_string()),
-        job_version: Some(job.current.version),
+        job_version: Some(job.version),
         definition: Arc::clone(&plan.definition),
         resolved: Arc::clone(&plan.resolved),
         params,
         retry_of: None,
         no_cache: false,
-        by: BY.to_owned(),
-        // The id has the name of the cluster, which may change; the key is unique in the cluster.
-        idempotency_key: Some(format!("schedule\n{}\n{}", key.name, firing.at)),
+        by: time.by.to_owned(),
+        idempotency_key: Some(time.idempotency_key),
         request_hash: None,
         created_at: service.now(),
     };
-    let guard = FiringGuard { version: job.current.version, from: job.live.decided_at };
-    let new = Launch { made, plan, taken: Vec::new(), firing: Some(guard) };
+    let new = Launch { made, plan, taken: Vec::new(), firing: Some(time.guard) };
     // On its own: a committed run needs an actor, also if the request that caused the decision is gone.
     let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span()).await;
     match launched {
         Ok(Ok(Ok(_))) => {
-            info!(run = %id, job = %key.name, "a schedule started a run");
-            Start::Done
+            info!(run = %id, job = %key.name, by = time.by, "a run was started for a time of a schedule");
+            Start::Created
         }
-        Ok(Ok(Err(Refusal::RunExists(_) | Refusal::KeyInUse(_)))) => Start::Done,
+        Ok(Ok(Err(Refusal::RunExists(_) | Refusal::KeyInUse(_)))) => Start::Exists,
         Ok(Ok(Err(
             refusal @ (Refusal::StaleVersion
             | Refusal::DecidedBefore(_)

@@ -1,9 +1,15 @@
-//! Stored jobs on this server: what it knows of them, and the runs that their schedules start.
+//! Stored jobs on this server: what it knows of them, and the runs that their schedules and backfills start.
 
+mod backfill;
+mod backfills;
 mod fire;
 mod projection;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_backfill;
 
+pub(crate) use backfill::continue_backfills;
+pub(crate) use backfills::Backfills;
 pub(crate) use fire::{decide, fire};
 pub(crate) use projection::{JobState, Jobs};

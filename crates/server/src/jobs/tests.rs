@@ -14,9 +14,10 @@ use downbeat_store::{Committed, Error, EventFilter, MemoryStore, Store, Wrapped,
 use downbeat_testbed::{Database, eventually};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use uuid::Uuid;
 
+use crate::service::Service;
 use crate::{Caller, Server, Settings, Surroundings, start_within};
 
 /// Times that are missed before the first server starts.
@@ -25,7 +26,7 @@ const SOMEBODY: ServerId = ServerId(Uuid::nil());
 
 /// When a server dies: at one of its commits about a schedule.
 #[derive(Clone, Copy, Debug)]
-enum Death {
+pub(super) enum Death {
     Never,
     Before(usize),
     /// After the commit, before the server learns of it.
@@ -56,7 +57,12 @@ impl Wrapper for Deadly {
 
     async fn commit(&self, server: ServerId, changes: &[Change]) -> Result<Committed, Error> {
         let is_counted = |change: &Change| {
-            matches!(change, Change::RunCreated { firing: Some(_), .. } | Change::JobDecided { .. })
+            matches!(
+                change,
+                Change::RunCreated { firing: Some(_), .. }
+                    | Change::JobDecided { .. }
+                    | Change::BackfillMoved { .. }
+            )
         };
         let number = match changes.iter().any(is_counted) {
             true => self.commits.fetch_add(1, Ordering::SeqCst) + 1,
@@ -74,14 +80,14 @@ impl Wrapper for Deadly {
 }
 
 /// A server in a process of its own.
-struct Process {
+pub(super) struct Process {
     runtime: Runtime,
     server: Server,
-    is_dead: Arc<AtomicBool>,
+    pub(super) is_dead: Arc<AtomicBool>,
 }
 
 impl Process {
-    fn start(name: &str, inner: Arc<dyn Store>, death: Death) -> Self {
+    pub(super) fn start(name: &str, inner: Arc<dyn Store>, death: Death) -> Self {
         let is_dead = Arc::new(AtomicBool::new(false));
         let commits = AtomicUsize::new(0);
         let store = Wrapped(Deadly { inner, death, commits, is_dead: Arc::clone(&is_dead) });
@@ -92,19 +98,23 @@ impl Process {
         Self { runtime, server, is_dead }
     }
 
+    pub(super) fn service(&self) -> (&Handle, &Service) {
+        (self.runtime.handle(), self.server.service())
+    }
+
     /// Ends without a graceful stop, as a killed process does.
-    fn kill(self) {
+    pub(super) fn kill(self) {
         self.runtime.shutdown_background();
         drop(self.server);
     }
 }
 
-fn key() -> JobKey {
+pub(super) fn key() -> JobKey {
     JobKey::new(ClusterId::DEFAULT, "tick")
 }
 
 /// Returns a version of the job `tick` whose schedules count from a time on.
-fn tick(version: u64, at: Timestamp, more: &Value) -> Change {
+pub(super) fn tick(version: u64, at: Timestamp, more: &Value) -> Change {
     let mut job = json!({
         "name": "tick", "schedule": {"every": "1s", "catch_up": "1h"},
         "tasks": [{"backend": "test", "action": "noop"}],
@@ -121,7 +131,7 @@ fn ago(seconds: i64) -> Timestamp {
     now - SignedDuration::from_secs(seconds)
 }
 
-async fn commit(store: &Arc<dyn Store>, change: Change) {
+pub(super) async fn commit(store: &Arc<dyn Store>, change: Change) {
     assert_eq!(store.commit(SOMEBODY, &[change]).await.unwrap().outcomes, [Ok(())]);
 }
 
@@ -137,7 +147,7 @@ async fn decided(store: &Arc<dyn Store>, until: Timestamp) -> Timestamp {
     .await
 }
 
-async fn changes(store: &Arc<dyn Store>) -> Vec<Change> {
+pub(super) async fn changes(store: &Arc<dyn Store>) -> Vec<Change> {
     let events = store.events(&EventFilter::default(), Portion::of_rows(usize::MAX)).await.unwrap();
     events.into_iter().map(|event| event.change).collect()
 }
@@ -208,7 +218,7 @@ fn servers_on_one_database_start_each_run_once_while_some_of_them_die() {
     });
 }
 
-async fn start(store: &Arc<dyn Store>) -> Server {
+pub(super) async fn start(store: &Arc<dyn Store>) -> Server {
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     start_within(settings, Arc::clone(store), Surroundings::default()).await.unwrap()
 }

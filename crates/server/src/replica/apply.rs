@@ -117,6 +117,7 @@ impl Applier {
         load_board(self.parts.store.as_ref(), &self.parts.dispatcher, &self.parts.admission).await?;
         self.parts.standing.load(self.parts.store.as_ref()).await?;
         self.parts.jobs.load(self.parts.store.as_ref()).await?;
+        self.parts.backfills.load(self.parts.store.as_ref()).await?;
         self.parts.stats.start(Arc::clone(&self.parts.store), self.parts.clock.now());
         self.parts.feed.restart(seq);
         self.following.copied(self.parts.clock.now(), seq);
@@ -144,6 +145,7 @@ impl Applier {
             self.parts.runs.perform(&events);
             self.parts.standing.perform(&events);
             self.parts.jobs.perform(&events);
+            self.parts.backfills.perform(&events);
             self.parts.feed.publish(events);
         }
         self.parts.outputs.announce(&output);

@@ -266,6 +266,7 @@ impl Sender {
             | Part::Tombstones(_)
             | Part::Jobs(_)
             | Part::JobVersions(_)
+            | Part::Backfills(_)
             | Part::Runs(_)
             | Part::Holds(_) => {}
             Part::Executions(executions) => {

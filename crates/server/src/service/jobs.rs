@@ -196,14 +196,14 @@ impl Service {
         Ok(found.ok_or_else(|| Noun::JobVersion(key.name.to_string(), version))?)
     }
 
-    fn check_jobs(&self) -> Result<()> {
+    pub(super) fn check_jobs(&self) -> Result<()> {
         if self.parts.level.reaches(level::JOBS) {
             return Ok(());
         }
         Err(Error::OlderServer("stored jobs"))
     }
 
-    fn job_refused(&self, key: &JobKey, refusal: Refusal) -> Error {
+    pub(super) fn job_refused(&self, key: &JobKey, refusal: Refusal) -> Error {
         match refusal {
             // The job or its cluster was deleted at the same time.
             Refusal::NotFound => self.no_job(key).into(),

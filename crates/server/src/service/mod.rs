@@ -1,6 +1,7 @@
 //! Owns the server's service: all operations that users and programs can call, over any transport.
 
 mod approve;
+mod backfill;
 mod clusters;
 mod debug;
 mod find;
@@ -16,6 +17,7 @@ mod submit;
 mod waits;
 
 pub(crate) use approve::Approval;
+pub(crate) use backfill::BackfillRequest;
 pub(crate) use debug::{DebugTarget, StartDebug};
 pub use handle::Service;
 pub(crate) use jobs::{AppliedJob, Mode, Outcome, differ};

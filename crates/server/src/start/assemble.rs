@@ -24,7 +24,7 @@ use crate::dispatch::Dispatcher;
 use crate::doors::Threads;
 use crate::heavy::HeavyWork;
 use crate::http;
-use crate::jobs::{self, Jobs};
+use crate::jobs::{self, Backfills, Jobs};
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving, forget, sweep};
@@ -80,6 +80,8 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let removing = standing::remove_deleted(parts.clone(), stopping.clone());
     vital.spawn("removal of clusters", &stopping, removing);
     vital.spawn("schedules", &stopping, jobs::fire(server.service.clone(), stopping.clone()));
+    let backfills = jobs::continue_backfills(server.service.clone(), stopping.clone());
+    vital.spawn("backfills", &stopping, backfills);
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
@@ -149,6 +151,8 @@ async fn base(
     standing.load(store.as_ref()).await?;
     let stored_jobs = Jobs::new(standing.clone(), clock.clone());
     stored_jobs.load(store.as_ref()).await?;
+    let backfills = Backfills::new(clock.clone());
+    backfills.load(store.as_ref()).await?;
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
         performers = vec![
@@ -157,6 +161,7 @@ async fn base(
             Arc::new(runs.clone()),
             Arc::new(standing.clone()),
             Arc::new(stored_jobs.clone()),
+            Arc::new(backfills.clone()),
         ];
     } else {
         // The journal of a replica ends before it can be used.
@@ -208,6 +213,7 @@ async fn base(
         runs,
         standing,
         jobs: stored_jobs,
+        backfills,
         metrics,
         settings: Arc::new(settings),
         server,

@@ -1,6 +1,7 @@
 //! The REST API against a real server: every route, every class of error, every stream.
 
 mod again;
+mod backfills;
 mod clusters;
 mod debug;
 mod doors;

@@ -106,6 +106,10 @@ async fn every_route_in_the_document_answers() {
     for name in ["kept", "gone"] {
         assert_eq!(setup.post("/jobs", &job(name)).await.status, StatusCode::CREATED);
     }
+    let hourly = json!({"name": "hourly", "schedule": "@hourly", "tasks": [{"approve": {}}]});
+    assert_eq!(setup.post("/jobs", &hourly).await.status, StatusCode::CREATED);
+    let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T12:00:00Z"});
+    let backfill = setup.post("/jobs/hourly/backfill", &range).await.body["id"].as_str().unwrap().to_owned();
     let command = json!({"command": "true"});
     let debug = setup.post("/nodes/web-01/debug", &command).await.body["id"].as_str().unwrap().to_owned();
     let document = setup.ok("/openapi.json").await;
@@ -118,7 +122,9 @@ async fn every_route_in_the_document_answers() {
             path if path.contains("/clusters/") => "default".to_owned(),
             path if path.contains("/tasks/") => kept.as_str().unwrap().to_owned(),
             path if path.contains("/debug/") => debug.clone(),
+            path if path.ends_with("/backfill") => "hourly".to_owned(),
             path if path.contains("/jobs/") => "kept".to_owned(),
+            path if path.contains("/backfills/") => backfill.clone(),
             _ => "web-01".to_owned(),
         };
         // A stream without an end, which has its own tests.
@@ -164,6 +170,7 @@ async fn every_route_in_the_document_answers() {
                     "/api/v1/jobs/{id}" => job("kept"),
                     "/api/v1/jobs/{id}/runs" => json!({"params": {}}),
                     "/api/v1/jobs/{id}/rollback" => json!({"version": 1}),
+                    "/api/v1/jobs/{id}/backfill" => range.clone(),
                     "/api/v1/nodes/{id}/debug" => command.clone(),
                     "/api/v1/clusters/{id}/debug" => json!({"command": "true", "selector": "all"}),
                     "/api/v1/runs/cancel" | "/api/v1/runs/retry" => json!({"ids": []}),

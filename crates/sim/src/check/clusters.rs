@@ -61,7 +61,10 @@ impl Homes {
             Change::JobApplied { job } => Some(job.key.cluster),
             Change::JobPauseSet { job, .. }
             | Change::JobDeleted { job, .. }
-            | Change::JobDecided { job, .. } => Some(job.cluster),
+            | Change::JobDecided { job, .. }
+            | Change::BackfillMoved { job, .. }
+            | Change::BackfillCancelled { job, .. } => Some(job.cluster),
+            Change::BackfillCreated { backfill } => Some(backfill.job.cluster),
             Change::NodeMoved { node, .. }
             | Change::NodeDrainSet { node, .. }
             | Change::NodeProblemsSet { node, .. }

@@ -121,6 +121,9 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::JobPauseSet { .. }
         | Change::JobDeleted { .. }
         | Change::JobDecided { .. }
+        | Change::BackfillCreated { .. }
+        | Change::BackfillMoved { .. }
+        | Change::BackfillCancelled { .. }
         | Change::ExecutionStarted { .. }
         | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }

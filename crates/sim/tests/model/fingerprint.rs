@@ -113,6 +113,9 @@ impl View<'_> {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunChecked { .. }

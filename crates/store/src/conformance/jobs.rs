@@ -16,7 +16,7 @@ use crate::port::{EventFilter, Store};
 pub fn fired(number: u32, job: u32, version: u64, from: i64) -> Change {
     let job = Some(format!("job-{job}"));
     let run = made_as(RunMade { job, job_version: Some(version), ..made(number) });
-    let firing = Some(FiringGuard { version, from: at(from) });
+    let firing = Some(FiringGuard { version, from: at(from), backfill: None });
     Change::RunCreated { run, max_pending: None, max_open: None, firing }
 }
 

@@ -4,6 +4,7 @@
 //! case into a test.
 
 pub mod admission;
+pub mod backfills;
 pub mod batches;
 pub mod cache;
 pub mod clusters;
@@ -185,6 +186,15 @@ macro_rules! conformance_suite {
                 a_schedule_starts_a_run_only_from_the_current_decision
                 a_job_needs_its_cluster_and_goes_with_it
                 jobs_are_part_of_a_copy
+            }
+            backfills {
+                a_backfill_is_read_back_whole
+                a_backfill_and_its_run_are_created_together_or_not
+                progress_of_a_backfill_is_recorded_once
+                a_cancelled_backfill_starts_nothing_more
+                only_the_last_ended_backfills_of_a_job_are_kept
+                a_backfill_goes_with_its_cluster
+                backfills_are_part_of_a_copy
             }
             contents {
                 large_contents_are_read_back_whole

@@ -9,6 +9,7 @@ use downbeat_core::retention::Excess;
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
+use super::backfills::{backfill_created, backfilled};
 use super::clusters::{fill_deleted, remove_all};
 use super::make::*;
 use super::{Snapshot, fill, fill_beside};
@@ -248,6 +249,8 @@ pub async fn a_copy_follows_jobs(replica: Arc<dyn Replica>) {
     let seq = primary.last_seq().await.unwrap();
     apply(&primary, &[job_applied(7, 1), job_applied(7, 2), job_applied(8, 1)]).await;
     apply(&primary, &[super::jobs::fired(61, 7, 2, 1), job_decided(8, 1, 1, 70)]).await;
+    apply(&primary, &[backfill_created(1, 7), backfill_created(2, 7)]).await;
+    apply(&primary, &[backfilled(62, 7, 1, 10, 10)]).await;
     apply(&primary, &[job_paused(7, true), job_deleted(8)]).await;
     let new = primary.events(&EventFilter { since: seq, run: None }, ALL_EVENTS).await.unwrap();
     assert_eq!(replica.replicate(&new, &[], 100).await.unwrap(), Replicated::Applied);

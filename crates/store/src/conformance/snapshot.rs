@@ -6,7 +6,7 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
-use downbeat_core::job::{JobRecord, JobVersion};
+use downbeat_core::job::{BackfillRecord, JobRecord, JobVersion};
 use downbeat_core::node::{Former, NodeRecord, NodeStatus, Tombstone};
 use downbeat_core::run::{RunBrief, RunEnd, RunMade, RunRecord, RunState};
 use downbeat_core::spec::Limits;
@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub nodes: Vec<NodeRecord>,
     pub tombstones: Vec<Tombstone>,
     pub jobs: Vec<(JobRecord, Vec<JobVersion>)>,
+    /// Of the jobs that are not deleted.
+    pub backfills: Vec<BackfillRecord>,
     pub runs: Vec<RunRecord>,
     pub holds: Vec<(NodeId, RunId)>,
     pub uses: Vec<LimitUse>,
@@ -57,7 +59,7 @@ impl Snapshot {
         for execution in &executions {
             output.push(store.output(execution.id, 0, u32::MAX).await.expect("output is read"));
         }
-        let mut jobs = Vec::new();
+        let (mut jobs, mut backfills) = (Vec::new(), Vec::new());
         for job in store.jobs(None, ALL).await.expect("jobs are read") {
             let id = job.key().id();
             let mut versions = Vec::new();
@@ -67,6 +69,7 @@ impl Snapshot {
                 assert_eq!(brief, JobVersionBrief::of(&version));
                 versions.push(version);
             }
+            backfills.extend(store.backfills(id).await.expect("backfills are read"));
             jobs.push((job, versions));
         }
         Self {
@@ -75,6 +78,7 @@ impl Snapshot {
             nodes: store.nodes(None).await.expect("nodes are read"),
             tombstones: store.tombstones(None).await.expect("tombstones are read"),
             jobs,
+            backfills,
             runs,
             holds: store.holds().await.expect("holds are read"),
             uses: store.uses().await.expect("uses are read"),

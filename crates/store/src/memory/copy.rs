@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId};
+use downbeat_core::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
@@ -46,6 +46,7 @@ impl State {
         let jobs = self.tables.jobs.iter().filter_map(|(id, live)| Some((key(id)?, *live)));
         parts.extend(cut(jobs.collect(), Part::Jobs));
         parts.extend(cut(self.job_versions.values().cloned().collect(), Part::JobVersions));
+        parts.extend(cut(self.tables.backfills.values().cloned().collect(), Part::Backfills));
         parts.extend(cut(self.runs(|_| true), Part::Runs));
         parts.extend(cut(holds, Part::Holds));
         parts.extend(cut(executions, Part::Executions));
@@ -99,6 +100,11 @@ impl State {
                 let versions = versions.into_iter().map(|job| ((job.key.id(), job.version), job));
                 self.job_versions.extend(versions);
             }
+            Part::Backfills(backfills) => {
+                self.tables
+                    .backfills
+                    .extend(backfills.into_iter().map(|backfill| (backfill.made.id, backfill)));
+            }
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
             Part::Holds(holds) => self.tables.holds.extend(holds),
             Part::Executions(rows) => {
@@ -146,6 +152,8 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     );
     picked.deleted.extend(needs.deleted.intersection(&tables.deleted));
     picked.jobs.extend(needs.jobs.iter().filter_map(|id| Some((*id, *tables.jobs.get(id)?))));
+    let find_backfill = |id: &BackfillId| Some((*id, tables.backfills.get(id)?.clone()));
+    picked.backfills.extend(needs.backfills.iter().filter_map(find_backfill));
     picked.runs.extend(needs.runs.iter().filter_map(find_run));
     picked.keys.extend(needs.keys.iter().filter_map(find_key));
     picked.executions.extend(executions.map(|execution| (execution.id, execution.clone())));
@@ -162,6 +170,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
     tables.nodes.extend(picked.nodes);
     tables.deleted.extend(picked.deleted);
     tables.jobs.extend(picked.jobs);
+    tables.backfills.extend(picked.backfills);
     tables.runs.extend(picked.runs);
     tables.keys.extend(picked.keys);
     tables.homes.extend(picked.homes);

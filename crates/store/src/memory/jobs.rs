@@ -1,8 +1,8 @@
 //! Owns the stored jobs of the memory store.
 
 use async_trait::async_trait;
-use downbeat_core::ids::{ClusterId, JobId};
-use downbeat_core::job::{JobKey, JobRecord, JobVersion};
+use downbeat_core::ids::{BackfillId, ClusterId, JobId};
+use downbeat_core::job::{BackfillRecord, JobKey, JobRecord, JobVersion};
 use downbeat_core::limits;
 
 use super::MemoryStore;
@@ -18,6 +18,14 @@ impl State {
         self.job_versions.retain(|(of, version), _| *of != id || *version >= first);
     }
 
+    /// Removes the ended backfills of a job that has a new one, beyond the last few.
+    pub(super) fn forget_backfills(&mut self, job: &JobKey) {
+        let of_job = self.tables.backfills.iter().rev().filter(|(_, backfill)| backfill.made.job == *job);
+        let old = of_job.skip(limits::BACKFILLS).filter(|(_, backfill)| !backfill.is_open());
+        let gone: Vec<BackfillId> = old.map(|(id, _)| *id).collect();
+        self.tables.backfills.retain(|id, _| !gone.contains(id));
+    }
+
     /// Returns the name of a job. Every job has at least one version.
     pub(super) fn job_key(&self, id: JobId) -> Option<&JobKey> {
         self.job_versions.range((id, 0)..=(id, u64::MAX)).next().map(|(_, version)| &version.key)
@@ -31,7 +39,9 @@ impl State {
 
     /// Removes the jobs of a cluster. Returns how many rows were removed.
     pub(super) fn remove_jobs(&mut self, cluster: ClusterId) -> u64 {
-        let before = self.tables.jobs.len() + self.job_versions.len();
+        let backfills = &mut self.tables.backfills;
+        let before = self.tables.jobs.len() + self.job_versions.len() + backfills.len();
+        backfills.retain(|_, backfill| backfill.made.job.cluster != cluster);
         let versions = &mut self.job_versions;
         let is_gone = |id: &JobId| {
             versions.range((*id, 0)..=(*id, u64::MAX)).any(|(_, version)| version.key.cluster == cluster)
@@ -39,7 +49,7 @@ impl State {
         let gone: Vec<JobId> = self.tables.jobs.keys().copied().filter(is_gone).collect();
         self.tables.jobs.retain(|id, _| !gone.contains(id));
         versions.retain(|(id, _), _| !gone.contains(id));
-        (before - self.tables.jobs.len() - versions.len()) as u64
+        (before - self.tables.jobs.len() - versions.len() - self.tables.backfills.len()) as u64
     }
 }
 
@@ -67,5 +77,25 @@ impl Jobs for MemoryStore {
 
     async fn job_version(&self, id: JobId, version: u64) -> Result<Option<JobVersion>> {
         Ok(self.lock().job_versions.get(&(id, version)).cloned())
+    }
+
+    async fn open_backfills(&self, after: Option<BackfillId>, most: u32) -> Result<Vec<BackfillRecord>> {
+        let state = self.lock();
+        let is_wanted = |backfill: &&BackfillRecord| {
+            let made = &backfill.made;
+            let is_next = after.is_none_or(|after| made.id > after);
+            is_next && backfill.is_open() && state.clusters.contains_key(&made.job.cluster)
+        };
+        Ok(state.tables.backfills.values().filter(is_wanted).take(most as usize).cloned().collect())
+    }
+
+    async fn backfills(&self, job: JobId) -> Result<Vec<BackfillRecord>> {
+        let state = self.lock();
+        let of_job = |backfill: &&BackfillRecord| backfill.made.job.id() == job;
+        Ok(state.tables.backfills.values().rev().filter(of_job).cloned().collect())
+    }
+
+    async fn backfill(&self, id: BackfillId) -> Result<Option<BackfillRecord>> {
+        Ok(self.lock().tables.backfills.get(&id).cloned())
     }
 }

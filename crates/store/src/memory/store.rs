@@ -117,6 +117,7 @@ impl State {
                 }
             }
             Change::JobApplied { job } => self.put_job_version(job),
+            Change::BackfillCreated { backfill } => self.forget_backfills(&backfill.job),
             Change::RunCreated { run, .. } => {
                 self.made.insert(run.id.clone(), Arc::clone(&run.made));
             }

@@ -9,8 +9,8 @@ use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::job::{JobRecord, JobVersion};
+use downbeat_core::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::job::{BackfillRecord, JobRecord, JobVersion};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::retention::{Excess, StandingKept};
 use downbeat_core::run::{RunBrief, RunRecord};
@@ -213,6 +213,11 @@ calls! {
             /// Returns the versions of a job that are kept, the newest first: at most `limits::JOB_VERSIONS`.
             async fn job_versions(&self, id: JobId) -> Vec<JobVersionBrief>;
             async fn job_version(&self, id: JobId, version: u64) -> Option<JobVersion>;
+            /// Returns the backfills that have not ended, by id: at most `most`, only those after an id.
+            async fn open_backfills(&self, after: Option<BackfillId>, most: u32) -> Vec<BackfillRecord>;
+            /// Returns the backfills of a job that are kept, the newest first.
+            async fn backfills(&self, job: JobId) -> Vec<BackfillRecord>;
+            async fn backfill(&self, id: BackfillId) -> Option<BackfillRecord>;
         }
 
         /// The nodes and limits that runs and executions use.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use deadpool_postgres::Object;
 use downbeat_core::change::{About, Change};
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, JobId, NodeId, RunId, ServerId, SessionId};
-use downbeat_core::job::JobLive;
+use downbeat_core::ids::{BackfillId, ClusterId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::job::{BackfillRecord, JobLive};
 use downbeat_core::run::RunLive;
 use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use futures_util::join;
@@ -75,6 +75,8 @@ lazy! {
     CLUSTERS_BY_ID: String = format!("{} AND id = ANY($1) ORDER BY id FOR KEY SHARE", *CLUSTERS);
     /// All that decide about a job, or start it by its schedules, wait for each other.
     JOBS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", <(JobId, JobLive)>::select());
+    BACKFILLS: String =
+        format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", <(BackfillId, BackfillRecord)>::select());
     NODES: String = format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select());
     /// A node keeps its session: whoever registers, moves or deletes it needs the stronger lock. Heartbeats do not.
     SESSIONS: String =
@@ -304,6 +306,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let clusters: Vec<Uuid> = needs.clusters.iter().map(|cluster| cluster.0).collect();
     let clusters_altered: Vec<Uuid> = needs.clusters_altered.iter().map(|cluster| cluster.0).collect();
     let jobs: Vec<Uuid> = needs.jobs.iter().map(|job| job.0).collect();
+    let backfills: Vec<Uuid> = needs.backfills.iter().map(|backfill| backfill.0).collect();
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let sessions: Vec<Uuid> = needs.sessions.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
@@ -326,6 +329,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let clusters_by_id_sql = client.prepare_cached(&CLUSTERS_BY_ID).await?;
     let clusters_altered_sql = client.prepare_cached(LOCK_CLUSTERS).await?;
     let jobs_sql = client.prepare_cached(&JOBS).await?;
+    let backfills_sql = client.prepare_cached(&BACKFILLS).await?;
     let nodes_sql = client.prepare_cached(&NODES).await?;
     let sessions_sql = client.prepare_cached(&SESSIONS).await?;
     let deleted_sql = client
@@ -354,7 +358,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
     let (clusters_args, clusters_altered_args): (Args<'_>, Args<'_>) =
         (vec![&clusters], vec![&clusters_altered]);
-    let jobs_args: Args<'_> = vec![&jobs];
+    let (jobs_args, backfills_args): (Args<'_>, Args<'_>) = (vec![&jobs], vec![&backfills]);
     let beginning = lock_statements(needs);
     let sessions_args: Args<'_> = vec![&sessions];
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
@@ -371,6 +375,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         cluster_rows,
         all_cluster_rows,
         job_rows,
+        backfill_rows,
         node_rows,
         session_rows,
         deleted_rows,
@@ -391,6 +396,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         when(!clusters.is_empty(), client.query(&clusters_by_id_sql, &clusters_args)),
         when(needs.all_clusters, client.query(&clusters_sql, &[])),
         when(!jobs.is_empty(), client.query(&jobs_sql, &jobs_args)),
+        when(!backfills.is_empty(), client.query(&backfills_sql, &backfills_args)),
         when(!nodes.is_empty(), client.query(&nodes_sql, &nodes_args)),
         when(!sessions.is_empty(), client.query(&sessions_sql, &sessions_args)),
         // After the nodes are locked: a concurrent deletion has committed, or waits.
@@ -409,6 +415,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     tables.clusters.extend(records::<(ClusterId, ClusterLive)>(&cluster_rows?)?);
     tables.clusters.extend(records::<(ClusterId, ClusterLive)>(&all_cluster_rows?)?);
     tables.jobs.extend(records::<(JobId, JobLive)>(&job_rows?)?);
+    tables.backfills.extend(records::<(BackfillId, BackfillRecord)>(&backfill_rows?)?);
     tables.nodes.extend(records(&node_rows?)?);
     tables.nodes.extend(records(&session_rows?)?);
     tables.runs.extend(records(&run_rows?)?);

@@ -27,7 +27,7 @@ const OF_RUNS: [&str; 2] =
     ["DELETE FROM holds WHERE run = ANY($1)", "DELETE FROM instance_counts_lately WHERE run = ANY($1)"];
 /// Removes rows of a cluster, by table, each by an index (of deleted nodes there are few): arguments are the cluster and
 /// the most rows.
-const REMOVALS: [&str; 6] = [
+const REMOVALS: [&str; 7] = [
     "DELETE FROM limit_uses WHERE ctid = ANY (ARRAY(SELECT ctid FROM limit_uses WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM cached WHERE ctid = ANY (ARRAY(SELECT ctid FROM cached WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM holds WHERE node = ANY (ARRAY(SELECT h.node FROM nodes n JOIN holds h ON h.node = n.id \
@@ -35,6 +35,7 @@ const REMOVALS: [&str; 6] = [
     // The nodes' presence is removed with them.
     "DELETE FROM nodes WHERE id = ANY (ARRAY(SELECT id FROM nodes WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM tombstones WHERE ctid = ANY (ARRAY(SELECT ctid FROM tombstones WHERE cluster = $1 LIMIT $2))",
+    "DELETE FROM backfills WHERE id = ANY (ARRAY(SELECT id FROM backfills WHERE cluster = $1 LIMIT $2))",
     // The versions of jobs are removed with them.
     "DELETE FROM jobs WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE cluster = $1 LIMIT $2))",
 ];

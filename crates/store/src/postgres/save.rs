@@ -19,8 +19,8 @@ use crate::counts::CountRow;
 use crate::filter::{lazy, writes};
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, Columns, DefinedRow, ExecutionRow, FailedRow, HoldRow, LimitUseRow,
-    NewContents, NodeLiveRow, OldVersionsRow, ProblemsRow, RunLiveRow, StateColumns, description_row,
-    execution_row, list, run_row,
+    NewContents, NodeLiveRow, OldBackfillsRow, OldVersionsRow, ProblemsRow, RunLiveRow, StateColumns,
+    description_row, execution_row, list, run_row,
 };
 
 writes!();
@@ -38,6 +38,11 @@ lazy! {
     REMOVE_OLD_VERSIONS: Write = Write::new::<OldVersionsRow>(format!(
         "DELETE FROM job_versions v USING {} WHERE v.job = u.job AND v.version < u.version",
         unnest::<OldVersionsRow>()
+    ));
+    REMOVE_OLD_BACKFILLS: Write = Write::new::<OldBackfillsRow>(format!(
+        "DELETE FROM backfills b USING {} WHERE b.job = u.job AND b.ended_at IS NOT NULL AND b.id NOT IN \
+         (SELECT n.id FROM backfills n WHERE n.job = u.job ORDER BY n.id DESC LIMIT u.kept)",
+        unnest::<OldBackfillsRow>()
     ));
     COUNT: Write = Write::insert::<Ended>("ended_lately");
     APPEND_COUNTS: Write = Write::insert::<CountRow<'_>>("instance_counts_lately");
@@ -107,6 +112,7 @@ pub(super) async fn save(
     let problems = problems.collect::<Result<Vec<_>, _>>()?;
     let (jobs, job_versions) = (dirty.job_rows(tables), dirty.job_version_rows()?);
     let old_versions = dirty.old_versions();
+    let (backfills, old_backfills) = (dirty.backfill_rows(tables)?, dirty.old_backfills());
     let created: Vec<_> =
         dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id])).collect();
     let altered_runs: Vec<_> =
@@ -158,6 +164,8 @@ pub(super) async fn save(
     flight.rows(&PUT_JOBS, &jobs);
     flight.rows(&INSERT_JOB_VERSIONS, &job_versions);
     flight.rows(&REMOVE_OLD_VERSIONS, &old_versions);
+    flight.rows(&PUT_BACKFILLS, &backfills);
+    flight.rows(&REMOVE_OLD_BACKFILLS, &old_backfills);
     flight.rows(&CREATE_RUNS, &created);
     flight.rows(&DEFINE_RUNS, defined.iter().copied());
     flight.rows(&UPDATE_RUNS, &altered_runs);

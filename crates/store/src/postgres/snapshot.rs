@@ -5,7 +5,7 @@ use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
-use downbeat_core::job::{JobKey, JobLive, JobVersion};
+use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
 use downbeat_core::node::Tombstone;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, IsolationLevel, Transaction};
@@ -91,6 +91,7 @@ pub(super) async fn send_all(client: &mut Client, to: &mpsc::Sender<Part>) -> Re
     send::<(JobKey, JobLive)>(&view, to, (" ORDER BY j.id", &["name"]), Part::Jobs).await?;
     let versions = " ORDER BY v.job, v.version";
     send::<JobVersion>(&view, to, (versions, &["definition"]), Part::JobVersions).await?;
+    send::<BackfillRecord>(&view, to, (" ORDER BY b.id", &["made", "live"]), Part::Backfills).await?;
     let large = ["definition", "resolved", "params", DEFINITION, RESOLVED];
     send::<StoredRun>(&view, to, (" ORDER BY r.id", &large), Part::Runs).await?;
     send::<(NodeId, RunId)>(&view, to, (HOLDS, &["run"]), Part::Holds).await?;

@@ -14,7 +14,7 @@ use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, sha256_hex};
-use downbeat_core::job::{JobKey, JobLive, JobVersion};
+use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
 use downbeat_core::limits;
 use downbeat_core::node::Tombstone;
 use serde::de::DeserializeOwned;
@@ -170,6 +170,7 @@ whole!(
     Tombstone,
     (JobKey, JobLive),
     JobVersion,
+    BackfillRecord,
     (NodeId, RunId),
     Execution,
     OutputChunk,

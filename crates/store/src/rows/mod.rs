@@ -1,6 +1,7 @@
 //! Converts records to columns and back, in the same way for both SQL stores. A row declares its columns once; `column`
 //! derives the rest.
 
+mod backfill;
 mod cluster;
 mod codes;
 mod column;
@@ -15,6 +16,7 @@ mod scalar;
 mod state;
 mod text;
 
+pub(crate) use backfill::{BackfillRow, OldBackfillsRow};
 pub(crate) use cluster::{ClusterNameRow, ClusterRow, DeletedClusterRow};
 pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use downbeat_core::change::Change;
 use downbeat_core::debug;
 use downbeat_core::execution::Execution;
-use downbeat_core::ids::{ClusterId, JobId, NodeId, RunId, ServerId};
-use downbeat_core::job::JobLive;
+use downbeat_core::ids::{BackfillId, ClusterId, JobId, NodeId, RunId, ServerId};
+use downbeat_core::job::{BackfillRecord, JobLive};
 use downbeat_core::run::RunLive;
 use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
@@ -22,9 +22,9 @@ use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy, writes};
 use crate::port::Committed;
 use crate::rows::{
     BuriedRow, CachedRow, ChangeColumns, EventRow, ExecutionDocuments, FailedRow, HoldRow, LEASE_COLUMNS,
-    LimitUseRow, NewContents, NodeLiveRow, NumberColumns, OldVersionsRow, ProblemsRow, Record, RunLiveRow,
-    StateColumns, condition, count, definition_row, description_row, execution_row, int, run_row,
-    write_event,
+    LimitUseRow, NewContents, NodeLiveRow, NumberColumns, OldBackfillsRow, OldVersionsRow, ProblemsRow,
+    Record, RunLiveRow, StateColumns, condition, count, definition_row, description_row, execution_row, int,
+    run_row, write_event,
 };
 
 writes!();
@@ -58,6 +58,7 @@ lazy! {
         format!("{} WHERE {}", <(ClusterId, ClusterLive)>::select(), condition!(alive clusters));
     CLUSTER: String = format!("{} AND id = ?1", *CLUSTERS);
     JOB: String = format!("{} WHERE id = ?1", <(JobId, JobLive)>::select());
+    BACKFILL: String = format!("{} WHERE id = ?1", <(BackfillId, BackfillRecord)>::select());
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
     RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
     EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
@@ -87,6 +88,10 @@ lazy! {
     );
     REMOVE_OLD_VERSIONS: Write =
         Write::new::<OldVersionsRow>("DELETE FROM job_versions WHERE job = ?1 AND version < ?2");
+    REMOVE_OLD_BACKFILLS: Write = Write::new::<OldBackfillsRow>(
+        "DELETE FROM backfills WHERE job = ?1 AND ended_at IS NOT NULL AND id NOT IN \
+         (SELECT id FROM backfills WHERE job = ?1 ORDER BY id DESC LIMIT ?2)",
+    );
     /// Adds to the counts of rows that have ended, or subtracts from them.
     pub(super) COUNT_ENDED: Write = Write::insert::<Ended>("ended")
         .then(" ON CONFLICT (kind, code) DO UPDATE SET total = total + excluded.total");
@@ -145,6 +150,12 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     }
     let jobs = needs.jobs.iter().map(|job| [job.0]);
     tables.jobs.extend(fetch_each::<(JobId, JobLive), _>(transaction, &JOB, jobs)?);
+    let backfills = needs.backfills.iter().map(|backfill| [backfill.0]);
+    tables.backfills.extend(fetch_each::<(BackfillId, BackfillRecord), _>(
+        transaction,
+        &BACKFILL,
+        backfills,
+    )?);
     let nodes = needs.nodes.iter().chain(&needs.sessions);
     tables.nodes.extend(fetch_each(transaction, &NODE, nodes.map(|node| [node.0]))?);
     if !needs.deleted.is_empty() {
@@ -327,7 +338,9 @@ pub(super) fn save_nodes(transaction: &Transaction<'_>, tables: &Tables, dirty: 
 pub(super) fn save_jobs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {
     PUT_JOBS.each(transaction, dirty.job_rows(tables))?;
     INSERT_JOB_VERSIONS.each(transaction, dirty.job_version_rows()?)?;
-    REMOVE_OLD_VERSIONS.each(transaction, dirty.old_versions())
+    REMOVE_OLD_VERSIONS.each(transaction, dirty.old_versions())?;
+    PUT_BACKFILLS.each(transaction, dirty.backfill_rows(tables)?)?;
+    REMOVE_OLD_BACKFILLS.each(transaction, dirty.old_backfills())
 }
 
 pub(super) fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {

@@ -27,7 +27,7 @@ const EXECUTIONS: usize = 100;
 
 /// Removes rows of a cluster, by table, each by an index (of deleted nodes there are few): arguments are the cluster and
 /// the most rows. Runs are removed before, in their own way.
-const REMOVALS: [&str; 6] = [
+const REMOVALS: [&str; 7] = [
     "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE cluster = ?1 LIMIT ?2)",
     "DELETE FROM cached WHERE execution IN (SELECT execution FROM cached WHERE cluster = ?1 LIMIT ?2)",
@@ -37,6 +37,7 @@ const REMOVALS: [&str; 6] = [
     "DELETE FROM nodes WHERE id IN (SELECT id FROM nodes WHERE cluster = ?1 LIMIT ?2)",
     "DELETE FROM tombstones WHERE (node, session) IN \
      (SELECT node, session FROM tombstones WHERE cluster = ?1 LIMIT ?2)",
+    "DELETE FROM backfills WHERE id IN (SELECT id FROM backfills WHERE cluster = ?1 LIMIT ?2)",
     // The versions of jobs are removed with them.
     "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE cluster = ?1 LIMIT ?2)",
 ];

@@ -19,8 +19,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{
-    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_JOBS, load, save_clusters, save_counts,
-    save_executions, save_holds, save_jobs, save_nodes, save_runs,
+    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_BACKFILLS, PUT_JOBS, load, save_clusters,
+    save_counts, save_executions, save_holds, save_jobs, save_nodes, save_runs,
 };
 use super::failure::Result;
 use super::output::APPEND;
@@ -35,8 +35,8 @@ use crate::counts::{ListedRun, Standing, differences};
 use crate::pace::Pace;
 use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
-    ChangeColumns, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition,
-    count, int, write_event,
+    BackfillRow, ChangeColumns, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
+    condition, count, int, write_event,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
@@ -83,7 +83,7 @@ pub(super) fn claim(connection: &Connection, wanted: Owner, path: &Path) -> Resu
 
 /// All tables of a copy, each with a column that identifies its rows. Definitions, presence and versions of jobs are
 /// removed with the rows that they belong to.
-const TABLES: [(&str, &str); 15] = [
+const TABLES: [(&str, &str); 16] = [
     ("output", "rowid"),
     ("events", "seq"),
     ("executions", "id"),
@@ -92,6 +92,7 @@ const TABLES: [(&str, &str); 15] = [
     ("limit_uses", "execution"),
     ("runs", "rowid"),
     ("nodes", "rowid"),
+    ("backfills", "id"),
     ("jobs", "id"),
     ("clusters", "id"),
     ("tombstones", "node"),
@@ -144,6 +145,9 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             }
             Part::JobVersions(versions) => {
                 INSERT_JOB_VERSIONS.try_each(&transaction, versions.iter().map(JobVersionRow::of))?;
+            }
+            Part::Backfills(backfills) => {
+                PUT_BACKFILLS.try_each(&transaction, backfills.iter().map(BackfillRow::of))?;
             }
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,

@@ -5,7 +5,7 @@ use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
-use downbeat_core::job::{JobKey, JobLive, JobVersion};
+use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
 use downbeat_core::node::Tombstone;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
@@ -85,6 +85,7 @@ pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Resu
     send::<Tombstone>(&view, to, "", Part::Tombstones)?;
     send::<(JobKey, JobLive)>(&view, to, "", Part::Jobs)?;
     send::<JobVersion>(&view, to, "", Part::JobVersions)?;
+    send::<BackfillRecord>(&view, to, "", Part::Backfills)?;
     send::<StoredRun>(&view, to, "", Part::Runs)?;
     send::<(NodeId, RunId)>(&view, to, HOLDS, Part::Holds)?;
     send::<Execution>(&view, to, "", Part::Executions)?;

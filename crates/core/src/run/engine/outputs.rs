@@ -179,8 +179,13 @@ impl Progress {
             }
             steps.insert(name.clone(), Data::map(seen));
         }
+        let mut run = serde_json::json!({"id": self.run.as_str(), "job": plan.definition.name});
+        // Without a schedule it is missing, so that `default` can replace it.
+        if let Some(at) = self.scheduled_at {
+            run["scheduled_at"] = at.to_string().into();
+        }
         Ok(Scope {
-            run: Data::from(&serde_json::json!({"id": self.run.as_str(), "job": plan.definition.name})),
+            run: Data::from(&run),
             params: Data::from(self.params.as_ref()),
             node: facts,
             steps,

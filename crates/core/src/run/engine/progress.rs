@@ -104,6 +104,8 @@ pub struct Progress {
     pub(super) epoch: u64,
     /// The attempt of the whole run, from 1.
     pub(super) round: u32,
+    /// The time of the schedule that started the run.
+    pub(super) scheduled_at: Option<Timestamp>,
     /// The values of the job's params.
     pub(super) params: Arc<Params>,
     pub(super) state: RunState,
@@ -143,6 +145,7 @@ impl Progress {
             passes: Passes::new(&plan),
             outputs: Outputs::of(&plan),
             plan,
+            scheduled_at: run.schedule().map(|(_, _, at)| at),
             run,
             epoch,
             round: 1,
@@ -172,6 +175,14 @@ impl Progress {
     #[must_use]
     pub fn with_params(mut self, params: Arc<Params>) -> Self {
         self.params = params;
+        self
+    }
+
+    /// Names the run that this one retries: it has the same time, if a schedule started that one.
+    #[must_use]
+    pub fn retrying(mut self, first: Option<&RunId>) -> Self {
+        let of_first = || first?.schedule().map(|(_, _, at)| at);
+        self.scheduled_at = self.scheduled_at.or_else(of_first);
         self
     }
 
@@ -332,6 +343,9 @@ impl Progress {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }

@@ -85,7 +85,7 @@ impl Progress {
         let round = run.live.round;
         if run.state() == RunState::Retrying {
             let next = Self::new(plan, run.id.clone(), epoch, run.state());
-            let next = next.with_params(Arc::new(run.params.clone()));
+            let next = next.with_params(Arc::new(run.params.clone())).retrying(run.retry_of.as_ref());
             let mut next = next.after_round(round, run.live.paused_at.is_some());
             next.resume.stop = stop;
             return next;
@@ -93,8 +93,9 @@ impl Progress {
         let executions: Vec<&Execution> =
             executions.iter().filter(|execution| execution.round == round).collect();
         let history = History::of(&plan, &executions, stop);
-        let mut progress =
-            Self::new(plan, run.id.clone(), epoch, run.state()).with_params(Arc::new(run.params.clone()));
+        let mut progress = Self::new(plan, run.id.clone(), epoch, run.state())
+            .with_params(Arc::new(run.params.clone()))
+            .retrying(run.retry_of.as_ref());
         progress.round = round;
         progress.resume.stop = stop;
         progress.stopped = run.live.stopped.map(|stopped| stopped.cause);

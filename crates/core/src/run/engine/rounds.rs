@@ -21,7 +21,8 @@ impl Progress {
     pub(super) fn leave_round(&mut self) {
         let next = Self::new(Arc::clone(&self.plan), self.run.clone(), self.epoch, self.state);
         let next = next.with_params(Arc::clone(&self.params)).with_portion(self.portion());
-        *self = next.after_round(self.round, self.paused);
+        let scheduled_at = self.scheduled_at;
+        *self = Self { scheduled_at, ..next.after_round(self.round, self.paused) };
     }
 
     /// Sets that this is the progress of the round after `former`, which has not begun.

@@ -130,6 +130,9 @@ impl Gather {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::BackfillCreated { .. }
+            | Change::BackfillMoved { .. }
+            | Change::BackfillCancelled { .. }
             | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::RunChecked { .. }
