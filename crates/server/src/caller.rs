@@ -17,6 +17,11 @@ impl Caller {
         Self { name: Cow::Borrowed(name) }
     }
 
+    /// A trigger that starts its job.
+    pub(crate) fn trigger(name: String) -> Self {
+        Self { name: Cow::Owned(name) }
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -14,6 +14,7 @@ use crate::cluster::{CommonLevel, LastSign};
 use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
+use crate::hook_rates::HookRates;
 use crate::jobs::Jobs;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
@@ -41,6 +42,7 @@ pub(crate) struct Parts {
     pub runs: Runs,
     pub standing: Standing,
     pub jobs: Jobs,
+    pub hook_rates: HookRates,
     pub heartbeats: Heartbeats,
     pub serving: Serving,
     pub outputs: Outputs,

@@ -10,7 +10,7 @@ use crate::backend::Params;
 use crate::expr::has_expression;
 use crate::select::Selector;
 use crate::span::Span;
-use crate::spec::{Rollout, Schedule};
+use crate::spec::{Rollout, Schedule, Trigger};
 use crate::words::words;
 use crate::{level, limits};
 
@@ -49,6 +49,9 @@ pub struct Definition {
     /// Without effect on a run, so that it needs no level.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedule: Vec<Schedule>,
+    /// Without effect on a run, like `schedule`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Trigger>,
     pub tasks: Vec<Entry>,
 }
 

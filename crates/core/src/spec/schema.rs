@@ -104,6 +104,11 @@ fn shapes() -> Value {
         "exclude": object(On::Exclude, &[]),
         "date": {"type": "string", "pattern": DATE, "examples": ["2026-12-24", "01-01"]},
         "weekday": {"type": "string", "pattern": WEEKDAY},
+        "trigger": trigger(),
+        "http_trigger": http_trigger(),
+        "job_trigger": object(On::JobTrigger, &["name"]),
+        "event_trigger": event_trigger(),
+        "given": {"type": ["object", "null"], "propertyNames": {"$ref": "#/$defs/word"}},
         "branch": object(On::Branch, &["tasks"]),
         "task": {"if": {"required": ["approve"]}, "then": approval(), "else": task(On::Task)},
         "leaf": task(On::Leaf),
@@ -123,6 +128,29 @@ fn schedule() -> Value {
     let mut schedule = object(On::Schedule, &[]);
     schedule["oneOf"] = json!([{"required": ["cron"]}, {"required": ["every"]}]);
     schedule
+}
+
+fn trigger() -> Value {
+    let mut trigger = object(On::Trigger, &[]);
+    trigger["minProperties"] = json!(1);
+    trigger["maxProperties"] = json!(1);
+    trigger
+}
+
+fn http_trigger() -> Value {
+    let mut trigger = object(On::HttpTrigger, &["path", "auth"]);
+    trigger["if"] = json!({"properties": {"auth": {"const": "none"}}});
+    trigger["then"] = json!({"properties": {"secret_env": false, "secret_file": false}});
+    trigger["else"] = json!({"oneOf": [{"required": ["secret_env"]}, {"required": ["secret_file"]}]});
+    trigger
+}
+
+fn event_trigger() -> Value {
+    let mut trigger = object(On::EventTrigger, &["kind"]);
+    trigger["if"] = json!({"properties": {"kind": {"enum": ["node_registered", "node_offline"]}}});
+    trigger["then"] = json!({"properties": {"job": false}});
+    trigger["else"] = json!({"properties": {"group": false}});
+    trigger
 }
 
 fn catch_up() -> Value {

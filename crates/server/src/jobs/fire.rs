@@ -184,7 +184,7 @@ async fn start(service: &Service, job: &JobRecord, firing: Firing) -> Start {
         created_at: service.now(),
     };
     let guard = FiringGuard { version: job.current.version, from: job.live.decided_at };
-    let new = Launch { made, plan, taken: Vec::new(), firing: Some(guard) };
+    let new = Launch { made, plan, taken: Vec::new(), firing: Some(guard), derived: true };
     // On its own: a committed run needs an actor, also if the request that caused the decision is gone.
     let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span()).await;
     match launched {
@@ -220,7 +220,9 @@ async fn start(service: &Service, job: &JobRecord, firing: Firing) -> Start {
 /// Decides what follows when the plan of a job cannot be made.
 fn not_compiled(error: &Error) -> Start {
     match error.class() {
-        Class::Rejected | Class::Conflict | Class::NotFound => Start::Refused(error.to_string()),
+        Class::Rejected | Class::Unproven | Class::Conflict | Class::NotFound => {
+            Start::Refused(error.to_string())
+        }
         Class::TooMany | Class::Unavailable | Class::Busy | Class::Bug => Start::Later,
     }
 }

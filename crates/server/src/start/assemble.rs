@@ -22,6 +22,7 @@ use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::doors::Threads;
 use crate::heavy::HeavyWork;
+use crate::hook_rates::HookRates;
 use crate::http;
 use crate::jobs::{self, Jobs};
 use crate::journal::{Feed, Journal, Perform};
@@ -203,6 +204,7 @@ async fn base(
         runs,
         standing,
         jobs: stored_jobs,
+        hook_rates: HookRates::default(),
         metrics,
         settings: Arc::new(settings),
         server,

@@ -106,6 +106,9 @@ async fn every_route_in_the_document_answers() {
     for name in ["kept", "gone"] {
         assert_eq!(setup.post("/jobs", &job(name)).await.status, StatusCode::CREATED);
     }
+    let mut hook = job("hook");
+    hook["triggers"] = json!([{"http": {"path": "hook", "auth": "none"}}]);
+    assert_eq!(setup.post("/jobs", &hook).await.status, StatusCode::CREATED);
     let command = json!({"command": "true"});
     let debug = setup.post("/nodes/web-01/debug", &command).await.body["id"].as_str().unwrap().to_owned();
     let document = setup.ok("/openapi.json").await;
@@ -119,6 +122,7 @@ async fn every_route_in_the_document_answers() {
             path if path.contains("/tasks/") => kept.as_str().unwrap().to_owned(),
             path if path.contains("/debug/") => debug.clone(),
             path if path.contains("/jobs/") => "kept".to_owned(),
+            path if path.contains("/hooks/") => "hook".to_owned(),
             _ => "web-01".to_owned(),
         };
         // A stream without an end, which has its own tests.

@@ -37,6 +37,11 @@ pub enum On {
     Schedule,
     CatchUp,
     Exclude,
+    /// An entry of `triggers`.
+    Trigger,
+    HttpTrigger,
+    JobTrigger,
+    EventTrigger,
 }
 
 /// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.
@@ -54,10 +59,11 @@ macro_rules! fields {
 mod job;
 mod part;
 mod task;
+mod trigger;
 
 /// Returns all fields, in the order of the reference page.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    [job::FIELDS, task::FIELDS, part::FIELDS].into_iter().flatten()
+    [job::FIELDS, task::FIELDS, part::FIELDS, trigger::FIELDS].into_iter().flatten()
 }
 
 /// Returns the fields of these maps.

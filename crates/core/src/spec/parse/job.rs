@@ -12,7 +12,6 @@ use crate::spec::{Definition, Noted, On, Problem, Strategy};
 
 /// Fields of later versions, each with the text to write in this one.
 const PLANNED_FIELDS: &[Hint] = &[
-    ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
     ("constraints", "select the nodes with `target` or `placement` instead"),
     ("on_violation", "remove it"),
     ("on_success", "add a last task instead: it runs when all before it succeeded"),
@@ -34,6 +33,8 @@ const OTHER_NAMES: &[Hint] = &[
     ("timezone", "put it under `schedule`"),
     ("catch_up", "put it under `schedule`"),
     ("jitter", "put it under `schedule`"),
+    ("trigger", "did you mean `triggers`?"),
+    ("webhook", "did you mean `triggers: [{http: …}]`?"),
     ("serial", "did you mean `rollout: {batch: 1}`?"),
     ("concurrency", "did you mean `max_parallel`, or `limits`?"),
     ("backend", "a job has a list of tasks; put it on a task under `tasks`"),
@@ -112,7 +113,7 @@ impl Checker<'_> {
     ) -> (Definition, Option<&'n Node<'t>>) {
         let top = Path::Top;
         let mut definition = Definition::default();
-        let (mut tasks, mut placement_at) = (None, None);
+        let (mut tasks, mut triggers, mut placement_at) = (None, None, None);
         for entry in entries {
             let field = top.field(&entry.key);
             let value = &entry.value;
@@ -157,12 +158,17 @@ impl Checker<'_> {
                         self.span(field, value, timeouts(limits::TASK_TIMEOUT_MOST_S));
                 }
                 "schedule" => definition.schedule = self.schedules(field, value),
+                // They set params, which may follow.
+                "triggers" => triggers = Some(value),
                 "tasks" => tasks = Some(value),
                 _ => self.unknown_field(top, entry, &[On::Job], PLANNED_FIELDS, OTHER_NAMES),
             }
         }
         if fleet.rollout.is_none() {
             definition.strategy.get_or_insert_default();
+        }
+        if let Some(triggers) = triggers {
+            definition.triggers = self.triggers(top.field("triggers"), triggers, &definition);
         }
         if let Some(at) = placement_at
             && fleet.targeted
