@@ -44,6 +44,8 @@ pub const REJECTED: &str = "rejected";
 pub const REQUEST_TIMEOUT: &str = "request_timeout";
 /// The body is larger than allowed.
 pub const TOO_LARGE: &str = "too_large";
+/// The trigger accepts no more requests at the moment.
+pub const TOO_MANY_REQUESTS: &str = "too_many_requests";
 /// Too many runs wait for their turn, or are open.
 pub const TOO_MANY_RUNS: &str = "too_many_runs";
 /// The store is not available.
@@ -52,5 +54,7 @@ pub const UNAVAILABLE: &str = "unavailable";
 pub const UNKNOWN_HOST: &str = "unknown_host";
 /// The path does not exist.
 pub const UNKNOWN_PATH: &str = "unknown_path";
+/// The sender did not prove that it knows the secret of the trigger.
+pub const UNPROVEN: &str = "unproven";
 /// The content type of the body is missing, or is neither JSON nor YAML.
 pub const UNSUPPORTED_MEDIA_TYPE: &str = "unsupported_media_type";

@@ -3,6 +3,7 @@
 use downbeat_core::ids::ClusterId;
 use downbeat_core::job::{Difference as Differing, JobRecord, JobVersion as Version};
 use downbeat_core::schedule::{Firing, Timetable};
+use downbeat_core::spec::Trigger;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,12 +26,19 @@ pub struct Job {
     /// When the current version was applied, and by whom.
     pub updated_at: Timestamp,
     pub by: String,
-    /// Whether its schedules start no runs.
+    /// Whether its schedules and triggers start no runs.
     pub paused: bool,
     pub paused_at: Option<Timestamp>,
     /// Its schedules, as in the job file.
     #[schema(value_type = Vec<Object>)]
     pub schedule: Vec<Value>,
+    /// Its triggers, as in the job file.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub triggers: Vec<Value>,
+    /// The paths of its HTTP triggers on every server, such as `/hooks/deploy-web`.
+    #[serde(default)]
+    pub hooks: Vec<String>,
     /// The next times at which a schedule starts it, at most five; none while it is paused.
     pub next: Vec<NextStart>,
     /// The job file as JSON. Lists have none.
@@ -97,6 +105,11 @@ impl Job {
         let table = table.filter(|_| live.paused_at.is_none());
         let next = table.map(|table| table.upcoming(now.max(live.decided_at), NEXT)).unwrap_or_default();
         let schedule = current.definition.schedule.iter();
+        let triggers = current.definition.triggers.iter();
+        let hook = |trigger: &Trigger| match trigger {
+            Trigger::Http(http) => Some(format!("/hooks/{}", http.path)),
+            Trigger::Job(_) | Trigger::Event(_) => None,
+        };
         Self {
             name: current.key.name.to_string(),
             cluster: current.key.cluster,
@@ -108,6 +121,8 @@ impl Job {
             paused: live.paused_at.is_some(),
             paused_at: live.paused_at,
             schedule: schedule.map(|one| serde_json::to_value(one).unwrap_or_default()).collect(),
+            hooks: triggers.clone().filter_map(hook).collect(),
+            triggers: triggers.map(|one| serde_json::to_value(one).unwrap_or_default()).collect(),
             next: next.into_iter().map(start).collect(),
             definition: None,
             versions: Vec::new(),

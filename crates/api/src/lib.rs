@@ -12,6 +12,7 @@ mod event_body;
 mod execution;
 mod failure;
 mod frame;
+mod hook;
 mod job;
 mod limit;
 mod list;
@@ -42,6 +43,7 @@ pub use event_body::{AddedExecution, Ended, EventBody, RefusedTime, Reported, Sk
 pub use execution::{Execution, Names, Waiting};
 pub use failure::{FailureGroup, Failures};
 pub use frame::{Cell, Frame, NodeChange, RunChange, ServerState};
+pub use hook::HookReply;
 pub use job::{AppliedJob, Difference, Job, JobDiff, JobVersion, NextStart};
 pub use limit::{LimitUsage, LimitUser};
 pub use list::{EventList, EventPagination, List, Pagination};

@@ -32,6 +32,7 @@ pub mod span;
 pub mod spec;
 pub mod standing;
 pub mod state;
+pub mod trigger;
 mod words;
 pub mod work;
 

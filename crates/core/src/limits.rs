@@ -385,3 +385,12 @@ pub const LOOK_AGAIN_S: u64 = 60;
 pub const PREVIOUS_RUNS_READ: u32 = 1_000;
 /// The bytes of a message about a constraint or an action.
 pub const LIFE_TEXT_BYTES: usize = 1_000;
+/// Triggers of one job: each has its entry in every server's index.
+pub const TRIGGERS_PER_JOB: usize = 32;
+/// How long a signature of a request is remembered, and how far the time that it signs may be from now, in seconds.
+pub const HOOK_WINDOW_S: i64 = 5 * 60;
+/// The secret of an HTTP trigger. A shorter one could be guessed; a longer one is not a secret but another file.
+pub const HOOK_SECRET_LEAST_BYTES: usize = 16;
+pub const HOOK_SECRET_BYTES: usize = 4 * 1024;
+/// Runs that start each other, one after the other, by triggers. A longer chain is a circle that nobody noticed.
+pub const TRIGGER_DEPTH: u32 = 16;

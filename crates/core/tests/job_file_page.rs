@@ -70,6 +70,22 @@ const SECTIONS: &[(On, &str, &str)] = &[
         "Actions",
         "Entries of `on_violation`, `on_success` and `on_failure`. `action` is required.",
     ),
+    (
+        On::Trigger,
+        "`triggers`",
+        "Each entry of the list has one of these fields. [triggers.md](triggers.md) describes triggers in detail.",
+    ),
+    (
+        On::HttpTrigger,
+        "`triggers[].http`",
+        "`path` and `auth` are required, and `secret_env` or `secret_file` except with `auth: none`.",
+    ),
+    (On::JobTrigger, "`triggers[].job`", "`name` is required."),
+    (
+        On::EventTrigger,
+        "`triggers[].event`",
+        "`kind` is required. `group` is for events of nodes, `job` for those of runs.",
+    ),
 ];
 
 fn written() -> String {
@@ -117,7 +133,9 @@ fn describe(schema: &Value) -> String {
             "spread" => "`node` or map".to_owned(),
             "for_each" => "list, expression or map".to_owned(),
             "cache" => "boolean or map".to_owned(),
-            "rollout" | "approve" | "retry" | "placement" | "exclude" => "map".to_owned(),
+            "rollout" | "approve" | "retry" | "placement" | "exclude" | "given" => "map".to_owned(),
+            "http_trigger" | "job_trigger" | "event_trigger" => "map".to_owned(),
+            "word" => "name".to_owned(),
             "cron" => "string".to_owned(),
             "schedule" => "string or map".to_owned(),
             "catch_up" => "duration, `none` or map".to_owned(),
@@ -145,6 +163,7 @@ fn describe(schema: &Value) -> String {
         ("array", ..) if schema["items"]["$ref"] == "#/$defs/date" => "list of dates".to_owned(),
         ("array", ..) if schema["items"]["$ref"] == "#/$defs/weekday" => "list of weekdays".to_owned(),
         ("array", ..) if schema["items"]["$ref"] == "#/$defs/preference" => "list of maps".to_owned(),
+        ("array", ..) if schema["items"]["$ref"] == "#/$defs/trigger" => "list of maps".to_owned(),
         ("array", ..) => "list of tasks".to_owned(),
         (kind, Value::Null, Value::Null) => kind.to_owned(),
         (kind, min, max) => format!("{kind}, {min} to {max}"),
@@ -184,6 +203,7 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         job["tasks"] = json!([build]);
         job
     };
+    let triggered = |trigger: Value| json!({"triggers": [trigger], "tasks": [build]});
     let job = |last: Value| json!({"tasks": [build, last]});
     match on {
         On::Job if ["rollout", "exclusive"].contains(&name) => {
@@ -227,6 +247,17 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
             };
             named(json!({"constraints": {}, "on_violation": with(base)}))
         }
+        On::Trigger => triggered(with(json!({}))),
+        On::HttpTrigger if name == "auth" => {
+            triggered(json!({"http": with(json!({"path": "a", "secret_env": "SECRET"}))}))
+        }
+        On::HttpTrigger if ["secret_env", "secret_file"].contains(&name) => {
+            triggered(json!({"http": with(json!({"path": "a", "auth": "slack"}))}))
+        }
+        On::HttpTrigger => triggered(json!({"http": with(json!({"path": "a", "auth": "none"}))})),
+        On::JobTrigger => triggered(json!({"job": with(json!({"name": "build"}))})),
+        On::EventTrigger if name == "job" => triggered(json!({"event": with(json!({"kind": "run_failed"}))})),
+        On::EventTrigger => triggered(json!({"event": with(json!({"kind": "node_registered"}))})),
     }
 }
 

@@ -41,6 +41,7 @@ fn schema_and_parser_agree() {
         json!({"tasks": [leaf]})
     };
     let schedule = |schedule: Value| json!({"schedule": schedule, "tasks": [ping]});
+    let trigger = |triggers: Value| json!({"triggers": triggers, "tasks": [ping]});
     let rollout = |rollout: Value| json!({"target": "all", "rollout": rollout, "tasks": [ping]});
     let sleep = |duration: &str| {
         let task = json!({"backend": "test", "action": "sleep", "params": {"duration": duration}});
@@ -54,6 +55,36 @@ fn schema_and_parser_agree() {
         (json!({}), false),
         (json!([ping]), false),
         (json!({"tasks": [ping], "colour": 1}), false),
+        (trigger(json!([])), false),
+        (trigger(json!({"http": {"path": "a", "auth": "none"}})), false),
+        (trigger(json!([{}])), false),
+        (trigger(json!([{"http": {"path": "a"}}])), false),
+        (trigger(json!([{"http": {"path": "a", "auth": "none"}}])), true),
+        (trigger(json!([{"http": {"path": "a/b", "auth": "none"}}])), false),
+        (trigger(json!([{"http": {"path": "a", "auth": "none", "secret_env": "S"}}])), false),
+        (trigger(json!([{"http": {"path": "a", "auth": "github"}}])), false),
+        (trigger(json!([{"http": {"path": "a", "auth": "github", "secret": "x"}}])), false),
+        (trigger(json!([{"http": {"path": "a", "auth": "github", "secret_env": "S"}}])), true),
+        (trigger(json!([{"http": {"path": "a", "auth": "slack", "secret_file": "/etc/s"}}])), true),
+        (trigger(json!([{"http": {"path": "a", "auth": "slack", "secret_file": "etc/s"}}])), false),
+        (
+            trigger(
+                json!([{"http": {"path": "a", "auth": "slack", "secret_file": "/s", "secret_env": "S"}}]),
+            ),
+            false,
+        ),
+        (trigger(json!([{"job": {"name": "b"}}])), true),
+        (
+            trigger(json!([{"job": {"name": "b", "on": "failure"}}, {"job": {"name": "c", "on": "always"}}])),
+            true,
+        ),
+        (trigger(json!([{"job": {"name": "b", "on": "completed"}}])), false),
+        (trigger(json!([{"job": {"name": "b"}, "event": {"kind": "run_failed"}}])), false),
+        (trigger(json!([{"event": {"kind": "run_failed", "job": "b"}}])), true),
+        (trigger(json!([{"event": {"kind": "run_failed", "group": "b"}}])), false),
+        (trigger(json!([{"event": {"kind": "node_registered", "group": "web"}}])), true),
+        (trigger(json!([{"event": {"kind": "node_offline", "job": "web"}}])), false),
+        (trigger(json!([{"event": {"group": "web"}}])), false),
         (schedule(json!({})), false),
         (schedule(json!(5)), false),
         (schedule(json!([])), false),

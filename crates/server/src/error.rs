@@ -10,6 +10,7 @@ use downbeat_core::run::again::CannotRetry;
 use downbeat_core::shown::shown;
 use downbeat_core::spec;
 use downbeat_core::standing::edit::EditError;
+use downbeat_core::trigger::{BadPayload, Unproven};
 use downbeat_store as store;
 
 use crate::journal::CommitError;
@@ -52,6 +53,13 @@ pub enum Error {
     InvalidDebug(#[from] debug::Invalid),
     #[error("{matched} runs match; at most {most} can be retried at once: narrow the request")]
     TooManyMatch { matched: u64, most: u32 },
+    /// The sender of a request to a trigger does not know its secret.
+    #[error(transparent)]
+    Unproven(#[from] Unproven),
+    #[error(transparent)]
+    BadPayload(#[from] BadPayload),
+    #[error("the trigger `{path}` accepts {most} requests per second (hook_rate); try again later")]
+    TooManyRequests { path: String, most: u32 },
     #[error("{0}")]
     Unavailable(String),
     /// The request needs a feature that not every server on this store has.
@@ -86,6 +94,9 @@ pub enum Noun {
     JobVersion(String, u64),
     #[error("there is no backfill `{}`", shown(.0))]
     Backfill(String),
+    /// Names no others: a path is part of what a sender has to know.
+    #[error("no trigger has this path")]
+    Hook,
     #[error("there is no standing task `{}`", shown(.0))]
     StandingTask(String),
     /// A task of a run, with advice on the tasks that exist.
@@ -118,6 +129,12 @@ pub enum Conflict {
     JobPaused(String),
     #[error("job `{0}` is not paused")]
     JobNotPaused(String),
+    #[error("job `{0}` is paused: its triggers start no runs")]
+    TriggerPaused(String),
+    #[error("job `{job}` of cluster `{cluster}` has a trigger with the path `{path}`; choose another path")]
+    HookPath { path: String, job: String, cluster: String },
+    #[error("several jobs have a trigger with the path `{0}`: change one of them")]
+    HookPathTwice(String),
     #[error("job `{0}` is being changed by others; try again")]
     JobBusy(String),
     #[error("the cluster has {0} jobs; this is the maximum")]
@@ -152,6 +169,7 @@ pub enum Conflict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Rejected,
+    Unproven,
     NotFound,
     Conflict,
     TooMany,
@@ -169,6 +187,7 @@ impl Error {
             | Error::InvalidBackfill(_)
             | Error::Params(_)
             | Error::KeyReused(_)
+            | Error::BadPayload(_)
             | Error::TooManyMatch { .. } => Class::Rejected,
             Error::Edit(edit) => match edit {
                 EditError::NoTask { .. } => Class::NotFound,
@@ -182,9 +201,11 @@ impl Error {
             },
             Error::Refused(_) | Error::Conflict(_) => Class::Conflict,
             Error::NoSuch(_) => Class::NotFound,
-            Error::TooManyRuns { .. } | Error::TooManyOpenRuns { .. } | Error::TooManyDebug { .. } => {
-                Class::TooMany
-            }
+            Error::Unproven(_) => Class::Unproven,
+            Error::TooManyRequests { .. }
+            | Error::TooManyRuns { .. }
+            | Error::TooManyOpenRuns { .. }
+            | Error::TooManyDebug { .. } => Class::TooMany,
             Error::Unavailable(_) | Error::OlderServer(_) => Class::Unavailable,
             Error::Busy(_) => Class::Busy,
             Error::Bug(_) => Class::Bug,

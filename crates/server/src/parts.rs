@@ -14,6 +14,7 @@ use crate::cluster::{CommonLevel, LastSign};
 use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
+use crate::hook_rates::HookRates;
 use crate::jobs::{Backfills, Jobs};
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
@@ -43,6 +44,7 @@ pub(crate) struct Parts {
     pub standing: Standing,
     pub jobs: Jobs,
     pub backfills: Backfills,
+    pub hook_rates: HookRates,
     pub heartbeats: Heartbeats,
     pub serving: Serving,
     pub outputs: Outputs,

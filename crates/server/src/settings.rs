@@ -57,6 +57,8 @@ pub struct Settings {
     /// How many runs of a cluster may wait; more are refused. Without `max_concurrent_runs`: how many may be open. Each
     /// open run has its plan in the memory of every server.
     pub max_pending_runs: u32,
+    /// How many requests per second each HTTP trigger accepts on this server, and how many at once.
+    pub hook_rate: u32,
     /// How much output of one execution is kept; earlier output is dropped.
     pub output_max_bytes: u64,
     /// How long a graceful stop waits for requests in progress.
@@ -107,6 +109,7 @@ impl Default for Settings {
             clean_every: Span::from_secs(60),
             max_concurrent_runs: None,
             max_pending_runs: 10_000,
+            hook_rate: 50,
             output_max_bytes: limits::OUTPUT_BYTES as u64,
             shutdown_grace: Span::from_secs(30),
         }

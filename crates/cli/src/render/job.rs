@@ -54,8 +54,15 @@ pub(crate) fn job_page(job: &Job, now: Timestamp, width: Option<usize>) -> Strin
     for schedule in &job.schedule {
         facts.push(("schedule", schedule.to_string().into()));
     }
+    for trigger in &job.triggers {
+        facts.push(("trigger", trigger.to_string().into()));
+    }
+    for hook in &job.hooks {
+        facts.push(("hook", format!("POST {hook}").into()));
+    }
     if let Some(paused) = job.paused_at {
-        let text = format!("{}; `downbeat job resume {}` resumes its schedules", at(paused), job.name);
+        let resumes = "resumes its schedules and triggers";
+        let text = format!("{}; `downbeat job resume {}` {resumes}", at(paused), job.name);
         facts.push(("paused", Cell::new(text, Tone::Busy)));
     }
     for next in &job.next {

@@ -109,6 +109,7 @@ impl From<&ServerKeys> for Settings {
             clean_every: keys.clean_every,
             max_concurrent_runs: keys.max_concurrent_runs,
             max_pending_runs: keys.max_pending_runs,
+            hook_rate: keys.hook_rate,
             output_max_bytes: keys.output_max.0,
             shutdown_grace: keys.shutdown_grace,
         }

@@ -52,6 +52,8 @@ const SETTINGS: &[Setting] = &[
         "How many runs of a cluster may be active at once, over all servers; the others wait"),
     Setting::new("max_pending_runs", "--max-pending-runs RUNS", Is("10000"),
         "How many runs of a cluster may wait, or be open without `max_concurrent_runs`; more are refused"),
+    Setting::new("hook_rate", "--hook-rate REQUESTS", Is("50"),
+        "How many requests per second each HTTP trigger accepts on this server; as many at once"),
     Setting::new("output_max", "--output-max SIZE", Is("1MiB"), "How much output of one execution is kept; earlier output is dropped"),
     Setting::new("shutdown_grace", "--shutdown-grace DURATION", Is("30s"),
         "How long a graceful stop waits for requests in progress"),
@@ -105,6 +107,8 @@ pub(crate) struct ServerKeys {
     pub(crate) max_concurrent_runs: Option<u32>,
     #[serde(deserialize_with = "number")]
     pub(crate) max_pending_runs: u32,
+    #[serde(deserialize_with = "number")]
+    pub(crate) hook_rate: u32,
     pub(crate) output_max: Size,
     #[serde(deserialize_with = "duration")]
     pub(crate) shutdown_grace: Span,
@@ -166,6 +170,12 @@ impl ServerKeys {
             if most == Some(0) {
                 return Err((key, "must be at least 1: with 0 no run could ever start".to_owned()));
             }
+        }
+        if self.hook_rate == 0 {
+            return Err((
+                "hook_rate",
+                "must be at least 1: with 0 no HTTP trigger could start a job".to_owned(),
+            ));
         }
         if self.max_nodes == 0 {
             return Err(("max_nodes", "must be at least 1: with 0 no node could register".to_owned()));

@@ -2,6 +2,7 @@
 //!
 //! - names: `params.x`, `steps.NAME.outputs.x`, `steps.NAME.nodes["web-01"].outputs.x`, `node.hostname`, `run.id`,
 //!   and in a task with `for_each` `item` and `index`;
+//!   in the params of a trigger only `payload` and `trigger.x`;
 //!   a name with other characters than letters, digits and `_` stands in brackets: `steps["build-web"]`;
 //! - texts, numbers, `true`, `false`, lists, maps, parts of them (`x[0]`, `x.y`, `x[1:3]`);
 //! - `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `and`, `or`, `not`, `a if b else c`, and `~`, which joins texts;
@@ -15,6 +16,7 @@ mod filters;
 mod reference;
 mod template;
 mod token;
+mod trigger;
 
 pub use data::{Data, Scope, facts};
 pub(crate) use reference::{Reference, Root, in_path};

@@ -12,6 +12,8 @@ use crate::words::words;
 pub(super) const NODE_FACTS: &[&str] =
     &["id", "hostname", "groups", "labels", "capabilities", "slots", "version"];
 pub(super) const RUN_FACTS: &[&str] = &["id", "job", "scheduled_at"];
+/// Which of them exist depends on the trigger.
+pub(super) const TRIGGER_FACTS: &[&str] = &["path", "event", "delivery", "job", "run", "status", "node"];
 
 /// One part of a path into a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,9 @@ words! {
         Run = "run",
         Item = "item",
         Index = "index",
+        /// The body of the request that starts the job: only in params of triggers, like the next one.
+        Payload = "payload",
+        Trigger = "trigger",
     }
 }
 
@@ -92,8 +97,9 @@ impl Reference {
             }
             Root::Node => one_of("node", self.named(0), NODE_FACTS),
             Root::Run => one_of("run", self.named(0), RUN_FACTS),
+            Root::Trigger => one_of("trigger", self.named(0), TRIGGER_FACTS),
             Root::Index if !self.path.is_empty() => Err("`index` is a number, and has no parts".to_owned()),
-            Root::Params | Root::Item | Root::Index => Ok(()),
+            Root::Params | Root::Item | Root::Index | Root::Payload => Ok(()),
             Root::Steps => {
                 let Some(step) = named else {
                     return Err("the name of the step is missing; write steps.NAME.outputs.OUTPUT".to_owned());

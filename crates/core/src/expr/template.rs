@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use minijinja::value::Value;
 use minijinja::{ErrorKind, Expression};
 
-use super::data::{Scope, to_json};
+use super::data::{Data, Scope, to_json};
 use super::filters::{MACHINE, print};
 use super::reference::{Part, Read, Reference, Root, read};
 use crate::backend::{Element, ParamProblem, Params};
@@ -92,6 +92,11 @@ impl Template {
         Self::but(&keys.collect(), None)
     }
 
+    /// Parses the params that a trigger sets; returns `None` if they contain no expression.
+    pub(crate) fn of_trigger(params: &Params) -> Result<Option<Self>, ParamProblem> {
+        Self::but(params, None)
+    }
+
     fn but(params: &Params, plain: Option<&str>) -> Result<Option<Self>, ParamProblem> {
         let is_plain = |name: &str| plain == Some(name);
         if !params.iter().any(|(name, value)| !is_plain(name) && has_expression(value)) {
@@ -129,6 +134,8 @@ impl Template {
                     Root::Node => found.node = true,
                     Root::Run => found.run = true,
                     Root::Item | Root::Index => found.item = true,
+                    // Tasks cannot use them.
+                    Root::Payload | Root::Trigger => {}
                 }
             }
         });
@@ -169,6 +176,17 @@ impl Template {
         self.render_some(scope, |_| true)
     }
 
+    /// Renders the params that a trigger sets.
+    pub(crate) fn render_trigger(
+        &self,
+        trigger: &Data,
+        payload: Option<&Data>,
+    ) -> Result<Params, ParamProblem> {
+        let payload = payload.map(|Data(payload)| ("payload", payload.clone()));
+        let context = Value::from_pairs([("trigger", trigger.0.clone())].into_iter().chain(payload));
+        self.render_within(Rendering { has_node: false, context, left: limits::PARAMS_BYTES }, |_| true)
+    }
+
     /// Renders the params without steps, before steps have run. In the other params it evaluates the expressions
     /// without steps too, to find their errors.
     pub(crate) fn render_early(&self, scope: &Scope) -> Result<Params, ParamProblem> {
@@ -193,7 +211,14 @@ impl Template {
     }
 
     fn render_some(&self, scope: &Scope, wanted: impl Fn(&str) -> bool) -> Result<Params, ParamProblem> {
-        let mut rendering = Rendering::new(scope);
+        self.render_within(Rendering::new(scope), wanted)
+    }
+
+    fn render_within(
+        &self,
+        mut rendering: Rendering,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Params, ParamProblem> {
         let mut rendered = Params::new();
         for (name, form) in self.params.iter().filter(|(name, _)| wanted(name)) {
             let value = rendering.form(form).map_err(|wrong| wrong.of(name))?;
@@ -356,16 +381,17 @@ impl Formula {
     }
 }
 
-struct Rendering<'s> {
-    scope: &'s Scope,
+struct Rendering {
+    /// Whether the node is known.
+    has_node: bool,
     context: Value,
     /// The remaining size budget.
     left: usize,
 }
 
-impl<'s> Rendering<'s> {
-    fn new(scope: &'s Scope) -> Self {
-        Self { scope, context: scope.context(), left: limits::PARAMS_BYTES }
+impl Rendering {
+    fn new(scope: &Scope) -> Self {
+        Self { has_node: scope.node.is_some(), context: scope.context(), left: limits::PARAMS_BYTES }
     }
 
     fn form(&mut self, form: &Form) -> Result<serde_json::Value, Wrong> {
@@ -434,10 +460,12 @@ impl<'s> Rendering<'s> {
         let why = match reference.root {
             Root::Params => String::new(),
             Root::Steps => format!(": step `{}` was skipped, or did not set it", shown(reference.name())),
-            Root::Node if self.scope.node.is_none() => ": the node is not known here".to_owned(),
+            Root::Node if !self.has_node => ": the node is not known here".to_owned(),
             Root::Node => " on this node".to_owned(),
             Root::Run => " in this run".to_owned(),
             Root::Item | Root::Index => " for this item".to_owned(),
+            Root::Payload => " in this request".to_owned(),
+            Root::Trigger => " here".to_owned(),
         };
         Wrong::new(format!("`{reference}` has no value{why}"))
     }

@@ -10,7 +10,7 @@ use crate::backend::Params;
 use crate::expr::has_expression;
 use crate::select::Selector;
 use crate::span::Span;
-use crate::spec::{Action, Constraints, HttpHook, Overlap, Rollout, Schedule, What};
+use crate::spec::{Action, Constraints, HttpHook, Overlap, Rollout, Schedule, Trigger, What};
 use crate::words::words;
 use crate::{level, limits};
 
@@ -64,6 +64,9 @@ pub struct Definition {
     pub on_failure: Vec<Action>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Span>,
+    /// Without effect on a run, like `schedule`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Trigger>,
     pub tasks: Vec<Entry>,
 }
 

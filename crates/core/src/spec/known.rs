@@ -103,6 +103,10 @@ impl<'d> Known<'d> {
             }
             Root::Params => self.param(reference),
             Root::Steps => self.of_step(at, reference),
+            Root::Payload | Root::Trigger => Err(format!(
+                "`{reference}` is known only in `params` of `triggers`; let the trigger set a param of the job, and use \
+                 that"
+            )),
         }
     }
 

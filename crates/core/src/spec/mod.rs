@@ -12,6 +12,7 @@ mod problem;
 mod rollout;
 mod schedule;
 mod schema;
+mod trigger;
 
 pub use definition::{
     Approve, Branch, Cache, Condition, Definition, Delivery, Entry, ForEach, Limit, Limits, OnDisconnect,
@@ -31,3 +32,6 @@ pub use problem::{At, Noted, Problem};
 pub use rollout::{Amount, Batch, NotAnAmount, Rollout, budget_text};
 pub use schedule::{CatchUp, CatchUpPolicy, Schedule, When};
 pub use schema::schema;
+pub use trigger::{
+    EventKind, EventTrigger, HookAuth, HttpTrigger, JobTrigger, RunEnding, SecretSource, Trigger,
+};

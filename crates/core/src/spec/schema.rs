@@ -112,6 +112,11 @@ fn shapes() -> Value {
         "life_actions": one_or_list(&life_action(&ActionKind::ALL)),
         "calls": one_or_list(&life_action(&[ActionKind::Webhook, ActionKind::TriggerJob])),
         "weekday": {"type": "string", "pattern": WEEKDAY},
+        "trigger": trigger(),
+        "http_trigger": http_trigger(),
+        "job_trigger": object(On::JobTrigger, &["name"]),
+        "event_trigger": event_trigger(),
+        "given": {"type": ["object", "null"], "propertyNames": {"$ref": "#/$defs/word"}},
         "branch": object(On::Branch, &["tasks"]),
         "task": {"if": {"required": ["approve"]}, "then": approval(), "else": task(On::Task)},
         "leaf": task(On::Leaf),
@@ -155,6 +160,29 @@ fn life_action(kinds: &[ActionKind]) -> Value {
     });
     action["allOf"] = json!(rules);
     action
+}
+
+fn trigger() -> Value {
+    let mut trigger = object(On::Trigger, &[]);
+    trigger["minProperties"] = json!(1);
+    trigger["maxProperties"] = json!(1);
+    trigger
+}
+
+fn http_trigger() -> Value {
+    let mut trigger = object(On::HttpTrigger, &["path", "auth"]);
+    trigger["if"] = json!({"properties": {"auth": {"const": "none"}}});
+    trigger["then"] = json!({"properties": {"secret_env": false, "secret_file": false}});
+    trigger["else"] = json!({"oneOf": [{"required": ["secret_env"]}, {"required": ["secret_file"]}]});
+    trigger
+}
+
+fn event_trigger() -> Value {
+    let mut trigger = object(On::EventTrigger, &["kind"]);
+    trigger["if"] = json!({"properties": {"kind": {"enum": ["node_registered", "node_offline"]}}});
+    trigger["then"] = json!({"properties": {"job": false}});
+    trigger["else"] = json!({"properties": {"group": false}});
+    trigger
 }
 
 fn catch_up() -> Value {

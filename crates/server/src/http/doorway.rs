@@ -19,6 +19,9 @@ use super::hosts::Hosts;
 use super::media;
 use super::problem::Failure;
 
+/// The paths of HTTP triggers. Their senders are programs of others, which may send forms.
+const HOOKS: &str = "/hooks/";
+
 /// Refuses requests to hosts that are not this server, including reads.
 pub(super) async fn known_host(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
@@ -43,7 +46,12 @@ fn cross_site(_: ProtectionError) -> Response {
 /// Refuses bodies that a page can send without the browser's preflight check.
 pub(super) async fn known_media(request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    match media::check(&request) {
+    let checked = if request.uri().path().starts_with(HOOKS) {
+        media::check_hook(&request)
+    } else {
+        media::check(&request)
+    };
+    match checked {
         Err(failure) if !reads => failure.into_response(),
         Ok(()) | Err(_) => next.run(request).await,
     }

@@ -18,6 +18,7 @@ pub(super) enum Scope {
     RetryMany,
     Debug,
     Job,
+    Hook,
 }
 
 /// Returns the key of a request, if it has one. `parts` is everything in which two requests of the scope may differ.
@@ -43,6 +44,7 @@ pub(super) fn idempotency_key(
         Scope::RetryMany => (format!("retry many\n{key}"), None),
         Scope::Debug => (format!("debug\n{key}"), None),
         Scope::Job => (format!("job\n{key}"), None),
+        Scope::Hook => (format!("hook\n{key}"), None),
     };
     Ok(Some(IdempotencyKey { key: scoped, former, request_hash: hash(parts) }))
 }

@@ -17,6 +17,7 @@ mod extract;
 mod failures;
 mod follow;
 mod frames;
+mod hooks;
 mod hosts;
 mod idempotency;
 mod jobs;

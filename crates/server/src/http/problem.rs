@@ -19,6 +19,9 @@ const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 /// When there may be room for another run: runs take a while.
 const ROOM_AFTER_S: HeaderValue = HeaderValue::from_static("5");
 
+/// How a client may prove who it is. A response with 401 must name a way.
+const SCHEME: HeaderValue = HeaderValue::from_static("Bearer");
+
 pub(super) type HttpResult<T> = Result<T, Failure>;
 pub(super) type Reply<T> = HttpResult<Json<T>>;
 
@@ -131,8 +134,12 @@ impl From<Error> for Failure {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;
                 Self::new(status, code::IDEMPOTENCY_KEY_REUSED, error.to_string())
             }
+            Error::TooManyRequests { .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, code::TOO_MANY_REQUESTS, error.to_string())
+            }
             error => {
                 let (status, code) = match class {
+                    Class::Unproven => (StatusCode::UNAUTHORIZED, code::UNPROVEN),
                     Class::Rejected => (StatusCode::UNPROCESSABLE_ENTITY, code::REJECTED),
                     Class::NotFound => (StatusCode::NOT_FOUND, code::NOT_FOUND),
                     Class::Conflict => (StatusCode::CONFLICT, code::CONFLICT),
@@ -165,9 +172,13 @@ impl IntoResponse for Failure {
             (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
         let retry_after = match status {
             StatusCode::SERVICE_UNAVAILABLE => Some(RETRY_AFTER_S),
+            StatusCode::TOO_MANY_REQUESTS if self.0.code == code::TOO_MANY_REQUESTS => Some(RETRY_AFTER_S),
             StatusCode::TOO_MANY_REQUESTS => Some(ROOM_AFTER_S),
             _ => None,
         };
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, SCHEME);
+        }
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }

@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    approve, backends, backfills, clusters, debug, docs, doorway, events, executions, failures, frames, jobs,
+    approve, backends, backfills, clusters, debug, docs, doorway, events, executions, failures, frames, hooks, jobs,
     limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results, run_output,
     runs, schema, stats, system, tasks, walks, work,
 };
@@ -129,6 +129,7 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(system::status));
     let (routes, document) = OpenApiRouter::with_openapi(docs::base())
         .nest("/api/v1", api)
+        .routes(routes!(hooks::receive))
         .routes(routes!(system::healthz))
         .routes(routes!(system::readyz))
         .routes(routes!(system::metrics))

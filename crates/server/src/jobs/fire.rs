@@ -202,7 +202,7 @@ pub(super) async fn start_time(service: &Service, job: &JobVersion, time: Time) 
         request_hash: None,
         created_at: service.now(),
     };
-    let new = Launch { made, plan, taken: Vec::new(), firing: Some(time.guard) };
+    let new = Launch { made, plan, taken: Vec::new(), firing: Some(time.guard), derived: true };
     // On its own: a committed run needs an actor, also if the request that caused the decision is gone.
     let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span()).await;
     match launched {
@@ -238,7 +238,9 @@ pub(super) async fn start_time(service: &Service, job: &JobVersion, time: Time) 
 /// Decides what follows when the plan of a job cannot be made.
 fn not_compiled(error: &Error) -> Start {
     match error.class() {
-        Class::Rejected | Class::Conflict | Class::NotFound => Start::Refused(error.to_string()),
+        Class::Rejected | Class::Unproven | Class::Conflict | Class::NotFound => {
+            Start::Refused(error.to_string())
+        }
         Class::TooMany | Class::Unavailable | Class::Busy | Class::Bug => Start::Later,
     }
 }

@@ -3,6 +3,7 @@
 mod backfill;
 mod backfills;
 mod fire;
+mod index;
 mod projection;
 #[cfg(test)]
 mod tests;
@@ -12,4 +13,5 @@ mod tests_backfill;
 pub(crate) use backfill::continue_backfills;
 pub(crate) use backfills::Backfills;
 pub(crate) use fire::{decide, fire};
+pub(crate) use index::Source;
 pub(crate) use projection::{JobState, Jobs};

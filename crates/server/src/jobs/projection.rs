@@ -12,6 +12,7 @@ use downbeat_store::{self as store, Store};
 use tokio::sync::Notify;
 use tracing::error;
 
+use super::index::{Index, Source};
 use crate::clock::Clock;
 use crate::journal::Perform;
 use crate::standing::Standing;
@@ -37,6 +38,17 @@ struct Inner {
     jobs: BTreeMap<JobKey, JobState>,
     /// When each job with schedules needs the next decision. Paused jobs are not in it.
     timer: Timer<JobKey>,
+    /// The triggers of all jobs, also of paused ones.
+    triggers: Index,
+}
+
+impl Inner {
+    fn remove(&mut self, key: &JobKey) -> Option<JobState> {
+        let job = self.jobs.remove(key)?;
+        self.triggers.remove(key, &job.record.current.definition.triggers);
+        self.timer.set(key.clone(), None);
+        Some(job)
+    }
 }
 
 /// A stored job with its schedules.
@@ -83,6 +95,13 @@ impl Jobs {
         let inner = self.inner();
         let jobs = inner.jobs.iter().filter(|(key, _)| cluster.is_none_or(|cluster| key.cluster == cluster));
         jobs.map(|(_, job)| job.clone()).collect()
+    }
+
+    /// Returns the jobs with a trigger that waits for this.
+    pub(crate) fn waiting_for(&self, source: &Source) -> Vec<JobState> {
+        let inner = self.inner();
+        let keys = inner.triggers.get(source).into_iter().flatten();
+        keys.filter_map(|key| inner.jobs.get(key).cloned()).collect()
     }
 
     /// Returns how many jobs a cluster has.
@@ -132,6 +151,10 @@ impl Jobs {
             None => self.table_of(&record).map(Arc::new),
         };
         let turn = former.map_or_else(Arc::default, |former| Arc::clone(&former.turn));
+        if let Some(former) = inner.jobs.get(&key).map(|former| Arc::clone(&former.record)) {
+            inner.triggers.remove(&key, &former.current.definition.triggers);
+        }
+        inner.triggers.insert(&key, &record.current.definition.triggers);
         let job = JobState { record: Arc::new(record), table, turn };
         inner.timer.set(key.clone(), self.next_of(&job));
         inner.jobs.insert(key, job);
@@ -170,7 +193,7 @@ impl Jobs {
         let of_cluster = |(key, _): &(&JobKey, &JobState)| key.cluster == cluster;
         let jobs: Vec<JobState> = inner.jobs.iter().filter(of_cluster).map(|(_, job)| job.clone()).collect();
         for job in jobs {
-            inner.jobs.remove(job.record.key());
+            inner.remove(job.record.key());
             self.put(inner, (*job.record).clone());
             if let Some(again) = inner.jobs.get_mut(job.record.key()) {
                 again.turn = job.turn;
@@ -194,16 +217,14 @@ impl Perform for Jobs {
                     self.alter(&mut inner, job, |live| live.decided_at = *until);
                 }
                 Change::JobDeleted { job, .. } => {
-                    inner.jobs.remove(job);
-                    inner.timer.set(job.clone(), None);
+                    inner.remove(job);
                 }
                 Change::ClusterChanged { cluster, .. } => self.rename(&mut inner, cluster.id),
                 Change::ClusterDeleted { cluster, .. } => {
                     let gone: Vec<JobKey> =
                         inner.jobs.keys().filter(|key| key.cluster == *cluster).cloned().collect();
                     for key in gone {
-                        inner.jobs.remove(&key);
-                        inner.timer.set(key, None);
+                        inner.remove(&key);
                     }
                 }
                 _ => continue,

@@ -23,8 +23,10 @@ pub(crate) struct Launch {
     pub plan: Arc<Plan>,
     /// Executions whose results it reuses from an earlier run.
     pub taken: Vec<Execution>,
-    /// Set if a schedule starts the run. Several servers may try to: its id follows from its time.
+    /// Set if a schedule starts the run.
     pub firing: Option<FiringGuard>,
+    /// Whether the id follows from what caused the run, so that other servers may create the same run.
+    pub derived: bool,
 }
 
 /// Returns the bound on open runs that the store has to check. With a limit on active runs, the bound on waiting runs
@@ -48,7 +50,7 @@ impl ActorParts {
 
 /// Commits a new run with its first decisions and starts it. Returns the run, or why the store refused it.
 pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRecord, Refusal>, Error> {
-    let Launch { made, plan, taken, firing } = launch;
+    let Launch { made, plan, taken, firing, derived } = launch;
     let mut run = RunRecord::new(made, parts.server);
     let (id, cluster, now) = (run.id.clone(), run.cluster, run.created_at);
     let mut dice = parts.chance.dice();
@@ -71,7 +73,7 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
         cache.fill(&mut changes, now).await;
     }
     let works = parts.dispatcher.works();
-    if firing.is_none() {
+    if !derived {
         works.insert(Arc::new(RunWork::new(id.clone(), cluster, plan)));
     }
     parts.dispatcher.reserve(&mut changes, now, &mut dice);
@@ -80,8 +82,8 @@ pub(crate) async fn launch(parts: &Parts, launch: Launch) -> Result<Result<RunRe
         Ok(outcomes) if outcomes[0].is_ok() => outcomes,
         failed => {
             parts.dispatcher.release(&mut changes);
-            // Another server may have started the run of a schedule: then the board knows its work from the feed.
-            if firing.is_none() {
+            // Another server may have created the run: then the board knows its work from the feed.
+            if !derived {
                 works.remove(&id);
             }
             return Ok(failed?.swap_remove(0).map(|()| run));

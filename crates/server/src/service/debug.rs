@@ -49,7 +49,7 @@ impl Service {
         let mut made = self.new_run(caller, cluster, &plan, Params::new(), idempotency_key);
         made.id = RunId::debug(self.parts.chance.dice().uuid_at(made.created_at));
         made.job = Some(debug::JOB.to_owned());
-        self.create(Launch { made, plan, taken: Vec::new(), firing: None }).await
+        self.create(Launch { made, plan, taken: Vec::new(), firing: None, derived: false }).await
     }
 
     /// Returns a debug command: no other run.

@@ -86,6 +86,7 @@ impl Service {
         let (key, hash) = (JobKey::new(cluster, name), definition_hash(&definition));
         let definition = Arc::new(definition);
         for _ in 0..TRIES {
+            self.check_triggers(&key, &definition)?;
             let former = self.parts.jobs.get(&key).map(|job| job.record);
             if let Some(job) = former.as_ref().filter(|job| job.current.hash == hash) {
                 let (job, outcome) = ((**job).clone(), Outcome::Unchanged);
@@ -181,7 +182,7 @@ impl Service {
         let mut made = self.new_run(caller, cluster, &plan, params, idempotency_key);
         made.no_cache = no_cache;
         made.job_version = Some(job.current.version);
-        self.create(Launch { made, plan, taken: Vec::new(), firing: None }).await
+        self.create(Launch { made, plan, taken: Vec::new(), firing: None, derived: false }).await
     }
 
     /// Returns the versions of a job that are kept, the newest first.
@@ -215,7 +216,7 @@ impl Service {
     }
 }
 
-fn invalid(path: &str, message: &str) -> Error {
+pub(super) fn invalid(path: &str, message: &str) -> Error {
     Error::Invalid(vec![Problem { path: path.to_owned(), at: None, message: message.to_owned() }])
 }
 

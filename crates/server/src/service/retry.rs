@@ -68,7 +68,7 @@ impl Service {
             made.no_cache = first.no_cache || matches!(retry.redo, Redo::From(_));
             made.job_version = first.job_version;
             made.retry_of = Some(first.id.clone());
-            Ok(Launch { made, plan, taken, firing: None })
+            Ok(Launch { made, plan, taken, firing: None, derived: false })
         };
         let new = self.by_size(&definition, on, make).await?;
         self.create(new).await

@@ -57,7 +57,7 @@ impl Service {
         let plan = self.compile(cluster, Arc::new(submit.definition), &params, Arc::new).await?;
         let mut made = self.new_run(caller, cluster, &plan, params, submit.idempotency_key);
         made.no_cache = submit.no_cache;
-        self.create(Launch { made, plan, taken: Vec::new(), firing: None }).await
+        self.create(Launch { made, plan, taken: Vec::new(), firing: None, derived: false }).await
     }
 
     /// Returns the run of an earlier request if `key` shows that this is the same request. It is looked up before anything
@@ -112,7 +112,7 @@ impl Service {
     /// Launches a run even if the caller disconnects: a committed run needs an actor.
     pub(super) async fn create(&self, new: Launch) -> Result<Submitted> {
         let (parts, request_hash) = (self.parts.clone(), new.made.request_hash.clone());
-        let is_retry = new.made.retry_of.is_some();
+        let (is_retry, derived) = (new.made.retry_of.is_some(), new.derived);
         let launched = tokio::spawn(async move { launch(&parts, new).await }.in_current_span());
         let launched = change_in_time(launched).await?;
         match launched.map_err(|error| Error::Bug(format!("cannot create a run: {error}")))?? {
@@ -125,6 +125,11 @@ impl Service {
                     return Err(Error::KeyReused(run.id.clone()));
                 }
                 Ok(Submitted { run, created: false })
+            }
+            Err(Refusal::RunExists(id)) if derived => {
+                let run = self.parts.store.run(&id).await?;
+                let busy = || Error::Busy("the same request is in progress; try again".to_owned());
+                Ok(Submitted { run: run.ok_or_else(busy)?, created: false })
             }
             Err(Refusal::QueueFull { pending }) => {
                 Err(Error::TooManyRuns { most: self.parts.settings.max_pending_runs, pending })

@@ -23,6 +23,7 @@ use crate::counted::Counted;
 use crate::dispatch::Dispatcher;
 use crate::doors::Threads;
 use crate::heavy::HeavyWork;
+use crate::hook_rates::HookRates;
 use crate::http;
 use crate::jobs::{self, Backfills, Jobs};
 use crate::journal::{Feed, Journal, Perform};
@@ -214,6 +215,7 @@ async fn base(
         standing,
         jobs: stored_jobs,
         backfills,
+        hook_rates: HookRates::default(),
         metrics,
         settings: Arc::new(settings),
         server,

@@ -9,6 +9,7 @@ mod errors;
 mod events;
 mod frames;
 mod graph;
+mod hooks;
 mod live;
 mod many;
 mod nodes;

@@ -110,6 +110,9 @@ async fn every_route_in_the_document_answers() {
     assert_eq!(setup.post("/jobs", &hourly).await.status, StatusCode::CREATED);
     let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T12:00:00Z"});
     let backfill = setup.post("/jobs/hourly/backfill", &range).await.body["id"].as_str().unwrap().to_owned();
+    let mut hook = job("hook");
+    hook["triggers"] = json!([{"http": {"path": "hook", "auth": "none"}}]);
+    assert_eq!(setup.post("/jobs", &hook).await.status, StatusCode::CREATED);
     let command = json!({"command": "true"});
     let debug = setup.post("/nodes/web-01/debug", &command).await.body["id"].as_str().unwrap().to_owned();
     let document = setup.ok("/openapi.json").await;
@@ -125,6 +128,7 @@ async fn every_route_in_the_document_answers() {
             path if path.ends_with("/backfill") => "hourly".to_owned(),
             path if path.contains("/jobs/") => "kept".to_owned(),
             path if path.contains("/backfills/") => backfill.clone(),
+            path if path.contains("/hooks/") => "hook".to_owned(),
             _ => "web-01".to_owned(),
         };
         // A stream without an end, which has its own tests.

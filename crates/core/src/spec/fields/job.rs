@@ -104,6 +104,12 @@ fields! {
     [Job] "deadline": "The run fails if it has not started within this time after its creation, 1s to 30d." => {
         "$ref": "#/$defs/duration", "examples": ["1h"]
     },
+    [Job] "triggers": "What else starts the job: requests over HTTP, the ends of runs of other jobs, events. They hold for \
+        stored jobs (`job apply -f FILE`)." => {
+        "type": "array", "minItems": 1, "maxItems": limits::TRIGGERS_PER_JOB,
+        "items": {"$ref": "#/$defs/trigger"},
+        "examples": [[{"http": {"path": "deploy-web", "auth": "github", "secret_env": "DEPLOY_WEB_SECRET"}}]]
+    },
     [Job] "tasks": "What the job does: tasks, and branches of tasks. They run one after the other, or as `depends_on` says." => {
         "type": "array",
         "minItems": 1,

@@ -40,6 +40,11 @@ pub enum On {
     Constraints,
     Hook,
     Action,
+    /// An entry of `triggers`.
+    Trigger,
+    HttpTrigger,
+    JobTrigger,
+    EventTrigger,
 }
 
 /// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.
@@ -58,10 +63,11 @@ mod job;
 mod life;
 mod part;
 mod task;
+mod trigger;
 
 /// Returns all fields, in the order of the reference page.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    [job::FIELDS, task::FIELDS, part::FIELDS, life::FIELDS].into_iter().flatten()
+    [job::FIELDS, task::FIELDS, part::FIELDS, life::FIELDS, trigger::FIELDS].into_iter().flatten()
 }
 
 /// Returns the fields of these maps.

@@ -264,7 +264,7 @@ impl<'c> Checker<'c> {
         found
     }
 
-    fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {
+    pub(super) fn short_enough(&mut self, path: Path<'_>, node: &Node<'_>, text: &str) -> Option<String> {
         if text.len() > limits::NAME_BYTES {
             let message =
                 format!("the name has {} bytes; at most {} are allowed", text.len(), limits::NAME_BYTES);

@@ -11,10 +11,6 @@ use crate::cluster::{BadName, check_name};
 use crate::limits;
 use crate::spec::{Definition, Noted, On, Overlap, Problem, Strategy};
 
-/// Fields of later versions, each with the text to write in this one.
-const PLANNED_FIELDS: &[Hint] = &[
-    ("triggers", "remove it, and start the job by `downbeat job run -f FILE` or by POST /api/v1/runs"),
-];
 /// The names that other tools use for the fields of a job.
 const OTHER_NAMES: &[Hint] = &[
     ("hosts", "did you mean `target`?"),
@@ -30,6 +26,8 @@ const OTHER_NAMES: &[Hint] = &[
     ("timezone", "put it under `schedule`"),
     ("catch_up", "put it under `schedule`"),
     ("jitter", "put it under `schedule`"),
+    ("trigger", "did you mean `triggers`?"),
+    ("webhook", "did you mean `triggers: [{http: …}]`?"),
     ("serial", "did you mean `rollout: {batch: 1}`?"),
     ("concurrency", "did you mean `overlap`, `max_parallel`, or `limits`?"),
     ("max_concurrent_runs", "put it under `constraints`"),
@@ -111,7 +109,7 @@ impl Checker<'_> {
     ) -> (Definition, Option<&'n Node<'t>>) {
         let top = Path::Top;
         let mut definition = Definition::default();
-        let (mut tasks, mut placement_at) = (None, None);
+        let (mut tasks, mut triggers, mut placement_at) = (None, None, None);
         let mut life = LifeFields::default();
         for entry in entries {
             let field = top.field(&entry.key);
@@ -173,13 +171,18 @@ impl Checker<'_> {
                 "on_success" => definition.on_success = self.actions(field, value, ON_END),
                 "on_failure" => definition.on_failure = self.actions(field, value, ON_END),
                 "deadline" => definition.deadline = self.span(field, value, deadlines()),
+                // They set params, which may follow.
+                "triggers" => triggers = Some(value),
                 "tasks" => tasks = Some(value),
-                _ => self.unknown_field(top, entry, &[On::Job], PLANNED_FIELDS, OTHER_NAMES),
+                _ => self.unknown_field(top, entry, &[On::Job], &[], OTHER_NAMES),
             }
         }
         self.life_rules(&definition, life, entries);
         if fleet.rollout.is_none() {
             definition.strategy.get_or_insert_default();
+        }
+        if let Some(triggers) = triggers {
+            definition.triggers = self.triggers(top.field("triggers"), triggers, &definition);
         }
         if let Some(at) = placement_at
             && fleet.targeted

@@ -1,5 +1,5 @@
 //! Reads job files: text or JSON into a tree with positions (`yaml`, `tree`), and the tree into a definition (`job`,
-//! `rollout`, `schedule`, `life`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
+//! `rollout`, `schedule`, `life`, `trigger`, `task`, `action`, `graph`, `expression`), collecting all problems. `standing` reads standing tasks.
 
 mod action;
 mod expression;
@@ -18,6 +18,7 @@ mod schedule;
 mod standing;
 mod task;
 mod tree;
+mod trigger;
 mod yaml;
 
 pub(crate) use graph::cycles;
