@@ -17,6 +17,7 @@ pub mod level;
 pub mod limits;
 pub mod nearest;
 pub mod node;
+pub mod outbound;
 mod parts;
 pub mod place;
 pub mod plan;

@@ -17,6 +17,7 @@ mod jobs;
 mod journal;
 mod metrics;
 mod nodes;
+mod outbound;
 mod output;
 mod parts;
 mod replica;

@@ -18,6 +18,7 @@ use crate::jobs::Jobs;
 use crate::journal::{Feed, Journal};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving};
+use crate::outbound::Outbound;
 use crate::output::Outputs;
 use crate::replica::Following;
 use crate::runs::Runs;
@@ -44,6 +45,7 @@ pub(crate) struct Parts {
     pub heartbeats: Heartbeats,
     pub serving: Serving,
     pub outputs: Outputs,
+    pub outbound: Outbound,
     pub metrics: Metrics,
     pub settings: Arc<Settings>,
     pub server: ServerId,

@@ -19,6 +19,9 @@ pub struct Settings {
     /// `localhost` and addresses are always allowed, the hostname on addresses other than loopback. `*`
     /// allows any name.
     pub allowed_hosts: Vec<String>,
+    /// Host names, addresses and networks to which jobs' webhooks may connect although they are reserved: this machine,
+    /// link-local addresses, the metadata of clouds. Addresses of private networks need no entry.
+    pub hooks_allow: Vec<String>,
     /// The address for agents.
     pub grpc: SocketAddr,
     /// The name of this server; stable across restarts. Default: hostname and gRPC port.
@@ -86,6 +89,7 @@ impl Default for Settings {
             replica_of: Vec::new(),
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::HTTP_PORT)),
             allowed_hosts: Vec::new(),
+            hooks_allow: Vec::new(),
             grpc: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::GRPC_PORT)),
             name: String::new(),
             heartbeat_interval: Span::from_secs(10),

@@ -10,6 +10,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use downbeat_core::outbound::BadEntry;
 use downbeat_store as store;
 use tokio::net::TcpListener;
 use tracing::{Instrument, info_span};
@@ -24,6 +25,8 @@ use crate::surroundings::Surroundings;
 pub enum StartError {
     #[error(transparent)]
     Store(#[from] store::Error),
+    #[error("hooks_allow: {0}")]
+    Hooks(#[from] BadEntry),
     #[error("cannot listen on {address} ({key}): {error}")]
     Listen { key: &'static str, address: SocketAddr, error: std::io::Error },
 }

@@ -91,6 +91,7 @@ impl From<&ServerKeys> for Settings {
             replica_of: keys.replica_of.0.clone(),
             http: keys.http,
             allowed_hosts: keys.allowed_hosts.0.clone(),
+            hooks_allow: keys.hooks_allow.0.clone(),
             grpc: keys.grpc,
             name: keys.name.clone().unwrap_or_default(),
             heartbeat_interval: keys.heartbeat_interval,

@@ -23,6 +23,7 @@ pub(super) async fn started(settings: Settings) -> Result<Server> {
                 | StoreError::Damaged(_),
             ) => Code::Refused,
             StartError::Store(StoreError::Corrupt(_)) => Code::Bug,
+            StartError::Hooks(_) => Code::BadInput,
         };
         Failure::new(code, format!("cannot start the server: {error}"))
     })

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use downbeat_core::outbound::Allow;
 use downbeat_core::{Span, limits};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ const SETTINGS: &[Setting] = &[
     Setting::new("http", "--http ADDR", Is("127.0.0.1:4680"), "Address of the REST API"),
     Setting::new("allowed_hosts", "--allowed-hosts NAMES", Unset,
         "Additional host names that browsers (on a loopback address: all clients) may use for --http, comma-separated; * allows any"),
+    Setting::new("hooks_allow", "--hooks-allow HOSTS", Unset,
+        "Names, addresses and networks that webhooks may call although they are loopback, link-local or a cloud's metadata, comma-separated"),
     Setting::new("grpc", "--grpc ADDR", Is("127.0.0.1:4681"), "Address for agents"),
     Setting::new("name", "--name NAME", Follows("hostname and gRPC port"), "Name of this server; keep it over restarts"),
     Setting::new("heartbeat_interval", "--heartbeat-interval DURATION", Is("10s"), "How often agents send a heartbeat"),
@@ -66,6 +69,8 @@ pub(crate) struct ServerKeys {
     pub(crate) http: SocketAddr,
     #[serde(default)]
     pub(crate) allowed_hosts: List,
+    #[serde(default)]
+    pub(crate) hooks_allow: List,
     #[serde(deserialize_with = "address")]
     pub(crate) grpc: SocketAddr,
     #[serde(default)]
@@ -145,6 +150,9 @@ impl ServerKeys {
                 let why = "is not a name; write jobs.example, without a port, or * for any name";
                 return Err(("allowed_hosts", format!("`{name}` {why}")));
             }
+        }
+        if let Err(error) = Allow::parse(self.hooks_allow.0.iter().map(String::as_str)) {
+            return Err(("hooks_allow", error.to_string()));
         }
         let stale = self.server_stale_after;
         if stale < Span::from_secs(1) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use downbeat_core::ids::ServerId;
 use downbeat_core::level;
+use downbeat_core::outbound::Allow;
 use downbeat_proto::Link;
 use downbeat_store::{Replica, ServerRecord, Store};
 use tokio::net::TcpListener;
@@ -27,6 +28,7 @@ use crate::jobs::{self, Jobs};
 use crate::journal::{Feed, Journal, Perform};
 use crate::metrics::Metrics;
 use crate::nodes::{Heartbeats, Serving, forget, sweep};
+use crate::outbound::Outbound;
 use crate::output::Outputs;
 use crate::parts::Parts;
 use crate::replica::{Applier, Door, Follower, Following, SNAPSHOTS, Upstream};
@@ -177,6 +179,8 @@ async fn base(
     vital.watch("output", &stopping, gatherer);
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
+    let allow = Allow::parse(settings.hooks_allow.iter().map(String::as_str))?;
+    let outbound = Outbound::new(allow, vec![http_addr, grpc_addr]);
     let itself = ServerRecord {
         id: server,
         name,
@@ -195,6 +199,7 @@ async fn base(
         heartbeats,
         serving,
         outputs,
+        outbound,
         journal,
         feed,
         dispatcher,
