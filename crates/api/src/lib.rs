@@ -6,6 +6,7 @@
 mod cluster;
 pub mod code;
 mod debug;
+mod delivery;
 mod event;
 mod event_body;
 mod execution;
@@ -34,6 +35,7 @@ mod work;
 
 pub use cluster::{Cluster, ClusterStatus, TaskCounts};
 pub use debug::{ClusterDebugRequest, DebugCommand, DebugRequest, DebugResult};
+pub use delivery::Delivery;
 pub use downbeat_core::plan::{EdgeKind, Shape};
 pub use event::{Event, Gap};
 pub use event_body::{AddedExecution, Ended, EventBody, RefusedTime, Reported, SkippedTimes, UnknownKind};

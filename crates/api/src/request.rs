@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    AppliedJob, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, EventList, Execution,
-    Failures, Frame, InstanceResult, Job, JobDiff, LimitUsage, List, ListChanges, Many, Matrix, Node,
-    NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow, Server,
-    StandingTask, Stats, Status, Valid, Walk,
+    AppliedJob, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, Delivery, EventList,
+    Execution, Failures, Frame, InstanceResult, Job, JobDiff, LimitUsage, List, ListChanges, Many, Matrix,
+    Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow,
+    Server, StandingTask, Stats, Status, Valid, Walk,
 };
 
 /// The default port of the REST API.
@@ -163,6 +163,9 @@ requests! {
     Post "jobs/{id}/runs" run_job(id) -> Run;
     Get "jobs/{id}/diff" diff_job(id) -> JobDiff;
     Post "jobs/{id}/rollback" roll_back_job(id) -> AppliedJob;
+    Get "deliveries" deliveries() -> List<Delivery>;
+    Get "deliveries/{id}" delivery(id) -> Delivery;
+    Post "deliveries/{id}/send" send_delivery(id) -> Delivery;
     Get "backends" backends() -> List<OfferedBackend>;
     Get "limits" limits() -> List<LimitUsage>;
     Get "schema/job" job_schema() -> Value;

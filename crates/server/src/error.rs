@@ -2,7 +2,7 @@
 
 use downbeat_core::backend::ParamProblem;
 use downbeat_core::debug;
-use downbeat_core::ids::{NodeId, RunId};
+use downbeat_core::ids::{DeliveryId, NodeId, RunId};
 use downbeat_core::nearest::advice;
 use downbeat_core::plan::{self, Unfit};
 use downbeat_core::run::RunState;
@@ -83,6 +83,8 @@ pub enum Noun {
     JobVersion(String, u64),
     #[error("there is no standing task `{}`", shown(.0))]
     StandingTask(String),
+    #[error("there is no delivery `{}`; they are removed with their run", shown(.0))]
+    Delivery(String),
     /// A task of a run, with advice on the tasks that exist.
     #[error("run `{run}` has no task `{task}`; {known}")]
     Task { run: RunId, task: String, known: String },
@@ -119,6 +121,8 @@ pub enum Conflict {
     TooManyJobs(usize),
     #[error("step `{}` of run `{run}` {why}", shown(step))]
     NoApproval { run: RunId, step: String, why: String },
+    #[error("delivery `{0}` is pending: it is sent without a request")]
+    DeliveryPending(DeliveryId),
     #[error("run `{0}` was just removed")]
     RunRemoved(RunId),
     #[error(transparent)]

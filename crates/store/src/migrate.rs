@@ -50,6 +50,7 @@ pub(crate) const SQLITE: &[Migration] = &[
     Migration { number: 10, works_since: 1, sql: include_str!("../migrations/sqlite/0010_volume.sql") },
     Migration { number: 11, works_since: 1, sql: include_str!("../migrations/sqlite/0011_jobs.sql") },
     Migration { number: 12, works_since: 1, sql: include_str!("../migrations/sqlite/0012_states.sql") },
+    Migration { number: 13, works_since: 1, sql: include_str!("../migrations/sqlite/0013_life.sql") },
 ];
 
 pub(crate) const POSTGRES: &[Migration] = &[
@@ -65,6 +66,7 @@ pub(crate) const POSTGRES: &[Migration] = &[
     Migration { number: 10, works_since: 1, sql: include_str!("../migrations/postgres/0010_volume.sql") },
     Migration { number: 11, works_since: 1, sql: include_str!("../migrations/postgres/0011_jobs.sql") },
     Migration { number: 12, works_since: 1, sql: include_str!("../migrations/postgres/0012_states.sql") },
+    Migration { number: 13, works_since: 1, sql: include_str!("../migrations/postgres/0013_life.sql") },
 ];
 
 /// The schema that added contents. A store that shares contents has this number as the migration's `works_since`, so

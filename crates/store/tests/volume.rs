@@ -51,7 +51,7 @@ async fn output_of_older_programs_is_counted() {
 }
 
 /// Reverts to schema 9.
-const SCHEMA_9: &str = "DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
+const SCHEMA_9: &str = "DROP TABLE deliveries; DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
      ALTER TABLE runs DROP COLUMN states; \
      DROP TABLE output_removed; DELETE FROM ended WHERE kind = 3; \
      DELETE FROM migrations WHERE number > 9;";

@@ -2,6 +2,7 @@
 
 mod absent;
 mod cluster;
+mod delivery;
 mod event;
 mod graph;
 mod hosts;
@@ -24,6 +25,7 @@ mod work;
 
 pub(crate) use absent::absences;
 pub(crate) use cluster::{StuckNodes, cluster_page, cluster_status_page, cluster_table, quoted};
+pub(crate) use delivery::{delivery_page, delivery_table};
 pub(crate) use event::EventLines;
 pub(crate) use hosts::{Rows, counts, hosts, plural, shown_of};
 pub(crate) use job::{applied_lines, difference_lines, history_page, job_page, job_table};

@@ -12,6 +12,8 @@ use crate::words::words;
 pub(super) const NODE_FACTS: &[&str] =
     &["id", "hostname", "groups", "labels", "capabilities", "slots", "version"];
 pub(super) const RUN_FACTS: &[&str] = &["id", "job"];
+pub(super) const EVENT_FACTS: &[&str] =
+    &["name", "status", "error", "cluster", "created_at", "started_at", "finished_at"];
 
 /// One part of a path into a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +34,8 @@ pub(crate) struct Reference {
 }
 
 words! {
-    /// The valid first words of names. `item` is the item of `for_each`, and `index` its index.
+    /// The valid first words of names. `item` is the item of `for_each`, and `index` its index; `event` is what a message
+    /// is about.
     pub(crate) enum Root {
         Params = "params",
         Steps = "steps",
@@ -40,6 +43,7 @@ words! {
         Run = "run",
         Item = "item",
         Index = "index",
+        Event = "event",
     }
 }
 
@@ -92,6 +96,7 @@ impl Reference {
             }
             Root::Node => one_of("node", self.named(0), NODE_FACTS),
             Root::Run => one_of("run", self.named(0), RUN_FACTS),
+            Root::Event => one_of("event", self.named(0), EVENT_FACTS),
             Root::Index if !self.path.is_empty() => Err("`index` is a number, and has no parts".to_owned()),
             Root::Params | Root::Item | Root::Index => Ok(()),
             Root::Steps => {

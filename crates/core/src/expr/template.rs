@@ -27,6 +27,8 @@ pub struct References {
     pub run: bool,
     /// Whether they read the item of `for_each` or its index.
     pub item: bool,
+    /// Whether they read what a message is about.
+    pub event: bool,
 }
 
 /// Parsed params; rendering does not parse them again.
@@ -129,6 +131,7 @@ impl Template {
                     Root::Node => found.node = true,
                     Root::Run => found.run = true,
                     Root::Item | Root::Index => found.item = true,
+                    Root::Event => found.event = true,
                 }
             }
         });
@@ -438,6 +441,7 @@ impl<'s> Rendering<'s> {
             Root::Node => " on this node".to_owned(),
             Root::Run => " in this run".to_owned(),
             Root::Item | Root::Index => " for this item".to_owned(),
+            Root::Event => " for this event".to_owned(),
         };
         Wrong::new(format!("`{reference}` has no value{why}"))
     }

@@ -8,6 +8,7 @@ mod backends;
 mod clusters;
 mod debug;
 mod definition;
+mod deliveries;
 mod docs;
 mod doorway;
 mod events;

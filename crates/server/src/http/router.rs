@@ -21,9 +21,9 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    approve, backends, clusters, debug, docs, doorway, events, executions, failures, frames, jobs,
-    limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results, run_output,
-    runs, schema, stats, system, tasks, walks, work,
+    approve, backends, clusters, debug, deliveries, docs, doorway, events, executions, failures, frames,
+    jobs, limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results,
+    run_output, runs, schema, stats, system, tasks, walks, work,
 };
 use crate::service::Service;
 
@@ -112,6 +112,9 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(jobs::run))
         .routes(routes!(jobs::diff))
         .routes(routes!(jobs::roll_back))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::show))
+        .routes(routes!(deliveries::send))
         .routes(routes!(backends::list))
         .routes(routes!(job_limits::list))
         .routes(routes!(schema::job))

@@ -61,6 +61,7 @@ pub(crate) struct Answer {
     /// The first 64 KiB.
     pub(crate) body: Bytes,
     /// The body was longer, and its rest was not read.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) is_cut: bool,
 }
 
@@ -74,7 +75,8 @@ impl Answer {
         }
     }
 
-    /// Returns the answer if all of its body was read.
+    /// Returns the answer if all of its body was read: for hooks whose answer is evaluated.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn whole(self) -> Result<Self, Error> {
         if self.is_cut {
             Err(Error::TooLarge { host: self.host, most_bytes: ANSWER_BYTES })

@@ -24,6 +24,7 @@ pub(crate) enum Error {
     #[error("{host} redirected more than {most} times")]
     Redirects { host: String, most: usize },
     #[error("the answer of {host} is longer than {most_bytes} bytes")]
+    #[cfg_attr(not(test), allow(dead_code))]
     TooLarge { host: String, most_bytes: usize },
     #[error("{host} answered with status {status}")]
     Status { host: String, status: u16 },

@@ -267,7 +267,8 @@ impl Sender {
             | Part::Jobs(_)
             | Part::JobVersions(_)
             | Part::Runs(_)
-            | Part::Holds(_) => {}
+            | Part::Holds(_)
+            | Part::Deliveries(_) => {}
             Part::Executions(executions) => {
                 for execution in executions {
                     self.cursors.begin(execution, wall, now);

@@ -3,6 +3,7 @@
 mod approve;
 mod clusters;
 mod debug;
+mod deliveries;
 mod find;
 mod handle;
 mod jobs;

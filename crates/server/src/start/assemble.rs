@@ -20,6 +20,7 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
 use crate::counted::Counted;
+use crate::deliveries::{Deliveries, Mailer, deliver};
 use crate::dispatch::Dispatcher;
 use crate::doors::Threads;
 use crate::heavy::HeavyWork;
@@ -80,6 +81,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let removing = standing::remove_deleted(parts.clone(), stopping.clone());
     vital.spawn("removal of clusters", &stopping, removing);
     vital.spawn("schedules", &stopping, jobs::fire(server.service.clone(), stopping.clone()));
+    vital.spawn("deliveries", &stopping, deliver(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
@@ -149,6 +151,7 @@ async fn base(
     standing.load(store.as_ref()).await?;
     let stored_jobs = Jobs::new(standing.clone(), clock.clone());
     stored_jobs.load(store.as_ref()).await?;
+    let deliveries = Deliveries::new(server);
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
         performers = vec![
@@ -157,6 +160,7 @@ async fn base(
             Arc::new(runs.clone()),
             Arc::new(standing.clone()),
             Arc::new(stored_jobs.clone()),
+            Arc::new(deliveries.clone()),
         ];
     } else {
         // The journal of a replica ends before it can be used.
@@ -200,6 +204,8 @@ async fn base(
         serving,
         outputs,
         outbound,
+        mailer: Mailer::new(&settings),
+        deliveries,
         journal,
         feed,
         dispatcher,

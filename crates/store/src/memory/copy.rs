@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::ids::{ClusterId, ExecutionId, JobId, NodeId, RunId};
+use downbeat_core::ids::{ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
@@ -48,6 +48,8 @@ impl State {
         parts.extend(cut(self.job_versions.values().cloned().collect(), Part::JobVersions));
         parts.extend(cut(self.runs(|_| true), Part::Runs));
         parts.extend(cut(holds, Part::Holds));
+        let deliveries: Vec<_> = self.tables.deliveries.values().cloned().collect();
+        parts.extend(cut(deliveries, Part::Deliveries));
         parts.extend(cut(executions, Part::Executions));
         parts.extend(cut(output, Part::Output));
         parts.extend(cut(events, Part::Events));
@@ -101,6 +103,9 @@ impl State {
             }
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
             Part::Holds(holds) => self.tables.holds.extend(holds),
+            Part::Deliveries(rows) => {
+                self.tables.deliveries.extend(rows.into_iter().map(|row| (row.id, row)));
+            }
             Part::Executions(rows) => {
                 self.tables.executions.extend(rows.into_iter().map(|row| (row.id, row)));
             }
@@ -146,6 +151,8 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     );
     picked.deleted.extend(needs.deleted.intersection(&tables.deleted));
     picked.jobs.extend(needs.jobs.iter().filter_map(|id| Some((*id, *tables.jobs.get(id)?))));
+    let find_delivery = |id: &DeliveryId| Some((*id, tables.deliveries.get(id)?.clone()));
+    picked.deliveries.extend(needs.deliveries.iter().filter_map(find_delivery));
     picked.runs.extend(needs.runs.iter().filter_map(find_run));
     picked.keys.extend(needs.keys.iter().filter_map(find_key));
     picked.executions.extend(executions.map(|execution| (execution.id, execution.clone())));
@@ -162,6 +169,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
     tables.nodes.extend(picked.nodes);
     tables.deleted.extend(picked.deleted);
     tables.jobs.extend(picked.jobs);
+    tables.deliveries.extend(picked.deliveries);
     tables.runs.extend(picked.runs);
     tables.keys.extend(picked.keys);
     tables.homes.extend(picked.homes);

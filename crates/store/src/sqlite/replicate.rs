@@ -19,8 +19,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{
-    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_JOBS, load, save_clusters, save_counts,
-    save_executions, save_holds, save_jobs, save_nodes, save_runs,
+    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_DELIVERIES, PUT_JOBS, load, save_clusters,
+    save_counts, save_deliveries, save_executions, save_holds, save_jobs, save_nodes, save_runs,
 };
 use super::failure::Result;
 use super::output::APPEND;
@@ -35,8 +35,8 @@ use crate::counts::{ListedRun, Standing, differences};
 use crate::pace::Pace;
 use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
-    ChangeColumns, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow, condition,
-    count, int, write_event,
+    ChangeColumns, DeliveryRow, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
+    condition, count, int, write_event,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.
@@ -147,6 +147,9 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             }
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,
+            Part::Deliveries(deliveries) => {
+                PUT_DELIVERIES.try_each(&transaction, deliveries.iter().map(DeliveryRow::of))?;
+            }
             Part::Executions(executions) => put_executions(&transaction, executions)?,
             Part::Output(chunks) => APPEND.each(&transaction, chunks.iter().map(OutputRow::of))?,
             Part::Events(events) => put_events(&transaction, &events)?,
@@ -205,6 +208,7 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     let mut tables = Tables::default();
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
+    save_deliveries(&transaction, &tables, &dirty)?;
     let changed = dirty.changed(&tables);
     save_executions(transaction, &tables, &dirty, &changed)?;
     COUNT_ENDED.each(transaction, dirty.ended(&tables, &changed))

@@ -180,6 +180,7 @@ impl Progress {
             steps.insert(name.clone(), Data::map(seen));
         }
         Ok(Scope {
+            event: None,
             run: Data::from(&serde_json::json!({"id": self.run.as_str(), "job": plan.definition.name})),
             params: Data::from(self.params.as_ref()),
             node: facts,

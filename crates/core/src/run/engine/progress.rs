@@ -214,7 +214,11 @@ impl Progress {
             Change::RunCreated { .. }
             | Change::RunMoved { .. }
             | Change::ExecutionStarted { .. }
-            | Change::InstanceFailed { .. } => None,
+            | Change::InstanceFailed { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. } => None,
             Change::ExecutionsAdded {
                 run,
                 epoch,
@@ -322,6 +326,10 @@ impl Progress {
             | Change::NodeDrainSet { .. }
             | Change::NodeProblemsSet { .. }
             | Change::NodeDeleted { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => {}
         }
     }

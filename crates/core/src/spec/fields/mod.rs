@@ -37,6 +37,9 @@ pub enum On {
     Schedule,
     CatchUp,
     Exclude,
+    Webhook,
+    Slack,
+    Email,
 }
 
 /// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.
@@ -52,6 +55,7 @@ macro_rules! fields {
 }
 
 mod job;
+mod message;
 mod part;
 mod task;
 
@@ -62,7 +66,7 @@ pub fn fields() -> impl Iterator<Item = &'static Field> {
 
 /// Returns the fields of these maps.
 fn on(maps: &[On]) -> impl Iterator<Item = &'static Field> {
-    fields().filter(move |field| field.on.iter().any(|on| maps.contains(on)))
+    fields().chain(message::FIELDS).filter(move |field| field.on.iter().any(|on| maps.contains(on)))
 }
 
 /// Returns the names of the fields that these maps may have.

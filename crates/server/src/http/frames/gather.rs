@@ -133,6 +133,10 @@ impl Gather {
             | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::InstanceFailed { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => {}
         }
     }
