@@ -194,6 +194,7 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         On::Schedule => scheduled(with(json!({"cron": "@daily"}))),
         On::CatchUp => scheduled(json!({"cron": "@daily", "catch_up": with(json!({"window": "1h"}))})),
         On::Exclude => scheduled(json!({"cron": "@daily", "exclude": with(json!({}))})),
+        On::Webhook | On::Slack | On::Email => unreachable!("no field of a job contains messages"),
     }
 }
 

@@ -69,13 +69,9 @@ pub(super) async fn send(parts: &Parts, delivery: &Delivery, attempt: u32) -> Se
         Ok(answer) => {
             let (code, retry_after) = (answer.status.as_u16(), answer.retry_after());
             let attempted = Attempted::Answered { code, retry_after };
-            let reason = || {
-                let text = String::from_utf8_lossy(&answer.body[..answer.body.len().min(REASON_BYTES)]);
-                let text =
-                    if text.trim().is_empty() { String::new() } else { format!(": {}", shown(text.trim())) };
-                text
-            };
-            let reason = reason();
+            let text = String::from_utf8_lossy(&answer.body[..answer.body.len().min(REASON_BYTES)]);
+            let text = shown(text.trim());
+            let reason = if text.is_empty() { String::new() } else { format!(": {text}") };
             let error = answer.succeeded().err().map(|error| format!("{error}{reason}"));
             Sent { attempted, code: Some(code), error }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ use downbeat_store::conformance::make;
 use downbeat_store::{MemoryStore, Store};
 use downbeat_testbed::{Database, eventually};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::net::TcpListener;
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::runtime::Builder;
 use uuid::Uuid;
 
@@ -99,8 +102,8 @@ async fn started(name: &str, store: Arc<dyn Store>) -> Server {
     start_within(settings(name), store, Surroundings::default()).await.unwrap()
 }
 
-fn notification(value: Value) -> Notification {
-    notification_of_json(&value).unwrap()
+fn notification(value: &Value) -> Notification {
+    notification_of_json(value).unwrap()
 }
 
 /// Adds an ended run to the store.
@@ -135,7 +138,7 @@ fn delivery(notification: &Notification, place: &str) -> Delivery {
 async fn queue(server: &Server, address: SocketAddr, path: &str, more: &Value) -> DeliveryId {
     let mut fields = json!({"action": "webhook", "url": format!("http://{address}{path}"), "timeout": "1s"});
     fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    queue_one(server, delivery(&notification(fields), path)).await
+    queue_one(server, delivery(&notification(&fields), path)).await
 }
 
 async fn queue_one(server: &Server, delivery: Delivery) -> DeliveryId {
@@ -270,7 +273,7 @@ async fn a_webhook_to_the_server_itself_is_given_up_at_once() {
     let settings = Settings { hooks_allow: Vec::new(), ..settings("strict") };
     let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
     let fields = json!({"action": "slack", "url": "http://localhost:4680/api/v1/status"});
-    let id = queue_one(&server, delivery(&notification(fields), "self")).await;
+    let id = queue_one(&server, delivery(&notification(&fields), "self")).await;
     let failed = until_tried(&store, id, DeliveryStatus::Failed).await;
     let error = failed.last.unwrap().error.unwrap();
     assert!(error.contains("hooks_allow"), "{error}");
@@ -358,7 +361,7 @@ async fn a_delivery_from_before_a_restart_is_sent_when_it_is_due() {
     add_run(&store).await;
     let fields =
         json!({"action": "slack", "url": format!("http://{address}/later"), "text": "{{ run.job }}!"});
-    let mut late = delivery(&notification(fields), "later");
+    let mut late = delivery(&notification(&fields), "later");
     let due_at = Timestamp::now() + Duration::from_millis(1500);
     late.state = DeliveryState::Pending { due_at };
     let queued = Change::DeliveryQueued { delivery: late, epoch: 1 };
@@ -367,5 +370,54 @@ async fn a_delivery_from_before_a_restart_is_sent_when_it_is_due() {
     let got = receiver.wait_for("/later", 1).await;
     assert!(Timestamp::now() >= due_at);
     assert_eq!(got[0].body, r#"{"text":"backup!"}"#);
+    server.stop().await;
+}
+
+/// Starts a real mail server. Returns its process, its port and the lines that it prints: one for each e-mail.
+async fn mail_server() -> (Child, u16, Lines<BufReader<ChildStdout>>) {
+    let python = std::env::var("DOWNBEAT_TEST_SMTP")
+        .expect("this test needs a mail server: export DOWNBEAT_TEST_SMTP=$(make -s aiosmtpd)");
+    let mut child = Command::new(python)
+        .args(["-c", include_str!("mail_server.py")])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let port = lines.next_line().await.unwrap().unwrap().parse().unwrap();
+    (child, port, lines)
+}
+
+#[tokio::test]
+async fn an_email_is_delivered_by_smtp() {
+    let (_mail_server, port, mut mails) = mail_server().await;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    add_run(&store).await;
+    let smtp_url = Some(format!("smtp://127.0.0.1:{port}"));
+    let settings =
+        Settings { smtp_url, smtp_from: Some("downbeat@example.org".to_owned()), ..settings("mail") };
+    let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
+    let to = |to: &str| json!({"action": "email", "to": to, "subject": "{{ run.job }}\nBcc: x@example.org"});
+    let id = queue_one(&server, delivery(&notification(&to("ops@example.org")), "mail")).await;
+    until_tried(&store, id, DeliveryStatus::Delivered).await;
+    let mail: Value = serde_json::from_str(&mails.next_line().await.unwrap().unwrap()).unwrap();
+    assert_eq!((&mail["from"], &mail["to"]), (&json!("downbeat@example.org"), &json!(["ops@example.org"])));
+    let content = mail["content"].as_str().unwrap();
+    assert!(content.contains(&format!("Message-ID: <{id}@downbeat>")), "{content}");
+    assert!(content.contains("Subject: backup Bcc: x@example.org"), "{content}");
+    assert!(content.contains("disk full"), "{content}");
+    let refused = queue_one(&server, delivery(&notification(&to("nobody@example.org")), "nobody")).await;
+    let error = until_tried(&store, refused, DeliveryStatus::Failed).await.last.unwrap().error.unwrap();
+    assert!(error.contains("no such mailbox"), "{error}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_email_without_a_mail_server_is_given_up_with_the_setting_to_set() {
+    let (_, _, store, server) = site().await;
+    let fields = json!({"action": "email", "to": "ops@example.org"});
+    let id = queue_one(&server, delivery(&notification(&fields), "mail")).await;
+    let error = until_tried(&store, id, DeliveryStatus::Failed).await.last.unwrap().error.unwrap();
+    assert!(error.contains("smtp_url"), "{error}");
     server.stop().await;
 }
