@@ -52,6 +52,10 @@ chromium: ## Installs the browser of the tests that need one (as root, some 400 
 grpcio: ## A Python with gRPC for tests run by hand (some 60 MB below target/, once); prints where it is
 	@scripts/grpcio
 
+.PHONY: aiosmtpd
+aiosmtpd: ## A Python with a mail server for tests run by hand (some 20 MB below target/, once); prints where it is
+	@scripts/aiosmtpd
+
 .PHONY: bench
 bench: build ## The figures of docs/performance.md, on SQLite and on a private PostgreSQL
 	scripts/bench $(DOWNBEAT)

@@ -29,6 +29,7 @@ fn scope() -> Scope {
     let nodes = Data::map([("web-01".to_owned(), step)]);
     let step = Data::map([("outputs".to_owned(), outputs), ("nodes".to_owned(), nodes)]);
     Scope {
+        event: None,
         run: Data::from(&json!({"id": "run-1", "job": "deploy"})),
         params: Data::from(&json!({"x": "a b", "y": 5, "z": [1, 2], "long": "x".repeat(10_000)})),
         node: Some(Data::from(&json!({"id": "n", "hostname": "web-01", "groups": ["web"], "labels": {"a": "b"}}))),

@@ -4,6 +4,7 @@
 
 use downbeat_core::change::{Change, Event as Record};
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
+use downbeat_core::delivery::DeliveryStatus;
 use downbeat_core::execution::Verdict;
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, TaskId};
 use downbeat_core::job::{BackfillStep, NotStarted};
@@ -249,6 +250,20 @@ fn text(change: &Change) -> String {
                 (None, _) => "run state unchanged".to_owned(),
             }
         }
+        Change::DeliveryQueued { delivery, .. } => {
+            format!("{} to {} queued", delivery.message.action(), delivery.message.destination())
+        }
+        Change::DeliveryTaken { attempt, .. } => format!("message is sent, try {attempt}"),
+        Change::DeliveryTried { error, code, state, .. } => {
+            let code = code.map(|code| format!(" with status {code}")).unwrap_or_default();
+            let error = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+            match state.status() {
+                DeliveryStatus::Delivered => format!("message delivered{code}"),
+                DeliveryStatus::Pending => format!("message not delivered{code}, it is sent again{error}"),
+                DeliveryStatus::Failed => format!("message not delivered{code}, given up{error}"),
+            }
+        }
+        Change::DeliveryRequested { .. } => "message is sent again".to_owned(),
         Change::Unknown { .. } => {
             "recorded by a newer server; this version does not know its kind".to_owned()
         }

@@ -7,7 +7,7 @@ use downbeat_core::backend::Params;
 use downbeat_core::change::Change;
 use downbeat_core::cluster::{ClusterEdit, ClusterRecord};
 use downbeat_core::execution::{Decision, Execution as Record, Outcome, Status};
-use downbeat_core::ids::{BackfillId, ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
+use downbeat_core::ids::{BackfillId, DeliveryId, ExecutionId, NodeId, RunId, ServerId, SessionId, TaskId};
 use downbeat_core::job::NotStarted;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{Checked, Found, RunState, RunStatus};
@@ -231,6 +231,39 @@ pub enum EventBody {
         status: Option<RunStatus>,
         #[serde(flatten)]
         end: Option<Ended>,
+    },
+    /// A message about the run waits to be sent.
+    DeliveryQueued {
+        #[schema(value_type = Uuid)]
+        delivery: DeliveryId,
+        /// `webhook`, `slack` or `email`.
+        action: String,
+        /// The host, or the addresses.
+        destination: String,
+    },
+    /// A server sends a message.
+    DeliveryTaken {
+        #[schema(value_type = Uuid)]
+        delivery: DeliveryId,
+        attempt: u32,
+    },
+    /// The result of a try to send a message.
+    DeliveryTried {
+        #[schema(value_type = Uuid)]
+        delivery: DeliveryId,
+        attempt: u32,
+        /// The HTTP status of the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<u16>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        /// `delivered`, `pending` if it is sent again, or `failed`.
+        status: String,
+    },
+    /// A person sends a message again.
+    DeliveryRequested {
+        #[schema(value_type = Uuid)]
+        delivery: DeliveryId,
     },
     /// A kind that only a newer server knows.
     #[serde(untagged)]
@@ -466,6 +499,24 @@ impl EventBody {
                 status: path.last().map(|state| state.status()),
                 end: end.as_ref().map(|end| Ended { partial: end.partial, error: end.error.clone() }),
             },
+            Change::DeliveryQueued { delivery, .. } => EventBody::DeliveryQueued {
+                delivery: delivery.id,
+                action: delivery.message.action().to_owned(),
+                destination: delivery.message.destination(),
+            },
+            Change::DeliveryTaken { delivery, attempt, .. } => {
+                EventBody::DeliveryTaken { delivery: *delivery, attempt: *attempt }
+            }
+            Change::DeliveryTried { delivery, attempt, code, error, state, .. } => EventBody::DeliveryTried {
+                delivery: *delivery,
+                attempt: *attempt,
+                code: *code,
+                error: error.clone(),
+                status: state.status().to_string(),
+            },
+            Change::DeliveryRequested { delivery, .. } => {
+                EventBody::DeliveryRequested { delivery: *delivery }
+            }
             Change::Unknown { name, .. } => EventBody::Unknown(UnknownKind {
                 kind: name.clone(),
                 data: Value::Object(serde_json::Map::new()),
@@ -510,6 +561,10 @@ impl EventBody {
             EventBody::RunActed { .. } => "run_acted",
             EventBody::RunWoken {} => "run_woken",
             EventBody::RunMoved { .. } => "run_moved",
+            EventBody::DeliveryQueued { .. } => "delivery_queued",
+            EventBody::DeliveryTaken { .. } => "delivery_taken",
+            EventBody::DeliveryTried { .. } => "delivery_tried",
+            EventBody::DeliveryRequested { .. } => "delivery_requested",
             EventBody::Unknown(unknown) => &unknown.kind,
         }
     }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    AppliedJob, Backfill, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, EventList,
+    AppliedJob, Backfill, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, Delivery, EventList,
     Execution, Failures, Frame, InstanceResult, Job, JobDiff, LimitUsage, List, ListChanges, Many, Matrix,
     Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow,
     Server, StandingTask, Stats, Status, Valid, Walk,
@@ -167,6 +167,9 @@ requests! {
     Get "jobs/{id}/backfills" backfills(id) -> List<Backfill>;
     Get "backfills/{id}" backfill(id) -> Backfill;
     Post "backfills/{id}/cancel" cancel_backfill(id) -> Backfill;
+    Get "deliveries" deliveries() -> List<Delivery>;
+    Get "deliveries/{id}" delivery(id) -> Delivery;
+    Post "deliveries/{id}/send" send_delivery(id) -> Delivery;
     Get "backends" backends() -> List<OfferedBackend>;
     Get "limits" limits() -> List<LimitUsage>;
     Get "schema/job" job_schema() -> Value;

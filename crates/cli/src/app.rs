@@ -11,7 +11,9 @@ use crate::args::{Cli, Command};
 use crate::connect::connect;
 use crate::exit::{Code, Failure, Result};
 use crate::out::{Format, Out};
-use crate::{args, bench, cluster, debug, event, job, later, node, run, schedule, serve, status, task};
+use crate::{
+    args, bench, cluster, debug, delivery, event, job, later, node, run, schedule, serve, status, task,
+};
 
 /// The limit of an agent's threads that wait for files. Tokio ends each after ten seconds without work.
 const AGENT_BLOCKING_THREADS: usize = 32;
@@ -109,6 +111,7 @@ fn dispatch(cli: Cli, out: Out) -> Result {
         Command::Cluster(verb) => on_one_thread(cluster::run(verb, &client()?, out)),
         Command::Task(verb) => on_one_thread(task::run(verb, &global, out)),
         Command::Debug(args) => on_one_thread(debug::run(args, &client()?, out)),
+        Command::Delivery(verb) => on_one_thread(delivery::run(verb, &client()?, out)),
         Command::Event(verb) => on_one_thread(event::run(verb, &client()?, out)),
         Command::ServerList => on_one_thread(status::servers(&client()?, out)),
         Command::Status => on_one_thread(status::run(&client()?, out)),

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::exit::Result;
 use crate::out::{Format, Out};
-use crate::{cluster, debug, event, job, node, run, schedule, serve, task};
+use crate::{cluster, debug, delivery, event, job, node, run, schedule, serve, task};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -107,6 +107,9 @@ pub(crate) enum Command {
     Task(task::Verb),
     /// Run a command on a node now, or on each node of a selector, and show its output
     Debug(debug::DebugArgs),
+    /// List, show and send again webhooks and notifications
+    #[command(subcommand)]
+    Delivery(delivery::Verb),
     /// List events in order
     #[command(subcommand)]
     Event(event::Verb),

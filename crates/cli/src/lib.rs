@@ -7,6 +7,7 @@ mod bench;
 mod cluster;
 mod connect;
 mod debug;
+mod delivery;
 mod event;
 mod exit;
 mod inline;

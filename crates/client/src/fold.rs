@@ -272,6 +272,10 @@ impl Projection {
             | EventBody::NodeDrainSet { .. }
             | EventBody::NodeProblemsSet { .. }
             | EventBody::NodeDeleted { .. }
+            | EventBody::DeliveryQueued { .. }
+            | EventBody::DeliveryTaken { .. }
+            | EventBody::DeliveryTried { .. }
+            | EventBody::DeliveryRequested { .. }
             | EventBody::Unknown(_) => {}
         }
     }

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::backend::params_bytes;
 use crate::cluster::{ClusterEdit, ClusterRecord};
+use crate::delivery::{Delivery, DeliveryState};
 use crate::execution::{Decision, Execution, Lease, Outcome, Status};
-use crate::ids::{BackfillId, ClusterId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use crate::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
 use crate::job::{Backfill, BackfillCancel, BackfillStep, JobKey, JobVersion, NotStarted};
 use crate::node::{NodeStatus, Registration};
 use crate::portion::json_bytes;
@@ -252,6 +253,25 @@ pub enum Change {
         end: Option<RunEnd>,
         at: Timestamp,
     },
+    /// Queues a message about a run. Guard: the run's epoch, and the id is not in use.
+    DeliveryQueued { delivery: Delivery, epoch: u64 },
+    /// A server sends a message now. If it reports nothing, the message is due again at `until`. Guard: the message is
+    /// pending and due, and `attempt` is the next one.
+    DeliveryTaken { run: RunId, delivery: DeliveryId, attempt: u32, until: Timestamp, at: Timestamp },
+    /// The result of a try. Guard: the message is pending, and `attempt` is the current one. `state` is what follows.
+    DeliveryTried {
+        run: RunId,
+        delivery: DeliveryId,
+        attempt: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<u16>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        state: DeliveryState,
+        at: Timestamp,
+    },
+    /// A person sends a message again. Guard: it is not pending.
+    DeliveryRequested { run: RunId, delivery: DeliveryId, by: String, at: Timestamp },
     /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
     /// is never written: stores refuse it, and so does serde. Only what is left of the event of a deleted cluster, which
     /// has the name [`Change::REMOVED`], is sent to copies.
@@ -492,6 +512,10 @@ kinds! {
     RunActed "run_acted" crate::level::LIFE,
     RunWoken "run_woken" crate::level::LIFE,
     RunMoved "run_moved" 1,
+    DeliveryQueued "delivery_queued" crate::level::DELIVERIES,
+    DeliveryTaken "delivery_taken" crate::level::DELIVERIES,
+    DeliveryTried "delivery_tried" crate::level::DELIVERIES,
+    DeliveryRequested "delivery_requested" crate::level::DELIVERIES,
 }
 
 /// The subject of a change. A kind that only a newer program knows may contain a run.
@@ -567,7 +591,11 @@ impl Change {
             | Change::RunChecked { run, .. }
             | Change::RunActed { run, .. }
             | Change::RunWoken { run, .. }
-            | Change::RunMoved { run, .. } => Subject::Run(run),
+            | Change::RunMoved { run, .. }
+            | Change::DeliveryTaken { run, .. }
+            | Change::DeliveryTried { run, .. }
+            | Change::DeliveryRequested { run, .. } => Subject::Run(run),
+            Change::DeliveryQueued { delivery, .. } => Subject::Run(&delivery.run),
             Change::ExecutionLeased { of: Parent::Run(run), execution, .. }
             | Change::ExecutionStarted { of: Parent::Run(run), execution, .. }
             | Change::ExecutionFinished { of: Parent::Run(run), execution, .. }
@@ -618,7 +646,8 @@ impl Change {
             | Change::JobPauseSet { by, .. }
             | Change::JobDeleted { by, .. }
             | Change::RunCancelRequested { by, .. }
-            | Change::RunPauseSet { by, .. } => Some(by),
+            | Change::RunPauseSet { by, .. }
+            | Change::DeliveryRequested { by, .. } => Some(by),
             Change::JobApplied { job } => Some(&job.by),
             Change::BackfillCreated { backfill } => Some(&backfill.by),
             Change::BackfillCancelled { cancel, .. } => Some(&cancel.by),
@@ -665,6 +694,10 @@ impl Change {
             | Change::RunActed { .. }
             | Change::RunWoken { .. }
             | Change::RunMoved { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => (&mut [], None),
         };
         let leases = executions.iter_mut().filter_map(|execution| execution.state.lease_mut());
@@ -728,7 +761,11 @@ impl Change {
             | Change::RunActed { at, .. }
             | Change::RunWoken { at, .. }
             | Change::RunMoved { at, .. }
+            | Change::DeliveryTaken { at, .. }
+            | Change::DeliveryTried { at, .. }
+            | Change::DeliveryRequested { at, .. }
             | Change::Unknown { at, .. } => *at,
+            Change::DeliveryQueued { delivery, .. } => delivery.created_at,
         }
     }
 }

@@ -51,6 +51,8 @@ uuid_ids! {
     LeaseToken,
     /// A stored job, derived from its cluster and name: see [`JobId::derive`].
     JobId,
+    /// A message about a run, derived from both: see [`DeliveryId::derive`].
+    DeliveryId,
     /// A standing task of a cluster.
     TaskId,
     /// A backfill of a stored job. Time-ordered (version 7).
@@ -84,6 +86,13 @@ impl JobId {
     /// Returns the UUIDv5 of the name in the namespace of the cluster.
     pub fn derive(cluster: ClusterId, name: &str) -> Self {
         Self(Uuid::new_v5(&cluster.0, name.as_bytes()))
+    }
+}
+
+impl DeliveryId {
+    /// Returns the UUIDv5 of the run and a place within it, in the namespace of the cluster.
+    pub fn derive(cluster: ClusterId, run: &RunId, place: &str) -> Self {
+        Self(Uuid::new_v5(&cluster.0, format!("delivery {place} of {run}").as_bytes()))
     }
 }
 

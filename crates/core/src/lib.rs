@@ -8,6 +8,7 @@ pub mod change;
 pub mod cluster;
 pub mod collections;
 pub mod debug;
+pub mod delivery;
 pub mod dice;
 pub mod execution;
 pub mod expr;

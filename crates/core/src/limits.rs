@@ -49,6 +49,18 @@ pub const CELLS_PER_PAGE: usize = 250_000;
 pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;
 /// Work in one response to a report. More of it waits for the poll: the deadline of a report allows for small responses.
 pub const REPORT_RESPONSE_BYTES: usize = 16 * 1024;
+/// A URL of a webhook.
+pub const URL_BYTES: usize = 2 * 1024;
+/// The body of a message, as JSON: it is stored with its delivery.
+pub const MESSAGE_BODY_BYTES: usize = 64 * 1024;
+/// How long one try of a message may take, in seconds: default and maximum. It has its place among the calls that a server
+/// makes at once until then.
+pub const MESSAGE_TIMEOUT_DEFAULT_S: u64 = 10;
+pub const MESSAGE_TIMEOUT_MOST_S: u64 = 60;
+/// The recipients of one e-mail.
+pub const EMAIL_RECIPIENTS: usize = 50;
+/// Deliveries of one cluster that are kept: the newest. They are removed with their run, or when there are more.
+pub const DELIVERIES: u32 = 10_000;
 /// Schedules of one job: each has its entry in every server's timer.
 pub const SCHEDULES_PER_JOB: usize = 32;
 /// A cron expression: a longer one is a mistake.

@@ -238,6 +238,7 @@ fn a_value_is_never_taken_for_two_arguments() {
     });
     let definition = definition(&job);
     let scope = expr::Scope {
+        event: None,
         item: None,
         run: (&json!({})).into(),
         params: (&json!(definition.params)).into(),

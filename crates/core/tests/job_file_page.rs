@@ -258,6 +258,7 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         On::JobTrigger => triggered(json!({"job": with(json!({"name": "build"}))})),
         On::EventTrigger if name == "job" => triggered(json!({"event": with(json!({"kind": "run_failed"}))})),
         On::EventTrigger => triggered(json!({"event": with(json!({"kind": "node_registered"}))})),
+        On::Webhook | On::Slack | On::Email => unreachable!("no field of a job contains messages"),
     }
 }
 

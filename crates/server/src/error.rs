@@ -2,7 +2,7 @@
 
 use downbeat_core::backend::ParamProblem;
 use downbeat_core::debug;
-use downbeat_core::ids::{BackfillId, NodeId, RunId};
+use downbeat_core::ids::{BackfillId, DeliveryId, NodeId, RunId};
 use downbeat_core::nearest::advice;
 use downbeat_core::plan::{self, Unfit};
 use downbeat_core::run::RunState;
@@ -99,6 +99,8 @@ pub enum Noun {
     Hook,
     #[error("there is no standing task `{}`", shown(.0))]
     StandingTask(String),
+    #[error("there is no delivery `{}`; they are removed with their run", shown(.0))]
+    Delivery(String),
     /// A task of a run, with advice on the tasks that exist.
     #[error("run `{run}` has no task `{task}`; {known}")]
     Task { run: RunId, task: String, known: String },
@@ -147,6 +149,8 @@ pub enum Conflict {
     BackfillCancelled(BackfillId),
     #[error("step `{}` of run `{run}` {why}", shown(step))]
     NoApproval { run: RunId, step: String, why: String },
+    #[error("delivery `{0}` is pending: it is sent without a request")]
+    DeliveryPending(DeliveryId),
     #[error("run `{0}` was just removed")]
     RunRemoved(RunId),
     #[error(transparent)]

@@ -7,6 +7,7 @@ mod caller;
 mod clock;
 mod cluster;
 mod counted;
+mod deliveries;
 mod dispatch;
 mod doors;
 mod error;

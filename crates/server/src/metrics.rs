@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use downbeat_api::Replica;
+use downbeat_core::delivery::DeliveryStatus;
 use downbeat_core::execution::Status;
 use downbeat_core::ids::{ClusterId, NodeId};
 use downbeat_core::node::NodeStatus;
@@ -46,6 +47,7 @@ struct Figures {
     pending_to_leased: Histogram,
     commit_batch_size: Histogram,
     commit_seconds: Histogram,
+    deliveries: Family<Tried, Counter>,
     http_requests: Family<Request, Counter>,
     http_seconds: Family<Route, Histogram>,
     replica_lag_seconds: Gauge<f64, AtomicU64>,
@@ -99,6 +101,12 @@ struct Request {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Tried {
+    action: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Route {
     method: String,
     path: String,
@@ -130,6 +138,12 @@ impl Metrics {
             histogram("commit_batch_size", "Changes in one transaction of the journal", sizes);
         let commit_seconds =
             histogram("commit_seconds", "Duration of one transaction of the journal", seconds());
+        let deliveries = Family::default();
+        registry.register(
+            "deliveries",
+            "Tries to send a message about a run, by outcome",
+            deliveries.clone(),
+        );
         let http_requests = Family::default();
         registry.register("http_requests", "HTTP requests", http_requests.clone());
         let http_seconds = Family::new_with_constructor((|| Histogram::new(LATENCY_S)) as fn() -> Histogram);
@@ -148,6 +162,7 @@ impl Metrics {
             pending_to_leased,
             commit_batch_size,
             commit_seconds,
+            deliveries,
             http_requests,
             http_seconds,
             replica_lag_seconds,
@@ -216,6 +231,16 @@ impl Metrics {
         self.0.gauges[Figure::ReplicaLag as usize].set(lag.lag_events.map_or(-1, signed));
         self.0.replica_lag_seconds.set(lag.lag.map_or(f64::NAN, |time| time.0.as_secs_f64()));
         self.set(Figure::ReplicaCopies, lag.copies);
+    }
+
+    /// Counts a try to send a message.
+    pub(crate) fn delivery_tried(&self, action: &'static str, status: DeliveryStatus) {
+        let outcome = match status {
+            DeliveryStatus::Delivered => "delivered",
+            DeliveryStatus::Pending => "retried",
+            DeliveryStatus::Failed => "given_up",
+        };
+        self.0.deliveries.get_or_create(&Tried { action, outcome }).inc();
     }
 
     /// `path` is the route's pattern: actual paths would create a series for every id.

@@ -12,6 +12,7 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign};
 use crate::counted::Counted;
+use crate::deliveries::{Deliveries, Mailer};
 use crate::dispatch::Dispatcher;
 use crate::heavy::HeavyWork;
 use crate::hook_rates::HookRates;
@@ -49,6 +50,8 @@ pub(crate) struct Parts {
     pub serving: Serving,
     pub outputs: Outputs,
     pub outbound: Outbound,
+    pub mailer: Mailer,
+    pub deliveries: Deliveries,
     pub metrics: Metrics,
     pub settings: Arc<Settings>,
     pub server: ServerId,

@@ -22,6 +22,10 @@ pub struct Settings {
     /// Host names, addresses and networks to which jobs' webhooks may connect although they are reserved: this machine,
     /// link-local addresses, the metadata of clouds. Addresses of private networks need no entry.
     pub hooks_allow: Vec<String>,
+    /// The mail server for e-mails about runs: `smtp://HOST:PORT`, `smtp://HOST:PORT?tls=required` or `smtps://USER:PASSWORD@HOST`.
+    pub smtp_url: Option<String>,
+    /// The sender of these e-mails.
+    pub smtp_from: Option<String>,
     /// The address for agents.
     pub grpc: SocketAddr,
     /// The name of this server; stable across restarts. Default: hostname and gRPC port.
@@ -92,6 +96,8 @@ impl Default for Settings {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::HTTP_PORT)),
             allowed_hosts: Vec::new(),
             hooks_allow: Vec::new(),
+            smtp_url: None,
+            smtp_from: None,
             grpc: SocketAddr::from((Ipv4Addr::LOCALHOST, Self::GRPC_PORT)),
             name: String::new(),
             heartbeat_interval: Span::from_secs(10),

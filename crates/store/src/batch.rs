@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use downbeat_core::change::{Change, Subject};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State};
-use downbeat_core::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
+use downbeat_core::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId, SessionId};
 use downbeat_core::job::{Backfill, JobKey, JobVersion};
 use downbeat_core::node::{Former, Registration};
 use downbeat_core::run::{RunRecord, frees_nodes};
@@ -19,6 +19,8 @@ use crate::port::Result;
 use crate::rows::{
     BackfillRow, CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, JobRow, JobVersionRow,
     OldBackfillsRow, OldVersionsRow, columns, int,
+    CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, DeliveryRow, JobRow, JobVersionRow,
+    OldVersionsRow, columns, int,
 };
 
 /// How a store detects that the id of a new execution is in use.
@@ -55,6 +57,7 @@ pub(crate) struct Needs<'a> {
     pub(crate) node_homes: BTreeSet<NodeId>,
     pub(crate) keys: BTreeSet<(ClusterId, &'a str)>,
     pub(crate) executions: BTreeSet<ExecutionId>,
+    pub(crate) deliveries: BTreeSet<DeliveryId>,
     /// Nodes for which the guards read which run holds them.
     pub(crate) held: BTreeSet<NodeId>,
     /// Runs whose holds are read because the runs give them back.
@@ -198,6 +201,14 @@ impl<'a> Needs<'a> {
                     needs.runs.insert(run);
                     needs.executions.insert(*execution);
                 }
+                Change::DeliveryQueued { delivery, .. } => {
+                    needs.clusters.insert(delivery.cluster);
+                    needs.runs.insert(&delivery.run);
+                    needs.deliveries.insert(delivery.id);
+                }
+                Change::DeliveryTaken { delivery, .. }
+                | Change::DeliveryTried { delivery, .. }
+                | Change::DeliveryRequested { delivery, .. } => _ = needs.deliveries.insert(*delivery),
                 Change::Unknown { .. } => {}
             }
         }
@@ -293,6 +304,9 @@ pub(crate) struct Dirty<'a> {
     pub(crate) job_versions: Vec<&'a JobVersion>,
     pub(crate) backfills: BTreeSet<BackfillId>,
     pub(crate) backfills_created: Vec<&'a Backfill>,
+    pub(crate) deliveries: BTreeSet<DeliveryId>,
+    /// Clusters that have a new delivery: older ones may be removed.
+    pub(crate) delivered: BTreeSet<ClusterId>,
     pub(crate) runs_created: BTreeMap<&'a RunId, &'a RunRecord>,
     pub(crate) runs_altered: BTreeSet<&'a RunId>,
     pub(crate) executions_added: BTreeSet<ExecutionId>,
@@ -368,6 +382,13 @@ impl<'a> Dirty<'a> {
                 }
                 // An empty path without a stop changes nothing, not even a run that has ended.
                 Change::RunMoved { path, stop: None, .. } if path.is_empty() => {}
+                Change::DeliveryQueued { delivery, .. } => {
+                    dirty.deliveries.insert(delivery.id);
+                    dirty.delivered.insert(delivery.cluster);
+                }
+                Change::DeliveryTaken { delivery, .. }
+                | Change::DeliveryTried { delivery, .. }
+                | Change::DeliveryRequested { delivery, .. } => _ = dirty.deliveries.insert(*delivery),
                 Change::Unknown { .. } => {}
                 Change::RunTaken { run, .. }
                 | Change::RunCancelRequested { run, .. }
@@ -457,6 +478,8 @@ impl<'a> Dirty<'a> {
     /// Returns the jobs that have a new backfill: ended ones beyond the last few are removed.
     pub(crate) fn old_backfills(&self) -> Vec<OldBackfillsRow> {
         self.backfills_created.iter().map(|backfill| OldBackfillsRow::before(backfill)).collect()
+    pub(crate) fn delivery_rows<'t>(&self, tables: &'t Tables) -> Result<Vec<DeliveryRow<'t>>> {
+        self.deliveries.iter().map(|id| DeliveryRow::of(&tables.deliveries[id])).collect()
     }
 
     fn alter_run(&mut self, run: &'a RunId) {

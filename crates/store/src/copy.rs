@@ -4,6 +4,7 @@
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, SessionId};
 use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
@@ -37,6 +38,8 @@ pub enum Part {
     Runs(Vec<RunRecord>),
     /// Nodes that exclusive runs hold.
     Holds(Vec<(NodeId, RunId)>),
+    /// Messages about runs.
+    Deliveries(Vec<Delivery>),
     Executions(Vec<Execution>),
     /// The chunks of each execution are in order.
     Output(Vec<OutputChunk>),

@@ -59,6 +59,7 @@ macro_rules! writes {
             pub(super) PUT_JOBS: Write = Write::upsert::<$crate::rows::JobRow<'_>>("jobs");
             pub(super) INSERT_JOB_VERSIONS: Write = Write::insert::<$crate::rows::JobVersionRow<'_>>("job_versions");
             pub(super) PUT_BACKFILLS: Write = Write::upsert::<$crate::rows::BackfillRow<'_>>("backfills");
+            pub(super) PUT_DELIVERIES: Write = Write::upsert::<$crate::rows::DeliveryRow<'_>>("deliveries");
             CREATE_RUNS: Write = Write::insert::<$crate::rows::RunRow<'_>>("runs");
             DEFINE_RUNS: Write = Write::insert::<$crate::rows::DefinedRow<'_>>("definitions");
             UPDATE_RUNS: Write = Write::update::<$crate::rows::RunLiveRow<'_>>("runs", |_| true);

@@ -8,6 +8,7 @@ mod batch;
 pub mod conformance;
 mod copy;
 mod counts;
+mod deliveries;
 mod filter;
 mod instances;
 mod jobs;
@@ -27,10 +28,11 @@ pub use copy::{Diverged, Kept, Part, Replica, Replicated, Seen};
 pub use memory::MemoryStore;
 pub use open::{open, open_replica};
 pub use port::{
-    Admission, Committed, DirectWrites, Error, EventFilter, Events, ExecutionFilter, Executions, Hint,
-    InstanceCount, InstanceFacts, InstanceFilter, JobVersionBrief, Jobs, Listed, NodeTotals, Nodes, Output,
-    OutputChunk, Page, Position, Removed, RunFilter, RunKey, RunKind, RunOrder, Runs, ServerRecord, Servers,
-    Source, StandingKey, StandingResult, Store, Tally, Totals, Volume, Wrapped, Wrapper,
+    Admission, Committed, Deliveries, DeliveryFilter, DeliveryKey, DirectWrites, DueKey, Error, EventFilter,
+    Events, ExecutionFilter, Executions, Hint, InstanceCount, InstanceFacts, InstanceFilter, JobVersionBrief,
+    Jobs, Listed, NodeTotals, Nodes, Output, OutputChunk, Page, Position, Removed, RunFilter, RunKey,
+    RunKind, RunOrder, Runs, ServerRecord, Servers, Source, StandingKey, StandingResult, Store, Tally,
+    Totals, Volume, Wrapped, Wrapper,
 };
 pub use postgres::{PostgresStore, postgres_client};
 pub use sqlite::SqliteStore;

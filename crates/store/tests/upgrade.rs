@@ -251,7 +251,7 @@ const ONLY_POSTGRES: &str = "DROP FUNCTION release_contents CASCADE; DROP FUNCTI
 const ONLY_SQLITE: &str = "DROP INDEX runs_open_by_cluster; DROP TRIGGER definitions_release; \
      DROP TRIGGER nodes_release; DROP TRIGGER nodes_replace; ALTER TABLE feed DROP COLUMN counted_seq;";
 /// Reverts to schema 8: drops what later migrations added.
-const SCHEMA_8: &str = "DROP TABLE backfills; DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
+const SCHEMA_8: &str = "DROP TABLE backfills; DROP TABLE deliveries; DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
      ALTER TABLE runs DROP COLUMN states; ALTER TABLE runs DROP COLUMN life; \
      ALTER TABLE runs DROP COLUMN round; ALTER TABLE executions DROP COLUMN round; \
      DROP TABLE output_removed; DELETE FROM ended WHERE kind = 3; \

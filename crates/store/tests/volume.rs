@@ -51,7 +51,7 @@ async fn output_of_older_programs_is_counted() {
 }
 
 /// Reverts to schema 9.
-const SCHEMA_9: &str = "DROP TABLE backfills; DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
+const SCHEMA_9: &str = "DROP TABLE backfills; DROP TABLE deliveries; DROP TABLE job_versions; DROP TABLE jobs; ALTER TABLE runs DROP COLUMN job_version; \
      ALTER TABLE runs DROP COLUMN states; ALTER TABLE runs DROP COLUMN life; \
      ALTER TABLE runs DROP COLUMN round; ALTER TABLE executions DROP COLUMN round; \
      DROP TABLE output_removed; DELETE FROM ended WHERE kind = 3; \

@@ -3,6 +3,7 @@
 mod absent;
 mod backfill;
 mod cluster;
+mod delivery;
 mod event;
 mod graph;
 mod hosts;
@@ -26,6 +27,7 @@ mod work;
 pub(crate) use absent::absences;
 pub(crate) use backfill::{backfill_page, backfill_plan, backfill_progress, backfill_table};
 pub(crate) use cluster::{StuckNodes, cluster_page, cluster_status_page, cluster_table, quoted};
+pub(crate) use delivery::{delivery_page, delivery_table};
 pub(crate) use event::EventLines;
 pub(crate) use hosts::{Rows, counts, hosts, plural, shown_of};
 pub(crate) use job::{applied_lines, difference_lines, history_page, job_page, job_table};

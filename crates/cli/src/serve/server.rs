@@ -92,6 +92,8 @@ impl From<&ServerKeys> for Settings {
             http: keys.http,
             allowed_hosts: keys.allowed_hosts.0.clone(),
             hooks_allow: keys.hooks_allow.0.clone(),
+            smtp_url: keys.smtp_url.clone(),
+            smtp_from: keys.smtp_from.clone(),
             grpc: keys.grpc,
             name: keys.name.clone().unwrap_or_default(),
             heartbeat_interval: keys.heartbeat_interval,

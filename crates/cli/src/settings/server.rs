@@ -25,6 +25,9 @@ const SETTINGS: &[Setting] = &[
         "Additional host names that browsers (on a loopback address: all clients) may use for --http, comma-separated; * allows any"),
     Setting::new("hooks_allow", "--hooks-allow HOSTS", Unset,
         "Names, addresses and networks that webhooks may call although they are loopback, link-local or a cloud's metadata, comma-separated"),
+    Setting::new("smtp_url", "--smtp-url URL", Unset,
+        "Mail server for e-mails about runs: smtp://HOST:PORT (add ?tls=required for STARTTLS) or smtps://USER:PASSWORD@HOST"),
+    Setting::new("smtp_from", "--smtp-from ADDRESS", Unset, "Sender of e-mails about runs"),
     Setting::new("grpc", "--grpc ADDR", Is("127.0.0.1:4681"), "Address for agents"),
     Setting::new("name", "--name NAME", Follows("hostname and gRPC port"), "Name of this server; keep it over restarts"),
     Setting::new("heartbeat_interval", "--heartbeat-interval DURATION", Is("10s"), "How often agents send a heartbeat"),
@@ -73,6 +76,10 @@ pub(crate) struct ServerKeys {
     pub(crate) allowed_hosts: List,
     #[serde(default)]
     pub(crate) hooks_allow: List,
+    #[serde(default)]
+    pub(crate) smtp_url: Option<String>,
+    #[serde(default)]
+    pub(crate) smtp_from: Option<String>,
     #[serde(deserialize_with = "address")]
     pub(crate) grpc: SocketAddr,
     #[serde(default)]
@@ -157,6 +164,14 @@ impl ServerKeys {
         }
         if let Err(error) = Allow::parse(self.hooks_allow.0.iter().map(String::as_str)) {
             return Err(("hooks_allow", error.to_string()));
+        }
+        if let Some(url) = &self.smtp_url
+            && !["smtp://", "smtps://"].iter().any(|scheme| url.starts_with(scheme))
+        {
+            return Err(("smtp_url", "is not the URL of a mail server; write smtp://HOST:PORT".to_owned()));
+        }
+        if self.smtp_url.is_some() != self.smtp_from.is_some() {
+            return Err(("smtp_from", "smtp_url and smtp_from are set together, or not at all".to_owned()));
         }
         let stale = self.server_stale_after;
         if stale < Span::from_secs(1) {

@@ -67,7 +67,7 @@ fn toml_value(value: &Value) -> String {
 /// Returns the value without secrets.
 fn printable(row: &Row) -> Value {
     match (row.key, &row.value) {
-        ("store", Value::String(store)) => without_password(store).into(),
+        ("store" | "smtp_url", Value::String(url)) => without_password(url).into(),
         (_, value) => value.clone(),
     }
 }

@@ -75,6 +75,8 @@ pub struct Scope {
     pub steps: BTreeMap<String, Data>,
     /// The instance's item of `for_each`, and its index.
     pub item: Option<(Data, u32)>,
+    /// What a message is about; `None` in tasks.
+    pub event: Option<Data>,
 }
 
 impl Scope {
@@ -86,6 +88,7 @@ impl Scope {
             ("steps", Value::from_object(Steps(steps))),
         ];
         entries.extend(self.node.as_ref().map(|Data(node)| ("node", node.clone())));
+        entries.extend(self.event.as_ref().map(|Data(event)| ("event", event.clone())));
         if let Some((Data(item), index)) = &self.item {
             entries.extend([("item", item.clone()), ("index", Value::from(*index))]);
         }

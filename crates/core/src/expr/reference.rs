@@ -14,6 +14,8 @@ pub(super) const NODE_FACTS: &[&str] =
 pub(super) const RUN_FACTS: &[&str] = &["id", "job", "scheduled_at"];
 /// Which of them exist depends on the trigger.
 pub(super) const TRIGGER_FACTS: &[&str] = &["path", "event", "delivery", "job", "run", "status", "node"];
+pub(super) const EVENT_FACTS: &[&str] =
+    &["name", "status", "error", "cluster", "created_at", "started_at", "finished_at"];
 
 /// One part of a path into a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +36,8 @@ pub(crate) struct Reference {
 }
 
 words! {
-    /// The valid first words of names. `item` is the item of `for_each`, and `index` its index.
+    /// The valid first words of names. `item` is the item of `for_each`, and `index` its index; `event` is what a message
+    /// is about.
     pub(crate) enum Root {
         Params = "params",
         Steps = "steps",
@@ -45,6 +48,7 @@ words! {
         /// The body of the request that starts the job: only in params of triggers, like the next one.
         Payload = "payload",
         Trigger = "trigger",
+        Event = "event",
     }
 }
 
@@ -98,6 +102,7 @@ impl Reference {
             Root::Node => one_of("node", self.named(0), NODE_FACTS),
             Root::Run => one_of("run", self.named(0), RUN_FACTS),
             Root::Trigger => one_of("trigger", self.named(0), TRIGGER_FACTS),
+            Root::Event => one_of("event", self.named(0), EVENT_FACTS),
             Root::Index if !self.path.is_empty() => Err("`index` is a number, and has no parts".to_owned()),
             Root::Params | Root::Item | Root::Index | Root::Payload => Ok(()),
             Root::Steps => {

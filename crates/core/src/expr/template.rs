@@ -27,6 +27,8 @@ pub struct References {
     pub run: bool,
     /// Whether they read the item of `for_each` or its index.
     pub item: bool,
+    /// Whether they read what a message is about.
+    pub event: bool,
 }
 
 /// Parsed params; rendering does not parse them again.
@@ -136,6 +138,7 @@ impl Template {
                     Root::Item | Root::Index => found.item = true,
                     // Tasks cannot use them.
                     Root::Payload | Root::Trigger => {}
+                    Root::Event => found.event = true,
                 }
             }
         });
@@ -466,6 +469,7 @@ impl Rendering {
             Root::Item | Root::Index => " for this item".to_owned(),
             Root::Payload => " in this request".to_owned(),
             Root::Trigger => " here".to_owned(),
+            Root::Event => " for this event".to_owned(),
         };
         Wrong::new(format!("`{reference}` has no value{why}"))
     }

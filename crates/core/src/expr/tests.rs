@@ -26,6 +26,7 @@ fn scope() -> Scope {
     let step = |outputs: Data| Data::map([("outputs".to_owned(), outputs)]);
     let nodes = Data::map([("web-01".to_owned(), step(outputs.clone()))]);
     Scope {
+        event: None,
         item: None,
         run: Data::from(&json!({"id": "run-1", "job": "deploy"})),
         params: Data::from(&json!({
@@ -376,6 +377,7 @@ fn what_is_used_is_known_whichever_branch_it_stands_in() {
     ]));
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let expected = References {
+        event: false,
         params: names(&["x", "y"]),
         steps: names(&["one", "two-2"]),
         step_nodes: true,
@@ -440,6 +442,7 @@ fn what_a_shell_reads_keeps_its_braces() {
     .unwrap();
     let template = Template::of("exec", "shell", &params).unwrap().unwrap();
     let scope = Scope {
+        event: None,
         item: None,
         run: Data::map([]),
         params: Data::map([("v".to_owned(), Data::from(&serde_json::json!("1")))]),

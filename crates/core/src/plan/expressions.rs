@@ -122,7 +122,7 @@ impl<'r> Expressions<'r> {
             let (run, params) = (Data::from(&run), Data::from(self.params));
             Context {
                 known: Known::of(self.definition),
-                scope: Scope { run, params, node: None, steps: BTreeMap::new(), item: None },
+                scope: Scope { run, params, node: None, steps: BTreeMap::new(), item: None, event: None },
                 facts: vec![None; self.nodes.len()],
                 looks_at_each: instances <= limits::INSTANCES_PER_RUN,
             }

@@ -84,6 +84,7 @@ impl<'d> Known<'d> {
         let entry = &self.definition.tasks[at.entry];
         match reference.root {
             Root::Run => Ok(()),
+            Root::Event => Err(format!("`{reference}`: only messages have an event")),
             Root::Item | Root::Index if used == Use::Items => {
                 Err(format!("`{reference}`: `for_each` creates the items, so it cannot use them"))
             }

@@ -6,6 +6,7 @@ mod fields;
 mod known;
 mod life;
 mod limit;
+mod notification;
 mod params;
 mod parse;
 mod problem;
@@ -21,11 +22,12 @@ pub use definition::{
 pub use fields::{Field, On, fields};
 pub(crate) use known::{ExprSite, Known, Use};
 pub use life::{Action, ActionKind, Constraints, HttpHook, IfUnknown, Overlap, What};
+pub use notification::{Notification, SecretSource};
 pub use params::resolve_params;
 pub(crate) use parse::cycles;
 pub use parse::{
-    from_json, from_json_noting, named_cluster, named_cluster_of_json, parse, parse_bytes,
-    parse_bytes_noting, parse_noting,
+    from_json, from_json_noting, named_cluster, named_cluster_of_json, notification_of_json, parse,
+    parse_bytes, parse_bytes_noting, parse_noting,
 };
 pub use parse::{parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json};
 pub use problem::{At, Noted, Problem};

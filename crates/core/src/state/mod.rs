@@ -5,6 +5,7 @@
 //! output) are not part of it.
 
 mod clusters;
+mod deliveries;
 mod executions;
 mod jobs;
 mod limits;

@@ -10,8 +10,9 @@ use super::runs::{Elsewhere, Home};
 use crate::Timestamp;
 use crate::change::{About, Applied, Change, Refusal, Silence, Subject};
 use crate::cluster::ClusterRecord;
+use crate::delivery::{Delivery, LastTry};
 use crate::execution::{Event, Execution, Status};
-use crate::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId, SessionId};
+use crate::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId, SessionId};
 use crate::job::{BackfillRecord, JobKey, JobLive};
 use crate::run::{RunEvent, RunLive};
 use crate::work::Parent;
@@ -34,6 +35,7 @@ pub struct Tables {
     /// The run of each idempotency key.
     pub keys: BTreeMap<(ClusterId, String), RunId>,
     pub executions: BTreeMap<ExecutionId, Execution>,
+    pub deliveries: BTreeMap<DeliveryId, Delivery>,
     /// The nodes that exclusive runs hold.
     pub holds: BTreeMap<NodeId, RunId>,
     /// Counts of the runs that were not loaded, by cluster; empty if all runs are loaded.
@@ -268,6 +270,20 @@ impl Tables {
                 self.has_epoch(run, *epoch)?;
                 self.mark_failed(run, *execution, reason)?;
                 self.record_rollout(run, *rollout)
+            }
+            Change::DeliveryQueued { delivery, epoch } => {
+                self.has_epoch(&delivery.run, *epoch)?;
+                self.queue_delivery(delivery)
+            }
+            Change::DeliveryTaken { delivery, attempt, until, at, run: _ } => {
+                self.take_delivery(*delivery, *attempt, *until, *at)
+            }
+            Change::DeliveryTried { delivery, attempt, code, error, state, at, run: _ } => {
+                let last = LastTry { at: *at, code: *code, error: error.clone() };
+                self.end_try(*delivery, *attempt, *state, last)
+            }
+            Change::DeliveryRequested { delivery, at, by: _, run: _ } => {
+                self.request_delivery(*delivery, *at)
             }
             Change::Unknown { name, .. } if self.is_copy && name == Change::REMOVED => Ok(()),
             Change::Unknown { .. } => Err(Refusal::NotKnownToAll),

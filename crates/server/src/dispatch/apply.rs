@@ -136,6 +136,10 @@ impl Board {
             | Change::RunActed { .. }
             | Change::RunWoken { .. }
             | Change::RunCancelRequested { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => {}
         }
     }

@@ -32,6 +32,7 @@ const PAGE: &str = include_str!("docs.html");
         (name = "jobs", description = "Stored jobs: named, with versions, started by their schedules"),
         (name = "tasks", description = "Standing tasks: every node of a cluster carries them out once, in order"),
         (name = "plans", description = "Dry runs; nothing is started"),
+        (name = "deliveries", description = "Webhooks and notifications about runs"),
         (name = "events", description = "Recorded changes"),
         (name = "system", description = "The servers themselves"),
     ),

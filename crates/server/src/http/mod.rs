@@ -9,6 +9,7 @@ mod backfills;
 mod clusters;
 mod debug;
 mod definition;
+mod deliveries;
 mod docs;
 mod doorway;
 mod events;

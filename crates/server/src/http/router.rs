@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    approve, backends, backfills, clusters, debug, docs, doorway, events, executions, failures, frames, hooks, jobs,
+    approve, backends, backfills, clusters, debug, deliveries, docs, doorway, events, executions, failures, frames, hooks, jobs,
     limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results, run_output,
     runs, schema, stats, system, tasks, walks, work,
 };
@@ -116,6 +116,9 @@ fn described() -> (Router<Service>, Value) {
         .routes(routes!(backfills::list))
         .routes(routes!(backfills::show))
         .routes(routes!(backfills::cancel))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::show))
+        .routes(routes!(deliveries::send))
         .routes(routes!(backends::list))
         .routes(routes!(job_limits::list))
         .routes(routes!(schema::job))

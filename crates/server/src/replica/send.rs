@@ -268,7 +268,8 @@ impl Sender {
             | Part::JobVersions(_)
             | Part::Backfills(_)
             | Part::Runs(_)
-            | Part::Holds(_) => {}
+            | Part::Holds(_)
+            | Part::Deliveries(_) => {}
             Part::Executions(executions) => {
                 for execution in executions {
                     self.cursors.begin(execution, wall, now);

@@ -4,6 +4,7 @@ mod approve;
 mod backfill;
 mod clusters;
 mod debug;
+mod deliveries;
 mod find;
 mod handle;
 mod hooks;

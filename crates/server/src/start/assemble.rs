@@ -20,6 +20,7 @@ use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::cluster::{CommonLevel, LastSign, Membership, heartbeat_pause};
 use crate::counted::Counted;
+use crate::deliveries::{Deliveries, Mailer, deliver};
 use crate::dispatch::Dispatcher;
 use crate::doors::Threads;
 use crate::heavy::HeavyWork;
@@ -83,6 +84,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     vital.spawn("schedules", &stopping, jobs::fire(server.service.clone(), stopping.clone()));
     let backfills = jobs::continue_backfills(server.service.clone(), stopping.clone());
     vital.spawn("backfills", &stopping, backfills);
+    vital.spawn("deliveries", &stopping, deliver(parts.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {
@@ -154,6 +156,7 @@ async fn base(
     stored_jobs.load(store.as_ref()).await?;
     let backfills = Backfills::new(clock.clone());
     backfills.load(store.as_ref()).await?;
+    let deliveries = Deliveries::new(server);
     let mut performers: Vec<Arc<dyn Perform>> = Vec::new();
     if is_copied.is_none() {
         performers = vec![
@@ -163,6 +166,7 @@ async fn base(
             Arc::new(standing.clone()),
             Arc::new(stored_jobs.clone()),
             Arc::new(backfills.clone()),
+            Arc::new(deliveries.clone()),
         ];
     } else {
         // The journal of a replica ends before it can be used.
@@ -206,6 +210,8 @@ async fn base(
         serving,
         outputs,
         outbound,
+        mailer: Mailer::new(&settings),
+        deliveries,
         journal,
         feed,
         dispatcher,

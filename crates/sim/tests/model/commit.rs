@@ -135,6 +135,10 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::NodeRegistered { .. }
         | Change::NodeDrainSet { .. }
         | Change::NodeProblemsSet { .. }
+        | Change::DeliveryQueued { .. }
+        | Change::DeliveryTaken { .. }
+        | Change::DeliveryTried { .. }
+        | Change::DeliveryRequested { .. }
         | Change::Unknown { .. } => false,
     }
 }

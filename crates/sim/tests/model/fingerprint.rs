@@ -127,6 +127,10 @@ impl View<'_> {
             | Change::NodeRegistered { .. }
             | Change::NodeDrainSet { .. }
             | Change::NodeProblemsSet { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => 0,
         };
         all(&[u64::from(change.phase()), detail])

@@ -421,6 +421,8 @@ pub async fn fill_deleted(store: &Arc<dyn Store>) -> Vec<String> {
     apply(store, &[problems(74, session(74), &["full"]), deleted(73, session(73), 90)]).await;
     let chunks: Vec<_> = (701..=716).map(|number| chunk(number, 0, "text")).collect();
     store.append_output(&chunks, 100).await.unwrap();
+    let delivery = super::deliveries::delivery_in(cluster_id(7), &run_id(66), 1);
+    apply(store, &[Change::DeliveryQueued { delivery, epoch: 1 }]).await;
     // A run of another cluster whose params name the deleted one: it stays.
     let params = [("cluster".to_owned(), serde_json::json!("cluster-7"))].into_iter().collect();
     apply(store, &[created_as(made_as(RunMade { params, ..super::make::made(60) }))]).await;

@@ -11,6 +11,7 @@ pub mod clusters;
 pub mod contents;
 pub mod copies;
 pub mod debug;
+pub mod deliveries;
 pub mod executions;
 pub mod jobs;
 pub mod life;
@@ -195,6 +196,17 @@ macro_rules! conformance_suite {
                 only_the_last_ended_backfills_of_a_job_are_kept
                 a_backfill_goes_with_its_cluster
                 backfills_are_part_of_a_copy
+            deliveries {
+                a_delivery_is_queued_once_and_read_back_whole
+                a_run_and_its_delivery_are_created_together
+                a_due_delivery_is_taken_by_one_server
+                an_ended_delivery_is_tried_again_only_on_request
+                due_deliveries_are_read_in_order
+                deliveries_are_listed_newest_first_by_filter
+                deliveries_go_with_their_run
+                the_newest_deliveries_of_a_cluster_are_kept
+                a_delivery_needs_its_cluster_and_goes_with_it
+                deliveries_are_part_of_a_copy
             }
             contents {
                 large_contents_are_read_back_whole

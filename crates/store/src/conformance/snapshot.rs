@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::{Execution, State, Verdict};
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::job::{BackfillRecord, JobRecord, JobVersion};
@@ -15,7 +16,8 @@ use downbeat_core::state::LimitUse;
 use super::limits::some_limits;
 use super::make::*;
 use crate::port::{
-    EventFilter, ExecutionFilter, JobVersionBrief, OutputChunk, Page, RunFilter, ServerRecord, Store, Tally,
+    DeliveryFilter, EventFilter, ExecutionFilter, JobVersionBrief, OutputChunk, Page, RunFilter,
+    ServerRecord, Store, Tally,
 };
 
 const ALL: u32 = 100_000;
@@ -30,6 +32,7 @@ pub struct Snapshot {
     pub jobs: Vec<(JobRecord, Vec<JobVersion>)>,
     /// Of the jobs that are not deleted.
     pub backfills: Vec<BackfillRecord>,
+    pub deliveries: Vec<Delivery>,
     pub runs: Vec<RunRecord>,
     pub holds: Vec<(NodeId, RunId)>,
     pub uses: Vec<LimitUse>,
@@ -79,6 +82,10 @@ impl Snapshot {
             tombstones: store.tombstones(None).await.expect("tombstones are read"),
             jobs,
             backfills,
+            deliveries: store
+                .deliveries(&DeliveryFilter::default(), None, ALL)
+                .await
+                .expect("deliveries are read"),
             runs,
             holds: store.holds().await.expect("holds are read"),
             uses: store.uses().await.expect("uses are read"),

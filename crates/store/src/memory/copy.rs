@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use downbeat_core::change::{Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
-use downbeat_core::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId};
+use downbeat_core::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
 use downbeat_core::run::RunRecord;
@@ -49,6 +49,8 @@ impl State {
         parts.extend(cut(self.tables.backfills.values().cloned().collect(), Part::Backfills));
         parts.extend(cut(self.runs(|_| true), Part::Runs));
         parts.extend(cut(holds, Part::Holds));
+        let deliveries: Vec<_> = self.tables.deliveries.values().cloned().collect();
+        parts.extend(cut(deliveries, Part::Deliveries));
         parts.extend(cut(executions, Part::Executions));
         parts.extend(cut(output, Part::Output));
         parts.extend(cut(events, Part::Events));
@@ -107,6 +109,9 @@ impl State {
             }
             Part::Runs(runs) => runs.into_iter().for_each(|run| self.put_run(run)),
             Part::Holds(holds) => self.tables.holds.extend(holds),
+            Part::Deliveries(rows) => {
+                self.tables.deliveries.extend(rows.into_iter().map(|row| (row.id, row)));
+            }
             Part::Executions(rows) => {
                 self.tables.executions.extend(rows.into_iter().map(|row| (row.id, row)));
             }
@@ -154,6 +159,8 @@ fn pick(tables: &Tables, needs: &Needs<'_>) -> Tables {
     picked.jobs.extend(needs.jobs.iter().filter_map(|id| Some((*id, *tables.jobs.get(id)?))));
     let find_backfill = |id: &BackfillId| Some((*id, tables.backfills.get(id)?.clone()));
     picked.backfills.extend(needs.backfills.iter().filter_map(find_backfill));
+    let find_delivery = |id: &DeliveryId| Some((*id, tables.deliveries.get(id)?.clone()));
+    picked.deliveries.extend(needs.deliveries.iter().filter_map(find_delivery));
     picked.runs.extend(needs.runs.iter().filter_map(find_run));
     picked.keys.extend(needs.keys.iter().filter_map(find_key));
     picked.executions.extend(executions.map(|execution| (execution.id, execution.clone())));
@@ -171,6 +178,7 @@ fn put_back(tables: &mut Tables, picked: Tables, needs: &Needs<'_>, held: &BTree
     tables.deleted.extend(picked.deleted);
     tables.jobs.extend(picked.jobs);
     tables.backfills.extend(picked.backfills);
+    tables.deliveries.extend(picked.deliveries);
     tables.runs.extend(picked.runs);
     tables.keys.extend(picked.keys);
     tables.homes.extend(picked.homes);

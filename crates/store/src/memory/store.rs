@@ -118,6 +118,7 @@ impl State {
             }
             Change::JobApplied { job } => self.put_job_version(job),
             Change::BackfillCreated { backfill } => self.forget_backfills(&backfill.job),
+            Change::DeliveryQueued { delivery, .. } => self.forget_deliveries(delivery.cluster),
             Change::RunCreated { run, .. } => {
                 self.made.insert(run.id.clone(), Arc::clone(&run.made));
             }
@@ -216,6 +217,7 @@ impl State {
         self.tables.homes.remove(id);
         self.tables.keys.retain(|_, run| run != id);
         self.made.remove(id);
+        self.tables.deliveries.retain(|_, delivery| delivery.run != *id);
         let output = &mut self.output;
         self.tables.executions.retain(|execution, record| {
             let keep = record.run() != id;

@@ -8,12 +8,12 @@ mod store;
 pub use error::Error;
 pub(crate) use error::Result;
 pub use reads::{
-    Admission, DirectWrites, Events, Executions, Jobs, Nodes, Output, Runs, Servers, Source, Totals, Wrapped,
-    Wrapper,
+    Admission, Deliveries, DirectWrites, Events, Executions, Jobs, Nodes, Output, Runs, Servers, Source,
+    Totals, Wrapped, Wrapper,
 };
 pub use record::{
-    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter,
-    JobVersionBrief, Listed, NodeTotals, OutputChunk, Page, Position, Removed, RunFilter, RunKey, RunKind,
-    RunOrder, ServerRecord, StandingKey, StandingResult, Tally, Volume,
+    Committed, DeliveryFilter, DeliveryKey, DueKey, EventFilter, ExecutionFilter, Hint, InstanceCount,
+    InstanceFacts, InstanceFilter, JobVersionBrief, Listed, NodeTotals, OutputChunk, Page, Position, Removed,
+    RunFilter, RunKey, RunKind, RunOrder, ServerRecord, StandingKey, StandingResult, Tally, Volume,
 };
 pub use store::Store;

@@ -8,8 +8,9 @@ use async_trait::async_trait;
 use downbeat_core::Portion;
 use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{BackfillId, ClusterId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::job::{BackfillRecord, JobRecord, JobVersion};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::retention::{Excess, StandingKept};
@@ -21,9 +22,9 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::store::Store;
 use super::{
-    Committed, EventFilter, ExecutionFilter, Hint, InstanceCount, InstanceFacts, InstanceFilter,
-    JobVersionBrief, Listed, NodeTotals, OutputChunk, Page, Removed, Result, RunFilter, RunKey, ServerRecord,
-    StandingKey, StandingResult, Tally, Volume,
+    Committed, DeliveryFilter, DeliveryKey, DueKey, EventFilter, ExecutionFilter, Hint, InstanceCount,
+    InstanceFacts, InstanceFilter, JobVersionBrief, Listed, NodeTotals, OutputChunk, Page, Removed, Result,
+    RunFilter, RunKey, ServerRecord, StandingKey, StandingResult, Tally, Volume,
 };
 use crate::copy::{Kept, Part, Seen};
 
@@ -218,6 +219,21 @@ calls! {
             /// Returns the backfills of a job that are kept, the newest first.
             async fn backfills(&self, job: JobId) -> Vec<BackfillRecord>;
             async fn backfill(&self, id: BackfillId) -> Option<BackfillRecord>;
+        }
+
+        /// Messages about runs.
+        trait Deliveries {
+            /// Returns deliveries, the newest first: at most `most`, only those after a key.
+            async fn deliveries(
+                &self,
+                filter: &DeliveryFilter,
+                after: Option<DeliveryKey>,
+                most: u32
+            ) -> Vec<Delivery>;
+            async fn delivery(&self, id: DeliveryId) -> Option<Delivery>;
+            /// Returns the pending deliveries that are due first, also in the future: at most `most`, only those after a
+            /// key.
+            async fn due_deliveries(&self, after: Option<DueKey>, most: u32) -> Vec<Delivery>;
         }
 
         /// The nodes and limits that runs and executions use.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use downbeat_core::change::{About, Applied};
+use downbeat_core::delivery::{Delivery, DeliveryStatus};
 pub use downbeat_core::execution::OutputChunk;
 use downbeat_core::execution::Status;
-use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId};
+use downbeat_core::ids::{ClusterId, DeliveryId, ExecutionId, NodeId, RunId, ServerId};
 use downbeat_core::job::JobVersion;
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{RunBrief, RunState};
@@ -327,5 +328,50 @@ pub struct JobVersionBrief {
 impl JobVersionBrief {
     pub fn of(job: &JobVersion) -> Self {
         Self { version: job.version, hash: job.hash.clone(), by: job.by.clone(), at: job.at }
+    }
+}
+
+/// Which deliveries a list has. Each filter that is none fits all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeliveryFilter {
+    pub cluster: Option<ClusterId>,
+    pub run: Option<RunId>,
+    pub job: Option<String>,
+    pub status: Option<DeliveryStatus>,
+}
+
+impl DeliveryFilter {
+    pub(crate) fn fits(&self, delivery: &Delivery) -> bool {
+        self.cluster.is_none_or(|cluster| delivery.cluster == cluster)
+            && self.run.as_ref().is_none_or(|run| delivery.run == *run)
+            && self.job.as_ref().is_none_or(|job| delivery.job.as_deref() == Some(job))
+            && self.status.is_none_or(|status| delivery.state.status() == status)
+    }
+}
+
+/// The position of a delivery in a list, in which the newest is the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DeliveryKey {
+    pub created_at: Timestamp,
+    pub id: DeliveryId,
+}
+
+impl DeliveryKey {
+    pub fn of(delivery: &Delivery) -> Self {
+        Self { created_at: delivery.created_at, id: delivery.id }
+    }
+}
+
+/// The position of a pending delivery in the order in which they are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DueKey {
+    pub due_at: Timestamp,
+    pub id: DeliveryId,
+}
+
+impl DueKey {
+    /// Returns none for a delivery that has ended.
+    pub fn of(delivery: &Delivery) -> Option<Self> {
+        Some(Self { due_at: delivery.state.due_at()?, id: delivery.id })
     }
 }

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use super::reads::{
-    Admission, DirectWrites, Events, Executions, Jobs, Nodes, Output, Runs, Servers, Source, Totals,
+    Admission, Deliveries, DirectWrites, Events, Executions, Jobs, Nodes, Output, Runs, Servers, Source,
+    Totals,
 };
 use super::{Committed, Hint, Result};
 
@@ -17,6 +18,7 @@ use super::{Committed, Hint, Result};
 #[async_trait]
 pub trait Store:
     Admission
+    + Deliveries
     + DirectWrites
     + Events
     + Executions

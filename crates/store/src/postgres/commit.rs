@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use downbeat_core::change::{About, Change};
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{BackfillId, ClusterId, JobId, NodeId, RunId, ServerId, SessionId};
 use downbeat_core::job::{BackfillRecord, JobLive};
@@ -74,6 +75,7 @@ lazy! {
     /// A cluster keeps its version while rows are added to it. A foreign key takes the same lock.
     CLUSTERS_BY_ID: String = format!("{} AND id = ANY($1) ORDER BY id FOR KEY SHARE", *CLUSTERS);
     /// All that decide about a job, or start it by its schedules, wait for each other.
+    DELIVERIES: String = format!("{} WHERE d.id = ANY($1) ORDER BY d.id FOR UPDATE", Delivery::select());
     JOBS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", <(JobId, JobLive)>::select());
     BACKFILLS: String =
         format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", <(BackfillId, BackfillRecord)>::select());
@@ -307,6 +309,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let clusters_altered: Vec<Uuid> = needs.clusters_altered.iter().map(|cluster| cluster.0).collect();
     let jobs: Vec<Uuid> = needs.jobs.iter().map(|job| job.0).collect();
     let backfills: Vec<Uuid> = needs.backfills.iter().map(|backfill| backfill.0).collect();
+    let deliveries: Vec<Uuid> = needs.deliveries.iter().map(|delivery| delivery.0).collect();
     let nodes: Vec<Uuid> = needs.nodes.iter().map(|node| node.0).collect();
     let sessions: Vec<Uuid> = needs.sessions.iter().map(|node| node.0).collect();
     let runs: Vec<_> = needs.runs.iter().map(|run| Text::from(run.as_str())).collect();
@@ -330,6 +333,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let clusters_altered_sql = client.prepare_cached(LOCK_CLUSTERS).await?;
     let jobs_sql = client.prepare_cached(&JOBS).await?;
     let backfills_sql = client.prepare_cached(&BACKFILLS).await?;
+    let deliveries_sql = client.prepare_cached(&DELIVERIES).await?;
     let nodes_sql = client.prepare_cached(&NODES).await?;
     let sessions_sql = client.prepare_cached(&SESSIONS).await?;
     let deleted_sql = client
@@ -359,6 +363,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     let (clusters_args, clusters_altered_args): (Args<'_>, Args<'_>) =
         (vec![&clusters], vec![&clusters_altered]);
     let (jobs_args, backfills_args): (Args<'_>, Args<'_>) = (vec![&jobs], vec![&backfills]);
+    let (jobs_args, deliveries_args): (Args<'_>, Args<'_>) = (vec![&jobs], vec![&deliveries]);
     let beginning = lock_statements(needs);
     let sessions_args: Args<'_> = vec![&sessions];
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);
@@ -385,6 +390,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         node_home_rows,
         key_rows,
         execution_rows,
+        delivery_rows,
     ) = join!(
         client.batch_execute(&beginning),
         when(needs.holds(), client.query(&holds_sql, &holds_args)),
@@ -408,6 +414,7 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         when(!node_homes.is_empty(), client.query(&node_homes_sql, &node_homes_args)),
         when(!keys.is_empty(), client.query(&keys_sql, &keys_args)),
         when(!executions.is_empty(), client.query(&executions_sql, &executions_args)),
+        when(!deliveries.is_empty(), client.query(&deliveries_sql, &deliveries_args)),
     );
     begun?;
     let mut tables = Tables::default();
@@ -426,6 +433,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let executions: Vec<Execution> = records(&execution_rows?)?;
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
+    let deliveries: Vec<Delivery> = records(&delivery_rows?)?;
+    tables.deliveries.extend(deliveries.into_iter().map(|delivery| (delivery.id, delivery)));
     for row in home_rows? {
         let keeps = stored_keeps(row.try_get(3)?);
         let home = Home {

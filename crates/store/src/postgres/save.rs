@@ -5,6 +5,7 @@
 use deadpool_postgres::Object;
 use downbeat_core::change::Change;
 use downbeat_core::ids::NodeId;
+use downbeat_core::limits;
 use downbeat_core::state::{Tables, Verdicts};
 use futures_util::join;
 use tokio_postgres::types::ToSql;
@@ -22,6 +23,12 @@ use crate::rows::{
     NewContents, NodeLiveRow, OldBackfillsRow, OldVersionsRow, ProblemsRow, RunLiveRow, StateColumns,
     description_row, execution_row, list, run_row,
 };
+
+/// Removes deliveries of a cluster beyond the newest. It waits for no other server: one that sends a delivery now has its
+/// row, and the next commit removes it.
+const FORGET_DELIVERIES: &str = "DELETE FROM deliveries WHERE id = ANY (ARRAY(SELECT l.id FROM deliveries l \
+     WHERE l.id = ANY (ARRAY(SELECT d.id FROM deliveries d WHERE d.cluster = $1 \
+     ORDER BY d.created_at DESC, d.id DESC OFFSET $2)) FOR UPDATE SKIP LOCKED))";
 
 writes!();
 
@@ -113,6 +120,7 @@ pub(super) async fn save(
     let (jobs, job_versions) = (dirty.job_rows(tables), dirty.job_version_rows()?);
     let old_versions = dirty.old_versions();
     let (backfills, old_backfills) = (dirty.backfill_rows(tables)?, dirty.old_backfills());
+    let deliveries = dirty.delivery_rows(tables)?;
     let created: Vec<_> =
         dirty.runs_created.values().map(|run| run_row(run, &tables.runs[&run.id])).collect();
     let altered_runs: Vec<_> =
@@ -169,6 +177,10 @@ pub(super) async fn save(
     flight.rows(&CREATE_RUNS, &created);
     flight.rows(&DEFINE_RUNS, defined.iter().copied());
     flight.rows(&UPDATE_RUNS, &altered_runs);
+    flight.rows(&PUT_DELIVERIES, &deliveries);
+    for cluster in &dirty.delivered {
+        flight.push(FORGET_DELIVERIES, vec![Box::new(cluster.0), Box::new(i64::from(limits::DELIVERIES))]);
+    }
     flight.rows(&INSERT_EXECUTIONS, &added);
     flight.rows(&UPDATE_EXECUTIONS, &altered);
     flight.rows(&FAIL_EXECUTIONS, &failed);

@@ -3,6 +3,7 @@
 
 use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
@@ -95,6 +96,7 @@ pub(super) async fn send_all(client: &mut Client, to: &mpsc::Sender<Part>) -> Re
     let large = ["definition", "resolved", "params", DEFINITION, RESOLVED];
     send::<StoredRun>(&view, to, (" ORDER BY r.id", &large), Part::Runs).await?;
     send::<(NodeId, RunId)>(&view, to, (HOLDS, &["run"]), Part::Holds).await?;
+    send::<Delivery>(&view, to, (" ORDER BY d.id", &["message"]), Part::Deliveries).await?;
     send::<Execution>(&view, to, ("", &["params", "outputs"]), Part::Executions).await?;
     send::<OutputChunk>(&view, to, (" ORDER BY execution, start_byte", &["text"]), Part::Output).await?;
     send::<Event>(&view, to, (" ORDER BY seq", &["data"]), Part::Events).await?;

@@ -1,6 +1,7 @@
 //! Owns the stored numbers of statuses. They never change their meaning.
 
 use downbeat_core::cluster::OnRegister;
+use downbeat_core::delivery::DeliveryStatus;
 use downbeat_core::execution::{Status, Stream, Verdict};
 use downbeat_core::node::NodeStatus;
 use downbeat_core::run::{Keeps, RunState, StopCause};
@@ -49,6 +50,7 @@ codes!("run state" RunState {
 codes!("way to register" OnRegister { Reset = 0, Resume = 1 });
 codes!("cause of a stop" StopCause { CleaningUp = 0, TimedOut = 1, Rejected = 2 });
 codes!("node status" NodeStatus { Online = 0, Stale = 1, Offline = 2 });
+codes!("status of a delivery" DeliveryStatus { Pending = 0, Delivered = 1, Failed = 2 });
 codes!("verdict" Verdict { Succeeded = 0, Failed = 1, Cancelled = 2 });
 codes!("stream" Stream { Stdout = 0, Stderr = 1 });
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, sha256_hex};
 use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
@@ -174,5 +175,6 @@ whole!(
     (NodeId, RunId),
     Execution,
     OutputChunk,
+    Delivery,
     Event
 );

@@ -6,6 +6,7 @@ mod cluster;
 mod codes;
 mod column;
 mod content;
+mod delivery;
 mod event;
 mod execution;
 mod job;
@@ -21,6 +22,7 @@ pub(crate) use cluster::{ClusterNameRow, ClusterRow, DeletedClusterRow};
 pub(crate) use codes::{Code, condition};
 pub(crate) use column::{Cell, Cells, Column, Columns, Value, columns, list};
 pub(crate) use content::{ContentRow, Contents, NewContents, Stored, hashes_of};
+pub(crate) use delivery::DeliveryRow;
 pub(crate) use event::{ChangeColumns, EventRow, NumberColumns, write_event};
 pub(crate) use execution::{
     Attempt, Bare, ExecutionDocuments, ExecutionRow, FailedRow, WithoutParams, execution_row,

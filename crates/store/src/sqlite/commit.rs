@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use downbeat_core::change::Change;
 use downbeat_core::debug;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{BackfillId, ClusterId, JobId, NodeId, RunId, ServerId};
 use downbeat_core::job::{BackfillRecord, JobLive};
+use downbeat_core::limits;
 use downbeat_core::run::RunLive;
 use downbeat_core::state::{ClusterLive, Counted, Elsewhere, Home, NodeLive, Tables, Verdicts};
 use jiff::Timestamp;
@@ -59,6 +61,7 @@ lazy! {
     CLUSTER: String = format!("{} AND id = ?1", *CLUSTERS);
     JOB: String = format!("{} WHERE id = ?1", <(JobId, JobLive)>::select());
     BACKFILL: String = format!("{} WHERE id = ?1", <(BackfillId, BackfillRecord)>::select());
+    DELIVERY: String = format!("{} WHERE d.id = ?1", Delivery::select());
     NODE: String = format!("{} WHERE node = ?1", <(NodeId, NodeLive)>::select());
     RUN: String = format!("{} WHERE id = ?1", <(RunId, RunLive)>::select());
     EXECUTION: String = format!("{} WHERE id = ?1", Execution::select());
@@ -130,6 +133,7 @@ fn attempt(
     save_nodes(&transaction, &tables, &dirty)?;
     save_jobs(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
+    save_deliveries(&transaction, &tables, &dirty)?;
     save_executions(&transaction, &tables, &dirty, &changed)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
     save_places(&transaction, &LimitChanges::of(&tables, &dirty, &verdicts))?;
@@ -156,6 +160,9 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
         &BACKFILL,
         backfills,
     )?);
+    let deliveries = needs.deliveries.iter().map(|delivery| [delivery.0]);
+    let deliveries: Vec<Delivery> = fetch_each(transaction, &DELIVERY, deliveries)?;
+    tables.deliveries.extend(deliveries.into_iter().map(|delivery| (delivery.id, delivery)));
     let nodes = needs.nodes.iter().chain(&needs.sessions);
     tables.nodes.extend(fetch_each(transaction, &NODE, nodes.map(|node| [node.0]))?);
     if !needs.deleted.is_empty() {
@@ -341,6 +348,22 @@ pub(super) fn save_jobs(transaction: &Transaction<'_>, tables: &Tables, dirty: &
     REMOVE_OLD_VERSIONS.each(transaction, dirty.old_versions())?;
     PUT_BACKFILLS.each(transaction, dirty.backfill_rows(tables)?)?;
     REMOVE_OLD_BACKFILLS.each(transaction, dirty.old_backfills())
+}
+
+/// Removes deliveries of a cluster beyond the newest.
+const FORGET_DELIVERIES: &str = "DELETE FROM deliveries WHERE id IN (SELECT id FROM deliveries WHERE cluster = ?1 \
+     ORDER BY created_at DESC, id DESC LIMIT -1 OFFSET ?2)";
+
+pub(super) fn save_deliveries(
+    transaction: &Transaction<'_>,
+    tables: &Tables,
+    dirty: &Dirty<'_>,
+) -> Result<()> {
+    PUT_DELIVERIES.each(transaction, dirty.delivery_rows(tables)?)?;
+    for cluster in &dirty.delivered {
+        transaction.prepare_cached(FORGET_DELIVERIES)?.execute(params![cluster.0, limits::DELIVERIES])?;
+    }
+    Ok(())
 }
 
 pub(super) fn save_runs(transaction: &Transaction<'_>, tables: &Tables, dirty: &Dirty<'_>) -> Result<()> {

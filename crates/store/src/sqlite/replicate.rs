@@ -21,6 +21,8 @@ use tokio::sync::mpsc;
 use super::commit::{
     COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_BACKFILLS, PUT_JOBS, load, save_clusters,
     save_counts, save_executions, save_holds, save_jobs, save_nodes, save_runs,
+    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_DELIVERIES, PUT_JOBS, load, save_clusters,
+    save_counts, save_deliveries, save_executions, save_holds, save_jobs, save_nodes, save_runs,
 };
 use super::failure::Result;
 use super::output::APPEND;
@@ -36,6 +38,7 @@ use crate::pace::Pace;
 use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
     BackfillRow, ChangeColumns, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
+    ChangeColumns, DeliveryRow, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
     condition, count, int, write_event,
 };
 
@@ -151,6 +154,9 @@ fn replace(connection: &mut Connection, mut parts: mpsc::Receiver<Part>) -> Resu
             }
             Part::Runs(runs) => put_runs(&transaction, &runs)?,
             Part::Holds(holds) => put_holds(&transaction, &holds)?,
+            Part::Deliveries(deliveries) => {
+                PUT_DELIVERIES.try_each(&transaction, deliveries.iter().map(DeliveryRow::of))?;
+            }
             Part::Executions(executions) => put_executions(&transaction, executions)?,
             Part::Output(chunks) => APPEND.each(&transaction, chunks.iter().map(OutputRow::of))?,
             Part::Events(events) => put_events(&transaction, &events)?,
@@ -209,6 +215,7 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     let mut tables = Tables::default();
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
+    save_deliveries(&transaction, &tables, &dirty)?;
     let changed = dirty.changed(&tables);
     save_executions(transaction, &tables, &dirty, &changed)?;
     COUNT_ENDED.each(transaction, dirty.ended(&tables, &changed))

@@ -3,6 +3,7 @@
 
 use downbeat_core::change::Event;
 use downbeat_core::cluster::ClusterRecord;
+use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
@@ -88,6 +89,7 @@ pub(super) fn send_all(connection: &Connection, to: &mpsc::Sender<Part>) -> Resu
     send::<BackfillRecord>(&view, to, "", Part::Backfills)?;
     send::<StoredRun>(&view, to, "", Part::Runs)?;
     send::<(NodeId, RunId)>(&view, to, HOLDS, Part::Holds)?;
+    send::<Delivery>(&view, to, "", Part::Deliveries)?;
     send::<Execution>(&view, to, "", Part::Executions)?;
     send::<OutputChunk>(&view, to, " ORDER BY execution, start_byte", Part::Output)?;
     send::<Event>(&view, to, " ORDER BY seq", Part::Events)?;

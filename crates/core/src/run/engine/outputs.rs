@@ -185,6 +185,7 @@ impl Progress {
             run["scheduled_at"] = at.to_string().into();
         }
         Ok(Scope {
+            event: None,
             run: Data::from(&run),
             params: Data::from(self.params.as_ref()),
             node: facts,

@@ -245,7 +245,11 @@ impl Progress {
             | Change::RunActed { .. }
             | Change::RunWoken { .. }
             | Change::ExecutionStarted { .. }
-            | Change::InstanceFailed { .. } => None,
+            | Change::InstanceFailed { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. } => None,
             Change::ExecutionsAdded {
                 run,
                 epoch,
@@ -360,6 +364,10 @@ impl Progress {
             | Change::NodeDrainSet { .. }
             | Change::NodeProblemsSet { .. }
             | Change::NodeDeleted { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => {}
         }
     }

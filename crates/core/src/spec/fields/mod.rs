@@ -45,6 +45,9 @@ pub enum On {
     HttpTrigger,
     JobTrigger,
     EventTrigger,
+    Webhook,
+    Slack,
+    Email,
 }
 
 /// Creates rows of the table: `[maps] "name": "meaning" => {schema},`.
@@ -61,6 +64,7 @@ macro_rules! fields {
 
 mod job;
 mod life;
+mod message;
 mod part;
 mod task;
 mod trigger;
@@ -72,7 +76,7 @@ pub fn fields() -> impl Iterator<Item = &'static Field> {
 
 /// Returns the fields of these maps.
 fn on(maps: &[On]) -> impl Iterator<Item = &'static Field> {
-    fields().filter(move |field| field.on.iter().any(|on| maps.contains(on)))
+    fields().chain(message::FIELDS).filter(move |field| field.on.iter().any(|on| maps.contains(on)))
 }
 
 /// Returns the names of the fields that these maps may have.

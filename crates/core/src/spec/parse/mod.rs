@@ -9,6 +9,7 @@ mod graph;
 mod job;
 mod life;
 mod named;
+mod notification;
 mod path;
 mod place;
 mod read;
@@ -24,6 +25,7 @@ mod yaml;
 pub(crate) use graph::cycles;
 pub(super) use job::PRIORITIES;
 pub use named::{named_cluster, named_cluster_of_json};
+pub use notification::notification_of_json;
 pub use read::{from_json, from_json_noting, parse, parse_bytes, parse_bytes_noting, parse_noting};
 pub use standing::{
     parse_standing_list, standing_list_of_json, standing_task_of_json, standing_update_of_json,

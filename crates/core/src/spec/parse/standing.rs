@@ -84,14 +84,14 @@ pub fn standing_update_of_json(
     read_json(value, |tree| check(catalogue, |checker| checker.standing_task(Path::Top, tree, Some(&known))))
 }
 
-fn read_json<T>(
+pub(super) fn read_json<T>(
     value: &Value,
     check: impl FnOnce(&Node<'_>) -> Result<T, Vec<Problem>>,
 ) -> Result<T, Vec<Problem>> {
     Node::of_json(value).map_err(beyond).and_then(|tree| check(&tree))
 }
 
-fn check<T>(
+pub(super) fn check<T>(
     catalogue: &Catalogue,
     read: impl FnOnce(&mut Checker<'_>) -> Option<T>,
 ) -> Result<T, Vec<Problem>> {

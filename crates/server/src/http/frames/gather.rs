@@ -139,6 +139,10 @@ impl Gather {
             | Change::RunActed { .. }
             | Change::RunWoken { .. }
             | Change::InstanceFailed { .. }
+            | Change::DeliveryQueued { .. }
+            | Change::DeliveryTaken { .. }
+            | Change::DeliveryTried { .. }
+            | Change::DeliveryRequested { .. }
             | Change::Unknown { .. } => {}
         }
     }
