@@ -275,6 +275,12 @@ impl Cluster {
         self.slot(host).stop.notify_one();
     }
 
+    /// Keeps everything from entering or leaving a server for a while.
+    pub(crate) fn suspend(&self, server: usize, duration: Duration) {
+        self.world.log(format_args!("{} is suspended for {duration:?}", HostId::Server(server)));
+        self.servers[server].session().gate.suspend(Instant::now() + duration);
+    }
+
     pub(crate) fn service(&self, server: usize) -> Option<(Service, Gate)> {
         let session = self.servers[server].session();
         Some((session.service.clone()?, session.gate.clone()))

@@ -5,5 +5,6 @@ mod projection;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fire::{decide, fire};
-pub(crate) use projection::{JobState, Jobs};
+pub(crate) use fire::{fire, settle};
+pub use projection::JobState;
+pub(crate) use projection::Jobs;
