@@ -39,9 +39,11 @@ pub use caller::Caller;
 pub use clock::Wall;
 pub use error::{Class, Conflict, Error, Noun};
 pub use force::Force;
-pub use replica::{Lost, Pieces, Since, Upstream};
 pub use jobs::JobState;
-pub use service::{AppliedJob, Drain, IdempotencyKey, Mode, Outcome, Redo, Retry, Service, Submit, Submitted};
+pub use replica::{Lost, Pieces, Since, Upstream};
+pub use service::{
+    AppliedJob, Drain, IdempotencyKey, Mode, Outcome, Redo, Retry, Service, Submit, Submitted,
+};
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_replica_within, start_within};
 pub use surroundings::Surroundings;

@@ -130,7 +130,9 @@ fn schedule(dice: &mut Dice) -> Value {
         0 => json!({"every": format!("{}s", 1 + dice.below(4))}),
         1 | 2 => json!({"every": format!("{}s", 3 + dice.below(28))}),
         3 => json!({"cron": format!("*/{} * * * * *", 2 + dice.below(29))}),
-        4 => json!({"cron": format!("{}-{}/{} * * * * *", dice.below(20), 30 + dice.below(30), 1 + dice.below(9))}),
+        4 => {
+            json!({"cron": format!("{}-{}/{} * * * * *", dice.below(20), 30 + dice.below(30), 1 + dice.below(9))})
+        }
         _ => json!({"cron": format!("{},{} * * * * *", dice.below(30), 30 + dice.below(30))}),
     };
     sometimes(dice, 3, &mut schedule, "timezone", |_| json!("Asia/Kolkata"));

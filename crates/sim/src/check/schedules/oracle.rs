@@ -50,7 +50,8 @@ impl Oracle {
             let all = self.due(schedule, from, now);
             let newest = all.iter().map(|(at, _)| *at).max();
             for (at, due) in all.into_iter().filter(|(_, due)| *due <= until) {
-                let skip = if is_paused { Some(SkipReason::Paused) } else { skip(schedule, at, due, now, newest) };
+                let skip =
+                    if is_paused { Some(SkipReason::Paused) } else { skip(schedule, at, due, now, newest) };
                 let fate = Due { at, due, skip };
                 let known = fates.entry(at).or_insert(fate);
                 // A schedule that starts the run wins, then the one that is due first.
