@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use downbeat_api::{Event, EventBody, Execution, request};
+use downbeat_api::{Event, EventBody, Execution, RunSummary, request};
 use downbeat_client::{Body, Client, Feed, Message};
 use downbeat_core::execution::Status;
 use downbeat_core::node::NodeStatus;
@@ -130,6 +130,25 @@ impl Server {
         }
         let request = request::submit().reading::<Created>();
         Ok(self.client.send(request, Body::Json(definition.to_string()), None).await?.id)
+    }
+
+    /// Stores a job.
+    pub(super) async fn apply_job(&self, definition: &Value) -> Result<()> {
+        let request = request::apply_job().reading::<Value>();
+        self.client.send(request, Body::Json(definition.to_string()), None).await?;
+        Ok(())
+    }
+
+    /// Pauses the schedules of a job.
+    pub(super) async fn pause_job(&self, name: &str) -> Result<()> {
+        self.client.send(request::pause_job(name).reading::<Value>(), Body::Empty, None).await?;
+        Ok(())
+    }
+
+    /// Returns all runs.
+    pub(super) async fn runs(&self) -> Result<Vec<RunSummary>> {
+        let rows = self.client.all_pages(request::runs()).await?;
+        Ok(rows.into_iter().map(|row| row.summary).collect())
     }
 
     /// Returns all executions of a run, in the order of creation.
