@@ -180,6 +180,11 @@ impl Server {
         Ok(self.client.feed(&request::events(), None).await?)
     }
 
+    /// Opens the live stream of new runs from now on.
+    pub(super) async fn new_runs(&self) -> Result<Feed> {
+        Ok(self.client.feed(&request::events().with("kind", "run_created"), None).await?)
+    }
+
     pub(super) async fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics(self.client.text("/metrics").await?))
     }

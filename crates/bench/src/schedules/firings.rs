@@ -10,22 +10,19 @@ use crate::figures::Latencies;
 use crate::server::STUCK;
 use crate::site::Site;
 
-/// One run of a schedule: its time, and when it was created, started and finished.
+/// One run of a schedule: its time, and when it was created and finished.
 #[derive(Clone, Debug)]
 pub(super) struct Fired {
     pub job: String,
     pub at: Timestamp,
     pub created: Timestamp,
-    pub started: Option<Timestamp>,
     pub finished: Option<Timestamp>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Firings {
     all: Vec<Fired>,
-    /// How much later than their times the runs were created, started and finished.
-    pub created: Latencies,
-    pub started: Latencies,
+    /// How much later than their times the runs were finished.
     pub finished: Latencies,
 }
 
@@ -42,7 +39,7 @@ impl Firings {
                 return Err(Failure::bug(format!("run {} is not of a schedule", run.id)));
             };
             let (job, created) = (job.to_owned(), run.created_at);
-            all.push(Fired { job, at, created, started: run.started_at, finished: run.finished_at });
+            all.push(Fired { job, at, created, finished: run.finished_at });
         }
         Ok(Self::of(all))
     }
@@ -50,10 +47,6 @@ impl Firings {
     fn of(all: Vec<Fired>) -> Self {
         let mut firings = Self::default();
         for fired in &all {
-            firings.created.add(late(fired.created, fired.at));
-            if let Some(started) = fired.started {
-                firings.started.add(late(started, fired.at));
-            }
             if let Some(finished) = fired.finished {
                 firings.finished.add(late(finished, fired.at));
             }
@@ -87,21 +80,11 @@ impl Firings {
         self.all.iter().filter(|fired| (from..=until).contains(&fired.at)).count() as u64
     }
 
-    pub(super) fn started_since(&self, from: Timestamp) -> Latencies {
-        self.since(from, |fired| fired.started)
-    }
-
+    /// Returns how late runs of times from `from` on were decided, before they were committed.
     pub(super) fn created_since(&self, from: Timestamp) -> Latencies {
-        self.since(from, |fired| Some(fired.created))
-    }
-
-    fn since(&self, from: Timestamp, when: impl Fn(&Fired) -> Option<Timestamp>) -> Latencies {
         let mut latencies = Latencies::default();
-        for fired in self.all.iter().filter(|fired| fired.at >= from) {
-            if let Some(when) = when(fired) {
-                latencies.add(late(when, fired.at));
-            }
-        }
+        let since = self.all.iter().filter(|fired| fired.at >= from);
+        since.for_each(|fired| latencies.add(late(fired.created, fired.at)));
         latencies
     }
 
@@ -142,7 +125,7 @@ mod tests {
 
     fn fired(job: &str, second: i64) -> Fired {
         let late = at(second) + jiff::SignedDuration::from_millis(20);
-        Fired { job: job.to_owned(), at: at(second), created: late, started: Some(late), finished: None }
+        Fired { job: job.to_owned(), at: at(second), created: late, finished: None }
     }
 
     #[test]
@@ -160,8 +143,8 @@ mod tests {
     #[test]
     fn lateness_counts_from_the_time_of_the_schedule() {
         let firings = Firings::of(vec![fired("a", 1), fired("a", 5)]);
-        assert_eq!((firings.started.count(), firings.finished.count()), (2, 0));
-        assert_eq!(firings.started_since(at(2)).count(), 1);
-        assert!((firings.created.most_ms() - 20.0).abs() < 0.1);
+        assert_eq!((firings.count(), firings.finished.count()), (2, 0));
+        assert_eq!(firings.created_since(at(2)).count(), 1);
+        assert!((firings.created_since(at(1)).most_ms() - 20.0).abs() < 0.1);
     }
 }
