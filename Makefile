@@ -76,6 +76,10 @@ bench-takeover: build ## kill -9 of servers that own runs: time until another se
 bench-hostile: build ## Large and awkward requests: what they cost small runs, /healthz and the server's memory
 	scripts/bench $(DOWNBEAT) hostile
 
+.PHONY: bench-schedules
+bench-schedules: build ## 10,000 stored jobs: 1,000 starts in one second, 100 a second for ten minutes, memory, idling
+	scripts/bench $(DOWNBEAT) schedules
+
 .PHONY: bench-claims
 bench-claims: build ## Half an hour of claims over a million finished executions, with and without a long open transaction
 	scripts/bench $(DOWNBEAT) claims

@@ -21,6 +21,7 @@ mod node;
 mod nodes;
 mod page;
 mod process;
+mod schedules;
 mod server;
 mod shares;
 mod sightings;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::failure::Result;
 use crate::figures::Figures;
 use crate::page::Part;
-use crate::{Note, claims, cluster, fleet, graph, hostile, nodes, soak, takeover, tasks};
+use crate::{Note, claims, cluster, fleet, graph, hostile, nodes, schedules, soak, takeover, tasks};
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -28,6 +28,8 @@ enum Load {
     Plans(graph::PlansArgs),
     #[command(hide = true)]
     Nodes(nodes::NodesArgs),
+    /// Stored jobs with schedules: memory, idling, many starts in one second, and how late starts are over minutes
+    Schedules(schedules::SchedulesArgs),
     /// kill -9 of servers that share a PostgreSQL: how long their runs stand still until another server continues them
     Takeover(takeover::TakeoverArgs),
     /// No-ops for half an hour over a million finished executions in a PostgreSQL: do claims become slower?
@@ -89,6 +91,7 @@ pub async fn run(args: BenchArgs, note: Note) -> Result<Output> {
         Load::Graph(args) => Measured::Graph(graph::measure(args, note).await?),
         Load::Plans(args) => return graph::hold_plans(&args).map(Output::Raw),
         Load::Nodes(args) => return nodes::serve(args).await.map(Output::Raw),
+        Load::Schedules(args) => Measured::Figures(schedules::measure(args, note).await?),
         Load::Takeover(args) => Measured::Figures(takeover::measure(args, note).await?),
         Load::Claims(args) => Measured::Soak(claims::measure(args, note).await?),
         Load::Hostile(args) => Measured::Hostile(hostile::measure(args, note).await?),

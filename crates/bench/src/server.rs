@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use downbeat_api::{Event, EventBody, Execution, request};
+use downbeat_api::{Event, EventBody, Execution, RunSummary, request};
 use downbeat_client::{Body, Client, Feed, Message};
 use downbeat_core::execution::Status;
 use downbeat_core::node::NodeStatus;
@@ -132,6 +132,25 @@ impl Server {
         Ok(self.client.send(request, Body::Json(definition.to_string()), None).await?.id)
     }
 
+    /// Stores a job.
+    pub(super) async fn apply_job(&self, definition: &Value) -> Result<()> {
+        let request = request::apply_job().reading::<Value>();
+        self.client.send(request, Body::Json(definition.to_string()), None).await?;
+        Ok(())
+    }
+
+    /// Pauses the schedules of a job.
+    pub(super) async fn pause_job(&self, name: &str) -> Result<()> {
+        self.client.send(request::pause_job(name).reading::<Value>(), Body::Empty, None).await?;
+        Ok(())
+    }
+
+    /// Returns all runs.
+    pub(super) async fn runs(&self) -> Result<Vec<RunSummary>> {
+        let rows = self.client.all_pages(request::runs()).await?;
+        Ok(rows.into_iter().map(|row| row.summary).collect())
+    }
+
     /// Returns all executions of a run, in the order of creation.
     pub(super) async fn executions(&self, run: &str) -> Result<Vec<Execution>> {
         Ok(self.client.all_pages(request::run_executions(run)).await?)
@@ -159,6 +178,11 @@ impl Server {
     /// Opens the live stream of all events from now on.
     pub(super) async fn events(&self) -> Result<Feed> {
         Ok(self.client.feed(&request::events(), None).await?)
+    }
+
+    /// Opens the live stream of new runs from now on.
+    pub(super) async fn new_runs(&self) -> Result<Feed> {
+        Ok(self.client.feed(&request::events().with("kind", "run_created"), None).await?)
     }
 
     pub(super) async fn metrics(&self) -> Result<Metrics> {

@@ -43,8 +43,11 @@ pub use caller::Caller;
 pub use clock::Wall;
 pub use error::{Class, Conflict, Error, Noun};
 pub use force::Force;
+pub use jobs::JobState;
 pub use replica::{Lost, Pieces, Since, Upstream};
-pub use service::{Drain, IdempotencyKey, Redo, Retry, Service, Submit, Submitted};
+pub use service::{
+    AppliedJob, Drain, IdempotencyKey, Mode, Outcome, Redo, Retry, Service, Submit, Submitted,
+};
 pub use settings::Settings;
 pub use start::{Server, StartError, start, start_replica_within, start_within};
 pub use surroundings::Surroundings;

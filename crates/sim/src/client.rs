@@ -23,7 +23,13 @@ pub(crate) async fn ask<T, F: Future<Output = T>>(
     what: impl FnOnce(Service) -> F,
 ) -> Option<T> {
     let (service, gate) = cluster.service(cluster.world.index(cluster.shape.servers))?;
-    gate.run(tokio::time::timeout(RESPONSE_TIMEOUT, what(service))).await?.ok()
+    let asked = async {
+        gate.pass().await;
+        let answer = what(service).await;
+        gate.pass().await;
+        answer
+    };
+    gate.run(tokio::time::timeout(RESPONSE_TIMEOUT, asked)).await?.ok()
 }
 
 /// Submits one run after a random delay, and may cancel it.

@@ -297,6 +297,12 @@ impl Cluster {
         slots.into_iter().all(|slot| slot.session().busy_until <= Instant::now())
     }
 
+    /// Keeps everything from entering or leaving a server for a while.
+    pub(crate) fn suspend(&self, server: usize, duration: Duration) {
+        self.world.log(format_args!("{} is suspended for {duration:?}", HostId::Server(server)));
+        self.servers[server].session().gate.suspend(Instant::now() + duration);
+    }
+
     pub(crate) fn service(&self, server: usize) -> Option<(Service, Gate)> {
         let session = self.servers[server].session();
         Some((session.service.clone()?, session.gate.clone()))

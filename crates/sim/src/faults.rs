@@ -130,6 +130,7 @@ pub(crate) fn jump_us(world: &World) -> i64 {
 pub(crate) fn heal(cluster: &Cluster) {
     cluster.world.log(format_args!("everything heals"));
     cluster.heal();
+    cluster.world.truth(|truth| truth.healed = Some(cluster.world.now()));
     cluster.network.set_weather(NetworkFaults::default());
     cluster.network.unblock_all();
     cluster.health.set(|troubles| *troubles = crate::store::StoreFaults::default());

@@ -115,6 +115,42 @@ pub(crate) fn standing_task(name: &str, dice: &mut Dice) -> Value {
     task
 }
 
+/// Returns a job with schedules that fire every few seconds. Its run is short and placed, so that it can always be created,
+/// or has a target that no node ever has.
+pub(crate) fn stored_job(name: &str, dice: &mut Dice) -> Value {
+    let schedules: Vec<Value> = (0..1 + dice.below(2)).map(|_| schedule(dice)).collect();
+    let task = json!({"backend": "test", "action": "noop", "name": "t0", "timeout": "20s"});
+    let mut job = json!({"name": name, "schedule": schedules, "tasks": [task]});
+    sometimes(dice, 8, &mut job, "target", |_| json!("group:nobody"));
+    job
+}
+
+fn schedule(dice: &mut Dice) -> Value {
+    let mut schedule = match dice.below(6) {
+        0 => json!({"every": format!("{}s", 1 + dice.below(4))}),
+        1 | 2 => json!({"every": format!("{}s", 3 + dice.below(28))}),
+        3 => json!({"cron": format!("*/{} * * * * *", 2 + dice.below(29))}),
+        4 => {
+            json!({"cron": format!("{}-{}/{} * * * * *", dice.below(20), 30 + dice.below(30), 1 + dice.below(9))})
+        }
+        _ => json!({"cron": format!("{},{} * * * * *", dice.below(30), 30 + dice.below(30))}),
+    };
+    sometimes(dice, 3, &mut schedule, "timezone", |_| json!("Asia/Kolkata"));
+    sometimes(dice, 3, &mut schedule, "jitter", |dice| json!(format!("{}s", 1 + dice.below(20))));
+    // Every seed begins on a Sunday.
+    let days = |dice: &mut Dice| json!({"weekdays": [pick(dice, &["mon", "sat", "mon", "sun"])], "dates": ["12-24"]});
+    sometimes(dice, 4, &mut schedule, "exclude", days);
+    let latest = |window: String| json!({"window": window, "policy": "latest"});
+    match dice.below(6) {
+        0 => schedule["catch_up"] = json!("none"),
+        1 => schedule["catch_up"] = json!(format!("{}s", 1 + dice.below(120))),
+        2 => schedule["catch_up"] = latest(format!("{}s", 1 + dice.below(120))),
+        3 => schedule["catch_up"] = latest("2h".to_owned()),
+        _ => {}
+    }
+    schedule
+}
+
 /// Returns a job for `agents` nodes, named from `n0`.
 pub(crate) fn job(agents: usize, dice: &mut Dice) -> Value {
     let graph = chance(dice, 2);

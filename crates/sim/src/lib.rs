@@ -20,6 +20,7 @@ mod jobs;
 mod mute;
 mod network;
 mod replica;
+mod schedules;
 mod seed;
 mod standing;
 mod store;

@@ -265,6 +265,12 @@ impl Wire {
             Some((link, gate)) => {
                 let is_copy = gone.is_cancelled();
                 let served = serve(link, request);
+                let served = async {
+                    gate.pass().await;
+                    let answer = served.await;
+                    gate.pass().await;
+                    answer
+                };
                 tokio::select! {
                     biased;
                     () = gate.closed() => Err(Fault::Unavailable("the connection broke".to_owned())),

@@ -16,6 +16,7 @@ use crate::cluster::{Cluster, Shape, Which};
 use crate::detection;
 use crate::faults::{self, Kinds};
 use crate::mute;
+use crate::schedules;
 use crate::standing::{self, People};
 use crate::truth::Counts;
 use crate::world::World;
@@ -78,6 +79,12 @@ pub enum Broken {
     ForgottenResults,
     /// The rows of a deleted cluster are not removed.
     KeptRows,
+    /// The runs of an outdated decision about schedules are committed.
+    NoFiringGuard,
+    /// The run of a schedule is acknowledged but not recorded.
+    LostFiring,
+    /// A time that has a run gets another one with another id.
+    SecondFiring,
     /// A call of the store panics.
     Panic,
 }
@@ -108,6 +115,9 @@ impl Broken {
         Self::SecondStep,
         Self::ForgottenResults,
         Self::KeptRows,
+        Self::NoFiringGuard,
+        Self::LostFiring,
+        Self::SecondFiring,
         Self::Panic,
     ];
 }
@@ -233,6 +243,11 @@ async fn simulate(setup: Setup) -> Outcome {
     let people = People::draw(&world, shape);
     world.log(format_args!("{people:?}"));
     clients.extend(standing::start(&cluster, people, faulty));
+    let schedules = schedules::Plan::draw(setup.seed, setup.faults);
+    if schedules.jobs > 0 {
+        world.log(format_args!("{schedules:?}"));
+        clients.extend(schedules::start(&cluster, schedules, faulty));
+    }
     // Few seeds have a mute agent: it takes an hour of simulated time.
     let is_mute = setup.mute || (setup.faults && setup.seed % 40 == 17);
     let mute = is_mute.then(|| mute::start(&cluster, faulty / 2));

@@ -13,6 +13,7 @@ use downbeat_core::change::{About, Change, Event, Subject};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{Execution, State, Status};
 use downbeat_core::ids::{ClusterId, ExecutionId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::run::RunMade;
 use downbeat_core::standing::StandingTask;
 use downbeat_core::work::{Origin, Parent};
 use downbeat_store::{
@@ -142,6 +143,11 @@ impl ServerStore {
             Some(Broken::OutOfOrder) => Some(self.out_of_order(changes).await?),
             Some(Broken::SecondStep) => Some(self.with_second_steps(changes).await?),
             Some(Broken::LostCommit) if self.world.happens(20) => return self.pretend(changes).await,
+            Some(Broken::NoFiringGuard) => Some(self.without_firing_guards(changes).await),
+            Some(Broken::SecondFiring) => Some(self.with_second_firings(changes).await?),
+            Some(Broken::LostFiring) if changes.iter().any(is_firing) && self.world.happens(200) => {
+                return self.pretend(changes).await;
+            }
             Some(Broken::LostEnd) if changes.iter().any(ends_a_run) => return self.pretend(changes).await,
             Some(Broken::LostResult) if changes.iter().any(is_result) && self.world.happens(200) => {
                 return self.pretend(changes).await;
@@ -322,6 +328,34 @@ impl ServerStore {
         Ok(rewritten)
     }
 
+    /// Lets an outdated decision start a run.
+    async fn without_firing_guards(&self, changes: &[Change]) -> Vec<Change> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::RunCreated { firing, .. } = change
+                && firing.take().is_some()
+            {
+                // Slow, so that somebody changes the job meanwhile.
+                tokio::time::sleep(self.world.up_to(SLOW)).await;
+            }
+        }
+        rewritten
+    }
+
+    /// Starts another run for a time that has one.
+    async fn with_second_firings(&self, changes: &[Change]) -> Result<Vec<Change>, Error> {
+        let mut rewritten = changes.to_vec();
+        for change in &mut rewritten {
+            if let Change::RunCreated { run, firing: Some(_), .. } = change
+                && self.inner.run(&run.id).await?.is_some()
+            {
+                let other = RunId::from(self.world.draw(downbeat_core::Dice::uuid));
+                run.made = Arc::new(RunMade { id: other, idempotency_key: None, ..(*run.made).clone() });
+            }
+        }
+        Ok(rewritten)
+    }
+
     async fn list_of(&self, run: &RunId) -> Result<Option<ClusterRecord>, Error> {
         match run.standing_of() {
             Some(cluster) => self.inner.cluster_record(cluster).await,
@@ -360,6 +394,10 @@ fn is_too_large(change: &Change) -> bool {
     // Lists are bounded: there is no standing task that a store cannot hold.
     let chosen = !run.is_standing() && run.to_string().bytes().map(u32::from).sum::<u32>() % 4 == 0;
     chosen && executions.iter().any(|each| each.state.status().is_open())
+}
+
+fn is_firing(change: &Change) -> bool {
+    matches!(change, Change::RunCreated { firing: Some(_), .. })
 }
 
 fn is_result(change: &Change) -> bool {
@@ -401,6 +439,15 @@ fn shown(change: &Change) -> String {
         Change::RunTaken { owner, epoch, .. } => format!(" by={owner} epoch={epoch}"),
         Change::NodeRegistered { registration } => {
             format!(" {} session={}", registration.description.hostname, registration.session)
+        }
+        Change::RunCreated { firing: Some(firing), .. } => {
+            format!(" of version={} from={}", firing.version, firing.from)
+        }
+        Change::JobApplied { job } => format!(" version={} at={}", job.version, job.at),
+        Change::JobPauseSet { paused, at, .. } => format!(" {paused} at={at}"),
+        Change::JobDecided { version, from, until, skipped, refused, at, .. } => {
+            let refused = refused.len();
+            format!(" version={version} {from}→{until} at={at} skipped={skipped:?} refused={refused}")
         }
         Change::NodeMoved { from, to, .. } => format!(" {from:?}→{to:?}"),
         Change::NodeDrainSet { draining, .. } => format!(" {draining}"),

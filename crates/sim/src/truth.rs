@@ -30,6 +30,8 @@ pub(crate) struct Truth {
     pub(crate) pruned_before: Option<Timestamp>,
     /// The servers that asked for what the store never accepts.
     pub(crate) rejected: Vec<HostId>,
+    /// When the faults ended.
+    pub(crate) healed: Option<Timestamp>,
     pub(crate) counts: Counts,
 }
 
@@ -105,6 +107,9 @@ pub struct Counts {
     pub steps: u64,
     pub edits: u64,
     pub clusters_deleted: u64,
+    /// Runs that schedules started, and times that were skipped or refused.
+    pub firings: u64,
+    pub not_fired: u64,
     /// Registrations by strangers: refused, and accepted because the node was silent.
     pub strangers_refused: u64,
     pub strangers_taken: u64,

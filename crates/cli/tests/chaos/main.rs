@@ -25,6 +25,7 @@ mod random;
 mod report;
 mod rolling;
 mod sabotage;
+mod schedules;
 mod server;
 mod slow;
 mod standing;

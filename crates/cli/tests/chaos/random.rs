@@ -15,6 +15,7 @@ use crate::faults::{Deck, inject};
 use crate::gather::{all_ended, gather};
 use crate::load::submitter;
 use crate::report::{Clients, table};
+use crate::schedules;
 use crate::standing::{self, DOOMED, editor};
 use crate::watcher::Watcher;
 
@@ -81,6 +82,7 @@ async fn whatever_happens_the_records_are_what_was_done() {
     ];
     let watchers: Vec<_> =
         (0..2).map(|first| Watcher::start(cluster.client.clone(), first % servers)).collect();
+    schedules::apply(&cluster).await;
     let counts = Counts::default();
     let until = Instant::now() + length;
     let supervisor = tokio::spawn(supervise(Arc::clone(&cluster), Arc::clone(&stop)));
@@ -117,6 +119,7 @@ async fn whatever_happens_the_records_are_what_was_done() {
         let mut counts = counts.lock().unwrap();
         edits.counts.into_iter().for_each(|(kind, count)| *counts.entry(kind).or_default() += count);
     }
+    schedules::pause(&cluster).await;
     complaints.extend(standing::ended(&cluster.doomed).await);
     let ended = all_ended(&cluster, SETTLE).await;
     let unfinished = standing::settled(&cluster, "default", SETTLE).await;

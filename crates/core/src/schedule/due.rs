@@ -103,6 +103,17 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Returns the decision about a job without schedules.
+    pub fn nothing(decided: Timestamp, now: Timestamp) -> Self {
+        let decided = now.max(reached(decided, now));
+        Self { firings: Vec::new(), skipped: Vec::new(), decided, next: None, found: Vec::new() }
+    }
+
+    /// Returns whether no time was due.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     /// Returns the part of the decision about the times that are due before `due`: the run of that one could not be
     /// started yet.
     #[must_use]

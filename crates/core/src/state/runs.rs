@@ -111,6 +111,9 @@ impl Tables {
 
     fn next_of(&self, id: &RunId, event: &RunEvent<'_>) -> Result<RunLive, Refusal> {
         let live = self.runs.get(id).ok_or(Refusal::NotFound)?;
+        if matches!(event, RunEvent::Admitted { .. } | RunEvent::Moved { .. }) {
+            self.was_created(id)?;
+        }
         run::step(live, event).map_err(|illegal| match illegal {
             Illegal::StaleEpoch => Refusal::StaleEpoch,
             Illegal::WrongState { .. } => Refusal::WrongState,
@@ -165,7 +168,13 @@ impl Tables {
 
     /// Refuses an epoch that is not the run's current one.
     pub(super) fn has_epoch(&self, run: &RunId, epoch: u64) -> Applied {
-        let run = self.runs.get(run).ok_or(Refusal::NotFound)?;
-        if run.epoch == epoch { Ok(()) } else { Err(Refusal::StaleEpoch) }
+        let live = self.runs.get(run).ok_or(Refusal::NotFound)?;
+        self.was_created(run)?;
+        if live.epoch == epoch { Ok(()) } else { Err(Refusal::StaleEpoch) }
+    }
+
+    /// Refuses the first decisions for a run that the same batch could not create: they are those of another server.
+    fn was_created(&self, run: &RunId) -> Applied {
+        if self.not_created.contains(run) { Err(Refusal::StaleEpoch) } else { Ok(()) }
     }
 }

@@ -45,6 +45,9 @@ pub struct Tables {
     pub uses: LimitUses,
     /// The executions that the current batch has ended, until something follows them.
     pub(super) ended: BTreeMap<ExecutionId, Status>,
+    /// The runs that the current batch could not create. They may exist: another server was faster with the run of a
+    /// schedule, which has the same id and the same first epoch.
+    pub(super) not_created: BTreeSet<RunId>,
     /// The tables belong to a replica. It does not count uses: its primary counted them.
     pub(super) is_copy: bool,
 }
@@ -104,6 +107,7 @@ impl Tables {
             outcomes[place].is_ok()
         });
         self.ended.clear();
+        self.not_created.clear();
         let uses_over = self.uses.latest.take();
         if let Some(at) = uses_over {
             self.uses.forget(at);
@@ -201,9 +205,13 @@ impl Tables {
                 self.backfill_of(job, *backfill)?.cancel(cancel)
             }
             Change::RunCreated { run, max_pending, max_open, firing } => {
-                self.may_fire(run, *firing)?;
-                self.create_run(run, *max_pending, *max_open)?;
-                self.start_backfilled(run, *firing)
+                let may_fire = self.may_fire(run, *firing);
+                let created = may_fire.and_then(|()| self.create_run(run, *max_pending, *max_open));
+                let created = created.and_then(|()| self.start_backfilled(run, *firing));
+                if created.is_err() {
+                    self.not_created.insert(run.id.clone());
+                }
+                created
             }
             Change::RunAdmitted { run, epoch, limit, nodes, at } => {
                 self.admit(run, &RunEvent::Admitted { epoch: *epoch, at: *at }, *limit, nodes)

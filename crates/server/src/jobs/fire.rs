@@ -4,6 +4,7 @@
 //! follow from their times: the next one finds that they exist. Each run is guarded by the decision before it, so that a
 //! server with an older view of the job starts nothing.
 
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use downbeat_core::change::FiringGuard;
 use downbeat_core::ids::RunId;
 use downbeat_core::job::{JobKey, JobRecord, JobVersion, NotStarted, schedule_key};
 use downbeat_core::run::RunMade;
-use downbeat_core::schedule::Firing;
+use downbeat_core::schedule::{Decision, Firing, Timetable};
 use downbeat_core::spec::resolve_params;
 use downbeat_core::{Change, Refusal, Timestamp, level};
-use futures_util::{StreamExt as _, stream};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use jiff::SignedDuration;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, info, warn};
@@ -30,8 +32,9 @@ const BY: &str = "schedule";
 const SLEEP: Duration = Duration::from_secs(1);
 /// The pause before a decision is repeated that could not be committed.
 const RETRY: SignedDuration = SignedDuration::from_secs(1);
-/// Jobs that are decided at the same time.
-const AT_ONCE: usize = 32;
+/// Jobs that are decided at the same time: so many that a commit of the journal holds many runs, and so few that their
+/// plans need little memory.
+const AT_ONCE: usize = 256;
 
 /// The result of a decision about the schedules of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,19 +62,19 @@ pub(super) enum Start {
 /// Decides about schedules when they are due, until `stop` is cancelled.
 pub(crate) async fn fire(service: Service, stop: CancellationToken) {
     let parts = service.parts.clone();
+    // Each on its own: a job with many missed times does not delay the others.
+    let mut deciding = FuturesUnordered::new();
     loop {
-        let wait = parts.jobs.next().map_or(SLEEP, |next| parts.clock.until(next).min(SLEEP));
+        let due = iter::from_fn(|| parts.jobs.take_due(parts.clock.now()));
+        deciding.extend(due.take(AT_ONCE - deciding.len()).map(|key| decide_due(&service, key)));
+        let next = parts.jobs.next().filter(|_| deciding.len() < AT_ONCE);
+        let wait = next.map_or(SLEEP, |next| parts.clock.until(next).min(SLEEP));
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
+            Some(()) = deciding.next() => {}
             () = parts.jobs.woken() => {}
             () = tokio::time::sleep(wait) => {}
-        }
-        loop {
-            let due = parts.jobs.take_due(parts.clock.now(), AT_ONCE);
-            if due.is_empty() || stop.is_cancelled() {
-                break;
-            }
-            stream::iter(due).for_each_concurrent(None, |key| decide_due(&service, key)).await;
         }
     }
 }
@@ -86,16 +89,27 @@ async fn decide_due(service: &Service, key: JobKey) {
 }
 
 /// Decides about all times of a job that are due, and starts their runs.
-pub(crate) async fn decide(service: &Service, key: &JobKey) -> Decided {
+async fn decide(service: &Service, key: &JobKey) -> Decided {
+    decide_if(service, key, |decision| !decision.is_empty()).await
+}
+
+/// Decides about all times of a job up to now, and records that also if none was due. Called before the job changes: what
+/// the change brings counts from now on, not from the last time that was due.
+pub(crate) async fn settle(service: &Service, key: &JobKey) -> Decided {
+    decide_if(service, key, |_| true).await
+}
+
+async fn decide_if(service: &Service, key: &JobKey, is_needed: impl Fn(&Decision) -> bool) -> Decided {
     let jobs = &service.parts.jobs;
     let Some(job) = jobs.get(key) else { return Decided::Nothing };
     let _turn = job.turn.lock().await;
     // It may have changed while this decision waited for its turn.
     let Some(job) = jobs.get(key) else { return Decided::Nothing };
-    let (Some(table), record) = (&job.table, &job.record) else { return Decided::Nothing };
-    let (now, live) = (service.now(), &record.live);
-    let mut decision = table.decide(live.decided_at, now, live.activity());
-    if decision.firings.is_empty() && decision.skipped.is_empty() {
+    let (record, now) = (&job.record, service.now());
+    let live = &record.live;
+    let decide = |table: &Arc<Timetable>| table.decide(live.decided_at, now, live.activity());
+    let mut decision = job.table.as_ref().map_or_else(|| Decision::nothing(live.decided_at, now), decide);
+    if !is_needed(&decision) {
         return Decided::Nothing;
     }
     if !service.parts.level.reaches(level::JOBS) {

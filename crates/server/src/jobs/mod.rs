@@ -12,6 +12,7 @@ mod tests_backfill;
 
 pub(crate) use backfill::continue_backfills;
 pub(crate) use backfills::Backfills;
-pub(crate) use fire::{decide, fire};
+pub(crate) use fire::{fire, settle};
 pub(crate) use index::Source;
-pub(crate) use projection::{JobState, Jobs};
+pub use projection::JobState;
+pub(crate) use projection::Jobs;

@@ -1,7 +1,7 @@
 //! Owns the projection of all stored jobs, with the times at which their schedules need a decision. It follows the feed, on
 //! replicas too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use downbeat_core::ids::ClusterId;
@@ -38,6 +38,8 @@ struct Inner {
     jobs: BTreeMap<JobKey, JobState>,
     /// When each job with schedules needs the next decision. Paused jobs are not in it.
     timer: Timer<JobKey>,
+    /// The jobs that are being decided. They are not in the timer until that is over.
+    deciding: BTreeSet<JobKey>,
     /// The triggers of all jobs, also of paused ones.
     triggers: Index,
 }
@@ -49,12 +51,18 @@ impl Inner {
         self.timer.set(key.clone(), None);
         Some(job)
     }
+
+    fn set_next(&mut self, key: &JobKey, next: Option<Timestamp>) {
+        if !self.deciding.contains(key) {
+            self.timer.set(key.clone(), next);
+        }
+    }
 }
 
 /// A stored job with its schedules.
 #[derive(Clone, Debug)]
-pub(crate) struct JobState {
-    pub(crate) record: Arc<JobRecord>,
+pub struct JobState {
+    pub record: Arc<JobRecord>,
     /// Absent without schedules.
     pub(crate) table: Option<Arc<Timetable>>,
     pub(super) turn: Arc<Turn>,
@@ -119,18 +127,21 @@ impl Jobs {
         self.wake.notified().await;
     }
 
-    /// Removes and returns jobs that need a decision now, at most so many.
-    pub(super) fn take_due(&self, now: Timestamp, most: usize) -> Vec<JobKey> {
+    /// Removes and returns a job that needs a decision now.
+    pub(super) fn take_due(&self, now: Timestamp) -> Option<JobKey> {
         let mut inner = self.inner();
-        std::iter::from_fn(|| inner.timer.take_due(now)).map(|(_, key)| key).take(most).collect()
+        let (_, key) = inner.timer.take_due(now)?;
+        inner.deciding.insert(key.clone());
+        Some(key)
     }
 
-    /// Sets the next decision of a job that exists: by its schedules, or at a time.
+    /// Sets the next decision of a job that was taken: by its schedules, or at a time.
     pub(super) fn decide_again(&self, key: &JobKey, at: Option<Timestamp>) {
         let mut inner = self.inner();
+        inner.deciding.remove(key);
         let Some(job) = inner.jobs.get(key) else { return };
         let next = at.or_else(|| self.next_of(job));
-        inner.timer.set(key.clone(), next);
+        inner.set_next(key, next);
         drop(inner);
         self.wake.notify_one();
     }
@@ -156,7 +167,8 @@ impl Jobs {
         }
         inner.triggers.insert(&key, &record.current.definition.triggers);
         let job = JobState { record: Arc::new(record), table, turn };
-        inner.timer.set(key.clone(), self.next_of(&job));
+        let next = self.next_of(&job);
+        inner.set_next(&key, next);
         inner.jobs.insert(key, job);
     }
 

@@ -296,3 +296,24 @@ async fn times_that_are_due_belong_to_the_version_before() {
         .collect();
     assert!(runs.len() >= 3 && runs.iter().all(|version| *version == Some(1)), "{runs:?}");
 }
+
+#[tokio::test]
+async fn a_new_version_starts_nothing_for_times_before_it() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    // Nothing was due since, so nothing was decided since.
+    commit(&store, tick(1, ago(1_800), &json!({"schedule": "0 0 1 1 *"}))).await;
+    let server = start(&store).await;
+    let next = json!({
+        "name": "tick", "schedule": {"every": "1m", "catch_up": "1h"},
+        "tasks": [{"backend": "test", "action": "noop"}],
+    });
+    let definition = spec::parse(&next.to_string(), "job.json", &Catalogue::builtin()).unwrap();
+    let before = Timestamp::now();
+    server.service().apply_job(&Caller::API, definition, crate::service::Mode::Commit).await.unwrap();
+    assert!(read(&store).await.live.decided_at >= before, "its times count from now on");
+    let paused = server.service().pause_job(&Caller::API, &key(), true).await.unwrap();
+    assert!(paused.record.live.paused_at.is_some());
+    server.stop().await;
+    let started = |change: &Change| matches!(change, Change::RunCreated { run, .. } if run.id.schedule().is_some_and(|(_, _, at)| at < before));
+    assert!(!changes(&store).await.iter().any(started));
+}

@@ -13,7 +13,7 @@ use super::patience::read_in_time;
 use super::{IdempotencyKey, Service, Submitted};
 use crate::caller::Caller;
 use crate::error::{Conflict, Error, Noun, Result};
-use crate::jobs::{JobState, decide};
+use crate::jobs::{JobState, settle};
 use crate::runs::Launch;
 
 /// How often a change is repeated when others are faster.
@@ -125,7 +125,7 @@ impl Service {
     ) -> Result<(u64, downbeat_core::Timestamp)> {
         if let Some(former) = former {
             if mode == Mode::Commit {
-                decide(self, key).await;
+                settle(self, key).await;
             }
             return Ok((former.live.version, self.now()));
         }
@@ -140,10 +140,10 @@ impl Service {
     }
 
     /// Pauses or resumes the schedules of a job.
-    pub(crate) async fn pause_job(&self, caller: &Caller, key: &JobKey, paused: bool) -> Result<JobState> {
+    pub async fn pause_job(&self, caller: &Caller, key: &JobKey, paused: bool) -> Result<JobState> {
         self.check_jobs()?;
         // Times up to now belong to the former condition.
-        decide(self, key).await;
+        settle(self, key).await;
         let (job, by, at) = (key.clone(), caller.name().to_owned(), self.now());
         match self.commit_one(Change::JobPauseSet { job, paused, by, at }).await? {
             Ok(()) => {}
@@ -157,7 +157,7 @@ impl Service {
         self.job(caller, key.cluster, &key.name).await
     }
 
-    pub(crate) async fn delete_job(&self, caller: &Caller, key: &JobKey) -> Result<()> {
+    pub async fn delete_job(&self, caller: &Caller, key: &JobKey) -> Result<()> {
         self.check_jobs()?;
         let (job, by, at) = (key.clone(), caller.name().to_owned(), self.now());
         let deleted = self.commit_one(Change::JobDeleted { job, by, at }).await?;

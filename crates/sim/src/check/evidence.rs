@@ -9,12 +9,13 @@ use downbeat_core::change::About;
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, ExecutionId, LeaseToken, NodeId, RunId};
+use downbeat_core::job::JobRecord;
 use downbeat_core::node::NodeRecord;
 use downbeat_core::plan::Plan;
 use downbeat_core::run::{RunBrief, RunRecord};
 use downbeat_core::{Change, Event, Portion, Timestamp};
 use downbeat_store::{
-    EventFilter, Events, ExecutionFilter, Executions, MemoryStore, Nodes, Page, RunFilter, Runs,
+    EventFilter, Events, ExecutionFilter, Executions, Jobs, MemoryStore, Nodes, Page, RunFilter, Runs,
 };
 use jiff::SignedDuration;
 use uuid::Uuid;
@@ -79,6 +80,7 @@ impl Left {
 pub(crate) struct Tables {
     pub(crate) clusters: Vec<ClusterRecord>,
     pub(crate) nodes: Vec<NodeRecord>,
+    pub(crate) jobs: Vec<JobRecord>,
     pub(crate) runs: BTreeMap<RunId, RunRecord>,
     pub(crate) executions: BTreeMap<ExecutionId, Execution>,
 }
@@ -116,6 +118,9 @@ impl Contents {
             let (own, theirs) = (&self.tables.clusters, &other.tables.clusters);
             return Some(format!("clusters {own:?} and {theirs:?}"));
         }
+        if self.tables.jobs != other.tables.jobs {
+            return Some(format!("jobs {:?} and {:?}", self.tables.jobs, other.tables.jobs));
+        }
         let run = self.tables.runs.iter().find(|(id, run)| other.tables.runs.get(id) != Some(run));
         let execution =
             self.tables.executions.iter().find(|(id, one)| other.tables.executions.get(id) != Some(one));
@@ -143,9 +148,11 @@ impl Tables {
         }
         let filter = ExecutionFilter::default();
         let executions = store.executions(&filter, &Page::first(u32::MAX)).await.expect(NEVER_FAILS).rows;
+        let jobs = store.jobs(None, u32::MAX).await.expect(NEVER_FAILS);
         Self {
             clusters,
             nodes,
+            jobs,
             runs,
             executions: executions.into_iter().map(|each| (each.id, each)).collect(),
         }
@@ -272,6 +279,11 @@ impl Evidence {
                     Change::RunTaken { .. } => truth.counts.takeovers += 1,
                     Change::NodeDeleted { .. } => truth.counts.deletions += 1,
                     Change::ClusterDeleted { .. } => truth.counts.clusters_deleted += 1,
+                    Change::RunCreated { firing: Some(_), .. } => truth.counts.firings += 1,
+                    Change::JobDecided { ref skipped, ref refused, .. } => {
+                        let skipped: usize = skipped.iter().map(|skipped| skipped.count).sum();
+                        truth.counts.not_fired += (skipped + refused.len()) as u64;
+                    }
                     _ => {}
                 }
             }

@@ -80,6 +80,10 @@ pub(super) fn check(evidence: &Evidence) -> Findings {
         let (left, right) = (&replayed.clusters, &tables.clusters);
         findings.add(format!("after the replay the clusters are {left:?}, expected {right:?}"));
     }
+    if replayed.jobs != tables.jobs {
+        findings
+            .add(format!("after the replay the jobs are {:?}, expected {:?}", replayed.jobs, tables.jobs));
+    }
     if replayed.nodes != tables.nodes {
         findings
             .add(format!("after the replay the nodes are {:?}, expected {:?}", replayed.nodes, tables.nodes));

@@ -10,6 +10,7 @@ mod limits;
 mod nodes;
 mod order;
 mod promises;
+mod schedules;
 mod standing;
 mod terms;
 mod work;
@@ -46,6 +47,8 @@ pub enum Checker {
     Detection,
     /// Nodes carry out standing tasks in order, one at a time, and none twice without a reason.
     Standing,
+    /// Schedules start each run once, and miss none.
+    Schedules,
     /// A deleted cluster is gone.
     Clusters,
     /// A replica has what its primary has.
@@ -68,6 +71,7 @@ impl Checker {
         Self::Nodes,
         Self::Detection,
         Self::Standing,
+        Self::Schedules,
         Self::Clusters,
         Self::Replica,
         Self::Work,
@@ -115,6 +119,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     all.extend(limits::check(evidence).found);
     all.extend(nodes::check(evidence).found);
     all.extend(standing::check(evidence).found);
+    all.extend(schedules::check(evidence).found);
     all.extend(clusters::check(evidence).found);
     all.extend(terms::check(evidence).found);
     all.extend(work::check(evidence).found);

@@ -27,6 +27,7 @@ fn finder(broken: Broken) -> Checker {
         | Broken::SecondStep
         | Broken::ForgottenResults => Checker::Standing,
         Broken::KeptRows => Checker::Clusters,
+        Broken::NoFiringGuard | Broken::LostFiring | Broken::SecondFiring => Checker::Schedules,
         Broken::Panic => Checker::Panics,
     }
 }

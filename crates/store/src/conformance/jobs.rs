@@ -6,7 +6,7 @@ use downbeat_core::change::{About, Change, FiringGuard, Refusal};
 use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::job::{JobKey, JobLive, JobRecord, JobVersion};
 use downbeat_core::limits;
-use downbeat_core::run::RunMade;
+use downbeat_core::run::{RunMade, RunState};
 
 use super::copies::{copy, dump};
 use super::make::*;
@@ -141,6 +141,26 @@ pub async fn a_schedule_starts_a_run_only_from_the_current_decision(store: Arc<d
     apply(&store, &[fired(3, 1, 1, 5)]).await;
     apply(&store, &[job_deleted(1)]).await;
     refuse(&store, fired(4, 1, 1, 5), Refusal::NotFound).await;
+}
+
+pub async fn the_work_of_a_run_that_another_server_has_started_is_refused(store: Arc<dyn Store>) {
+    apply(&store, &[job_applied(1, 1)]).await;
+    apply(&store, &[fired(1, 1, 1, 1), added(1, vec![execution(1, 1, pending())])]).await;
+    // A second server decided the same: its changes have the same id and the same epoch.
+    let moved = Change::RunMoved {
+        run: run_id(1),
+        epoch: 1,
+        path: vec![RunState::PreRun],
+        stop: None,
+        end: None,
+        at: at(11),
+    };
+    let second = [fired(1, 1, 1, 1), added(1, vec![execution(2, 1, pending())]), moved.clone()];
+    let refused = [Err(Refusal::RunExists(run_id(1))), Err(Refusal::StaleEpoch), Err(Refusal::StaleEpoch)];
+    assert_eq!(commit(&store, &second).await.outcomes, refused);
+    assert_eq!(store.executions_of(&run_id(1)).await.unwrap().len(), 1);
+    // That concerns one commit only.
+    assert_eq!(commit(&store, &[moved]).await.outcomes, [Ok(())]);
 }
 
 pub async fn a_job_needs_its_cluster_and_goes_with_it(store: Arc<dyn Store>) {

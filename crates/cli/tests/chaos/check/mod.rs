@@ -6,6 +6,9 @@ mod feed;
 mod order;
 mod records;
 mod replay;
+#[cfg(test)]
+mod schedule_tests;
+mod schedules;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -54,5 +57,6 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     replay::explains(evidence, &mut findings);
     standing::walks(evidence, &mut findings);
     standing::deleted(evidence, &mut findings);
+    schedules::fire(evidence, &mut findings);
     findings.0
 }
