@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use serde_json::Value;
 
 use crate::{
-    AppliedJob, Backfill, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, Delivery, EventList,
-    Execution, Failures, Frame, InstanceResult, Job, JobDiff, LimitUsage, List, ListChanges, Many, Matrix,
-    Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Rerun, Run, RunChunk, RunRow,
-    Server, StandingTask, Stats, Status, Valid, Walk,
+    AppliedJob, Backfill, Cluster, ClusterStatus, DebugCommand, DebugResult, DeletedNode, Delivery,
+    EventList, Execution, Failures, Frame, InstanceResult, Job, JobDiff, LimitUsage, List, ListChanges, Many,
+    Matrix, Node, NodeCount, NodeSummary, NodeWork, OfferedBackend, Output, Plan, Rerun, Run, RunChunk,
+    RunRow, Server, StandingTask, Stats, Status, Valid, Walk,
 };
 
 /// The default port of the REST API.

@@ -12,7 +12,9 @@ use crate::backend::params_bytes;
 use crate::cluster::{ClusterEdit, ClusterRecord};
 use crate::delivery::{Delivery, DeliveryState};
 use crate::execution::{Decision, Execution, Lease, Outcome, Status};
-use crate::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId};
+use crate::ids::{
+    BackfillId, ClusterId, DeliveryId, ExecutionId, LeaseToken, NodeId, RunId, ServerId, SessionId,
+};
 use crate::job::{Backfill, BackfillCancel, BackfillStep, JobKey, JobVersion, NotStarted};
 use crate::node::{NodeStatus, Registration};
 use crate::portion::json_bytes;

@@ -49,7 +49,7 @@ pub const CELLS_PER_PAGE: usize = 250_000;
 pub const POLL_RESPONSE_BYTES: usize = 1024 * 1024;
 /// Work in one response to a report. More of it waits for the poll: the deadline of a report allows for small responses.
 pub const REPORT_RESPONSE_BYTES: usize = 16 * 1024;
-/// A URL of a webhook.
+/// A URL of a hook or of a message.
 pub const URL_BYTES: usize = 2 * 1024;
 /// The body of a message, as JSON: it is stored with its delivery.
 pub const MESSAGE_BODY_BYTES: usize = 64 * 1024;
@@ -380,8 +380,7 @@ pub const MATRIX_TIMES: usize = 200_000;
 /// How long a hook may take, in seconds: the default, and the maximum.
 pub const HOOK_TIMEOUT_DEFAULT_S: u64 = 10;
 pub const HOOK_TIMEOUT_MOST_S: u64 = 5 * 60;
-/// The bytes of the URL of a hook or webhook, and the headers that a hook may have.
-pub const URL_BYTES: usize = 2_000;
+/// The headers that a hook may have, and the bytes of their values.
 pub const HOOK_HEADERS: usize = 20;
 pub const HEADER_BYTES: usize = 4_000;
 /// The actions on one occasion.

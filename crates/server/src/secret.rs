@@ -10,11 +10,11 @@ use tokio::io::AsyncReadExt;
 /// Returns the secret, or why it cannot be used.
 pub(crate) async fn read(source: &SecretSource) -> Result<Vec<u8>, String> {
     let secret = match source {
-        SecretSource::SecretEnv(name) => {
+        SecretSource::Env(name) => {
             let value = std::env::var_os(name);
             value.ok_or_else(|| format!("the environment has no variable `{name}`"))?.into_vec()
         }
-        SecretSource::SecretFile(path) => {
+        SecretSource::File(path) => {
             let found = file(path).await;
             found.map_err(|error| format!("cannot read `{path}`: {error}"))?
         }

@@ -17,10 +17,8 @@ use jiff::Timestamp;
 
 use crate::port::Result;
 use crate::rows::{
-    BackfillRow, CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, JobRow, JobVersionRow,
+    BackfillRow, CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, DeliveryRow, JobRow, JobVersionRow,
     OldBackfillsRow, OldVersionsRow, columns, int,
-    CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, DeliveryRow, JobRow, JobVersionRow,
-    OldVersionsRow, columns, int,
 };
 
 /// How a store detects that the id of a new execution is in use.
@@ -478,6 +476,8 @@ impl<'a> Dirty<'a> {
     /// Returns the jobs that have a new backfill: ended ones beyond the last few are removed.
     pub(crate) fn old_backfills(&self) -> Vec<OldBackfillsRow> {
         self.backfills_created.iter().map(|backfill| OldBackfillsRow::before(backfill)).collect()
+    }
+
     pub(crate) fn delivery_rows<'t>(&self, tables: &'t Tables) -> Result<Vec<DeliveryRow<'t>>> {
         self.deliveries.iter().map(|id| DeliveryRow::of(&tables.deliveries[id])).collect()
     }

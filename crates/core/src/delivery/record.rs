@@ -40,7 +40,7 @@ pub enum Message {
         url: String,
         /// JSON.
         body: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(flatten)]
         secret: Option<SecretSource>,
         timeout: Span,
     },

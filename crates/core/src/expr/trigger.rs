@@ -37,8 +37,8 @@ fn check(reference: &Reference, trigger: &Trigger) -> Result<(), String> {
             }
             Err(format!("this `trigger` has no `{}`; {}", shown(name), advice(name, facts, "it has")))
         }
-        Root::Params | Root::Steps | Root::Node | Root::Run | Root::Item | Root::Index => Err(format!(
-            "`{reference}` is not known when a trigger starts the job; use `payload` or `trigger`"
-        )),
+        Root::Params | Root::Steps | Root::Node | Root::Run | Root::Item | Root::Index | Root::Event => Err(
+            format!("`{reference}` is not known when a trigger starts the job; use `payload` or `trigger`"),
+        ),
     }
 }

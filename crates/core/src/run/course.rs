@@ -427,6 +427,7 @@ pub fn requested_stop(run: &RunRecord, plan: &Plan, turn: &Turn<'_>) -> Option<S
     if let Some(stopped) = run.live.stopped {
         return Some(stopped.into());
     }
-    let deadline = run.live.round_started_at()? + SignedDuration::try_from(run.definition.time_limit()?.0).ok()?;
+    let deadline =
+        run.live.round_started_at()? + SignedDuration::try_from(run.definition.time_limit()?.0).ok()?;
     (deadline <= turn.now).then(|| Stop::after_timeout(plan, turn))
 }

@@ -22,7 +22,7 @@ pub use definition::{
 pub use fields::{Field, On, fields};
 pub(crate) use known::{ExprSite, Known, Use};
 pub use life::{Action, ActionKind, Constraints, HttpHook, IfUnknown, Overlap, What};
-pub use notification::{Notification, SecretSource};
+pub use notification::Notification;
 pub use params::resolve_params;
 pub(crate) use parse::cycles;
 pub use parse::{

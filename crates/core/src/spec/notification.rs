@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::limits;
 use crate::span::Span;
+use crate::spec::SecretSource;
 
 /// An action that sends a message. `fields` describes each field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,7 +16,7 @@ pub enum Notification {
         /// A map or list, whose texts may have expressions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         body: Option<Value>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(flatten)]
         secret: Option<SecretSource>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout: Option<Span>,
@@ -36,16 +37,6 @@ pub enum Notification {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout: Option<Span>,
     },
-}
-
-/// Where a server finds a secret when it sends. The secret itself is never stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SecretSource {
-    /// A variable of the server's environment.
-    Env(String),
-    /// A file on the server, by its absolute path. Blanks and line breaks at its end do not count.
-    File(String),
 }
 
 impl Notification {

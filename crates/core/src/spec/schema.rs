@@ -44,7 +44,7 @@ pub fn schema() -> Value {
 
 /// Returns the shapes that fields refer to.
 fn shapes() -> Value {
-    json!({
+    let mut shapes = json!({
         "identifier": {"type": "string", "pattern": IDENTIFIER, "maxLength": limits::NAME_BYTES},
         "cluster_name": {"type": "string", "minLength": 1, "maxLength": limits::CLUSTER_NAME_BYTES},
         "word": {"type": "string", "pattern": WORD, "maxLength": limits::NAME_BYTES},
@@ -101,6 +101,20 @@ fn shapes() -> Value {
         "retry": object(On::Retry, &["max"]),
         "for_each": {"anyOf": [{"$ref": "#/$defs/items"}, object(On::ForEach, &["items"])]},
         "cache": {"anyOf": [{"type": "boolean"}, object(On::Cache, &[])]},
+        "branch": object(On::Branch, &["tasks"]),
+        "task": {"if": {"required": ["approve"]}, "then": approval(), "else": task(On::Task)},
+        "leaf": task(On::Leaf),
+        "actions": actions(&Catalogue::builtin())
+    });
+    if let (Value::Object(shapes), Value::Object(more)) = (&mut shapes, shapes_of_stored_jobs()) {
+        shapes.extend(more);
+    }
+    shapes
+}
+
+/// Returns the shapes of what starts a job by itself, and of what goes with its runs.
+fn shapes_of_stored_jobs() -> Value {
+    json!({
         "cron": {"type": "string", "minLength": 1, "maxLength": limits::CRON_BYTES},
         "schedule": {"anyOf": [{"$ref": "#/$defs/cron"}, schedule()]},
         "catch_up": {"anyOf": [{"$ref": "#/$defs/duration"}, {"const": "none"}, catch_up()]},
@@ -116,11 +130,7 @@ fn shapes() -> Value {
         "http_trigger": http_trigger(),
         "job_trigger": object(On::JobTrigger, &["name"]),
         "event_trigger": event_trigger(),
-        "given": {"type": ["object", "null"], "propertyNames": {"$ref": "#/$defs/word"}},
-        "branch": object(On::Branch, &["tasks"]),
-        "task": {"if": {"required": ["approve"]}, "then": approval(), "else": task(On::Task)},
-        "leaf": task(On::Leaf),
-        "actions": actions(&Catalogue::builtin())
+        "given": {"type": ["object", "null"], "propertyNames": {"$ref": "#/$defs/word"}}
     })
 }
 

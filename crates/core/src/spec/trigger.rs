@@ -42,12 +42,13 @@ words! {
 
 /// Where the servers find the secret: definitions, events and replicas never have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum SecretSource {
     /// A variable of the servers' environment.
-    SecretEnv(String),
+    #[serde(rename = "secret_env")]
+    Env(String),
     /// A file of the servers' machines, by its absolute path.
-    SecretFile(String),
+    #[serde(rename = "secret_file")]
+    File(String),
 }
 
 /// The end of a run of another job starts the job.

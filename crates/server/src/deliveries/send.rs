@@ -3,19 +3,16 @@
 use bytes::Bytes;
 use downbeat_core::delivery::{Attempted, Delivery, Message, signature};
 use downbeat_core::shown::shown;
-use downbeat_core::spec::SecretSource;
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use tokio::io::AsyncReadExt as _;
 
 use crate::outbound::{Error, Request};
 use crate::parts::Parts;
+use crate::secret;
 
 const DELIVERY: HeaderName = HeaderName::from_static("x-downbeat-delivery");
 const ATTEMPT: HeaderName = HeaderName::from_static("x-downbeat-attempt");
 const SIGNATURE: HeaderName = HeaderName::from_static("x-downbeat-signature");
-/// A secret: longer ones are a wrong path.
-const SECRET_BYTES: u64 = 4 * 1024;
 /// The part of an answer that is kept as the reason of a failure.
 const REASON_BYTES: usize = 200;
 
@@ -51,7 +48,7 @@ pub(super) async fn send(parts: &Parts, delivery: &Delivery, attempt: u32) -> Se
     headers.extend(HeaderValue::from_str(&delivery.id.to_string()).ok().map(|id| (DELIVERY, id)));
     if let Some(secret) = secret {
         // Another server may have the secret.
-        let secret = match read(secret).await {
+        let secret = match secret::read(secret).await {
             Ok(secret) => secret,
             Err(error) => return Sent::failed(Attempted::Unavailable, error),
         };
@@ -79,30 +76,5 @@ pub(super) async fn send(parts: &Parts, delivery: &Delivery, attempt: u32) -> Se
             Sent::failed(Attempted::Impossible, error.to_string())
         }
         Err(error) => Sent::failed(Attempted::Unavailable, error.to_string()),
-    }
-}
-
-/// Reads a secret. Errors name its source, never its content.
-async fn read(source: &SecretSource) -> Result<Vec<u8>, String> {
-    let secret = match source {
-        SecretSource::Env(name) => match std::env::var(name) {
-            Ok(value) => value.into_bytes(),
-            Err(_) => return Err(format!("the environment of the server has no variable `{name}`; set it")),
-        },
-        SecretSource::File(path) => {
-            let cannot = |error: std::io::Error| format!("cannot read the secret in `{path}`: {error}");
-            let file = tokio::fs::File::open(path).await.map_err(cannot)?;
-            let mut secret = Vec::new();
-            file.take(SECRET_BYTES + 1).read_to_end(&mut secret).await.map_err(cannot)?;
-            if secret.len() as u64 > SECRET_BYTES {
-                return Err(format!("the secret in `{path}` is longer than {SECRET_BYTES} bytes"));
-            }
-            secret.trim_ascii_end().to_vec()
-        }
-    };
-    if secret.is_empty() {
-        Err("the secret is empty; a signature with it proves nothing".to_owned())
-    } else {
-        Ok(secret)
     }
 }

@@ -21,9 +21,9 @@ use utoipa_axum::routes;
 use super::hosts::Hosts;
 use super::problem::Failure;
 use super::{
-    approve, backends, backfills, clusters, debug, deliveries, docs, doorway, events, executions, failures, frames, hooks, jobs,
-    limits as job_limits, many, matrix, nodes, observe, output, plans, replication, results, run_output,
-    runs, schema, stats, system, tasks, walks, work,
+    approve, backends, backfills, clusters, debug, deliveries, docs, doorway, events, executions, failures,
+    frames, hooks, jobs, limits as job_limits, many, matrix, nodes, observe, output, plans, replication,
+    results, run_output, runs, schema, stats, system, tasks, walks, work,
 };
 use crate::service::Service;
 

@@ -362,8 +362,8 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         (vec![&nodes], vec![&runs], vec![&key_clusters, &keys], vec![&executions]);
     let (clusters_args, clusters_altered_args): (Args<'_>, Args<'_>) =
         (vec![&clusters], vec![&clusters_altered]);
-    let (jobs_args, backfills_args): (Args<'_>, Args<'_>) = (vec![&jobs], vec![&backfills]);
-    let (jobs_args, deliveries_args): (Args<'_>, Args<'_>) = (vec![&jobs], vec![&deliveries]);
+    let (jobs_args, backfills_args, deliveries_args): (Args<'_>, Args<'_>, Args<'_>) =
+        (vec![&jobs], vec![&backfills], vec![&deliveries]);
     let beginning = lock_statements(needs);
     let sessions_args: Args<'_> = vec![&sessions];
     let (holds_args, taken_args): (Args<'_>, Args<'_>) = (vec![&held, &holders], vec![&taken]);

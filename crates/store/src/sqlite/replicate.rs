@@ -19,9 +19,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{
-    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_BACKFILLS, PUT_JOBS, load, save_clusters,
-    save_counts, save_executions, save_holds, save_jobs, save_nodes, save_runs,
-    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_DELIVERIES, PUT_JOBS, load, save_clusters,
+    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_BACKFILLS, PUT_DELIVERIES, PUT_JOBS, load, save_clusters,
     save_counts, save_deliveries, save_executions, save_holds, save_jobs, save_nodes, save_runs,
 };
 use super::failure::Result;
@@ -37,8 +35,7 @@ use crate::counts::{ListedRun, Standing, differences};
 use crate::pace::Pace;
 use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
-    BackfillRow, ChangeColumns, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
-    ChangeColumns, DeliveryRow, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
+    BackfillRow, ChangeColumns, DeliveryRow, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
     condition, count, int, write_event,
 };
 

@@ -9,7 +9,6 @@ use super::task::timeouts;
 use super::tree::{Content, Entry, Node};
 use crate::backend::{Params, params_bytes};
 use crate::limits;
-use crate::outbound::check_url;
 use crate::shown::shown;
 use crate::span::Span;
 use crate::spec::params::is_storable;
@@ -77,22 +76,6 @@ impl Checker<'_> {
             self.problem(path, node.at, "the field `url` is missing: where the call goes");
         }
         Some(HttpHook { url: url??, timeout, headers, if_unknown })
-    }
-
-    fn url(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
-        let text = self.text(path, node, "a URL such as https://example.com/hook")?;
-        if text.len() > limits::URL_BYTES {
-            let (bytes, most) = (text.len(), limits::URL_BYTES);
-            return self.refuse(
-                path,
-                node.at,
-                format!("the URL has {bytes} bytes; at most {most} are possible"),
-            );
-        }
-        if let Err(error) = check_url(text) {
-            return self.refuse(path, node.at, format!("`{}` {error}", shown(text)));
-        }
-        Some(text.to_owned())
     }
 
     fn headers(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<BTreeMap<String, String>> {
@@ -210,7 +193,7 @@ impl Checker<'_> {
             ActionKind::TriggerJob => {
                 let job = self.identifier(path.field("job"), value("job")?);
                 let params = match value("params") {
-                    Some(params) => self.trigger_params(path.field("params"), params)?,
+                    Some(params) => self.params_of_job(path.field("params"), params)?,
                     None => Params::new(),
                 };
                 What::TriggerJob { job: job?, params }
@@ -235,7 +218,7 @@ impl Checker<'_> {
     }
 
     /// Reads values for the params of another job.
-    fn trigger_params(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Params> {
+    fn params_of_job(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Params> {
         if matches!(node.content(), Content::Null) {
             return Some(Params::new());
         }

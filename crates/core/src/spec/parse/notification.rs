@@ -86,7 +86,7 @@ impl Checker<'_> {
         }
     }
 
-    fn url(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
+    pub(super) fn url(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let url = self.text(path, node, "a URL such as https://hooks.example/path")?;
         if url.len() > limits::URL_BYTES {
             let message = format!("has {} bytes; at most {} are allowed", url.len(), limits::URL_BYTES);
@@ -141,23 +141,10 @@ impl Checker<'_> {
     }
 
     fn secret(&mut self, path: Path<'_>, node: &Node<'_>, key: &str) -> Option<SecretSource> {
-        if key == "secret_env" {
-            let name = self.text(path, node, "the name of a variable of the server's environment")?;
-            let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-            if name.is_empty() || !name.chars().all(plain) {
-                let message =
-                    format!("`{}` is not the name of a variable; use letters, digits and `_`", shown(name));
-                return self.refuse(path, node.at, message);
-            }
-            return Some(SecretSource::Env(name.to_owned()));
+        match key {
+            "secret_env" => self.env_name(path, node).map(SecretSource::Env),
+            _ => self.absolute(path, node).map(SecretSource::File),
         }
-        let file = self.text(path, node, "the path of a file on the server")?;
-        if !file.starts_with('/') || file.contains(char::is_control) {
-            let message =
-                format!("`{}` is not an absolute path; write /etc/downbeat/hook.secret", shown(file));
-            return self.refuse(path, node.at, message);
-        }
-        Some(SecretSource::File(file.to_owned()))
     }
 
     fn recipients(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<Vec<String>> {

@@ -88,10 +88,10 @@ impl Checker<'_> {
                 "path" => hook = Some(self.identifier(field, value)?),
                 "auth" => auth = Some(self.choice(field, value, &HookAuth::ALL)?),
                 "secret_env" => {
-                    secrets.push((entry, self.env_name(field, value).map(SecretSource::SecretEnv)));
+                    secrets.push((entry, self.env_name(field, value).map(SecretSource::Env)));
                 }
                 "secret_file" => {
-                    secrets.push((entry, self.absolute(field, value).map(SecretSource::SecretFile)));
+                    secrets.push((entry, self.absolute(field, value).map(SecretSource::File)));
                 }
                 "params" => params = self.set_params(field, value),
                 _ => self.unknown_field(path, entry, &[On::HttpTrigger], &[], OF_HTTP),
@@ -186,7 +186,7 @@ impl Checker<'_> {
         Some(text.to_owned())
     }
 
-    fn env_name(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
+    pub(super) fn env_name(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "the name of a variable")?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) || !text.chars().all(is_name) {
@@ -197,7 +197,7 @@ impl Checker<'_> {
         self.short_enough(path, node, text)
     }
 
-    fn absolute(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
+    pub(super) fn absolute(&mut self, path: Path<'_>, node: &Node<'_>) -> Option<String> {
         let text = self.text(path, node, "the path of a file")?;
         let is_long = text.len() > limits::PATH_BYTES;
         if !text.starts_with('/') || text.contains(char::is_control) || is_long {
