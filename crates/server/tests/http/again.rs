@@ -101,7 +101,7 @@ async fn a_job_with_retry_does_everything_again_after_a_failure() {
     );
     assert_eq!(setup.ok(&format!("/runs/{run}")).await["metrics"]["attempts"], 2);
     let all = setup.ok(&format!("/runs/{run}/executions")).await;
-    let rounds = all["executions"].as_array().unwrap().iter().map(|each| each["round"].as_u64().unwrap_or(1));
+    let rounds = all["data"].as_array().unwrap().iter().map(|each| each["round"].as_u64().unwrap_or(1));
     let mut rounds: Vec<u64> = rounds.collect();
     rounds.sort_unstable();
     assert_eq!(rounds, [1, 1, 2, 2]);
