@@ -59,8 +59,8 @@ pub use problem::{FieldError, NAMED, NodeReason, Problem, named_of, with_nodes};
 pub use progress::{EndRules, InstanceState, StepProgress};
 pub use rollout::{PlannedRollout, PlannedWave, Rollout, Wave, WaveNodes, WaveStatus};
 pub use run::{
-    Absent, Counts, FewNodes, InstanceResult, Results, RolloutRow, Run, RunRow, RunSummary, StepTotals,
-    StepWaiting, Steps, UNBOUND, WholeRun,
+    Absent, Counts, FewNodes, InstanceResult, Results, RolloutRow, Round, Run, RunRow, RunSummary,
+    StepTotals, StepWaiting, Steps, UNBOUND, WholeRun,
 };
 pub use run_metrics::{Phases, RunMetrics, StateStay};
 pub use standing::{ListChange, ListChanges, Rerun, StandingTask, Stuck, TaskConfig, Walk};

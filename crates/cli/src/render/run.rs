@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use downbeat_api::{
-    InstanceResult, Plan, Run, RunRow, RunSummary, StateStay, Step, StepProgress, StepWaiting, WaveStatus,
-    WholeRun,
+    InstanceResult, Plan, Round, Run, RunRow, RunSummary, StateStay, Step, StepProgress, StepWaiting,
+    WaveStatus, WholeRun,
 };
 use downbeat_core::Span;
 use downbeat_core::execution::Status;
@@ -233,6 +233,9 @@ fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str
     if let Some(at) = summary.scheduled_at {
         head.push(("scheduled", second(at).into()));
     }
+    if let Some(round) = &run.round {
+        head.push(("round", rounds(round).into()));
+    }
     if let Some(first) = &summary.retry_of {
         head.push(("retry of", first.as_str().into()));
     }
@@ -253,6 +256,13 @@ fn head(run: &Run, plan: &Plan, rows: Rows, now: Timestamp) -> Vec<(&'static str
         head.push(("error", Cell::new(error.as_str(), Tone::Bad)));
     }
     head
+}
+
+/// Returns which attempt of the whole run this is, and when the next one begins.
+fn rounds(round: &Round) -> String {
+    let Round { number, most, next_at } = round;
+    let next = next_at.map(|at| format!("; the next one begins at {}", second(at))).unwrap_or_default();
+    format!("{number} of {most}{next}")
 }
 
 /// Returns the states that a run has entered, each with the time of its last entry and how long it lasted.

@@ -221,7 +221,6 @@ impl Execution {
         1
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     fn is_first_round(round: &u32) -> bool {
         *round == 1
     }

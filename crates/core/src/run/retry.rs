@@ -69,6 +69,19 @@ mod tests {
     }
 
     #[test]
+    fn every_server_computes_the_same_time_for_the_next_round() {
+        let (retry, since) = (Retry::times(10), Timestamp::UNIX_EPOCH);
+        let at = |run: &str, round| next_round_at(&retry, &RunId::from(run), round, since);
+        assert_eq!(at("run-1", 1), at("run-1", 1));
+        let times: Vec<Timestamp> = ["run-1", "run-2", "run-3"].map(|run| at(run, 3)).into();
+        assert!(times.windows(2).all(|pair| pair[0] != pair[1]), "{times:?}");
+        for round in 1..=11 {
+            let pause = Duration::try_from(at("run-1", round).duration_since(since)).unwrap();
+            assert!(pause <= ceiling(&retry, round), "{round}: {pause:?}");
+        }
+    }
+
+    #[test]
     fn absurd_numbers_mean_the_cap() {
         let mut retry = Retry::times(3);
         retry.factor = 1e300;

@@ -71,6 +71,66 @@ async fn a_run_that_is_tried_again_does_only_what_did_not_succeed() {
 }
 
 #[tokio::test]
+async fn a_job_with_retry_does_everything_again_after_a_failure() {
+    let setup = Setup::new().await;
+    let mut one = setup.agent("web-01", &[]).await;
+    let mut job = two_steps();
+    job["retry"] = json!({"max": 1, "delay": "10ms", "max_delay": "10ms"});
+    let run = setup.submit(&job).await;
+    assert_eq!(setup.ok(&format!("/runs/{run}")).await["round"], json!({"number": 1, "most": 2}));
+    assert_eq!(work(&mut one, 0).await, (run.clone(), 0));
+    assert_eq!(work(&mut one, 7).await, (run.clone(), 1));
+    // The second round begins with the first step.
+    let again = one.take().await;
+    assert_eq!((again.of.run().as_str(), again.of.step()), (run.as_str(), 0));
+    let shown = setup.whole_run(&run).await;
+    assert_eq!((&shown["state"], &shown["round"]), (&json!("running"), &json!({"number": 2, "most": 2})));
+    assert_eq!(
+        (&shown["counts"]["succeeded"], &shown["counts"]["failed"]),
+        (&json!(0), &json!(0)),
+        "{shown}"
+    );
+    assert_eq!(shown["results"].get("1"), None, "{shown}");
+    one.finish(&again, 0).await;
+    assert_eq!(work(&mut one, 0).await, (run.clone(), 1));
+    let ended = setup.ended(&run).await;
+    assert_eq!(
+        (&ended["status"], &ended["counts"]["succeeded"]),
+        (&json!("completed"), &json!(2)),
+        "{ended}"
+    );
+    assert_eq!(setup.ok(&format!("/runs/{run}")).await["metrics"]["attempts"], 2);
+    let all = setup.ok(&format!("/runs/{run}/executions")).await;
+    let rounds = all["data"].as_array().unwrap().iter().map(|each| each["round"].as_u64().unwrap_or(1));
+    let mut rounds: Vec<u64> = rounds.collect();
+    rounds.sort_unstable();
+    assert_eq!(rounds, [1, 1, 2, 2]);
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_its_next_round_says_when_it_begins_and_can_be_cancelled() {
+    let setup = Setup::new().await;
+    let mut one = setup.agent("web-01", &[]).await;
+    let mut job = two_steps();
+    job["retry"] = json!({"max": 3, "delay": "24h", "max_delay": "24h"});
+    let run = setup.submit(&job).await;
+    work(&mut one, 7).await;
+    let path = format!("/runs/{run}");
+    downbeat_testbed::eventually("the round ends", || async {
+        (setup.ok(&path).await["state"] == "retrying").then_some(())
+    })
+    .await;
+    let shown = setup.ok(&path).await;
+    assert_eq!((&shown["status"], &shown["round"]["number"]), (&json!("pending"), &json!(1)), "{shown}");
+    assert!(shown["round"]["next_at"].is_string(), "{shown}");
+    let events = setup.ok(&format!("/runs/{run}/events")).await;
+    let text = events.to_string();
+    assert!(text.contains("run is retrying: ") && text.contains("; round 2 of 4 begins in "), "{text}");
+    setup.post(&format!("/runs/{run}/cancel"), &json!({})).await;
+    assert_eq!(setup.ended(&run).await["state"], "cancelled");
+}
+
+#[tokio::test]
 async fn the_failed_nodes_alone_are_a_run_of_their_own() {
     let setup = Setup::new().await;
     let (mut one, mut two) = (setup.agent("web-01", &[]).await, setup.agent("web-02", &[]).await);
