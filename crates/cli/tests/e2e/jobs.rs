@@ -134,7 +134,7 @@ fn a_job_that_cannot_be_stored_is_refused() {
 #[test]
 fn a_range_of_the_past_is_run_with_the_time_of_each_run() {
     let dev = Dev::start();
-    let task = "tasks:\n  - {backend: test, action: echo, params: {text: 'at {{ run.scheduled_at }}'}}\n";
+    let task = "tasks:\n  - {backend: test, action: echo, params: {message: 'at {{ run.scheduled_at }}'}}\n";
     dev.write("report.yaml", &format!("name: report\nschedule: \"@daily\"\n{task}"));
     asked(&dev, &["job", "apply", "-f", "report.yaml"]);
     let range = ["--from", "2026-03-01T00:00:00Z", "--to", "2026-03-04T00:00:00Z"];

@@ -18,8 +18,8 @@ fn range(to: &str) -> Value {
 async fn a_backfill_runs_the_oldest_time_first_and_each_run_knows_its_time() {
     let setup = Setup::new().await;
     let mut agent = setup.agent("web-01", &[]).await;
-    let text = json!({"text": "report of {{ run.scheduled_at }}"});
-    hourly(&setup, json!({"backend": "test", "action": "echo", "params": text})).await;
+    let message = json!({"message": "report of {{ run.scheduled_at }}"});
+    hourly(&setup, json!({"backend": "test", "action": "echo", "params": message})).await;
     let mut body = range("2026-01-01T03:00:00Z");
     body["dry_run"] = json!(true);
     let planned = setup.post("/jobs/report/backfill", &body).await;
@@ -33,7 +33,7 @@ async fn a_backfill_runs_the_oldest_time_first_and_each_run_knows_its_time() {
     assert_eq!(started.headers["location"], format!("/api/v1/backfills/{id}"));
     for (number, time) in times.iter().enumerate() {
         let work = agent.take().await;
-        assert_eq!(work.params["text"], format!("report of {time}"));
+        assert_eq!(work.params["message"], format!("report of {time}"));
         let shown = setup.ok(&format!("/backfills/{id}")).await;
         assert_eq!(shown["open"], json!([format!("default:report:{time}")]), "{shown}");
         assert_eq!((&shown["succeeded"], &shown["running"]), (&json!(number), &json!(1)), "{shown}");
@@ -89,7 +89,7 @@ async fn a_backfill_that_is_not_possible_is_refused() {
         ("/jobs/report/backfill", range("2027-12-31T00:00:00Z"), 422, "`to` is in the future"),
         ("/jobs/manual/backfill", range("2026-01-02T00:00:00Z"), 422, "it has no schedule"),
         ("/jobs/nobody/backfill", range("2026-01-02T00:00:00Z"), 404, "there is no job `nobody`"),
-        ("/jobs/report/backfill", json!({"from": "2026-01-01T00:00:00Z"}), 422, "missing field `to`"),
+        ("/jobs/report/backfill", json!({"from": "2026-01-01T00:00:00Z"}), 400, "missing field `to`"),
         ("/backfills/x/cancel", json!({}), 404, "there is no backfill `x`"),
     ] {
         let refused = setup.post(path, &body).await;
