@@ -36,6 +36,9 @@ fn truth() -> Evidence {
             decided("00.5", "02.1"),
             created(IDS[2]),
             decided("02.1", "03.2"),
+            stored("job_pause_set", json!({"job": {"name": "tick"}, "paused": true})),
+            // Skipped, because the job is paused.
+            decided("03.2", "09.0"),
         ],
         runs: IDS.map(run).into(),
         ..Evidence::default()

@@ -50,7 +50,7 @@ pub(super) fn fire(evidence: &Evidence, findings: &mut Findings) {
 fn name_of(stored: &Stored) -> Option<&str> {
     match stored.kind.as_str() {
         "run_created" => stored.data["run"]["job"].as_str(),
-        "job_applied" | "job_decided" => stored.data["job"]["name"].as_str(),
+        "job_applied" | "job_decided" | "job_pause_set" => stored.data["job"]["name"].as_str(),
         _ => None,
     }
 }
@@ -65,12 +65,13 @@ fn at(job: &str, id: &str) -> Option<i64> {
     Some(at.as_second())
 }
 
-/// Follows the decisions about a job. Returns the time in which everything is decided.
+/// Follows the decisions about a job until it is paused. Returns the time in which everything is decided.
 fn decisions(name: &str, events: &[&Stored], findings: &mut Findings) -> Option<(Timestamp, Timestamp)> {
     let applied = events.iter().find(|stored| stored.kind == "job_applied")?;
     let from = time(&applied.data["job"]["at"])?;
     let mut until = from;
-    for stored in events.iter().filter(|stored| stored.kind == "job_decided") {
+    let before = events.iter().take_while(|stored| stored.kind != "job_pause_set");
+    for stored in before.filter(|stored| stored.kind == "job_decided") {
         if time(&stored.data["from"]) != Some(until) {
             findings
                 .note(DECISIONS, format!("{name}: event {} continues {}", stored.seq, stored.data["from"]));
