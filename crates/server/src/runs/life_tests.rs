@@ -5,21 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::backend::{Catalogue, Params};
-use downbeat_core::ids::{ClusterId, RunId, ServerId};
+use downbeat_core::backend::Catalogue;
+use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::spec::{self, Definition};
 use downbeat_core::{Change, Portion};
-use downbeat_store::{
-    Committed, Error, EventFilter, Events as _, MemoryStore, Page, RunFilter, Runs as _, Store, Wrapped,
-    Wrapper,
-};
+use downbeat_store::{Committed, Error, EventFilter, MemoryStore, Page, RunFilter, Store, Wrapped, Wrapper};
 use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::service::{Approval, Mode};
-use crate::{Caller, Force, Server, Settings, Submit, Surroundings, start_within};
+use crate::{Caller, Force, Redo, Retry, Server, Settings, Submit, Surroundings, start_within};
 
 fn parsed(job: &Value) -> Definition {
     spec::parse(&job.to_string(), "job.json", &Catalogue::builtin()).unwrap()
@@ -247,7 +244,7 @@ async fn a_run_needs_the_success_of_the_one_before_if_that_is_required() {
         assert_eq!(error_of(&run), format!("skipped: the previous run {first} did not complete"));
         assert_eq!(site.texts(&skipped).await, [violated, "skip"]);
     }
-    let retry = crate::Retry { run: first.clone(), ..Default::default() };
+    let retry = Retry { run: first.clone(), redo: Redo::Failed, idempotency_key: None };
     let again = site.server.service().retry(&Caller::API, retry).await.unwrap().run.id.clone();
     site.reaches(&again, RunState::Running).await;
     site.decide(&again, true).await;
@@ -502,7 +499,7 @@ async fn die_at(death: Death) -> bool {
         "tasks": [{"name": "ok", "approve": {"timeout": "1s"}}],
     }));
     // The first run is there before the server that dies.
-    let (old, run) = {
+    let old = {
         let site = Site::start(Arc::clone(&store)).await;
         apply(&site.server, report()).await;
         let mut endless = limited.clone();
@@ -510,7 +507,7 @@ async fn die_at(death: Death) -> bool {
         let old = site.submit(&endless).await;
         site.reaches(&old, RunState::Running).await;
         site.server.stop().await;
-        (old, RunId::from("none"))
+        old
     };
     let first = Process::start("one", Arc::clone(&store), death);
     let submitting = first.runtime.spawn({
