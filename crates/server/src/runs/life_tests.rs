@@ -461,14 +461,14 @@ struct Process {
 }
 
 impl Process {
-    fn start(name: &str, inner: Arc<dyn Store>, death: Death) -> Self {
+    async fn start(name: &str, inner: Arc<dyn Store>, death: Death) -> Self {
         let is_dead = Arc::new(AtomicBool::new(false));
         let commits = AtomicUsize::new(0);
         let store = Wrapped(Deadly { inner, death, commits, is_dead: Arc::clone(&is_dead) });
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let settings = Settings { name: name.to_owned(), ..Settings::default() };
         let server = start_within(settings, Arc::new(store), Surroundings::default());
-        let server = runtime.block_on(server).unwrap();
+        let server = runtime.spawn(server).await.unwrap().unwrap();
         Self { runtime, server, is_dead }
     }
 
@@ -509,7 +509,7 @@ async fn die_at(death: Death) -> bool {
         site.server.stop().await;
         old
     };
-    let first = Process::start("one", Arc::clone(&store), death);
+    let first = Process::start("one", Arc::clone(&store), death).await;
     let submitting = first.runtime.spawn({
         let service = first.server.service().clone();
         let submit = Submit { definition: limited, params: None, no_cache: false, idempotency_key: None };
@@ -537,7 +537,7 @@ async fn die_at(death: Death) -> bool {
     ended_or_dead(&store, &run, &first).await;
     let is_dead = first.is_dead.load(Ordering::SeqCst);
     first.kill();
-    let second = Process::start("one", Arc::clone(&store), Death::Never);
+    let second = Process::start("one", Arc::clone(&store), Death::Never).await;
     let failed = reaches(&store, &run, RunState::Failed).await;
     reaches(&store, &old, RunState::Cancelled).await;
     second.kill();

@@ -542,6 +542,12 @@ fn run_with(more: &serde_json::Value, stage: &RunStage) -> RunRecord {
         "name": "nightly", "target": "all", "tasks": [{"backend": "test", "action": "noop"}],
     });
     job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    // A stored definition has lists.
+    for field in ["on_violation", "on_success", "on_failure"] {
+        if job[field].is_object() {
+            job[field] = serde_json::json!([job[field]]);
+        }
+    }
     run_on(2, job, stage, false)
 }
 
