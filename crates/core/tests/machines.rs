@@ -144,6 +144,10 @@ fn run_events() -> Vec<(String, RunEvent<'static>)> {
     for (whose, epoch) in [("", 1), (", other epoch", 7)] {
         events.push((format!("taken{whose}"), RunEvent::Taken { owner, epoch: epoch + 1 }));
         events.push((format!("admitted{whose}"), RunEvent::Admitted { epoch, at }));
+        events.push((format!("checked{whose}"), RunEvent::Checked { epoch, results: &[] }));
+        let waits = RunEvent::Acted { epoch, has_failed: false, queued: None, end: None };
+        events.push((format!("acted{whose}"), waits));
+        events.push((format!("woken{whose}"), RunEvent::Woken { epoch }));
         let nowhere = RunEvent::Moved { epoch, path: &[], stop: None, end: None, at };
         events.push((format!("moved nowhere{whose}"), nowhere));
         let stop = Some(Stopped { cause: StopCause::Rejected, at });

@@ -83,7 +83,7 @@ impl Effects {
         }
     }
 
-    /// Reads the facts. An outage of the store is no answer: it is waited for.
+    /// Reads the facts. It tries again while the store is unavailable.
     async fn facts(&self, with_previous: bool) -> Facts {
         loop {
             match self.read_facts(with_previous).await {

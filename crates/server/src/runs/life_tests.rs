@@ -5,21 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use downbeat_core::backend::{Catalogue, Params};
-use downbeat_core::ids::{ClusterId, RunId, ServerId};
+use downbeat_core::backend::Catalogue;
+use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::run::{RunRecord, RunState};
 use downbeat_core::spec::{self, Definition};
 use downbeat_core::{Change, Portion};
-use downbeat_store::{
-    Committed, Error, EventFilter, Events as _, MemoryStore, Page, RunFilter, Runs as _, Store, Wrapped,
-    Wrapper,
-};
+use downbeat_store::{Committed, Error, EventFilter, MemoryStore, Page, RunFilter, Store, Wrapped, Wrapper};
 use downbeat_testbed::eventually;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::service::{Approval, Mode};
-use crate::{Caller, Force, Server, Settings, Submit, Surroundings, start_within};
+use crate::{Caller, Force, Redo, Retry, Server, Settings, Submit, Surroundings, start_within};
 
 fn parsed(job: &Value) -> Definition {
     spec::parse(&job.to_string(), "job.json", &Catalogue::builtin()).unwrap()
@@ -247,7 +244,7 @@ async fn a_run_needs_the_success_of_the_one_before_if_that_is_required() {
         assert_eq!(error_of(&run), format!("skipped: the previous run {first} did not complete"));
         assert_eq!(site.texts(&skipped).await, [violated, "skip"]);
     }
-    let retry = crate::Retry { run: first.clone(), ..Default::default() };
+    let retry = Retry { run: first.clone(), redo: Redo::Failed, idempotency_key: None };
     let again = site.server.service().retry(&Caller::API, retry).await.unwrap().run.id.clone();
     site.reaches(&again, RunState::Running).await;
     site.decide(&again, true).await;
@@ -464,14 +461,14 @@ struct Process {
 }
 
 impl Process {
-    fn start(name: &str, inner: Arc<dyn Store>, death: Death) -> Self {
+    async fn start(name: &str, inner: Arc<dyn Store>, death: Death) -> Self {
         let is_dead = Arc::new(AtomicBool::new(false));
         let commits = AtomicUsize::new(0);
         let store = Wrapped(Deadly { inner, death, commits, is_dead: Arc::clone(&is_dead) });
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let settings = Settings { name: name.to_owned(), ..Settings::default() };
         let server = start_within(settings, Arc::new(store), Surroundings::default());
-        let server = runtime.block_on(server).unwrap();
+        let server = runtime.spawn(server).await.unwrap().unwrap();
         Self { runtime, server, is_dead }
     }
 
@@ -502,7 +499,7 @@ async fn die_at(death: Death) -> bool {
         "tasks": [{"name": "ok", "approve": {"timeout": "1s"}}],
     }));
     // The first run is there before the server that dies.
-    let (old, run) = {
+    let old = {
         let site = Site::start(Arc::clone(&store)).await;
         apply(&site.server, report()).await;
         let mut endless = limited.clone();
@@ -510,9 +507,9 @@ async fn die_at(death: Death) -> bool {
         let old = site.submit(&endless).await;
         site.reaches(&old, RunState::Running).await;
         site.server.stop().await;
-        (old, RunId::from("none"))
+        old
     };
-    let first = Process::start("one", Arc::clone(&store), death);
+    let first = Process::start("one", Arc::clone(&store), death).await;
     let submitting = first.runtime.spawn({
         let service = first.server.service().clone();
         let submit = Submit { definition: limited, params: None, no_cache: false, idempotency_key: None };
@@ -540,7 +537,7 @@ async fn die_at(death: Death) -> bool {
     ended_or_dead(&store, &run, &first).await;
     let is_dead = first.is_dead.load(Ordering::SeqCst);
     first.kill();
-    let second = Process::start("one", Arc::clone(&store), Death::Never);
+    let second = Process::start("one", Arc::clone(&store), Death::Never).await;
     let failed = reaches(&store, &run, RunState::Failed).await;
     reaches(&store, &old, RunState::Cancelled).await;
     second.kill();

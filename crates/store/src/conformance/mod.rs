@@ -197,6 +197,7 @@ macro_rules! conformance_suite {
                 only_the_last_ended_backfills_of_a_job_are_kept
                 a_backfill_goes_with_its_cluster
                 backfills_are_part_of_a_copy
+            }
             deliveries {
                 a_delivery_is_queued_once_and_read_back_whole
                 a_run_and_its_delivery_are_created_together

@@ -11,6 +11,7 @@ use crate::limits;
 use crate::node::Reach;
 use crate::plan::{NodeIx, SetIx};
 use crate::plan::{NodeRef, Resolved};
+use crate::run::constraints::{Facts, HookAnswer, Other};
 use crate::run::{Ended, Hook, RunEnd, RunEvent, RunMade, RunVerdict, StopCause, Stopped, step};
 use crate::work::Origin;
 
@@ -188,10 +189,7 @@ fn only_a_run_whose_plan_is_next_starts_its_steps() {
     let held = [
         (RunStage::Scheduled, "nothing", "cancelled"),
         (RunStage::Waiting, "+pending +pending starting running", "terminating cancelled"),
-        (RunStage::Checking(Hook::Pending), "nothing", "cancelled"),
         (RunStage::Checking(Hook::Running), "nothing", "cancelled"),
-        (RunStage::Acting(Hook::Pending), "nothing", "cancelled"),
-        (RunStage::Acting(Hook::Running), "nothing", "cancelled"),
     ];
     for (stage, admission, cancel) in held {
         let run = run_at(&stage, false);
@@ -242,7 +240,9 @@ fn cancel_ends_a_run_from_every_state_that_is_not_terminal() {
         for is_admitted in [false, true] {
             let stage = RunStage::of(state, is_admitted, None).unwrap();
             let is_started = matches!(state, RunState::Running | RunState::Terminating | RunState::Retrying);
-            let run = run_at(&stage, is_started);
+            // Its constraints and actions wait for something from outside.
+            let mut run = run_with(&serde_json::json!({"overlap": "replace"}), &stage);
+            run.live.started_at = is_started.then_some(NOW);
             let live = RunLive { epoch: 2, ..run.live.clone() };
             // The owner sees the request.
             let mut course = restored(&run, &[], NOW);
@@ -664,4 +664,212 @@ fn a_debug_command_for_a_deleted_node_fails() {
         course.nodes_gone(&[node(1)], &mut Turn { reach: &|_| Reach::Deleted, dice: turn.dice, ..*turn });
     });
     assert_eq!(given_up(&commit_all(&mut course, NOW)), ["node web-01 was deleted"]);
+}
+
+/// Returns a run of a job with these fields, at a stage.
+fn run_with(more: &serde_json::Value, stage: &RunStage) -> RunRecord {
+    let mut job = serde_json::json!({
+        "name": "nightly", "target": "all", "tasks": [{"backend": "test", "action": "noop"}],
+    });
+    job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    // A stored definition has lists.
+    for field in ["on_violation", "on_success", "on_failure"] {
+        if job[field].is_object() {
+            job[field] = serde_json::json!([job[field]]);
+        }
+    }
+    run_on(2, job, stage, false)
+}
+
+fn created_course(run: &RunRecord) -> (Course, String) {
+    let admission = AdmissionFacts { is_known: true, limit: None, max_pending: &|| 7, max_open: None };
+    let new = New { run, plan: &plan_of(run), taken: Vec::new(), admission, firing: None };
+    let (course, changes) = turn(NOW, |turn| Course::create(new, turn));
+    (course, text(&changes[1..]))
+}
+
+fn facts(others: &[Other]) -> EffectResult {
+    EffectResult::Facts(Facts { others: others.to_vec(), previous: Ok(None) })
+}
+
+fn active() -> Other {
+    Other {
+        id: RunId::from("a"),
+        created_at: NOW,
+        state: RunState::Running,
+        is_away: false,
+        is_queued: false,
+        is_cancelled: false,
+    }
+}
+
+/// Gives the course a result, and returns what it commits.
+fn done(course: &mut Course, result: EffectResult) -> String {
+    turn(NOW, |turn| course.effect_done(result, turn));
+    text(&commit_all(course, NOW))
+}
+
+const FACTS: Effect = Effect::ReadFacts { previous: false };
+const CHECKS: &str = "condition_pending condition_running";
+
+#[test]
+fn a_run_with_constraints_starts_when_they_hold() {
+    let (mut course, did) =
+        created_course(&run_with(&serde_json::json!({"overlap": "skip"}), &RunStage::Waiting));
+    assert_eq!((did.as_str(), course.effect()), (CHECKS, Some(FACTS)));
+    turn(NOW, |turn| course.effect_done(facts(&[]), turn));
+    let changes = course.take_changes(NOW);
+    assert_eq!(text(&changes), "run_checked starting");
+    let room = changes.iter().find_map(|change| match change {
+        Change::RunMoved { room, .. } => *room,
+        _ => None,
+    });
+    assert_eq!((room, course.has_more()), (Some(1), true));
+    turn(NOW, |turn| course.finish_turn(turn));
+    assert_eq!(commit(&mut course), "+pending +pending running");
+}
+
+#[test]
+fn each_action_decides_what_becomes_of_a_run_that_violates_a_constraint() {
+    let limited = |action: serde_json::Value| serde_json::json!({"constraints": {"max_concurrent_runs": 1}, "on_violation": action});
+    let acts = "run_checked action_pending action_running";
+    let skipped =
+        "run_checked run_acted +skipped +skipped action_pending action_running completed".to_owned();
+    let waits = "run_checked run_acted action_pending action_running pending";
+    let cases = [
+        (serde_json::json!({"overlap": "skip"}), skipped.as_str(), None),
+        (limited(serde_json::json!({"action": "skip"})), &skipped, None),
+        (serde_json::json!({"constraints": {"max_concurrent_runs": 1}}), &skipped, None),
+        (serde_json::json!({"overlap": "queue"}), waits, None),
+        (limited(serde_json::json!({"action": "wait"})), waits, None),
+        (limited(serde_json::json!({"action": "retry_later", "delay": "5m"})), waits, None),
+        (serde_json::json!({"overlap": "replace"}), acts, Some("run_acted pending")),
+        (limited(serde_json::json!({"action": "kill_old"})), acts, Some("run_acted pending")),
+        (
+            limited(serde_json::json!({"action": "trigger_job", "job": "x"})),
+            acts,
+            Some("run_acted starting +pending +pending running"),
+        ),
+    ];
+    for (job, expected, after) in cases {
+        let (mut course, _) = created_course(&run_with(&job, &RunStage::Waiting));
+        assert_eq!(done(&mut course, facts(&[active()])), expected, "{job}");
+        if let Some(after) = after {
+            assert!(course.effect().is_some(), "{job}");
+            assert_eq!(done(&mut course, EffectResult::Done(Ok(()))), after, "{job}");
+        }
+    }
+    // An action that failed is recorded; a critical one fails the run.
+    for (critical, expected) in [
+        (false, "run_acted starting +pending +pending running"),
+        (true, "run_acted +skipped +skipped failed"),
+    ] {
+        let job = limited(serde_json::json!({"action": "trigger_job", "job": "x", "critical": critical}));
+        let (mut course, _) = created_course(&run_with(&job, &RunStage::Waiting));
+        done(&mut course, facts(&[active()]));
+        assert_eq!(done(&mut course, EffectResult::Done(Err("no".to_owned()))), expected);
+    }
+}
+
+#[test]
+fn a_constraint_that_cannot_be_checked_follows_its_rule() {
+    for (rule, expected) in [
+        ("allow", "run_checked starting +pending +pending running"),
+        ("skip", "run_checked run_acted +skipped +skipped action_pending action_running completed"),
+    ] {
+        let hook = serde_json::json!({"url": "http://x", "if_unknown": rule});
+        let job =
+            serde_json::json!({"constraints": {"pre_run_hook": hook}, "on_violation": {"action": "wait"}});
+        let (mut course, _) = created_course(&run_with(&job, &RunStage::Waiting));
+        assert_eq!(done(&mut course, facts(&[])), "nothing");
+        assert!(matches!(course.effect(), Some(Effect::CallHook { .. })));
+        let unknown = EffectResult::Hook(HookAnswer::Failed("no answer".to_owned()));
+        assert_eq!(done(&mut course, unknown), expected);
+    }
+}
+
+#[test]
+fn a_run_that_waits_looks_when_another_one_moves_and_at_times() {
+    let (mut course, _) =
+        created_course(&run_with(&serde_json::json!({"overlap": "queue"}), &RunStage::Waiting));
+    course.reads_facts();
+    done(&mut course, facts(&[active()]));
+    assert_eq!((course.is_queued(), course.effect()), (true, None));
+    course.others_moved();
+    assert_eq!(course.effect(), Some(FACTS));
+    course.reads_facts();
+    assert_eq!(done(&mut course, facts(&[active()])), "nothing");
+    assert_eq!(course.effect(), None);
+    let minute = NOW + SignedDuration::from_mins(1);
+    assert_eq!(course.next_tick(), Some(minute));
+    turn(minute, |turn| course.time_passed(turn));
+    assert_eq!(course.effect(), Some(FACTS));
+    // Another run moved while the facts were read.
+    course.reads_facts();
+    course.others_moved();
+    assert_eq!(done(&mut course, facts(&[active()])), "nothing");
+    assert_eq!(course.effect(), Some(FACTS));
+    assert_eq!(done(&mut course, facts(&[])), "run_woken");
+    assert!(course.is_waiting());
+    turn(NOW, |turn| course.observe_all([&admitted()], turn));
+    assert_eq!(commit(&mut course), CHECKS);
+}
+
+#[test]
+fn a_run_that_has_not_started_at_its_deadline_fails() {
+    let job = serde_json::json!({"overlap": "queue", "deadline": "1h"});
+    let hour = NOW + SignedDuration::from_hours(1);
+    let states = [
+        (RunStage::Waiting, "+skipped +skipped terminating failed"),
+        (RunStage::Checking(Hook::Running), "+skipped +skipped failed"),
+    ];
+    for (stage, expected) in states {
+        let run = run_with(&job, &stage);
+        let mut course = restored(&run, &[], NOW);
+        assert_eq!(course.next_tick(), Some(hour), "{stage:?}");
+        turn(hour, |turn| course.time_passed(turn));
+        let changes = commit_all(&mut course, hour);
+        assert_eq!((text(&changes).as_str(), error_in(&changes)), (expected, Some("not started within 1h")));
+    }
+}
+
+#[test]
+fn the_end_of_a_run_waits_for_what_follows_its_plan() {
+    let call = serde_json::json!({"action": "trigger_job", "job": "x", "critical": true});
+    let job = serde_json::json!({
+        "constraints": {"max_expected": "1m", "post_run_hook": {"url": "http://x"}},
+        "on_violation": {"action": "trigger_job", "job": "y"}, "on_success": call,
+    });
+    let run = |life: serde_json::Value| {
+        let mut run = run_with(&job, &RunStage::Terminating);
+        run.live.started_at = Some(NOW);
+        run.live.life = serde_json::from_value(life).unwrap();
+        run
+    };
+    let ends = [succeeded(1), succeeded(2)];
+    let (new, late) = (run(serde_json::json!({})), NOW + SignedDuration::from_mins(5));
+    let mut course = restored(&new, &ends, late);
+    assert_eq!(commit(&mut course), "run_checked");
+    assert!(matches!(
+        course.effect(),
+        Some(Effect::CallHook { outcome: Some((RunState::Completed, None)), .. })
+    ));
+    assert_eq!(done(&mut course, EffectResult::Hook(HookAnswer::Status(204))), "run_checked");
+    let job_of = |course: &Course| match course.effect() {
+        Some(Effect::StartJob { job, .. }) => job,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(job_of(&course), "y");
+    // The next owner goes on there, and calls with the same key.
+    let life = serde_json::json!({"done": 2, "violation": {"of": ["max_expected"], "message": "slow"}});
+    let mut taken = restored(&run(life), &ends, late);
+    assert_eq!((commit(&mut taken).as_str(), taken.effect()), ("nothing", course.effect()));
+    assert_eq!(done(&mut course, EffectResult::Done(Err("no".to_owned()))), "run_acted");
+    assert_eq!(job_of(&course), "x");
+    let mut cancelled_one = course.clone();
+    turn(NOW, |turn| cancelled_one.observe_all([&cancelled()], turn));
+    assert_eq!(commit(&mut cancelled_one), "cancelled");
+    let mut failed = course.clone();
+    assert_eq!(done(&mut failed, EffectResult::Done(Err("no".to_owned()))), "run_acted failed");
+    assert_eq!(done(&mut course, EffectResult::Done(Ok(()))), "run_acted completed");
 }
