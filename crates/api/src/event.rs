@@ -121,6 +121,10 @@ fn text(change: &Change) -> String {
         Change::JobDecided { job, until, skipped, refused, .. } => {
             decided(&job.name, *until, skipped, refused)
         }
+        Change::JobNotTriggered { job, by, error, .. } => {
+            format!("job {} not started by {by}: {error}", job.name)
+        }
+        Change::TriggersFollowed { until, .. } => format!("triggers followed all events up to {until}"),
         Change::NodeRegistered { registration } => {
             let starts_over =
                 registration.kept_since.is_none() && matches!(registration.former, Former::Session { .. });

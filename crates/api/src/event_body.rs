@@ -104,6 +104,17 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         refused: Vec<RefusedTime>,
     },
+    /// A trigger did not start its job: the job cannot run, or too many runs have started each other.
+    JobNotTriggered {
+        name: String,
+        /// The trigger.
+        trigger: String,
+        error: String,
+    },
+    /// All events up to `until` have started the jobs that they start.
+    TriggersFollowed {
+        until: u64,
+    },
     RunCreated {
         job: Option<String>,
         /// The version of the stored job that it runs.
@@ -307,6 +318,12 @@ impl EventBody {
                 skipped: skipped.iter().map(SkippedTimes::of).collect(),
                 refused: refused.iter().map(RefusedTime::of).collect(),
             },
+            Change::JobNotTriggered { job, by, error, .. } => EventBody::JobNotTriggered {
+                name: job.name.to_string(),
+                trigger: by.clone(),
+                error: error.clone(),
+            },
+            Change::TriggersFollowed { until, .. } => EventBody::TriggersFollowed { until: *until },
             Change::NodeRegistered { registration } => {
                 let description = &registration.description;
                 EventBody::NodeRegistered {
@@ -381,6 +398,8 @@ impl EventBody {
             EventBody::JobPauseSet { .. } => "job_pause_set",
             EventBody::JobDeleted { .. } => "job_deleted",
             EventBody::JobDecided { .. } => "job_decided",
+            EventBody::JobNotTriggered { .. } => "job_not_triggered",
+            EventBody::TriggersFollowed { .. } => "triggers_followed",
             EventBody::NodeRegistered { .. } => "node_registered",
             EventBody::NodeMoved { .. } => "node_moved",
             EventBody::NodeDrainSet { .. } => "node_drain_set",

@@ -261,6 +261,8 @@ impl Projection {
             | EventBody::JobPauseSet { .. }
             | EventBody::JobDeleted { .. }
             | EventBody::JobDecided { .. }
+            | EventBody::JobNotTriggered { .. }
+            | EventBody::TriggersFollowed { .. }
             | EventBody::NodeRegistered { .. }
             | EventBody::NodeMoved { .. }
             | EventBody::NodeDrainSet { .. }

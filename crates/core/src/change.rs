@@ -213,6 +213,12 @@ pub enum Change {
         end: Option<RunEnd>,
         at: Timestamp,
     },
+    /// A trigger did not start its job: the job cannot run, or too many runs have started each other. `run` is the run that
+    /// would exist. Guard: the job exists.
+    JobNotTriggered { job: JobKey, run: RunId, by: String, error: String, at: Timestamp },
+    /// All events up to `until` have started the jobs that they start: a server that starts continues from there. It is
+    /// always applied.
+    TriggersFollowed { until: u64, at: Timestamp },
     /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
     /// is never written: stores refuse it, and so does serde. Only what is left of the event of a deleted cluster, which
     /// has the name [`Change::REMOVED`], is sent to copies.
@@ -433,6 +439,8 @@ kinds! {
     ExecutionSkipped "execution_skipped" 1,
     InstanceFailed "instance_failed" crate::level::FINAL,
     RunMoved "run_moved" 1,
+    JobNotTriggered "job_not_triggered" crate::level::TRIGGERS,
+    TriggersFollowed "triggers_followed" crate::level::TRIGGERS,
 }
 
 /// The subject of a change. A kind that only a newer program knows may contain a run.
@@ -495,7 +503,9 @@ impl Change {
             Change::JobApplied { job } => Subject::Job(&job.key),
             Change::JobPauseSet { job, .. }
             | Change::JobDeleted { job, .. }
-            | Change::JobDecided { job, .. } => Subject::Job(job),
+            | Change::JobDecided { job, .. }
+            | Change::JobNotTriggered { job, .. } => Subject::Job(job),
+            Change::TriggersFollowed { .. } => Subject::Unknown(None),
             Change::RunCreated { run, .. } => Subject::Run(&run.id),
             Change::RunTaken { run, .. }
             | Change::RunCancelRequested { run, .. }
@@ -592,6 +602,8 @@ impl Change {
             | Change::ExecutionSkipped { .. }
             | Change::InstanceFailed { .. }
             | Change::RunMoved { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::Unknown { .. } => (&mut [], None),
         };
         let leases = executions.iter_mut().filter_map(|execution| execution.state.lease_mut());
@@ -648,6 +660,8 @@ impl Change {
             | Change::ExecutionSkipped { at, .. }
             | Change::InstanceFailed { at, .. }
             | Change::RunMoved { at, .. }
+            | Change::JobNotTriggered { at, .. }
+            | Change::TriggersFollowed { at, .. }
             | Change::Unknown { at, .. } => *at,
         }
     }

@@ -42,6 +42,9 @@ pub const JOBS: u32 = 8;
 /// The level that knows steps that a person approves.
 pub const APPROVALS: u32 = 8;
 
+/// The level that knows triggers.
+pub const TRIGGERS: u32 = 8;
+
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {
     live.into_iter().fold(LEVEL, u32::min)

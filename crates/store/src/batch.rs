@@ -114,7 +114,9 @@ impl<'a> Needs<'a> {
                 Change::JobApplied { job } => needs.need_job(&job.key),
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
-                | Change::JobDecided { job, .. } => needs.need_job(job),
+                | Change::JobDecided { job, .. }
+                | Change::JobNotTriggered { job, .. } => needs.need_job(job),
+                Change::TriggersFollowed { .. } => {}
                 Change::RunCreated { run, max_pending, max_open, firing } => {
                     needs.clusters.insert(run.cluster);
                     if let Some(job) = run.job.as_deref().filter(|_| firing.is_some()) {
@@ -328,6 +330,7 @@ impl<'a> Dirty<'a> {
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
                 | Change::JobDecided { job, .. } => _ = dirty.jobs.insert(job.id(), job),
+                Change::JobNotTriggered { .. } | Change::TriggersFollowed { .. } => {}
                 Change::RunCreated { run, .. } => {
                     dirty.runs_created.insert(&run.id, run);
                 }

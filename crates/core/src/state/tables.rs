@@ -188,6 +188,8 @@ impl Tables {
             Change::JobDecided { job, version, from, until, .. } => {
                 self.decide_job(job, *version, *from, *until)
             }
+            Change::JobNotTriggered { job, .. } => self.live_job(job).map(|_| ()),
+            Change::TriggersFollowed { .. } => Ok(()),
             Change::RunCreated { run, max_pending, max_open, firing } => {
                 self.may_fire(run, *firing)?;
                 self.create_run(run, *max_pending, *max_open)

@@ -119,6 +119,8 @@ impl Board {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::ApprovalDecided { .. }

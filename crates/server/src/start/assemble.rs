@@ -38,6 +38,7 @@ use crate::settings::Settings;
 use crate::standing::{self, Standing};
 use crate::stats::Stats;
 use crate::surroundings::{Chance, Surroundings};
+use crate::triggers;
 use crate::vital::Vital;
 use crate::volume::{self, Measured};
 
@@ -79,6 +80,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let removing = standing::remove_deleted(parts.clone(), stopping.clone());
     vital.spawn("removal of clusters", &stopping, removing);
     vital.spawn("schedules", &stopping, jobs::fire(server.service.clone(), stopping.clone()));
+    vital.spawn("triggers", &stopping, triggers::follow(server.service.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {

@@ -61,7 +61,8 @@ impl Homes {
             Change::JobApplied { job } => Some(job.key.cluster),
             Change::JobPauseSet { job, .. }
             | Change::JobDeleted { job, .. }
-            | Change::JobDecided { job, .. } => Some(job.cluster),
+            | Change::JobDecided { job, .. }
+            | Change::JobNotTriggered { job, .. } => Some(job.cluster),
             Change::NodeMoved { node, .. }
             | Change::NodeDrainSet { node, .. }
             | Change::NodeProblemsSet { node, .. }

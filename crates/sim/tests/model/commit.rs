@@ -121,6 +121,8 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::JobPauseSet { .. }
         | Change::JobDeleted { .. }
         | Change::JobDecided { .. }
+        | Change::JobNotTriggered { .. }
+        | Change::TriggersFollowed { .. }
         | Change::ExecutionStarted { .. }
         | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }

@@ -113,6 +113,8 @@ impl View<'_> {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunCancelRequested { .. }

@@ -311,6 +311,8 @@ impl Progress {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }

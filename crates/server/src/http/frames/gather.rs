@@ -130,6 +130,8 @@ impl Gather {
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }
             | Change::JobDecided { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::InstanceFailed { .. }
