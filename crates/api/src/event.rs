@@ -155,6 +155,10 @@ fn text(change: &Change) -> String {
         ),
         Change::BackfillMoved { job, step, .. } => backfill_moved(&job.name, step),
         Change::BackfillCancelled { job, .. } => format!("backfill of job {} cancelled", job.name),
+        Change::JobNotTriggered { job, by, error, .. } => {
+            format!("job {} not started by {by}: {error}", job.name)
+        }
+        Change::TriggersFollowed { until, .. } => format!("triggers followed all events up to {until}"),
         Change::NodeRegistered { registration } => {
             let starts_over =
                 registration.kept_since.is_none() && matches!(registration.former, Former::Session { .. });

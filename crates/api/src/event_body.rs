@@ -127,6 +127,17 @@ pub enum EventBody {
         #[schema(value_type = Uuid)]
         backfill: BackfillId,
     },
+    /// A trigger did not start its job: the job cannot run, or too many runs have started each other.
+    JobNotTriggered {
+        name: String,
+        /// The trigger.
+        trigger: String,
+        error: String,
+    },
+    /// All events up to `until` have started the jobs that they start.
+    TriggersFollowed {
+        until: u64,
+    },
     RunCreated {
         job: Option<String>,
         /// The version of the stored job that it runs.
@@ -430,6 +441,12 @@ impl EventBody {
             Change::BackfillCancelled { job, backfill, .. } => {
                 EventBody::BackfillCancelled { name: job.name.to_string(), backfill: *backfill }
             }
+            Change::JobNotTriggered { job, by, error, .. } => EventBody::JobNotTriggered {
+                name: job.name.to_string(),
+                trigger: by.clone(),
+                error: error.clone(),
+            },
+            Change::TriggersFollowed { until, .. } => EventBody::TriggersFollowed { until: *until },
             Change::NodeRegistered { registration } => {
                 let description = &registration.description;
                 EventBody::NodeRegistered {
@@ -537,6 +554,8 @@ impl EventBody {
             EventBody::BackfillCreated { .. } => "backfill_created",
             EventBody::BackfillMoved { .. } => "backfill_moved",
             EventBody::BackfillCancelled { .. } => "backfill_cancelled",
+            EventBody::JobNotTriggered { .. } => "job_not_triggered",
+            EventBody::TriggersFollowed { .. } => "triggers_followed",
             EventBody::NodeRegistered { .. } => "node_registered",
             EventBody::NodeMoved { .. } => "node_moved",
             EventBody::NodeDrainSet { .. } => "node_drain_set",

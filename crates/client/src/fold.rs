@@ -267,6 +267,8 @@ impl Projection {
             | EventBody::BackfillCreated { .. }
             | EventBody::BackfillMoved { .. }
             | EventBody::BackfillCancelled { .. }
+            | EventBody::JobNotTriggered { .. }
+            | EventBody::TriggersFollowed { .. }
             | EventBody::NodeRegistered { .. }
             | EventBody::NodeMoved { .. }
             | EventBody::NodeDrainSet { .. }

@@ -274,6 +274,12 @@ pub enum Change {
     },
     /// A person sends a message again. Guard: it is not pending.
     DeliveryRequested { run: RunId, delivery: DeliveryId, by: String, at: Timestamp },
+    /// A trigger did not start its job: the job cannot run, or too many runs have started each other. `run` is the run that
+    /// would exist. Guard: the job exists.
+    JobNotTriggered { job: JobKey, run: RunId, by: String, error: String, at: Timestamp },
+    /// All events up to `until` have started the jobs that they start: a server that starts continues from there. It is
+    /// always applied.
+    TriggersFollowed { until: u64, at: Timestamp },
     /// A kind that a newer program wrote and this one does not know: it keeps its number, is shown, and has no effect. It
     /// is never written: stores refuse it, and so does serde. Only what is left of the event of a deleted cluster, which
     /// has the name [`Change::REMOVED`], is sent to copies.
@@ -518,6 +524,8 @@ kinds! {
     DeliveryTaken "delivery_taken" crate::level::DELIVERIES,
     DeliveryTried "delivery_tried" crate::level::DELIVERIES,
     DeliveryRequested "delivery_requested" crate::level::DELIVERIES,
+    JobNotTriggered "job_not_triggered" crate::level::TRIGGERS,
+    TriggersFollowed "triggers_followed" crate::level::TRIGGERS,
 }
 
 /// The subject of a change. A kind that only a newer program knows may contain a run.
@@ -582,8 +590,10 @@ impl Change {
             | Change::JobDeleted { job, .. }
             | Change::JobDecided { job, .. }
             | Change::BackfillMoved { job, .. }
-            | Change::BackfillCancelled { job, .. } => Subject::Job(job),
+            | Change::BackfillCancelled { job, .. }
+            | Change::JobNotTriggered { job, .. } => Subject::Job(job),
             Change::BackfillCreated { backfill } => Subject::Job(&backfill.job),
+            Change::TriggersFollowed { .. } => Subject::Unknown(None),
             Change::RunCreated { run, .. } => Subject::Run(&run.id),
             Change::RunTaken { run, .. }
             | Change::RunCancelRequested { run, .. }
@@ -700,6 +710,8 @@ impl Change {
             | Change::DeliveryTaken { .. }
             | Change::DeliveryTried { .. }
             | Change::DeliveryRequested { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::Unknown { .. } => (&mut [], None),
         };
         let leases = executions.iter_mut().filter_map(|execution| execution.state.lease_mut());
@@ -766,6 +778,8 @@ impl Change {
             | Change::DeliveryTaken { at, .. }
             | Change::DeliveryTried { at, .. }
             | Change::DeliveryRequested { at, .. }
+            | Change::JobNotTriggered { at, .. }
+            | Change::TriggersFollowed { at, .. }
             | Change::Unknown { at, .. } => *at,
             Change::DeliveryQueued { delivery, .. } => delivery.created_at,
         }

@@ -49,6 +49,8 @@ pub const ROUNDS: u32 = 8;
 pub const LIFE: u32 = 8;
 /// The level that knows deliveries of messages.
 pub const DELIVERIES: u32 = 8;
+/// The level that knows triggers.
+pub const TRIGGERS: u32 = 8;
 
 /// Returns the level that all live servers have in common, including this one.
 pub fn common(live: impl IntoIterator<Item = u32>) -> u32 {

@@ -35,6 +35,7 @@ mod stats;
 mod surroundings;
 #[cfg(test)]
 mod testing;
+mod triggers;
 mod vital;
 mod volume;
 mod works;

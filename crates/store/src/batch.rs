@@ -118,7 +118,8 @@ impl<'a> Needs<'a> {
                 Change::JobApplied { job } => needs.need_job(&job.key),
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
-                | Change::JobDecided { job, .. } => needs.need_job(job),
+                | Change::JobDecided { job, .. }
+                | Change::JobNotTriggered { job, .. } => needs.need_job(job),
                 Change::BackfillCreated { backfill } => {
                     needs.need_job(&backfill.job);
                     needs.backfills.insert(backfill.id);
@@ -128,6 +129,7 @@ impl<'a> Needs<'a> {
                     needs.clusters.insert(job.cluster);
                     needs.backfills.insert(*backfill);
                 }
+                Change::TriggersFollowed { .. } => {}
                 Change::RunCreated { run, max_pending, max_open, firing } => {
                     needs.clusters.insert(run.cluster);
                     if let Some(job) = run.job.as_deref().filter(|_| firing.is_some()) {
@@ -367,6 +369,7 @@ impl<'a> Dirty<'a> {
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
                 | Change::JobDecided { job, .. } => _ = dirty.jobs.insert(job.id(), job),
+                Change::JobNotTriggered { .. } | Change::TriggersFollowed { .. } => {}
                 Change::BackfillCreated { backfill } => {
                     dirty.backfills.insert(backfill.id);
                     dirty.backfills_created.push(backfill);

@@ -21,5 +21,6 @@ mod processes;
 mod replica;
 mod schedules;
 mod strangers;
+mod triggers;
 mod waiting;
 mod work;

@@ -108,7 +108,7 @@ impl Tables {
     }
 
     /// Returns a job that is not deleted.
-    fn live_job(&mut self, job: &JobKey) -> Result<&mut JobLive, Refusal> {
+    pub(super) fn live_job(&mut self, job: &JobKey) -> Result<&mut JobLive, Refusal> {
         if !self.clusters.contains_key(&job.cluster) {
             return Err(Refusal::NotFound);
         }

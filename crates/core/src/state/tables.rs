@@ -204,6 +204,8 @@ impl Tables {
             Change::BackfillCancelled { job, backfill, cancel } => {
                 self.backfill_of(job, *backfill)?.cancel(cancel)
             }
+            Change::JobNotTriggered { job, .. } => self.live_job(job).map(|_| ()),
+            Change::TriggersFollowed { .. } => Ok(()),
             Change::RunCreated { run, max_pending, max_open, firing } => {
                 let may_fire = self.may_fire(run, *firing);
                 let created = may_fire.and_then(|()| self.create_run(run, *max_pending, *max_open));

@@ -127,6 +127,8 @@ impl Board {
             | Change::BackfillCreated { .. }
             | Change::BackfillMoved { .. }
             | Change::BackfillCancelled { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::ApprovalDecided { .. }

@@ -47,6 +47,11 @@ impl Index {
         }
     }
 
+    /// Returns whether any job waits for events, and not only for requests.
+    pub(super) fn follow_events(&self) -> bool {
+        self.0.keys().any(|source| !matches!(source, Source::Path(_)))
+    }
+
     pub(super) fn get(&self, source: &Source) -> Option<&BTreeSet<JobKey>> {
         self.0.get(source)
     }

@@ -66,6 +66,8 @@ pub struct JobState {
     /// Absent without schedules.
     pub(crate) table: Option<Arc<Timetable>>,
     pub(super) turn: Arc<Turn>,
+    /// Only events after this one start the job: the last one that changed or resumed it, as far as this server knows.
+    pub(crate) since: u64,
 }
 
 impl Jobs {
@@ -110,6 +112,16 @@ impl Jobs {
         let inner = self.inner();
         let keys = inner.triggers.get(source).into_iter().flatten();
         keys.filter_map(|key| inner.jobs.get(key).cloned()).collect()
+    }
+
+    /// Returns whether any job waits for events.
+    pub(crate) fn follow_events(&self) -> bool {
+        self.inner().triggers.follow_events()
+    }
+
+    /// Notes an event that changed or resumed a job: earlier events do not start it.
+    pub(crate) fn starts_after(&self, key: &JobKey, seq: u64) {
+        mark(&mut self.inner(), key, seq);
     }
 
     /// Returns how many jobs a cluster has.
@@ -162,11 +174,12 @@ impl Jobs {
             None => self.table_of(&record).map(Arc::new),
         };
         let turn = former.map_or_else(Arc::default, |former| Arc::clone(&former.turn));
+        let since = former.map_or(0, |former| former.since);
         if let Some(former) = inner.jobs.get(&key).map(|former| Arc::clone(&former.record)) {
             inner.triggers.remove(&key, &former.current.definition.triggers);
         }
         inner.triggers.insert(&key, &record.current.definition.triggers);
-        let job = JobState { record: Arc::new(record), table, turn };
+        let job = JobState { record: Arc::new(record), table, turn, since };
         let next = self.next_of(&job);
         inner.set_next(&key, next);
         inner.jobs.insert(key, job);
@@ -209,8 +222,15 @@ impl Jobs {
             self.put(inner, (*job.record).clone());
             if let Some(again) = inner.jobs.get_mut(job.record.key()) {
                 again.turn = job.turn;
+                again.since = job.since;
             }
         }
+    }
+}
+
+fn mark(inner: &mut Inner, key: &JobKey, seq: u64) {
+    if let Some(job) = inner.jobs.get_mut(key) {
+        job.since = job.since.max(seq);
     }
 }
 
@@ -221,9 +241,13 @@ impl Perform for Jobs {
         let mut is_changed = false;
         for event in events.iter() {
             match &event.change {
-                Change::JobApplied { job } => self.apply(&mut inner, job),
+                Change::JobApplied { job } => {
+                    self.apply(&mut inner, job);
+                    mark(&mut inner, &job.key, event.seq);
+                }
                 Change::JobPauseSet { job, paused, at, .. } => {
                     self.alter(&mut inner, job, |live| live.paused_at = paused.then_some(*at));
+                    mark(&mut inner, job, event.seq);
                 }
                 Change::JobDecided { job, until, .. } => {
                     self.alter(&mut inner, job, |live| live.decided_at = *until);

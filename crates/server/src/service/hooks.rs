@@ -141,7 +141,7 @@ impl Service {
         let params = trigger::params(&definition, hook.trigger(), &facts, Some(&payload));
         let params = params.map_err(Error::Params)?;
         let plan = self.compile(key.cluster, definition, &params, Arc::new).await?;
-        let caller = Caller::of(format!("trigger:http:{path}"));
+        let caller = Caller::of(trigger::caller_of(hook.trigger()));
         let mut made = self.new_run(&caller, key.cluster, &plan, params, now);
         made.job_version = Some(job.current.version);
         let derived = id.is_some();

@@ -82,7 +82,7 @@ impl Service {
         Err(Error::OlderServer("this job"))
     }
 
-    pub(super) fn new_run(
+    pub(crate) fn new_run(
         &self,
         caller: &Caller,
         cluster: ClusterId,

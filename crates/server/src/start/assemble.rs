@@ -41,6 +41,7 @@ use crate::settings::Settings;
 use crate::standing::{self, Standing};
 use crate::stats::Stats;
 use crate::surroundings::{Chance, Surroundings};
+use crate::triggers;
 use crate::vital::Vital;
 use crate::volume::{self, Measured};
 
@@ -85,6 +86,7 @@ pub(super) async fn primary(order: Order, store: Arc<dyn Store>) -> Result<Serve
     let backfills = jobs::continue_backfills(server.service.clone(), stopping.clone());
     vital.spawn("backfills", &stopping, backfills);
     vital.spawn("deliveries", &stopping, deliver(parts.clone(), stopping.clone()));
+    vital.spawn("triggers", &stopping, triggers::follow(server.service.clone(), stopping.clone()));
     parts.dispatcher.wake();
     parts.admission.wake();
     if let Some(doors) = doors {

@@ -21,4 +21,5 @@ mod runs;
 mod standing;
 mod system;
 mod targets;
+mod triggers;
 mod work;

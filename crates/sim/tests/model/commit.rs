@@ -124,6 +124,8 @@ fn concerns_engine(change: &Change) -> bool {
         | Change::BackfillCreated { .. }
         | Change::BackfillMoved { .. }
         | Change::BackfillCancelled { .. }
+        | Change::JobNotTriggered { .. }
+        | Change::TriggersFollowed { .. }
         | Change::ExecutionStarted { .. }
         | Change::InstanceFailed { .. }
         | Change::RunCreated { .. }

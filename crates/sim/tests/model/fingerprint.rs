@@ -116,6 +116,8 @@ impl View<'_> {
             | Change::BackfillCreated { .. }
             | Change::BackfillMoved { .. }
             | Change::BackfillCancelled { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::RunCreated { .. }
             | Change::RunTaken { .. }
             | Change::RunChecked { .. }

@@ -350,6 +350,8 @@ impl Progress {
             | Change::BackfillCreated { .. }
             | Change::BackfillMoved { .. }
             | Change::BackfillCancelled { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::ExecutionStarted { .. }
             | Change::InstanceFailed { .. }
             | Change::RunAdmitted { .. }

@@ -194,6 +194,10 @@ impl Checker<'_> {
                 format!("`{}` is not the name of a variable; use letters, digits and `_`", shown(text));
             return self.refuse(path, node.at, message);
         }
+        if text.starts_with("DOWNBEAT_") {
+            let message = "variables that begin with DOWNBEAT_ are settings; choose another name";
+            return self.refuse(path, node.at, message);
+        }
         self.short_enough(path, node, text)
     }
 

@@ -133,6 +133,8 @@ impl Gather {
             | Change::BackfillCreated { .. }
             | Change::BackfillMoved { .. }
             | Change::BackfillCancelled { .. }
+            | Change::JobNotTriggered { .. }
+            | Change::TriggersFollowed { .. }
             | Change::RunTaken { .. }
             | Change::RunAdmitted { .. }
             | Change::RunChecked { .. }
