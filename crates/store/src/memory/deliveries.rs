@@ -12,6 +12,9 @@ use crate::port::{Deliveries, DeliveryFilter, DeliveryKey, DueKey, Result};
 impl State {
     /// Removes the oldest deliveries of a cluster that has too many.
     pub(super) fn forget_deliveries(&mut self, cluster: ClusterId) {
+        if self.tables.deliveries.len() <= limits::DELIVERIES as usize {
+            return;
+        }
         let of = |delivery: &&Delivery| delivery.cluster == cluster;
         let mut keys: Vec<DeliveryKey> =
             self.tables.deliveries.values().filter(of).map(DeliveryKey::of).collect();
