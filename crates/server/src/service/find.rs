@@ -35,7 +35,16 @@ impl Service {
     /// Returns a run. The runs of standing tasks are not shown.
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
         check_shown(id)?;
-        Ok(self.parts.views.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
+        let missing = || Noun::Run(id.clone());
+        let run = self.parts.views.run(id).await?.ok_or_else(missing)?;
+        // The rows of a deleted cluster are there for a while.
+        if self.has_cluster(run.cluster).await? { Ok(run) } else { Err(missing().into()) }
+    }
+
+    /// Returns whether a cluster exists. The store is asked only about those that this server does not know (yet).
+    pub(crate) async fn has_cluster(&self, cluster: ClusterId) -> Result<bool> {
+        Ok(self.parts.standing.cluster_by_id(cluster).is_some()
+            || self.parts.views.cluster(&cluster.to_string()).await?.is_some())
     }
 
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord> {

@@ -318,3 +318,24 @@ async fn an_edit_that_changes_nothing_makes_neither_a_version_nor_an_event() {
     assert_eq!(setup.patch("/clusters/web", &json!({"description": "x"})).await.status, StatusCode::OK);
     assert_eq!(last().await, before + 1);
 }
+
+#[tokio::test]
+async fn streams_of_a_run_end_when_its_cluster_is_deleted() {
+    let setup = Setup::new().await;
+    let web = setup.cluster("web").await;
+    let mut there = setup.agent_in(web, "one", &[], &[]).await;
+    let run = setup.submit(&job("web")).await;
+    let work = there.take().await;
+    there.write(&work, 0, "begun\n").await;
+    let mut output = setup.follow(&format!("/runs/{run}/output?follow=1")).await;
+    assert_eq!(output.next().await.unwrap().data["text"], "begun\n");
+    let mut events = setup.follow(&format!("/runs/{run}/events?follow=1")).await;
+    while events.next().await.unwrap().name != "execution_leased" {}
+    assert_eq!(setup.delete("/clusters/web").await.status, StatusCode::NO_CONTENT);
+    // A client that asks again learns that there is no such run, at once and later.
+    assert_eq!(setup.get(&format!("/runs/{run}")).await.status, StatusCode::NOT_FOUND);
+    for mut stream in [output, events] {
+        let rest = stream.rest().await;
+        assert!(rest.iter().all(|sent| sent.name != "end"), "the run has not ended: {rest:?}");
+    }
+}
