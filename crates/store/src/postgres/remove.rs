@@ -37,7 +37,7 @@ const REMOVALS: [&str; 7] = [
     "DELETE FROM tombstones WHERE ctid = ANY (ARRAY(SELECT ctid FROM tombstones WHERE cluster = $1 LIMIT $2))",
     // Each may have `limits::JOB_FILE_BYTES`: four are as much as one transaction of cleaning removes.
     "DELETE FROM job_versions WHERE ctid = ANY (ARRAY(SELECT v.ctid FROM jobs j JOIN job_versions v ON v.job = j.id \
-     WHERE j.cluster = $1 LIMIT least($2, 4)))",
+     WHERE j.cluster = $1 LIMIT least($2::bigint, 4)))",
     "DELETE FROM jobs WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE cluster = $1 LIMIT $2))",
 ];
 const CHECKED: &str = "SELECT coalesce(checked_seq, 0) FROM clusters WHERE id = $1";
