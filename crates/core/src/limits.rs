@@ -346,7 +346,7 @@ pub const STATS_RUNS_READ: u32 = 2_000;
 pub const APPROVAL_TIMEOUT_DEFAULT_S: u64 = 24 * 3600;
 /// The bytes of the message of an approval, and of the reason of a decision.
 pub const APPROVAL_TEXT_BYTES: usize = 1_000;
-/// Jobs that have their own series in the metrics of a server.
+/// Jobs of all clusters that have their own series in the metrics of a server.
 pub const JOBS_MEASURED: usize = 100;
 /// Failed instances of a run that are grouped by like errors: each needs a read of its output.
 pub const FAILURES_EXAMINED: usize = 500;

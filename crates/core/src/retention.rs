@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::ClusterRecord;
 use crate::ids::RunId;
@@ -96,6 +97,15 @@ impl Rules {
     }
 }
 
+/// How long ended executions of standing tasks are kept, as a primary tells its replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandingRule {
+    /// How many attempts of each task on each node; one at least.
+    pub attempts: u32,
+    /// Those of tasks and nodes that were deleted before this time go.
+    pub before: Timestamp,
+}
+
 /// Which ended executions of standing tasks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandingKept {
@@ -119,8 +129,15 @@ pub struct KeptList {
 }
 
 impl StandingKept {
+    /// Applies a rule to the lists of all clusters.
+    pub fn of<'a>(rule: StandingRule, clusters: impl IntoIterator<Item = &'a ClusterRecord>) -> Self {
+        let StandingRule { attempts, before } = rule;
+        let lists = clusters.into_iter().map(|cluster| Self::list(cluster, before)).collect();
+        Self { lists, attempts, nodes_since: before }
+    }
+
     /// Returns the tasks of a cluster's list that are kept, if those go that were deleted before `before`.
-    pub fn list(cluster: &ClusterRecord, before: Timestamp) -> KeptList {
+    fn list(cluster: &ClusterRecord, before: Timestamp) -> KeptList {
         let list = &*cluster.list;
         let is_kept = |task: &&StandingTask| task.deleted_at.is_none_or(|at| at >= before);
         let numbers = list.tasks.iter().chain(&list.deleted).filter(is_kept).map(|task| task.number);

@@ -582,6 +582,55 @@ fn only_open_attempts_are_kept_of_a_node_that_does_not_exist() {
 }
 
 #[test]
+fn what_a_deleted_node_left_is_forgotten_when_another_server_has_withdrawn_it() {
+    let cluster = ClusterRecord { list: Arc::new(list("- -")), ..ClusterRecord::default_cluster() };
+    let mut walks = Walks::new(Arc::new(cluster));
+    let left = attempt(0, Status::Pending, 101);
+    for number in [1, 2] {
+        let node = node(number);
+        walks.set_node(Arc::new(node.clone()));
+        let execution = ExecutionId(Uuid::from_u128(u128::from(number)));
+        walks.load(node.id, 0, LastAttempt { execution, ..left });
+        walks.remove_node(node.id);
+    }
+    walks.observe(&Change::ExecutionSkipped {
+        run: RunId::standing(ClusterId::DEFAULT),
+        execution: ExecutionId(Uuid::from_u128(1)),
+        epoch: 1,
+        reason: "the node was deleted".to_owned(),
+        at: at(103),
+    });
+    assert!(walks.take_left().into_iter().eq([ExecutionId(Uuid::from_u128(2))]));
+}
+
+#[test]
+fn a_rerun_concerns_the_nodes_that_will_do_the_task_again() {
+    let mut tasks = list("-");
+    tasks.tasks[0].selector = Some("group:web".parse().unwrap());
+    let task = tasks.tasks[0].clone();
+    let cluster = ClusterRecord { list: Arc::new(tasks), ..ClusterRecord::default_cluster() };
+    let mut walks = Walks::new(Arc::new(cluster));
+    let statuses = [Some(Status::Succeeded), Some(Status::Failed), Some(Status::Running), None, None];
+    for (number, status) in (0..).zip(statuses) {
+        let mut node = node(number);
+        if number == 4 {
+            node.description.groups.clear();
+        }
+        walks.set_node(Arc::new(node.clone()));
+        if let Some(status) = status {
+            let execution = ExecutionId(Uuid::from_u128(u128::from(number) + 1));
+            walks.load(node.id, 0, LastAttempt { execution, ..attempt(0, status, 101) });
+        }
+    }
+    let cells: Vec<Cell> = (0..5).map(|number| walks.walk(node(number).id).unwrap().cells[0]).collect();
+    assert_eq!(cells, [Cell::Succeeded, Cell::Failed, Cell::Running, Cell::Pending, Cell::NotSelected]);
+    assert_eq!(walks.concerned(&task, RerunScope::All), 3);
+    assert_eq!(walks.concerned(&task, RerunScope::Failed), 1);
+    let named = |number| walks.concerned(&task, RerunScope::Node { node: node(number).id });
+    assert_eq!([0, 1, 2, 3, 4].map(named), [1, 1, 1, 1, 0]);
+}
+
+#[test]
 fn random_histories_agree_with_a_slow_interpreter() {
     let cases: u64 =
         std::env::var("DOWNBEAT_TEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(300);

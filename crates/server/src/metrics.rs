@@ -127,7 +127,8 @@ impl Metrics {
         registry.register("nodes", "Nodes by status", nodes.clone());
         let per_node = PerNode::default();
         registry.register_collector(Box::new(per_node.clone()));
-        let per_job = PerJob::new(&mut registry);
+        let per_job = PerJob::default();
+        registry.register_collector(Box::new(per_job.clone()));
         let gauges = GAUGES.map(|(name, help)| registered(&mut registry, name, help, Gauge::default()));
         let seconds = || Histogram::new(LATENCY_S);
         let sizes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
@@ -280,11 +281,12 @@ pub(crate) async fn update(parts: &Parts) {
         Some((node, NodeName { cluster: clusters.get(&cluster)?.clone(), hostname }))
     };
     metrics.per_node().name(nodes.into_iter().filter_map(name).collect());
+    metrics.per_job().name(clusters);
     metrics.set(Figure::RunsWaiting, parts.admission.waiting() as u64);
     if let Some(replica) = &parts.replica {
         metrics.set_replica(&replica.lag(parts.clock.now()));
     }
-    if let Ok(tally) = parts.store.tally().await {
+    if let Ok(tally) = parts.views.tally().await {
         metrics.set_runs(&tally);
     }
     // Read first: events that are published in between must not look like a negative lag.

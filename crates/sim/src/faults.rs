@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use downbeat_core::ids::ServerId;
-use downbeat_core::level;
-use downbeat_store::{DirectWrites, ServerRecord};
+use downbeat_core::retention::Excess;
+use downbeat_core::{Dice, level};
+use downbeat_store::{DirectWrites, Events, ServerRecord};
 use jiff::SignedDuration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -213,14 +214,26 @@ fn trouble_store(cluster: &Arc<Cluster>, duration: Duration) {
     });
 }
 
-/// Removes what is older than a minute, as a server does with runs that are older than the retention.
+/// Removes what is older than a minute, as a server does with runs that are older than the retention; or only some of it, as
+/// with runs, events and output of which the store holds too much.
 async fn prune(cluster: &Cluster) {
     let world = &cluster.world;
     let before = world.now() - SignedDuration::from_secs(60);
     let is_greedy = cluster.broken == Some(Broken::GreedyPrune);
     let end = if is_greedy { world.now() } else { before };
-    let runs = cluster.memory.prune(end, 100).await.expect("the memory store does not fail");
-    world.log(format_args!("{runs} runs before {end} are removed"));
+    // Dice of their own: those of the world give the same as without them.
+    let mut dice = Dice::new(cluster.seed ^ world.now().as_microsecond().unsigned_abs());
+    if dice.below(2) == 0 && !is_greedy {
+        let last = cluster.memory.last_seq().await.expect("the memory store does not fail");
+        let (runs, output_bytes) = (dice.below(4), dice.below(2) * 1_000);
+        let excess = Excess { before, runs, events_upto: dice.below(last + 1), output_bytes };
+        let removed =
+            cluster.memory.prune_excess(&excess, 100).await.expect("the memory store does not fail");
+        world.log(format_args!("{removed:?} of {excess:?}"));
+    } else {
+        let runs = cluster.memory.prune(end, 100).await.expect("the memory store does not fail");
+        world.log(format_args!("{runs} runs before {end} are removed"));
+    }
     world.truth(|truth| truth.pruned_before = truth.pruned_before.max(Some(before)));
 }
 

@@ -9,6 +9,7 @@ use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId, SessionId};
 use downbeat_core::job::{BackfillRecord, JobKey, JobLive, JobVersion};
 use downbeat_core::node::{Former, NodeRecord, Registration, Tombstone};
+use downbeat_core::retention::StandingRule;
 use downbeat_core::run::RunRecord;
 use downbeat_core::{Portion, limits};
 use jiff::{SignedDuration, Timestamp};
@@ -50,14 +51,16 @@ pub enum Part {
     },
 }
 
-/// The oldest rows that pruning has left. It only removes the oldest of each kind, so these describe all.
+/// What the other store has kept, for a copy to remove the rest. Of most kinds only the oldest rows are removed, so the first
+/// one that is left describes all. For executions of standing tasks this is not so: the copy applies the same rule to its
+/// own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The first event that is kept, if any.
     pub first_seq: Option<u64>,
-    /// The first ended run that is kept, if any, by its end and id.
+    /// The first ended run that is kept, if any, by its end and id. Debug commands are not meant.
     pub first_ended: Option<(Timestamp, RunId)>,
-    /// The first ended debug command that is kept, if any: they are removed earlier than other runs.
+    /// The first ended debug command that is kept, if any: they are removed by their own age.
     #[serde(default)]
     pub first_debug: Option<(Timestamp, RunId)>,
     /// When the first remembered deletion of a node happened, if any.
@@ -69,6 +72,9 @@ pub struct Kept {
     /// Deleted clusters of which rows are left, by id. A copy removes all rows of clusters that it knows to be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<ClusterId>,
+    /// How long executions of standing tasks are kept. Stores do not know it: the server that sends this adds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<StandingRule>,
 }
 
 /// When a node's session was last seen.
@@ -115,6 +121,11 @@ pub trait Replica: Store {
     /// Replaces the list of servers.
     async fn set_servers(&self, servers: &[ServerRecord]) -> Result<()>;
 }
+
+/// How many executions of standing tasks a copy removes in one step, and in how many steps for each [`Kept`]: the next events
+/// wait for them. The rest goes with the next one.
+pub(crate) const STANDING_MOST: u32 = 500;
+pub(crate) const STANDING_STEPS: usize = 20;
 
 /// The error if a snapshot has no end.
 pub(crate) fn interrupted() -> Error {

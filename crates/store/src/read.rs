@@ -104,10 +104,6 @@ pub(crate) trait Database: Send + Sync {
         keys: &[Arc<str>],
     ) -> Result<BTreeMap<Arc<str>, Execution>>;
 
-    /// Removes these executions, which have ended, with their output and cached results. Returns how many: 0 if another
-    /// server prunes.
-    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<u64>;
-
     async fn fetch_output(&self, from: &[(ExecutionId, u64)], limit: u32) -> Result<Vec<OutputChunk>>;
 
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()>;
@@ -239,6 +235,10 @@ impl<D: Database> Nodes for D {
         let wanted = if node.is_some() { " WHERE node = $1" } else { "" };
         let args = node.into_iter().map(|node| arg(node.0)).collect();
         self.fetch(&format!("{wanted} ORDER BY node, at, session"), args).await
+    }
+
+    async fn latest_tombstones(&self, most: u32) -> Result<Vec<Tombstone>> {
+        self.fetch(" ORDER BY at DESC, node, session LIMIT $1", vec![arg(i64::from(most))]).await
     }
 
     async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {

@@ -5,11 +5,14 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use downbeat_core::Change;
+use downbeat_core::job::JobKey;
 use downbeat_core::limits;
 use downbeat_core::run::RunState;
 use downbeat_store::conformance::fill;
 use downbeat_store::conformance::make::{
-    ALL_EVENTS, SERVER, added, apply, at, chunk, created, execution, moved, pending, run_id,
+    ALL_EVENTS, SERVER, added, apply, at, chunk, cluster_created, cluster_deleted, cluster_id, created,
+    execution, job_version, moved, pending, run_id,
 };
 use downbeat_store::{Error, EventFilter, Store};
 
@@ -208,4 +211,25 @@ async fn a_damaged_database_is_said_to_be_damaged() {
     let text = error.to_string();
     assert!(matches!(error, Error::Damaged(_)) && text.contains("is damaged"), "{text}");
     assert!(text.contains("restore a backup"), "{text}");
+}
+
+#[tokio::test]
+async fn versions_of_jobs_of_a_deleted_cluster_are_removed_few_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("downbeat.db");
+    let store = open(&path).await.unwrap();
+    let key = || JobKey::new(cluster_id(7), "job-1");
+    apply(&store, &[cluster_created(7)]).await;
+    for version in 1..=10 {
+        apply(&store, &[Change::JobApplied { job: job_version(key(), version) }]).await;
+    }
+    apply(&store, &[cluster_deleted(7)]).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    let mut left = Vec::new();
+    // A version may have a mebibyte: no transaction removes many of them.
+    while left.last() != Some(&0) {
+        assert!(store.remove_cluster(cluster_id(7), 1_000).await.unwrap() > 0);
+        left.push(other.query_row("SELECT count(*) FROM job_versions", [], |row| row.get(0)).unwrap());
+    }
+    assert_eq!(left, [6, 2, 0]);
 }

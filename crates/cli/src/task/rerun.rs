@@ -38,7 +38,8 @@ pub(super) async fn run(args: RerunArgs, client: &Client, out: Out) -> Result {
     let rerun = client.send(request::rerun_task(task.id), Body::Json(body.to_string()), None).await?;
     out.result(&rerun, || match rerun.nodes {
         0 if args.failed => format!("task {} failed on no node; nothing is done again", task.name),
-        0 => format!("no node has done task {} yet; nothing is done again", task.name),
+        0 if args.all => format!("no node has begun task {} yet; nothing is done again", task.name),
+        0 => format!("task {} does not apply to any of these nodes; nothing is done", task.name),
         1 => format!("1 node will do task {} again", task.name),
         nodes => format!("{nodes} nodes will do task {} again", task.name),
     })

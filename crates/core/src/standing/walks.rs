@@ -1,9 +1,9 @@
 //! Owns the walks of all nodes of a cluster: folded from events, and what each node has to do next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::list::{StandingList, StandingTask};
+use super::list::{RerunScope, StandingList, StandingTask};
 use super::walk::{Cell, LastAttempt, Next, SENDS, Walked, Withdrawal, created_at, takes_work};
 use crate::Timestamp;
 use crate::change::{Change, EndOf};
@@ -119,8 +119,8 @@ pub struct Walks {
     status: ClusterStatus,
     /// Nodes that may have something to do.
     due: HashSet<NodeId>,
-    /// Pending executions of nodes that were deleted.
-    left: Vec<ExecutionId>,
+    /// Pending executions of nodes that were deleted, until they have ended: another server may decide.
+    left: BTreeSet<ExecutionId>,
 }
 
 impl Walks {
@@ -136,7 +136,7 @@ impl Walks {
             open: HashMap::default(),
             status: ClusterStatus::default(),
             due: HashSet::default(),
-            left: Vec::new(),
+            left: BTreeSet::new(),
         };
         walks.count_all();
         walks
@@ -232,7 +232,7 @@ impl Walks {
     }
 
     /// Takes the pending executions of nodes that were deleted.
-    pub fn take_left(&mut self) -> Vec<ExecutionId> {
+    pub fn take_left(&mut self) -> BTreeSet<ExecutionId> {
         std::mem::take(&mut self.left)
     }
 
@@ -309,11 +309,13 @@ impl Walks {
         let former = attempts.insert(number, last);
         if let Some(former) = former.filter(|former| former.execution != last.execution) {
             self.open.remove(&former.execution);
+            self.left.remove(&former.execution);
         }
         if last.status.is_open() {
             self.open.insert(last.execution, (node, number));
         } else {
             self.open.remove(&last.execution);
+            self.left.remove(&last.execution);
         }
         self.walk_again(node);
     }
@@ -444,13 +446,26 @@ impl Walks {
         })
     }
 
-    /// Returns how many nodes a request to do a task again concerns now.
-    pub fn concerned(&self, task: &StandingTask, is_concerned: impl Fn(Cell) -> bool) -> u64 {
-        let Some(cells) = self.cluster.list.by_id(task.id).and_then(|(at, _)| self.status.cells.get(at))
-        else {
-            return 0;
+    /// Returns how many nodes will do a task again, or for the first time, because of a request. A node that does it now will
+    /// do it again when that has ended; if only failures are meant, nobody knows yet.
+    pub fn concerned(&self, task: &StandingTask, scope: RerunScope) -> u64 {
+        let Some((at, _)) = self.cluster.list.by_id(task.id) else { return 0 };
+        let is_concerned = |cell: Cell| match (scope, cell) {
+            (_, Cell::NotSelected) => false,
+            (_, Cell::Failed | Cell::Lost) | (RerunScope::Node { .. }, _) => true,
+            (RerunScope::All, Cell::Succeeded | Cell::Running) => true,
+            (RerunScope::All | RerunScope::Failed, _) => false,
         };
-        cells.iter().filter(|(cell, _)| is_concerned(**cell)).map(|(_, nodes)| nodes).sum()
+        match scope {
+            RerunScope::Node { node } => {
+                let cell = self.walks.get(&node).and_then(|walk| walk.walked.cells.get(at));
+                u64::from(cell.is_some_and(|cell| is_concerned(*cell)))
+            }
+            RerunScope::All | RerunScope::Failed => {
+                let cells = self.status.cells.get(at).into_iter().flatten();
+                cells.filter(|(cell, _)| is_concerned(**cell)).map(|(_, nodes)| nodes).sum()
+            }
+        }
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeRecord>> {

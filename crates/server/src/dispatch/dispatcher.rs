@@ -70,7 +70,7 @@ impl Dispatcher {
         {
             let mut live = run.live.clone();
             live.follow(std::slice::from_ref(&event.change));
-            self.metrics.per_job().run_ended(job, &RunMetrics::of(run.created_at, &live));
+            self.metrics.per_job().run_ended(run.cluster, job, &RunMetrics::of(run.created_at, &live));
         }
     }
 
@@ -122,6 +122,7 @@ impl Dispatcher {
 
     /// Forgets a deleted cluster: its nodes, its open executions and its runs. Returns those runs.
     pub(crate) fn forget_cluster(&self, cluster: ClusterId) -> Vec<RunId> {
+        self.metrics.per_job().forget(cluster);
         let runs = self.works.remove_cluster(cluster);
         let mut board = self.board();
         board.remove_cluster(cluster);

@@ -151,12 +151,17 @@ impl Follower {
         }
     }
 
-    /// Returns the run whose end is the end of the events.
+    /// Returns the run whose end is the end of the events; none if it does not exist, or its cluster was deleted.
+    async fn run(&self) -> Result<Option<RunRecord>, store::Error> {
+        let (Until::RunEnd, Some(run)) = (self.until, &self.wanted.run) else { return Ok(None) };
+        let Some(run) = self.store.run(run).await? else { return Ok(None) };
+        // The rows of a deleted cluster are there for a while.
+        Ok(self.store.cluster(&run.cluster.to_string()).await?.map(|_| run))
+    }
+
+    /// Returns the run whose end was the end of the events.
     pub(super) async fn ended_run(&self) -> Result<Option<RunRecord>, store::Error> {
-        match (self.until, &self.wanted.run) {
-            (Until::RunEnd, Some(run)) => self.store.run(run).await,
-            (Until::Forever, _) | (_, None) => Ok(None),
-        }
+        Ok(self.run().await?.filter(|run| run.state().is_terminal()))
     }
 
     async fn read_store(&mut self) -> Result<(), store::Error> {
@@ -178,7 +183,7 @@ impl Follower {
         self.seen = self.seen.max(committed);
         self.phase = match (self.until, self.phase) {
             (Until::RunEnd, Phase::Last) => Phase::Ended,
-            (Until::RunEnd, _) => match self.ended_run().await? {
+            (Until::RunEnd, _) => match self.run().await? {
                 // Its end may have been committed after the page was read.
                 Some(run) if run.state().is_terminal() => Phase::Last,
                 Some(_) => Phase::Live,
@@ -193,8 +198,9 @@ impl Follower {
         match tokio::time::timeout(LOOK_AGAIN, self.feed.next()).await {
             Ok(Some(batch)) => {
                 for (index, event) in batch.iter().enumerate() {
-                    if event.seq > self.seen + 1 {
-                        // Another server committed in between: read it from the store.
+                    let may_be_gone = matches!(event.change, Change::ClusterDeleted { .. });
+                    if event.seq > self.seen + 1 || (may_be_gone && self.until == Until::RunEnd) {
+                        // Another server committed in between, or the run may be gone: the store knows it.
                         self.phase = Phase::Behind;
                         return Ok(());
                     }

@@ -37,6 +37,8 @@ pub(super) struct Merged {
     pub(super) status: RunStatus,
     /// The run has ended, and its executions were read after that.
     is_over: bool,
+    /// The run does not exist any more: its cluster was deleted.
+    is_gone: bool,
     /// The position of the request: the client has the output of all executions up to it.
     start: Option<ExecutionId>,
     /// The last listed execution, while executions are being listed.
@@ -121,6 +123,7 @@ impl Merged {
             pieces,
             status: run.state().status(),
             is_over: run.state().is_terminal(),
+            is_gone: false,
             run,
             start: after,
             listing: Some(after),
@@ -139,6 +142,10 @@ impl Merged {
 
     pub(super) fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// Returns a position to continue at: the output of all executions up to it was returned to its end.
@@ -322,9 +329,16 @@ impl Merged {
 
     /// Reads executions again, and whether the run has ended.
     async fn look_at(&mut self, executions: Vec<ExecutionId>, moved: bool) -> HttpResult<()> {
-        if moved && let Some(run) = self.service.views().run(&self.run.id).await? {
-            self.status = run.state().status();
-            self.is_over = run.state().is_terminal();
+        self.is_gone = !self.service.has_cluster(self.run.cluster).await?;
+        if moved && !self.is_gone {
+            match self.service.views().run(&self.run.id).await? {
+                Some(run) => {
+                    self.status = run.state().status();
+                    self.is_over = run.state().is_terminal();
+                }
+                // An ended run may have been removed, and anything of a cluster that was deleted since.
+                None => self.is_gone = !self.is_over,
+            }
         }
         for part in executions.chunks(PAGE as usize) {
             let read = self.service.views().bare_executions_by_id(part).await?;

@@ -367,6 +367,8 @@ pub(super) async fn delete(
 }
 
 /// Lists deleted nodes, the latest first, for as long as the store remembers them
+///
+/// It has the latest 10,000.
 #[utoipa::path(
     get, operation_id = "listDeletedNodes", path = "/deleted-nodes", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "One page of deleted nodes", body = List<DeletedNode>))

@@ -231,6 +231,9 @@ impl Source for Stream {
                 None => sse("output", piece),
             });
             ready.extend(events);
+        } else if merged.is_gone() {
+            // Without `end`: the client asks again, and learns that there is no such run.
+            return Ok(ControlFlow::Break(()));
         } else if merged.is_over() || !self.follow.is_on() {
             let rest = self.selection.end(merged.unfinished_lines());
             ready.extend(rest.iter().map(|piece| sse("output", piece)));
@@ -239,7 +242,7 @@ impl Source for Stream {
             ready.push_back(sse("end", &End { run, execution: None, status, matches }));
             return Ok(ControlFlow::Break(()));
         } else {
-            let look = self.wake.run(&merged.run().id).await;
+            let look = self.wake.run(merged.run()).await;
             merged.look(look).await?;
         }
         Ok(ControlFlow::Continue(()))

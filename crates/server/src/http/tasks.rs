@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use downbeat_api::{List, ListChanges, Rerun, StandingTask};
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{ClusterId, NodeId, TaskId};
-use downbeat_core::standing::{Cell, RerunScope, TaskFields, Walks, edit, read};
+use downbeat_core::standing::{RerunScope, TaskFields, Walks, edit, read};
 use downbeat_core::{limits, spec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -347,18 +347,11 @@ pub(super) async fn rerun(
             scopes.push(scope);
         }
     }
-    let is_concerned = |cell: Cell| match cell {
-        Cell::Failed | Cell::Lost => true,
-        Cell::Succeeded => all,
-        Cell::Pending | Cell::Running | Cell::Skipped | Cell::NotSelected => false,
-    };
-    let count = if scopes.is_empty() {
+    if scopes.is_empty() {
         scopes.push(if all { RerunScope::All } else { RerunScope::Failed });
-        let concerned = |walks: &Walks| walks.concerned(&task, is_concerned);
-        service.parts.standing.with_walks(cluster.id, concerned).unwrap_or_default()
-    } else {
-        scopes.len() as u64
-    };
+    }
+    let concerned = |walks: &Walks| scopes.iter().map(|scope| walks.concerned(&task, *scope)).sum();
+    let count = service.parts.standing.with_walks(cluster.id, concerned).unwrap_or_default();
     service.rerun(&caller, cluster.id, task.id, &scopes).await?;
     Ok((StatusCode::ACCEPTED, Json(Rerun { nodes: count })))
 }

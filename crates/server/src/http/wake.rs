@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use downbeat_core::change::Change;
 use downbeat_core::execution::Status;
-use downbeat_core::ids::{ExecutionId, RunId};
+use downbeat_core::ids::ExecutionId;
+use downbeat_core::run::RunRecord;
 use tokio::sync::broadcast::Receiver;
 
 use crate::journal::Batches;
@@ -58,7 +59,7 @@ impl Wake {
         let _ = tokio::time::timeout(LOOK_AGAIN, wait).await;
     }
 
-    pub(super) async fn run(&mut self, id: &RunId) -> Look {
+    pub(super) async fn run(&mut self, run: &RunRecord) -> Look {
         let wait = async {
             loop {
                 tokio::select! {
@@ -69,7 +70,7 @@ impl Wake {
                         None => return Look::AtAll,
                         Some(batch) => {
                             let changes = batch.iter().map(|record| &record.change);
-                            if let Some(look) = changed(changes.filter(|change| change.run() == Some(id))) {
+                            if let Some(look) = changed(changes.filter(|change| is_about(change, run))) {
                                 return look;
                             }
                         }
@@ -90,12 +91,20 @@ impl Wake {
     }
 }
 
+/// Returns whether a change is one of the run, or deletes it with its cluster.
+fn is_about(change: &Change, run: &RunRecord) -> bool {
+    match change {
+        Change::ClusterDeleted { cluster, .. } => *cluster == run.cluster,
+        change => change.run() == Some(&run.id),
+    }
+}
+
 /// Returns where changes of a run require a look, if anywhere.
 fn changed<'a>(changes: impl Iterator<Item = &'a Change>) -> Option<Look> {
     let (mut executions, mut waiting, mut moved) = (BTreeSet::new(), BTreeSet::new(), false);
     for change in changes {
         match change {
-            Change::RunMoved { .. } => moved = true,
+            Change::RunMoved { .. } | Change::ClusterDeleted { .. } => moved = true,
             Change::ExecutionsAdded { executions: added, .. } => {
                 for execution in added {
                     if execution.state.status() == Status::Pending {

@@ -1,82 +1,87 @@
-//! Owns the histograms of ended runs by job. The number of their series is bounded: the first jobs have their own, and the
-//! others share one. Runs without the name of a job are not in them.
+//! Owns the histograms of ended runs by cluster and job. The number of their series is bounded: the first jobs have their own,
+//! and the others of a cluster share one. Runs without the name of a job are not in them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use downbeat_core::collections::HashSet;
+use downbeat_core::ids::ClusterId;
 use downbeat_core::limits;
 use downbeat_core::run::RunMetrics;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 
 /// 10 ms to one day.
 const SECONDS: [f64; 12] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
 const COUNTS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
-/// The label of all jobs that have no series of their own.
+/// The label of all jobs of a cluster that have no series of their own.
 const OTHERS: &str = "(others)";
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Job {
-    job: String,
+/// The histograms of one job.
+#[derive(Debug)]
+struct OfJob {
+    total: Histogram,
+    start_latency: Histogram,
+    attempts: Histogram,
+    /// Only those that a run was in.
+    phases: BTreeMap<&'static str, Histogram>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Phase {
-    job: String,
-    phase: &'static str,
+impl Default for OfJob {
+    fn default() -> Self {
+        Self { total: seconds(), start_latency: seconds(), attempts: counts(), phases: BTreeMap::new() }
+    }
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+fn counts() -> Histogram {
+    Histogram::new(COUNTS)
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    jobs: BTreeMap<(ClusterId, String), OfJob>,
+    /// How many jobs have their own series.
+    named: usize,
+    /// The existing clusters: only these are shown.
+    clusters: HashMap<ClusterId, String>,
 }
 
 /// The histograms; cheap to clone.
-#[derive(Clone, Debug)]
-pub(crate) struct PerJob {
-    named: Arc<Mutex<HashSet<String>>>,
-    total: Family<Job, Histogram>,
-    start_latency: Family<Job, Histogram>,
-    attempts: Family<Job, Histogram>,
-    phases: Family<Phase, Histogram>,
-}
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PerJob(Arc<Mutex<Table>>);
+
+/// A metric: its name, its help text, and its histogram of a job.
+type Figure = (&'static str, &'static str, fn(&OfJob) -> &Histogram);
+
+const FIGURES: [Figure; 3] = [
+    ("run_seconds", "From a run's creation to its end", |job| &job.total),
+    ("run_start_latency_seconds", "From a run's creation to its start", |job| &job.start_latency),
+    ("run_attempts", "Attempts of a whole run", |job| &job.attempts),
+];
 
 impl PerJob {
-    pub(super) fn new(registry: &mut Registry) -> Self {
-        let seconds = || Histogram::new(SECONDS);
-        let counts = || Histogram::new(COUNTS);
-        let per_job = Self {
-            named: Arc::default(),
-            total: Family::new_with_constructor(seconds as fn() -> Histogram),
-            start_latency: Family::new_with_constructor(seconds as fn() -> Histogram),
-            attempts: Family::new_with_constructor(counts as fn() -> Histogram),
-            phases: Family::new_with_constructor(seconds as fn() -> Histogram),
-        };
-        registry.register("run_seconds", "From a run's creation to its end", per_job.total.clone());
-        let help = "From a run's creation to its start";
-        registry.register("run_start_latency_seconds", help, per_job.start_latency.clone());
-        registry.register("run_attempts", "Attempts of a whole run", per_job.attempts.clone());
-        registry.register("run_phase_seconds", "How long a run was in a phase", per_job.phases.clone());
-        per_job
-    }
-
-    /// Returns the label of a job.
-    fn label(&self, job: &str) -> String {
-        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        if named.contains(job) || (named.len() < limits::JOBS_MEASURED && named.insert(job.to_owned())) {
-            return job.to_owned();
-        }
-        OTHERS.to_owned()
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a run that has ended.
-    pub(crate) fn run_ended(&self, job: &str, metrics: &RunMetrics) {
-        let label = Job { job: self.label(job) };
-        let observe = |family: &Family<Job, Histogram>, value: Option<Duration>| {
-            value.into_iter().for_each(|value| family.get_or_create(&label).observe(value.as_secs_f64()));
+    pub(crate) fn run_ended(&self, cluster: ClusterId, job: &str, metrics: &RunMetrics) {
+        let mut table = self.table();
+        let job = table.of(cluster, job);
+        let observe = |histogram: &Histogram, value: Option<Duration>| {
+            value.into_iter().for_each(|value| histogram.observe(value.as_secs_f64()));
         };
-        observe(&self.total, metrics.total);
-        observe(&self.start_latency, metrics.start_latency);
-        self.attempts.get_or_create(&label).observe(f64::from(metrics.attempts));
+        observe(&job.total, metrics.total);
+        observe(&job.start_latency, metrics.start_latency);
+        job.attempts.observe(f64::from(metrics.attempts));
         let phases = [
             ("pre_run", metrics.pre_run),
             ("pending", metrics.pending),
@@ -88,46 +93,138 @@ impl PerJob {
             ("retrying", metrics.retrying),
         ];
         for (phase, spent) in phases.into_iter().filter(|(_, spent)| !spent.is_zero()) {
-            let label = Phase { job: label.job.clone(), phase };
-            self.phases.get_or_create(&label).observe(spent.as_secs_f64());
+            job.phases.entry(phase).or_insert_with(seconds).observe(spent.as_secs_f64());
         }
+    }
+
+    /// Drops the series of a deleted cluster.
+    pub(crate) fn forget(&self, cluster: ClusterId) {
+        let mut table = self.table();
+        table.jobs.retain(|(of, _), _| *of != cluster);
+        table.named = table.jobs.keys().filter(|(_, job)| job != OTHERS).count();
+    }
+
+    /// Sets the names of the existing clusters.
+    pub(crate) fn name(&self, clusters: HashMap<ClusterId, String>) {
+        self.table().clusters = clusters;
+    }
+}
+
+impl Table {
+    fn of(&mut self, cluster: ClusterId, job: &str) -> &mut OfJob {
+        let mut key = (cluster, job.to_owned());
+        if !self.jobs.contains_key(&key) {
+            if self.named < limits::JOBS_MEASURED {
+                self.named += 1;
+            } else {
+                key.1 = OTHERS.to_owned();
+            }
+        }
+        self.jobs.entry(key).or_default()
+    }
+
+    /// Returns the labels of each job of an existing cluster, with its histograms.
+    fn labelled(&self) -> impl Iterator<Item = ([(&'static str, &str); 2], &OfJob)> {
+        self.jobs.iter().filter_map(|((cluster, job), of)| {
+            Some(([("cluster", self.clusters.get(cluster)?.as_str()), ("job", job.as_str())], of))
+        })
+    }
+}
+
+impl Collector for PerJob {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let table = self.table();
+        for (name, help, histogram) in FIGURES {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+            for (labels, job) in table.labelled() {
+                histogram(job).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let (name, help) = ("run_phase_seconds", "How long a run was in a phase");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for ([cluster, of], job) in table.labelled() {
+            for (phase, histogram) in &job.phases {
+                let labels = [cluster, of, ("phase", *phase)];
+                histogram.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+    use uuid::Uuid;
 
     use super::*;
 
-    #[test]
-    fn jobs_beyond_the_first_ones_share_their_series() {
+    const WEB: ClusterId = ClusterId(Uuid::from_u128(7));
+
+    fn shown(per_job: &PerJob) -> String {
         let mut registry = Registry::with_prefix("downbeat");
-        let per_job = PerJob::new(&mut registry);
-        let metrics = RunMetrics {
+        registry.register_collector(Box::new(per_job.clone()));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    fn metrics() -> RunMetrics {
+        RunMetrics {
             pending: Duration::from_secs(2),
             total: Some(Duration::from_secs(20)),
             start_latency: Some(Duration::from_secs(3)),
             attempts: 1,
             ..RunMetrics::default()
-        };
-        for number in 0..limits::JOBS_MEASURED + 5 {
-            per_job.run_ended(&format!("job-{number}"), &metrics);
         }
-        per_job.run_ended("job-0", &metrics);
-        let mut text = String::new();
-        encode(&mut text, &registry).unwrap();
+    }
+
+    fn per_job() -> PerJob {
+        let per_job = PerJob::default();
+        let names = [(ClusterId::DEFAULT, "default"), (WEB, "web")];
+        per_job.name(names.into_iter().map(|(id, name)| (id, name.to_owned())).collect());
+        per_job
+    }
+
+    #[test]
+    fn jobs_beyond_the_first_ones_share_their_series() {
+        let per_job = per_job();
+        for number in 0..limits::JOBS_MEASURED + 5 {
+            per_job.run_ended(ClusterId::DEFAULT, &format!("job-{number}"), &metrics());
+        }
+        per_job.run_ended(ClusterId::DEFAULT, "job-0", &metrics());
+        let text = shown(&per_job);
         for line in [
-            r#"downbeat_run_seconds_count{job="job-0"} 2"#,
-            r#"downbeat_run_seconds_bucket{le="60.0",job="job-0"} 2"#,
-            r#"downbeat_run_start_latency_seconds_sum{job="(others)"} 15.0"#,
-            r#"downbeat_run_attempts_count{job="(others)"} 5"#,
-            r#"downbeat_run_phase_seconds_sum{job="job-1",phase="pending"} 2.0"#,
+            r#"downbeat_run_seconds_count{cluster="default",job="job-0"} 2"#,
+            r#"downbeat_run_seconds_bucket{le="60.0",cluster="default",job="job-0"} 2"#,
+            r#"downbeat_run_start_latency_seconds_sum{cluster="default",job="(others)"} 15.0"#,
+            r#"downbeat_run_attempts_count{cluster="default",job="(others)"} 5"#,
+            r#"downbeat_run_phase_seconds_sum{cluster="default",job="job-1",phase="pending"} 2.0"#,
         ] {
             assert!(text.lines().any(|have| have == line), "no `{line}` in\n{text}");
         }
         let series = text.lines().filter(|line| line.starts_with("downbeat_run_seconds_count")).count();
         assert_eq!(series, limits::JOBS_MEASURED + 1);
         assert!(!text.contains(r#"phase="running""#), "the run was never in this phase");
+    }
+
+    #[test]
+    fn jobs_of_the_same_name_in_two_clusters_are_apart_and_a_deleted_cluster_leaves_nothing() {
+        let per_job = per_job();
+        per_job.run_ended(ClusterId::DEFAULT, "nightly", &metrics());
+        let before = shown(&per_job);
+        for number in 0..limits::JOBS_MEASURED {
+            per_job.run_ended(WEB, &format!("job-{number}"), &metrics());
+        }
+        per_job.run_ended(WEB, "nightly", &metrics());
+        let text = shown(&per_job);
+        assert!(text.contains(r#"downbeat_run_seconds_count{cluster="web",job="(others)"} 2"#), "{text}");
+        assert!(text.contains(r#"downbeat_run_seconds_count{cluster="default",job="nightly"} 1"#), "{text}");
+        per_job.forget(WEB);
+        assert_eq!(shown(&per_job), before);
+        // Its jobs make room for others.
+        per_job.run_ended(ClusterId::DEFAULT, "other", &metrics());
+        assert!(shown(&per_job).contains(r#"job="other""#));
     }
 }

@@ -51,14 +51,16 @@ async fn look(parts: &Parts, after: Duration) -> Result<(), store::Error> {
         return Ok(());
     }
     let changes = gone(parts, before, now).await?;
-    if changes.is_empty() || !is_first(parts, now).await? {
+    if changes.is_empty() {
         return Ok(());
     }
     for changes in changes.chunks(AT_ONCE) {
         let outcomes = parts.journal.commit_apart(changes).await?;
-        // A refused one has sent a heartbeat, or somebody has deleted it.
+        // A refused one has sent a heartbeat, or somebody has deleted it: each server with this setting looks for such nodes.
         let nodes = outcomes.iter().filter(|outcome| **outcome == Some(Ok(()))).count();
-        info!(nodes, after = %parts.settings.forget_nodes_after, "forgot nodes that have been offline for long");
+        if nodes > 0 {
+            info!(nodes, after = %parts.settings.forget_nodes_after, "forgot nodes that have been offline for long");
+        }
     }
     parts.dispatcher.wake();
     Ok(())
@@ -84,16 +86,6 @@ async fn gone(parts: &Parts, before: Timestamp, now: Timestamp) -> Result<Vec<Ch
         at: now,
     });
     Ok(deletions.collect())
-}
-
-/// Returns whether this server is the first of those that are alive: one is enough.
-async fn is_first(parts: &Parts, now: Timestamp) -> Result<bool, store::Error> {
-    let stale_after = parts.settings.server_stale_after.0;
-    let is_alive = |seen_at: Timestamp| {
-        Duration::try_from(now.duration_since(seen_at)).unwrap_or_default() < stale_after
-    };
-    let servers = parts.store.servers().await?;
-    Ok(servers.iter().filter(|server| is_alive(server.seen_at)).all(|server| parts.server <= server.id))
 }
 
 #[cfg(test)]

@@ -88,6 +88,7 @@ mod tests {
     use downbeat_core::Change;
     use downbeat_core::change::About;
     use downbeat_core::ids::ServerId;
+    use downbeat_core::retention::StandingRule;
 
     use super::*;
 
@@ -119,6 +120,7 @@ mod tests {
                 first_deleted: Some(at),
                 output_removed: Some((at, "run".into())),
                 removed: Vec::new(),
+                standing: Some(StandingRule { attempts: 10, before: at }),
             }),
             Frame::Presence(Vec::new()),
             Frame::Servers(Vec::new()),

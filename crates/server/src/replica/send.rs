@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use downbeat_core::ids::{ExecutionId, NodeId};
-use downbeat_core::{Change, Event, Portion, limits};
+use downbeat_core::retention::StandingRule;
+use downbeat_core::{Change, Event, Portion, Timestamp, limits};
 use downbeat_store::{self as store, EventFilter, Kept, Part, Seen, ServerRecord};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::mpsc;
@@ -389,8 +390,17 @@ impl Sender {
         Ok(())
     }
 
+    /// Returns what this server keeps of standing tasks, as of the last minute: with each new one, the replica looks for
+    /// executions that are no longer kept.
+    fn standing_rule(&self) -> StandingRule {
+        let now = self.parts.clock.now();
+        let minute = Timestamp::from_second(now.as_second() / 60 * 60).unwrap_or(now);
+        let before = self.parts.settings.retention().old_before(minute);
+        StandingRule { attempts: self.parts.settings.keep_executions, before }
+    }
+
     async fn send_kept(&mut self) -> Result<(), Ended> {
-        let kept = self.parts.store.kept().await?;
+        let kept = Kept { standing: Some(self.standing_rule()), ..self.parts.store.kept().await? };
         if self.kept.as_ref() != Some(&kept) {
             self.send(&Frame::Kept(kept.clone())).await?;
             self.kept = Some(kept);

@@ -21,8 +21,8 @@ use super::Service;
 use crate::caller::Caller;
 use crate::error::{Conflict, Noun, Result};
 
-/// Up to this many hostnames that the board does not know are read one by one; for more, one query reads all deleted
-/// nodes.
+/// Up to this many hostnames that the board does not know are read one by one; for more, one query reads the nodes that were
+/// deleted last, and only the others are.
 const ONE_BY_ONE: usize = 8;
 
 /// Refuses the runs of standing tasks. No request reads or changes one: a cluster whose run was cancelled or paused would
@@ -35,7 +35,16 @@ impl Service {
     /// Returns a run. The runs of standing tasks are not shown.
     pub async fn run(&self, _caller: &Caller, id: &RunId) -> Result<RunRecord> {
         check_shown(id)?;
-        Ok(self.parts.views.run(id).await?.ok_or_else(|| Noun::Run(id.clone()))?)
+        let missing = || Noun::Run(id.clone());
+        let run = self.parts.views.run(id).await?.ok_or_else(missing)?;
+        // The rows of a deleted cluster are there for a while.
+        if self.has_cluster(run.cluster).await? { Ok(run) } else { Err(missing().into()) }
+    }
+
+    /// Returns whether a cluster exists. The store is asked only about those that this server does not know (yet).
+    pub(crate) async fn has_cluster(&self, cluster: ClusterId) -> Result<bool> {
+        Ok(self.parts.standing.cluster_by_id(cluster).is_some()
+            || self.parts.views.cluster(&cluster.to_string()).await?.is_some())
     }
 
     pub(super) async fn open_run(&self, caller: &Caller, id: &RunId) -> Result<RunRecord> {
@@ -133,8 +142,9 @@ impl Service {
         board.nodes().filter(|node| cluster.is_none_or(|cluster| node.cluster == cluster)).cloned().collect()
     }
 
+    /// Returns the latest deletions of nodes: as many as one request may read.
     pub async fn deleted_nodes(&self, _caller: &Caller) -> Result<Vec<Tombstone>> {
-        Ok(self.parts.views.tombstones(None).await?)
+        Ok(self.parts.views.latest_tombstones(limits::ROWS_READ).await?)
     }
 
     pub async fn events(
@@ -192,19 +202,18 @@ impl Service {
                 None => true,
             });
         }
-        if missing.len() <= ONE_BY_ONE {
-            for id in missing {
-                if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
-                    names.insert(id, deleted.hostname);
-                } else if let Some(node) = store.node(id).await? {
-                    names.insert(id, node.description.hostname);
-                }
-            }
-        } else {
-            for deleted in store.tombstones(None).await? {
-                if missing.contains(&deleted.node) {
+        if missing.len() > ONE_BY_ONE {
+            for deleted in store.latest_tombstones(limits::ROWS_READ).await? {
+                if missing.remove(&deleted.node) {
                     names.insert(deleted.node, deleted.hostname);
                 }
+            }
+        }
+        for id in missing {
+            if let Some(deleted) = store.tombstones(Some(id)).await?.pop() {
+                names.insert(id, deleted.hostname);
+            } else if let Some(node) = store.node(id).await? {
+                names.insert(id, node.description.hostname);
             }
         }
         Ok(names)

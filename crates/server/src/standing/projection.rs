@@ -52,6 +52,8 @@ struct Inner {
     /// The nodes of clusters that were deleted lately, with the time of the deletion. Later their agents learn it when they
     /// register.
     gone: Vec<(Timestamp, HashSet<NodeId>)>,
+    /// The cluster that was decided for last.
+    served: Option<ClusterId>,
 }
 
 impl Standing {
@@ -182,16 +184,17 @@ impl Standing {
         self.deleted.notified().await;
     }
 
-    /// Calls `decide` with the walks of each cluster that this server decides for, until it returns something.
-    pub(super) fn decide<T>(
-        &self,
-        server: ServerId,
-        mut decide: impl FnMut(&mut Walks, u64) -> Option<T>,
-    ) -> Option<T> {
-        self.inner().clusters.values_mut().filter(|walks| walks.has_due()).find_map(|walks| {
-            let (owner, epoch) = walks.owner()?;
-            if owner == server { decide(walks, epoch) } else { None }
-        })
+    /// Calls `decide` with the walks of a cluster that this server decides for and that has nodes to decide for, one cluster
+    /// after the other: a busy one does not keep others waiting.
+    pub(super) fn decide<T>(&self, server: ServerId, decide: impl FnOnce(&mut Walks, u64) -> T) -> Option<T> {
+        let mut inner = self.inner();
+        let own = |walks: &Walks| walks.owner().filter(|(owner, _)| *owner == server && walks.has_due());
+        let due = inner.clusters.iter().filter(|(_, walks)| own(walks).is_some()).map(|(id, _)| *id);
+        let next = next_after(inner.served, due)?;
+        inner.served = Some(next);
+        let walks = inner.clusters.get_mut(&next)?;
+        let (_, epoch) = own(walks)?;
+        Some(decide(walks, epoch))
     }
 
     /// Decides which task a node starts when an open execution of a standing run has ended. Nothing if another server decides.
@@ -330,6 +333,11 @@ impl Perform for Standing {
     }
 }
 
+/// Returns the first cluster after the last one, in a circle.
+fn next_after(last: Option<ClusterId>, due: impl Iterator<Item = ClusterId>) -> Option<ClusterId> {
+    due.min_by_key(|cluster| (last.is_some_and(|last| *cluster <= last), *cluster))
+}
+
 /// Returns the newest version of each cluster that events change. With each version all nodes of the cluster walk through
 /// the list again, so the others are left out. What happened between two versions is the same with the newer one.
 fn newest_versions(events: &[Event]) -> HashMap<ClusterId, &ClusterRecord> {
@@ -360,6 +368,22 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn clusters_are_served_in_turn() {
+        let ids = |numbers: &[u128]| {
+            numbers.iter().map(|number| ClusterId(Uuid::from_u128(*number))).collect::<Vec<_>>()
+        };
+        let mut last = None;
+        let mut served = Vec::new();
+        // The second one is always due.
+        for due in [ids(&[3, 1, 2]), ids(&[3, 2]), ids(&[2, 3]), ids(&[1, 2]), ids(&[2])] {
+            last = next_after(last, due.into_iter());
+            served.extend(last);
+        }
+        assert_eq!(served, ids(&[1, 2, 3, 1, 2]));
+        assert_eq!(next_after(last, std::iter::empty()), None);
+    }
 
     #[test]
     fn of_several_versions_of_a_cluster_only_the_newest_is_walked_through() {

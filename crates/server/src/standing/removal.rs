@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use downbeat_core::retention;
 use downbeat_store as store;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -13,8 +14,6 @@ use crate::parts::Parts;
 const MOST: u32 = 500;
 /// How often a server looks for rows that another server left behind.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// How much longer than a portion took the pause after it is, so that the removal takes a small share of the writer.
-const PAUSE_FACTOR: u32 = 3;
 
 /// Removes what deleted clusters left behind, until `stop` is cancelled.
 pub(crate) async fn remove_deleted(parts: Parts, stop: CancellationToken) {
@@ -43,7 +42,7 @@ async fn remove(parts: &Parts) -> Result<(), store::Error> {
             if removed == 0 {
                 break;
             }
-            tokio::time::sleep(begun.elapsed() * PAUSE_FACTOR).await;
+            tokio::time::sleep(retention::pause_after(begun.elapsed())).await;
         }
         info!(%cluster, rows, "removed the rows of a deleted cluster");
     }

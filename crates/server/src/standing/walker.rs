@@ -42,7 +42,7 @@ pub(crate) async fn walk(parts: Parts, stop: CancellationToken) {
 /// Decides for the nodes that are due, at most for as many as one commit holds.
 fn decide(parts: &Parts, dice: &mut Dice) -> Option<Decided> {
     let now = parts.clock.now();
-    parts.standing.decide(parts.server, |walks, epoch| Some(decide_for(walks, epoch, now, dice)))
+    parts.standing.decide(parts.server, |walks, epoch| decide_for(walks, epoch, now, dice))
 }
 
 fn decide_for(walks: &mut Walks, epoch: u64, now: Timestamp, dice: &mut Dice) -> Decided {

@@ -1,7 +1,7 @@
 //! Removes what the settings of retention do not keep, old executions of standing tasks, and debug commands that ended long
 //! ago. The store removes in small transactions with pauses between them: a call may take as long as an hour.
 
-use downbeat_core::retention::StandingKept;
+use downbeat_core::retention::{StandingKept, StandingRule};
 use downbeat_core::{Timestamp, debug};
 use downbeat_store::{self as store, Removed};
 use tokio_util::sync::CancellationToken;
@@ -71,16 +71,18 @@ async fn prune_excess(parts: &Parts) -> Result<(), store::Error> {
 /// Removes old executions of standing tasks: those beyond the last few of each node and task, and those of tasks and nodes
 /// that were deleted before `before`.
 async fn prune_standing(parts: &Parts, before: Timestamp) {
-    let clusters = parts.standing.clusters();
-    let kept = StandingKept {
-        lists: clusters.iter().map(|cluster| StandingKept::list(cluster, before)).collect(),
-        attempts: parts.settings.keep_executions,
-        nodes_since: before,
-    };
+    let rule = StandingRule { attempts: parts.settings.keep_executions, before };
+    let kept = StandingKept::of(rule, parts.standing.clusters().iter().map(AsRef::as_ref));
     loop {
         match parts.store.prune_standing(&kept, PRUNE_MOST).await {
-            Ok(0) => return,
-            Ok(executions) => info!(executions, "removed old executions of standing tasks"),
+            Ok(executions) => {
+                if executions > 0 {
+                    info!(executions, "removed old executions of standing tasks");
+                }
+                if executions < u64::from(PRUNE_MOST) {
+                    return;
+                }
+            }
             Err(error) => {
                 warn!(%error, "cannot remove old executions of standing tasks");
                 return;

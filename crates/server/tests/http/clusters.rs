@@ -1,9 +1,13 @@
 //! Clusters: their calls, and that nothing in one sees or counts against another.
 
+use std::path::Path;
+
 use downbeat_core::backend::{ActionSchema, BackendSchema};
+use downbeat_proto::message::Fault;
 use downbeat_testbed::in_process::{Setup, noop, send};
 use downbeat_testbed::{DEADLINE, within};
 use reqwest::{Method, StatusCode};
+use rusqlite::types::ValueRef;
 use serde_json::{Value, json};
 
 fn names(list: &Value) -> Vec<&str> {
@@ -95,12 +99,15 @@ async fn a_wrong_cluster_is_refused_with_the_reason() {
     );
 }
 
-/// Returns the metrics that are about what there is now, and those that have a node.
+/// Returns the metrics that are about what there is now, and all that name a node, a cluster or a job.
 async fn gauges(setup: &Setup) -> Vec<String> {
     let names = ["runs", "nodes", "node_", "queue_depth", "polls_parked", "runs_waiting", "nodes_held"];
+    let labels = ["cluster=", "node=", "job=", "\"web"];
     let (_, text) = setup.root("/metrics").await;
     let is_wanted = |line: &&str| {
-        line.strip_prefix("downbeat_").is_some_and(|rest| names.iter().any(|name| rest.starts_with(name)))
+        let name = line.strip_prefix("downbeat_");
+        name.is_some_and(|rest| names.iter().any(|name| rest.starts_with(name)))
+            || labels.iter().any(|label| line.contains(label))
     };
     text.lines().filter(is_wanted).map(str::to_owned).collect()
 }
@@ -112,7 +119,9 @@ async fn no_metric_has_anything_of_a_deleted_cluster() {
     let before = gauges(&setup).await;
     let web = setup.cluster("web").await;
     let mut there = setup.agent_in(web, "one", &[], &[]).await;
-    let run = setup.submit(&job("web")).await;
+    let mut named = job("web");
+    named["name"] = json!("web-nightly");
+    let run = setup.submit(&named).await;
     let work = there.take().await;
     there.finish(&work, 0).await;
     setup.ended(&run).await;
@@ -131,6 +140,7 @@ async fn no_metric_has_anything_of_a_deleted_cluster() {
         r#"downbeat_nodes{status="online"} 2"#,
         r#"downbeat_node_claims_total{cluster="web",node="one"} 2"#,
         r#"downbeat_node_claims_total{cluster="default",node="one"} 0"#,
+        r#"downbeat_run_seconds_count{cluster="web",job="web-nightly"} 1"#,
     ] {
         assert!(shown.iter().any(|have| have == line), "no `{line}` in {shown:#?}");
     }
@@ -317,4 +327,107 @@ async fn an_edit_that_changes_nothing_makes_neither_a_version_nor_an_event() {
     assert_eq!(last().await, before);
     assert_eq!(setup.patch("/clusters/web", &json!({"description": "x"})).await.status, StatusCode::OK);
     assert_eq!(last().await, before + 1);
+}
+
+#[tokio::test]
+async fn streams_of_a_run_end_when_its_cluster_is_deleted() {
+    let setup = Setup::new().await;
+    let web = setup.cluster("web").await;
+    let mut there = setup.agent_in(web, "one", &[], &[]).await;
+    let run = setup.submit(&job("web")).await;
+    let work = there.take().await;
+    there.write(&work, 0, "begun\n").await;
+    let mut output = setup.follow(&format!("/runs/{run}/output?follow=1")).await;
+    assert_eq!(output.next().await.unwrap().data["text"], "begun\n");
+    let mut events = setup.follow(&format!("/runs/{run}/events?follow=1")).await;
+    while events.next().await.unwrap().name != "execution_leased" {}
+    assert_eq!(setup.delete("/clusters/web").await.status, StatusCode::NO_CONTENT);
+    // A client that asks again learns that there is no such run, at once and later.
+    assert_eq!(setup.get(&format!("/runs/{run}")).await.status, StatusCode::NOT_FOUND);
+    for mut stream in [output, events] {
+        let rest = stream.rest().await;
+        assert!(rest.iter().all(|sent| sent.name != "end"), "the run has not ended: {rest:?}");
+    }
+}
+
+#[tokio::test]
+async fn live_frames_say_that_a_cluster_is_gone() {
+    let setup = Setup::new().await;
+    let (web, db) = (setup.cluster("web").await, setup.cluster("db").await);
+    setup.agent_in(web, "one", &[], &[]).await;
+    let mut all = setup.follow("/live?topics=runs,nodes").await;
+    let mut of_it = setup.follow("/live?cluster=web&topics=nodes").await;
+    let mut of_other = setup.follow("/live?cluster=db&topics=runs,nodes").await;
+    assert_eq!(setup.delete("/clusters/web").await.status, StatusCode::NO_CONTENT);
+    // All its nodes and runs are gone: whoever shows them reads again.
+    for stream in [&mut all, &mut of_it] {
+        while stream.next().await.expect("the stream continues").name != "gap" {}
+    }
+    setup.agent_in(db, "two", &[], &[]).await;
+    assert_eq!(of_other.next().await.expect("the stream continues").name, "frame");
+}
+
+/// Returns the values in all tables of a SQLite file that contain one of these, as `table: value`.
+fn found_in(file: &Path, wanted: &[Vec<u8>]) -> Vec<String> {
+    let store = rusqlite::Connection::open(file).unwrap();
+    let mut tables = store.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").unwrap();
+    let tables: Vec<String> =
+        tables.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    let mut found = Vec::new();
+    for table in tables {
+        let mut rows = store.prepare(&format!("SELECT * FROM {table}")).unwrap();
+        let columns = rows.column_count();
+        let mut rows = rows.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            for column in 0..columns {
+                let value = row.get_ref(column).unwrap();
+                let (ValueRef::Text(bytes) | ValueRef::Blob(bytes)) = value else { continue };
+                if wanted.iter().any(|one| bytes.windows(one.len()).any(|part| part == one)) {
+                    found.push(format!("{table}: {}", String::from_utf8_lossy(bytes)));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_cluster_is_deleted_while_100_nodes_work_in_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("downbeat.db");
+    let setup = Setup::on(&format!("sqlite:{}", file.display())).await;
+    setup.agent("one", &[]).await;
+    let before = gauges(&setup).await;
+    let web = setup.cluster("web").await;
+    let names: Vec<String> = (0..100).map(|number| format!("webnode-{number}")).collect();
+    let mut agents =
+        futures_util::future::join_all(names.iter().map(|name| setup.agent_in(web, name, &[], &[]))).await;
+    let body = json!({"name": "webtask", "command": "echo webcommand"});
+    assert_eq!(setup.post("/clusters/web/tasks", &body).await.status, StatusCode::CREATED);
+    let mut named = job("web");
+    named["name"] = json!("webjob");
+    let run = setup.submit(&named).await;
+    let work = futures_util::future::join_all(agents.iter_mut().map(|agent| agent.take())).await;
+    for (agent, work) in agents.iter().zip(&work) {
+        agent.write(work, 0, "weboutput\n").await;
+    }
+    assert_eq!(setup.delete("/clusters/web").await.status, StatusCode::NO_CONTENT);
+    // Each agent learns that its node is gone, and exits.
+    for (agent, work) in agents.iter().zip(&work) {
+        let fault = agent.beat(std::slice::from_ref(work)).await.unwrap_err();
+        assert!(matches!(fault, Fault::NotFound(_) | Fault::Unknown(_)), "{fault:?}");
+    }
+    let wanted: Vec<Vec<u8>> =
+        [run.as_bytes(), b"webnode-", b"webtask", b"webcommand", b"webjob", b"weboutput"]
+            .into_iter()
+            .chain([web.0.as_bytes().as_slice()])
+            .map(<[u8]>::to_vec)
+            .collect();
+    let gone = within(DEADLINE, || async {
+        (found_in(&file, &wanted).is_empty() && gauges(&setup).await == before).then_some(())
+    });
+    if gone.await.is_none() {
+        assert_eq!(found_in(&file, &wanted), Vec::<String>::new());
+        assert_eq!(gauges(&setup).await, before);
+    }
 }

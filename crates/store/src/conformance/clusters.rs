@@ -263,7 +263,7 @@ pub async fn standing_runs_are_hidden_from_people(store: Arc<dyn Store>) {
 }
 
 /// Adds attempts of two tasks on two nodes of each of two clusters.
-async fn fill_standing(store: &Arc<dyn Store>) {
+pub(super) async fn fill_standing(store: &Arc<dyn Store>) {
     apply(store, &[registered(1, session(1), 1), registered(2, session(2), 1)]).await;
     for cluster in [1, 2] {
         apply(store, &[cluster_created(cluster), standing_created(cluster)]).await;

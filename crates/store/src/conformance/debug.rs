@@ -5,6 +5,7 @@ use std::sync::Arc;
 use downbeat_core::change::{Change, Refusal};
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::RunId;
+use downbeat_core::retention::Excess;
 use downbeat_core::run::{RunMade, RunRecord, RunState};
 use downbeat_core::work::{Origin, Parent};
 
@@ -129,4 +130,26 @@ pub async fn ended_debug_commands_are_removed_before_other_runs(store: Arc<dyn S
     let kept = store.kept().await.unwrap();
     assert_eq!((kept.first_ended, kept.first_debug), (Some((at(50), run_id(1))), None));
     assert!(store.run(&run_id(1)).await.unwrap().is_some(), "runs of jobs have their own retention");
+}
+
+pub async fn debug_commands_are_not_among_the_runs_beyond_a_number(store: Arc<dyn Store>) {
+    start(&store, 1, vec![command(1, 1, 1)]).await;
+    apply(&store, &[debug_moved(1, &END, 101)]).await;
+    for number in [2, 3] {
+        apply(&store, &[created(number), moved(number, &[RunState::Cancelled], 110 + i64::from(number))])
+            .await;
+    }
+    let excess = Excess { before: at(1_000), runs: 1, events_upto: 0, output_bytes: 0 };
+    assert_eq!(store.prune_excess(&excess, 100).await.unwrap().runs, 1);
+    assert!(store.run(&debug_id(1)).await.unwrap().is_some(), "only its age counts");
+    assert_eq!(store.run(&run_id(2)).await.unwrap(), None);
+    // A copy learns it: the debug command is older than the first run that is left.
+    let kept = store.kept().await.unwrap();
+    assert_eq!(
+        (kept.first_ended, kept.first_debug),
+        (Some((at(113), run_id(3))), Some((at(101), debug_id(1))))
+    );
+    assert_eq!(store.prune_excess(&excess, 100).await.unwrap().runs, 1);
+    assert_eq!(store.prune_excess(&excess, 100).await.unwrap().runs, 0);
+    assert_eq!(store.kept().await.unwrap().first_ended, None);
 }

@@ -242,6 +242,7 @@ macro_rules! conformance_suite {
                 debug_commands_are_not_counted_as_runs
                 a_debug_command_reaches_a_held_node_and_keeps_nobody_from_it
                 ended_debug_commands_are_removed_before_other_runs
+                debug_commands_are_not_among_the_runs_beyond_a_number
             }
             copies {
                 a_snapshot_is_all_there_is
@@ -270,6 +271,7 @@ macro_rules! replica_suite {
                 a_gap_and_an_event_seen_before_diverge
                 what_the_primary_forgot_is_forgotten
                 output_that_the_primary_removed_is_removed
+                old_executions_of_standing_tasks_are_removed_as_in_the_primary
                 a_copy_follows_clusters_to_their_end
                 events_of_a_removed_cluster_are_applied
                 a_copy_follows_jobs

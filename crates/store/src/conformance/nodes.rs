@@ -173,6 +173,8 @@ pub async fn a_deleted_node_is_remembered_longer_than_runs_are(store: Arc<dyn St
     apply(&store, &[registered(2, session(2), 5), deleted(2, session(2), 10)]).await;
     store.prune(at(9 + limits::TOMBSTONE_DAYS * DAY), 100).await.unwrap();
     assert_eq!(store.tombstones(None).await.unwrap(), [tombstone(1, 1, 9), tombstone(2, 2, 10)]);
+    assert_eq!(store.latest_tombstones(9).await.unwrap(), [tombstone(2, 2, 10), tombstone(1, 1, 9)]);
+    assert_eq!(store.latest_tombstones(1).await.unwrap(), [tombstone(2, 2, 10)]);
     store.prune(at(10 + limits::TOMBSTONE_DAYS * DAY), 100).await.unwrap();
     assert_eq!(store.tombstones(None).await.unwrap(), [tombstone(2, 2, 10)]);
     apply(&store, &[registered(1, session(1), 11)]).await;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use downbeat_core::change::{About, Change, Event, Refusal};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::execution::{State, Verdict};
-use downbeat_core::retention::Excess;
+use downbeat_core::retention::{Excess, StandingKept, StandingRule};
 use downbeat_core::run::RunState;
 use tokio::sync::mpsc;
 
 use super::backfills::{backfill_created, backfilled};
-use super::clusters::{fill_deleted, remove_all};
+use super::clusters::{fill_deleted, fill_standing, remove_all};
 use super::make::*;
 use super::{Snapshot, fill, fill_beside};
 use crate::copy::{Diverged, Kept, Replica, Replicated};
@@ -178,6 +178,15 @@ pub async fn what_the_primary_forgot_is_forgotten(replica: Arc<dyn Replica>) {
     assert_eq!(replica.run(&debug_id(5)).await.unwrap(), None);
     assert_eq!(replica.run(&debug_id(6)).await.unwrap(), primary.run(&debug_id(6)).await.unwrap());
     assert_eq!(dump(&replica).await, of(&primary).await);
+    // A debug command stays, although runs that ended after it go because there are too many.
+    apply(&primary, &debug_created(7)).await;
+    apply(&primary, &[debug_moved(7, &[RunState::Terminating, RunState::Completed], 100)]).await;
+    copy(&primary, &replica).await;
+    let one = Excess { before: at(102), runs: 1, events_upto: 0, output_bytes: 0 };
+    assert_eq!(primary.prune_excess(&one, 10).await.unwrap().runs, 1);
+    replica.forget(&primary.kept().await.unwrap()).await.unwrap();
+    assert!(replica.run(&debug_id(7)).await.unwrap().is_some());
+    assert_eq!(dump(&replica).await, of(&primary).await);
     for before in [at(102), at(103), at(1_000)] {
         primary.prune(before, 100).await.unwrap();
         replica.forget(&primary.kept().await.unwrap()).await.unwrap();
@@ -217,6 +226,23 @@ pub async fn output_that_the_primary_removed_is_removed(replica: Arc<dyn Replica
     copy(&primary, &replica).await;
     assert_eq!(remove(1).await, 4);
     assert_eq!(remove(9).await, 0);
+}
+
+pub async fn old_executions_of_standing_tasks_are_removed_as_in_the_primary(replica: Arc<dyn Replica>) {
+    let primary: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    fill_standing(&primary).await;
+    copy(&primary, &replica).await;
+    let clusters = primary.clusters().await.unwrap();
+    for (attempts, removed) in [(9, 0), (2, 4), (1, 4)] {
+        let rule = StandingRule { attempts, before: at(0) };
+        let gone = primary.prune_standing(&StandingKept::of(rule, &clusters), 100).await.unwrap();
+        assert_eq!(gone, removed, "{attempts} of each are kept");
+        let kept = Kept { standing: Some(rule), ..primary.kept().await.unwrap() };
+        // As it is sent.
+        let kept: Kept = serde_json::from_str(&serde_json::to_string(&kept).unwrap()).unwrap();
+        replica.forget(&kept).await.unwrap();
+        assert_eq!(dump(&replica).await, of(&primary).await);
+    }
 }
 
 pub async fn a_copy_follows_clusters_to_their_end(replica: Arc<dyn Replica>) {

@@ -9,6 +9,7 @@ use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId};
 use downbeat_core::node::NodeRecord;
 use downbeat_core::portion::json_bytes;
+use downbeat_core::retention::StandingKept;
 use downbeat_core::run::RunRecord;
 use downbeat_core::state::{ClusterLive, Home, NodeLive, Tables};
 use jiff::Timestamp;
@@ -19,7 +20,8 @@ use super::MemoryStore;
 use super::store::{State, end_of};
 use crate::batch::{Needs, NewIds};
 use crate::copy::{
-    Kept, PART, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
+    Kept, PART, Part, Replica, Replicated, STANDING_MOST, STANDING_STEPS, Seen, follows, interrupted,
+    refused, registration, replayed,
 };
 use crate::port::{OutputChunk, Result, ServerRecord, Source};
 
@@ -203,11 +205,12 @@ impl Source for MemoryStore {
             ended.into_iter().filter_map(|run| Some((run.live.finished_at()?, run.id.clone()))).collect();
         Ok(Kept {
             first_seq: state.events.front().map(|event| event.seq),
-            first_ended: ends.iter().min().cloned(),
+            first_ended: ends.iter().filter(|(_, id)| !id.is_debug()).min().cloned(),
             first_debug: ends.into_iter().filter(|(_, id)| id.is_debug()).min(),
             first_deleted: state.tombstones.values().map(|tombstone| tombstone.at).min(),
             output_removed: state.output_removed.clone(),
             removed: state.removed_clusters.iter().copied().collect(),
+            standing: None,
         })
     }
 
@@ -271,9 +274,8 @@ impl Replica for MemoryStore {
             let is_before = |at: Timestamp, first: &Option<(Timestamp, RunId)>| {
                 first.as_ref().is_none_or(|first| (at, &run.id) < (first.0, &first.1))
             };
-            run.live.finished_at().is_some_and(|at| {
-                is_before(at, &kept.first_ended) || (run.id.is_debug() && is_before(at, &kept.first_debug))
-            })
+            let first = if run.id.is_debug() { &kept.first_debug } else { &kept.first_ended };
+            run.live.finished_at().is_some_and(|at| is_before(at, first))
         });
         for run in gone {
             state.remove_run(&run.id);
@@ -284,6 +286,10 @@ impl Replica for MemoryStore {
         }
         for cluster in state.removed_clusters.clone() {
             state.remove_cluster(cluster);
+        }
+        if let Some(rule) = kept.standing {
+            let kept = StandingKept::of(rule, state.clusters.values());
+            state.prune_standing(&kept, STANDING_MOST * STANDING_STEPS as u32);
         }
         state.forget_deleted(kept.first_deleted.unwrap_or(Timestamp::MAX));
         match kept.first_seq {

@@ -1,5 +1,6 @@
 //! Implements the port with maps under one lock. Nothing is durable.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -297,6 +298,13 @@ impl Nodes for MemoryStore {
 
     async fn tombstones(&self, node: Option<NodeId>) -> Result<Vec<Tombstone>> {
         Ok(self.lock().tombstones(node))
+    }
+
+    async fn latest_tombstones(&self, most: u32) -> Result<Vec<Tombstone>> {
+        let mut found = self.lock().tombstones(None);
+        found.sort_by_key(|tombstone| (Reverse(tombstone.at), tombstone.node, tombstone.session));
+        found.truncate(most as usize);
+        Ok(found)
     }
 
     async fn seen(&self, nodes: &[NodeId]) -> Result<Vec<Seen>> {

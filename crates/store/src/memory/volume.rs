@@ -66,7 +66,8 @@ impl State {
     pub(super) fn prune_excess(&mut self, excess: &Excess, most: u32) -> Removed {
         let ended = self.ended_before(excess.before);
         let count = excess.runs.min(u64::from(most));
-        let runs: Vec<RunId> = ended.into_iter().take(count as usize).map(|(_, run)| run).collect();
+        let jobs = ended.into_iter().map(|(_, run)| run).filter(|run| !run.is_debug());
+        let runs: Vec<RunId> = jobs.take(count as usize).collect();
         for run in &runs {
             self.remove_run(run);
         }

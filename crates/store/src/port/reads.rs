@@ -122,6 +122,8 @@ calls! {
             /// Returns the deletions of a node (or of all nodes), by node and time. They are kept for
             /// `limits::TOMBSTONE_DAYS` longer than runs.
             async fn tombstones(&self, node: Option<NodeId>) -> Vec<Tombstone>;
+            /// Returns the latest deletions of nodes, at most `most`, the latest first.
+            async fn latest_tombstones(&self, most: u32) -> Vec<Tombstone>;
             /// Returns when those of these nodes that exist were last seen, by id.
             async fn seen(&self, nodes: &[NodeId]) -> Vec<Seen>;
             /// Returns the nodes that are not offline and were last seen before `before`, by id.
@@ -306,8 +308,8 @@ calls! {
             /// or checked; 0 if nothing is left.
             async fn remove_cluster(&self, cluster: ClusterId, most: u32) -> u64;
             /// Removes executions of standing tasks that have ended, with their output, except for those that are kept.
-            /// Removes about `most` executions per call, and returns how many: 0 if there are no more. The next call after
-            /// that starts over.
+            /// Removes at most `most` executions per call, and returns how many: fewer if there are no more, or if another
+            /// server removes. The next call goes on after them, or starts over if there were no more.
             async fn prune_standing(&self, kept: &StandingKept, most: u32) -> u64;
             /// Removes debug commands that ended before `before`, with their executions and output; at most `most` per
             /// call, the oldest first. Their events stay. Returns how many were removed.

@@ -27,7 +27,7 @@ pub(super) async fn prune(client: &mut Client, excess: &Excess, most: u32) -> Re
     let mut removed = Removed::default();
     let runs = u32::try_from(excess.runs).unwrap_or(u32::MAX).min(most);
     if runs > 0 {
-        let runs = prune::ended(client, before, runs).await?;
+        let runs = prune::ended_jobs(client, before, runs).await?;
         removed.runs = prune::remove_runs(client, &runs).await?;
     }
     if excess.events_upto > 0 {

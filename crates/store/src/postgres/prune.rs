@@ -34,6 +34,14 @@ const ENDED: &str = concat!(
     condition!(ended runs),
     " ORDER BY finished_at, id LIMIT $2 FOR UPDATE SKIP LOCKED"
 );
+/// The same without debug commands: only their age counts.
+const ENDED_JOBS: &str = concat!(
+    "SELECT r.id FROM runs r WHERE r.finished_at < $1 AND r.finished_at IS NOT NULL AND r.state ",
+    condition!(ended runs),
+    " AND NOT ",
+    condition!(debug run),
+    " ORDER BY r.finished_at, r.id LIMIT $2 FOR UPDATE SKIP LOCKED"
+);
 /// The same for debug commands: the index by job finds them.
 const ENDED_DEBUG: &str = concat!(
     "SELECT r.id FROM runs r WHERE r.job = $1 AND ",
@@ -70,7 +78,8 @@ const REMOVE_EVENTS: &str = "DELETE FROM events WHERE seq > $1 AND seq <= $2";
 const REMOVE_USES: &str = "DELETE FROM limit_uses WHERE (execution, key) IN (SELECT execution, key FROM limit_uses \
      WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)";
 
-const FORGET_DELETED: &str = "DELETE FROM tombstones WHERE at < $1";
+const FORGET_DELETED: &str =
+    "DELETE FROM tombstones WHERE ctid = ANY (ARRAY(SELECT ctid FROM tombstones WHERE at < $1 LIMIT $2))";
 
 /// Skips contents that a commit refers to at the moment. While they are locked, no other commit does.
 const LOCK_CONTENTS: &str =
@@ -200,8 +209,14 @@ pub(super) async fn remove_old_events(client: &Client, before: i64, upto: i64) -
 }
 
 /// Returns runs that ended before this time, the first ones first.
-pub(super) async fn ended(client: &Client, before: i64, most: u32) -> Result<Vec<String>> {
+async fn ended(client: &Client, before: i64, most: u32) -> Result<Vec<String>> {
     let rows = client.query(ENDED, &[&before, &i64::from(most)]).await?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+}
+
+/// The same without debug commands.
+pub(super) async fn ended_jobs(client: &Client, before: i64, most: u32) -> Result<Vec<String>> {
+    let rows = client.query(ENDED_JOBS, &[&before, &i64::from(most)]).await?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 
@@ -241,7 +256,8 @@ pub(super) async fn prune(client: &mut Client, before: Timestamp, most: u32) -> 
     remove_old_events(client, before, i64::MAX).await?;
     client.execute(REMOVE_STALE_USES, &[]).await?;
     while execute(client, REMOVE_USES, &[&before, &ROWS]).await? > 0 {}
-    client.execute(FORGET_DELETED, &[&deleted_before(at).as_microsecond()]).await?;
+    let deleted_before = deleted_before(at).as_microsecond();
+    while execute(client, FORGET_DELETED, &[&deleted_before, &ROWS]).await? > 0 {}
     remove_all_contents(client).await?;
     unlock(client).await?;
     Ok(gone)

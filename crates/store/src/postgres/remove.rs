@@ -27,7 +27,7 @@ const OF_RUNS: [&str; 2] =
     ["DELETE FROM holds WHERE run = ANY($1)", "DELETE FROM instance_counts_lately WHERE run = ANY($1)"];
 /// Removes rows of a cluster, by table, each by an index (of deleted nodes there are few): arguments are the cluster and
 /// the most rows.
-const REMOVALS: [&str; 7] = [
+const REMOVALS: [&str; 8] = [
     "DELETE FROM limit_uses WHERE ctid = ANY (ARRAY(SELECT ctid FROM limit_uses WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM cached WHERE ctid = ANY (ARRAY(SELECT ctid FROM cached WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM holds WHERE node = ANY (ARRAY(SELECT h.node FROM nodes n JOIN holds h ON h.node = n.id \
@@ -36,7 +36,9 @@ const REMOVALS: [&str; 7] = [
     "DELETE FROM nodes WHERE id = ANY (ARRAY(SELECT id FROM nodes WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM tombstones WHERE ctid = ANY (ARRAY(SELECT ctid FROM tombstones WHERE cluster = $1 LIMIT $2))",
     "DELETE FROM backfills WHERE id = ANY (ARRAY(SELECT id FROM backfills WHERE cluster = $1 LIMIT $2))",
-    // The versions of jobs are removed with them.
+    // Each may have `limits::JOB_FILE_BYTES`: four are as much as one transaction of cleaning removes.
+    "DELETE FROM job_versions WHERE ctid = ANY (ARRAY(SELECT v.ctid FROM jobs j JOIN job_versions v ON v.job = j.id \
+     WHERE j.cluster = $1 LIMIT least($2::bigint, 4)))",
     "DELETE FROM jobs WHERE id = ANY (ARRAY(SELECT id FROM jobs WHERE cluster = $1 LIMIT $2))",
 ];
 const CHECKED: &str = "SELECT coalesce(checked_seq, 0) FROM clusters WHERE id = $1";
@@ -153,15 +155,11 @@ async fn remove_events(client: &mut Client, cluster: ClusterId, most: i64) -> Re
     Ok((count(window.try_get(0)?)?, is_last))
 }
 
-/// Removes ended executions with their output, unless another server prunes. Returns how many were removed.
-pub(super) async fn remove_executions(client: &Client, ids: &[ExecutionId]) -> Result<u64> {
-    if !prune::is_only_one(client).await? {
-        return Ok(0);
-    }
+/// Removes ended executions with their output.
+pub(super) async fn remove_executions(client: &Client, ids: &[ExecutionId]) -> Result<()> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     for some in ids.chunks(EXECUTIONS) {
         prune::remove_executions(client, some).await?;
     }
-    prune::unlock(client).await?;
-    Ok(ids.len() as u64)
+    Ok(())
 }

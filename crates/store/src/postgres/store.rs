@@ -26,6 +26,7 @@ use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
 use crate::migrate::CONTENTS;
+use crate::pace::Pace;
 use crate::port::{Committed, DirectWrites, Error, Hint, OutputChunk, Removed, Result, ServerRecord, Store};
 use crate::read::Database;
 use crate::rows::{
@@ -240,14 +241,6 @@ impl Database for PostgresStore {
         rows.iter().map(OutputChunk::from_row).collect()
     }
 
-    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<u64> {
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let client = self.target.connect(Purpose::Pruning).await?;
-        Ok(remove::remove_executions(&client, ids).await?)
-    }
-
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         let mut client = self.target.connect(Purpose::Upkeep).await?;
         Ok(snapshot::send_all(&mut client, &to).await?)
@@ -320,7 +313,14 @@ impl DirectWrites for PostgresStore {
     }
 
     async fn prune_standing(&self, kept: &StandingKept, most: u32) -> Result<u64> {
-        standing::prune(self, &self.pruned, kept, most).await
+        let client = self.target.connect(Purpose::Pruning).await?;
+        if !prune::is_only_one(&client).await? {
+            return Ok(0);
+        }
+        let gone = standing::find(self, &self.pruned, Pace::Gentle, kept, most).await?;
+        remove::remove_executions(&client, &gone).await?;
+        prune::unlock(&client).await?;
+        Ok(gone.len() as u64)
     }
 
     async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {

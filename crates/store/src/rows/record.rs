@@ -113,9 +113,11 @@ impl Record for Kept {
             "SELECT (SELECT min(seq) FROM events), r.finished_at, r.id, (SELECT min(at) FROM tombstones), \
              d.finished_at, d.id, o.finished_at, o.run FROM (SELECT 1) one \
              LEFT JOIN output_removed o ON o.one = 1 LEFT JOIN \
-             (SELECT finished_at, id FROM runs WHERE finished_at IS NOT NULL AND state ",
+             (SELECT r.finished_at, r.id FROM runs r WHERE r.finished_at IS NOT NULL AND NOT ",
+            condition!(debug run),
+            " AND r.state ",
             condition!(ended runs),
-            " ORDER BY finished_at, id LIMIT 1) r ON true LEFT JOIN \
+            " ORDER BY r.finished_at, r.id LIMIT 1) r ON true LEFT JOIN \
              (SELECT r.finished_at, r.id FROM runs r WHERE r.job = 'debug' AND ",
             condition!(debug run),
             " AND r.finished_at IS NOT NULL AND r.state ",
@@ -136,6 +138,7 @@ impl Record for Kept {
             first_deleted: time_opt(row.cell(3)?)?,
             output_removed: time_opt(row.cell(6)?)?.zip(output.map(|id| String::from(id).into())),
             removed: Vec::new(),
+            standing: None,
         })
     }
 }

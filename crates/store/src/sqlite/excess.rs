@@ -23,7 +23,7 @@ pub(super) async fn prune(writer: &Writer, excess: Excess, most: u32) -> Result<
     let mut removed = Removed::default();
     let runs = u32::try_from(excess.runs).unwrap_or(u32::MAX).min(most);
     if runs > 0 {
-        let runs = writer.run(move |connection| prune::ended(connection, before, runs)).await?;
+        let runs = writer.run(move |connection| prune::ended_jobs(connection, before, runs)).await?;
         removed.runs = runs.len() as u64;
         prune::remove(writer, Pace::Gentle, runs).await?;
     }

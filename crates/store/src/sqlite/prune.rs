@@ -72,7 +72,7 @@ pub(crate) async fn prune(writer: &Writer, before: Timestamp, most: u32) -> Resu
     }
     while paced(writer, Pace::Gentle, move |connection| remove_uses(connection, at)).await? {}
     let buried_before = deleted_before(at);
-    writer.run(move |connection| forget_deleted(connection, buried_before)).await?;
+    forget_deleted(writer, Pace::Gentle, buried_before).await?;
     remove_contents(writer, Pace::Gentle).await?;
     shrink_all(writer, Pace::Gentle).await?;
     Ok(gone)
@@ -144,11 +144,24 @@ fn remove_some_events(connection: &mut Connection, last: i64) -> Result<bool> {
     Ok(within < last)
 }
 
-pub(super) fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
+fn ended(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
     let mut query = connection.prepare_cached(concat!(
         "SELECT id FROM runs WHERE finished_at < ?1 AND finished_at IS NOT NULL AND state ",
         condition!(ended runs),
         " ORDER BY finished_at, id LIMIT ?2"
+    ))?;
+    let runs = query.query_map(params![before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    Ok(runs)
+}
+
+/// The same without debug commands: only their age counts.
+pub(super) fn ended_jobs(connection: &Connection, before: i64, most: u32) -> Result<Vec<String>> {
+    let mut query = connection.prepare_cached(concat!(
+        "SELECT r.id FROM runs r WHERE r.finished_at < ?1 AND r.finished_at IS NOT NULL AND r.state ",
+        condition!(ended runs),
+        " AND NOT ",
+        condition!(debug run),
+        " ORDER BY r.finished_at, r.id LIMIT ?2"
     ))?;
     let runs = query.query_map(params![before, most], |row| row.get(0))?.collect::<Result<_, _>>()?;
     Ok(runs)
@@ -318,9 +331,17 @@ fn shrink(connection: &Connection) -> Result<bool> {
 }
 
 /// Forgets nodes that were deleted before this time.
-pub(super) fn forget_deleted(connection: &Connection, before: Timestamp) -> Result<()> {
-    connection.prepare_cached("DELETE FROM tombstones WHERE at < ?1")?.execute([before.as_microsecond()])?;
+pub(super) async fn forget_deleted(writer: &Writer, pace: Pace, before: Timestamp) -> Result<(), Error> {
+    let before = before.as_microsecond();
+    while paced(writer, pace, move |connection| forget_some(connection, before)).await? {}
     Ok(())
+}
+
+/// Forgets some of them; returns whether there may be more.
+fn forget_some(connection: &Connection, before: i64) -> Result<bool> {
+    let sql = "DELETE FROM tombstones WHERE (node, session) IN \
+               (SELECT node, session FROM tombstones WHERE at < ?1 LIMIT ?2)";
+    Ok(connection.prepare_cached(sql)?.execute([before, ROWS])? as i64 == ROWS)
 }
 
 /// Removes a part of the limit uses that no longer count: of expired rates, and of executions that ended without

@@ -27,7 +27,7 @@ const EXECUTIONS: usize = 100;
 
 /// Removes rows of a cluster, by table, each by an index (of deleted nodes there are few): arguments are the cluster and
 /// the most rows. Runs are removed before, in their own way.
-const REMOVALS: [&str; 7] = [
+const REMOVALS: [&str; 8] = [
     "DELETE FROM limit_uses WHERE (execution, key) IN \
      (SELECT execution, key FROM limit_uses WHERE cluster = ?1 LIMIT ?2)",
     "DELETE FROM cached WHERE execution IN (SELECT execution FROM cached WHERE cluster = ?1 LIMIT ?2)",
@@ -38,7 +38,9 @@ const REMOVALS: [&str; 7] = [
     "DELETE FROM tombstones WHERE (node, session) IN \
      (SELECT node, session FROM tombstones WHERE cluster = ?1 LIMIT ?2)",
     "DELETE FROM backfills WHERE id IN (SELECT id FROM backfills WHERE cluster = ?1 LIMIT ?2)",
-    // The versions of jobs are removed with them.
+    // Each may have `limits::JOB_FILE_BYTES`: four are as much as one transaction of cleaning removes.
+    "DELETE FROM job_versions WHERE (job, version) IN (SELECT v.job, v.version FROM jobs j \
+     CROSS JOIN job_versions v WHERE j.cluster = ?1 AND v.job = j.id LIMIT min(?2, 4))",
     "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE cluster = ?1 LIMIT ?2)",
 ];
 
@@ -119,12 +121,11 @@ fn remove_events(connection: &mut Connection, cluster: ClusterId, most: u32) -> 
 }
 
 /// Removes ended executions with their output.
-pub(super) async fn remove_executions(writer: &Writer, ids: &[ExecutionId]) -> Result<(), Error> {
+pub(super) async fn remove_executions(writer: &Writer, pace: Pace, ids: &[ExecutionId]) -> Result<(), Error> {
     for some in ids.chunks(EXECUTIONS) {
         let mut left = some.to_vec();
         while !left.is_empty() {
-            left =
-                prune::paced(writer, Pace::Gentle, move |connection| remove_some(connection, left)).await?;
+            left = prune::paced(writer, pace, move |connection| remove_some(connection, left)).await?;
         }
     }
     Ok(())

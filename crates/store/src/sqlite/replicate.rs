@@ -1,7 +1,7 @@
 //! Owns a copy on SQLite: the mark of its file, replacing it with a snapshot in one transaction, and applying events
 //! with the primary's numbers.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use downbeat_core::debug;
 use downbeat_core::execution::Execution;
 use downbeat_core::ids::{ClusterId, NodeId, RunId};
 use downbeat_core::node::{NodeRecord, Registration};
+use downbeat_core::retention::{StandingKept, StandingRule};
 use downbeat_core::run::RunRecord;
 use downbeat_core::state::{NodeLive, Tables};
 use jiff::Timestamp;
@@ -29,7 +30,8 @@ use super::write::{Write, fetch};
 use super::{SqliteStore, counts, excess, output, prune};
 use crate::batch::{Dirty, Holds, Needs, NewIds};
 use crate::copy::{
-    Kept, Part, Replica, Replicated, Seen, follows, interrupted, refused, registration, replayed,
+    Kept, Part, Replica, Replicated, STANDING_MOST, STANDING_STEPS, Seen, follows, interrupted, refused,
+    registration, replayed,
 };
 use crate::counts::{ListedRun, Standing, differences};
 use crate::pace::Pace;
@@ -279,13 +281,9 @@ fn gone(connection: &Connection, kept: &Kept) -> Result<Vec<String>> {
         condition!(ended runs)
     );
     let debug = format!("{ended} AND r.job = '{}' AND {}", debug::JOB, condition!(debug run));
+    let jobs = format!("{ended} AND NOT {}", condition!(debug run));
     let mut runs = gone_before(connection, &debug, kept.first_debug.as_ref())?;
-    let others = gone_before(connection, ended, kept.first_ended.as_ref())?;
-    if !runs.is_empty() {
-        let others: BTreeSet<&String> = others.iter().collect();
-        runs.retain(|run| !others.contains(run));
-    }
-    runs.extend(others);
+    runs.extend(gone_before(connection, &jobs, kept.first_ended.as_ref())?);
     Ok(runs)
 }
 
@@ -314,6 +312,17 @@ fn set_servers(connection: &mut Connection, servers: &[ServerRecord]) -> Result<
 }
 
 impl SqliteStore {
+    /// Removes executions of standing tasks that the other store does not keep.
+    async fn forget_standing(&self, rule: StandingRule) -> Result<(), Error> {
+        let kept = StandingKept::of(rule, &self.clusters().await?);
+        for _ in 0..STANDING_STEPS {
+            if self.prune_standing_at(Pace::Fast, &kept, STANDING_MOST).await? < u64::from(STANDING_MOST) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Opens a file for a copy: a new one, or one that was a replica's before.
     pub async fn open_replica(path: &Path) -> Result<Self, Error> {
         Self::open_as(path, Owner::Replica).await
@@ -344,7 +353,7 @@ impl Replica for SqliteStore {
         let kept = kept.clone();
         let first_seq = kept.first_seq.map_or(i64::MAX, int);
         let first_deleted = kept.first_deleted.unwrap_or(Timestamp::MAX);
-        let output_removed = kept.output_removed.clone();
+        let (output_removed, rule) = (kept.output_removed.clone(), kept.standing);
         let gone = self.writer.run(move |connection| gone(connection, &kept)).await?;
         // The next events wait for it, and the primary removes its rows slowly.
         prune::remove(&self.writer, Pace::Fast, gone).await?;
@@ -355,8 +364,11 @@ impl Replica for SqliteStore {
         for cluster in self.removed_clusters().await? {
             while self.remove_cluster(cluster, REMOVED_ROWS).await? > 0 {}
         }
+        if let Some(rule) = rule {
+            self.forget_standing(rule).await?;
+        }
         prune::remove_events(&self.writer, Pace::Fast, first_seq.saturating_sub(1)).await?;
-        self.writer.run(move |connection| prune::forget_deleted(connection, first_deleted)).await?;
+        prune::forget_deleted(&self.writer, Pace::Fast, first_deleted).await?;
         prune::remove_contents(&self.writer, Pace::Fast).await?;
         prune::shrink_all(&self.writer, Pace::Fast).await
     }

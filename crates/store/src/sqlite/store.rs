@@ -24,6 +24,7 @@ use crate::batch::OUTPUT_BYTES;
 use crate::copy::{Part, Seen};
 use crate::filter::{Arg, HELD};
 use crate::instances::results_on;
+use crate::pace::Pace;
 use crate::port::{
     Committed, DirectWrites, Error, Hint, Output, OutputChunk, Removed, Result, ServerRecord, Store,
 };
@@ -213,11 +214,6 @@ impl Database for SqliteStore {
         Ok(chunks)
     }
 
-    async fn remove_executions(&self, ids: &[ExecutionId]) -> Result<u64> {
-        remove::remove_executions(&self.writer, ids).await?;
-        Ok(ids.len() as u64)
-    }
-
     async fn send_snapshot(&self, to: mpsc::Sender<Part>) -> Result<()> {
         self.snapshots.run(move |connection| snapshot::send_all(connection, &to)).await
     }
@@ -295,7 +291,7 @@ impl DirectWrites for SqliteStore {
     }
 
     async fn prune_standing(&self, kept: &StandingKept, most: u32) -> Result<u64> {
-        standing::prune(self, &self.pruned, kept, most).await
+        self.prune_standing_at(Pace::Gentle, kept, most).await
     }
 
     async fn prune_debug(&self, before: Timestamp, most: u32) -> Result<u64> {
@@ -304,6 +300,14 @@ impl DirectWrites for SqliteStore {
 
     async fn keep_counts(&self, before: Timestamp, most: u32) -> Result<u64> {
         counts::keep_counts(&self.writer, before, most).await
+    }
+}
+
+impl SqliteStore {
+    pub(super) async fn prune_standing_at(&self, pace: Pace, kept: &StandingKept, most: u32) -> Result<u64> {
+        let gone = standing::find(self, &self.pruned, pace, kept, most).await?;
+        remove::remove_executions(&self.writer, pace, &gone).await?;
+        Ok(gone.len() as u64)
     }
 }
 

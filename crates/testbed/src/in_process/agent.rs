@@ -11,7 +11,8 @@ use downbeat_core::node::Description;
 use downbeat_proto::Link;
 use downbeat_proto::grpc::Client;
 use downbeat_proto::message::{
-    Assignment, Finished, Free, InstanceId, LeaseRef, Output, OutputChunk, Poll, Register, Report, Started,
+    Assignment, Fault, Finished, Free, Heartbeat, HeartbeatAnswer, InstanceId, LeaseRef, Output, OutputChunk,
+    Poll, Register, Report, Started,
 };
 use downbeat_server::Server;
 use serde_json::json;
@@ -87,6 +88,13 @@ impl Agent {
         let (node, session, poll) = (self.node, self.session, self.poll);
         let free = self.free;
         self.link.poll(Poll { node, session, free, poll, resync: None, wait }).await.unwrap().assignments
+    }
+
+    /// Sends a heartbeat for this work.
+    pub async fn beat(&self, work: &[Assignment]) -> Result<HeartbeatAnswer, Fault> {
+        let (held, leaving, problems) = (work.iter().map(held).collect(), false, Vec::new());
+        let (node, session) = (self.node, self.session);
+        self.link.heartbeat(Heartbeat { node, session, held, leaving, problems }).await
     }
 
     pub async fn start(&self, work: &Assignment) {

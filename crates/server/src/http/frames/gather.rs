@@ -23,6 +23,13 @@ pub(super) struct Topics {
     pub(super) cluster: Option<ClusterId>,
 }
 
+impl Topics {
+    /// Returns whether nothing but servers is wanted.
+    fn is_about_servers(&self) -> bool {
+        !self.runs && !self.nodes && self.cells.is_none() && self.run.is_none()
+    }
+}
+
 /// The net change since the last frame.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
@@ -32,6 +39,8 @@ pub(super) struct Gather {
     cells: BTreeMap<ExecutionId, Cell>,
     nodes: BTreeMap<NodeId, NodeChange>,
     servers: Vec<ServerState>,
+    /// More has gone than a frame can say: the client has to read everything again.
+    is_cut: bool,
 }
 
 impl Gather {
@@ -45,6 +54,10 @@ impl Gather {
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Returns whether a frame with more changes would be too large.
@@ -122,10 +135,11 @@ impl Gather {
             | Change::ExecutionCancelRequested { .. }
             | Change::ExecutionGivenUp { .. }
             | Change::ExecutionSkipped { .. } => self.moved(event),
+            // All its nodes and runs are gone, without an event of each.
+            Change::ClusterDeleted { .. } => self.is_cut = !self.topics.is_about_servers(),
             // They change nothing that a frame shows.
             Change::ClusterCreated { .. }
             | Change::ClusterChanged { .. }
-            | Change::ClusterDeleted { .. }
             | Change::JobApplied { .. }
             | Change::JobPauseSet { .. }
             | Change::JobDeleted { .. }

@@ -120,7 +120,10 @@ impl Reader {
 impl Source for Reader {
     async fn read(&mut self, ready: &mut Ready) -> HttpResult<ControlFlow<()>> {
         let now = Instant::now();
-        if !self.gather.is_empty() && (now >= self.next_frame || self.gather.is_full()) {
+        if self.gather.is_cut() {
+            self.gather.start_at(self.seen);
+            ready.push_back(sse(Gap::NAME, &Gap { first: self.seen + 1 }).id(self.seen.to_string()));
+        } else if !self.gather.is_empty() && (now >= self.next_frame || self.gather.is_full()) {
             let frame = self.gather.take_frame();
             self.next_frame = now + BETWEEN_FRAMES;
             ready.push_back(sse(Frame::NAME, &frame).id(frame.seq.to_string()));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use downbeat_core::backend::Catalogue;
-use downbeat_core::ids::SessionId;
+use downbeat_core::ids::{ServerId, SessionId};
 use downbeat_core::{Span, spec};
 use downbeat_proto::message::{Fault, Heartbeat};
-use downbeat_store::{MemoryStore, Nodes};
+use downbeat_store::{DirectWrites, MemoryStore, Nodes, ServerRecord};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -97,4 +97,27 @@ async fn nodes_that_are_offline_do_not_count_against_the_maximum() {
     assert_eq!(server.service().parts.dispatcher.board().nodes().count(), 3, "it is kept");
     alive.abort();
     second.abort();
+}
+
+#[tokio::test]
+async fn a_server_without_the_setting_does_not_keep_others_from_forgetting() {
+    let (store, server) =
+        server(Settings { forget_nodes_after: Span(Duration::from_millis(600)), ..Settings::default() })
+            .await;
+    // The first of all servers: it is alive, and forgets nothing.
+    let now = Timestamp::now();
+    let other = ServerRecord {
+        id: ServerId(uuid::Uuid::nil()),
+        name: "other".to_owned(),
+        http: String::new(),
+        grpc: String::new(),
+        version: String::new(),
+        started_at: now,
+        seen_at: now + SignedDuration::from_hours(1),
+        level: downbeat_core::level::LEVEL,
+    };
+    store.put_server(&other).await.unwrap();
+    register(&server, "pod-1").await.unwrap();
+    let parts = &server.service().parts;
+    until("the pod is forgotten", || parts.dispatcher.board().nodes().count() == 0).await;
 }
