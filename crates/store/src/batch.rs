@@ -17,8 +17,8 @@ use jiff::Timestamp;
 
 use crate::port::Result;
 use crate::rows::{
-    BackfillRow, CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, DeliveryRow, JobRow, JobVersionRow,
-    OldBackfillsRow, OldVersionsRow, columns, int,
+    BackfillRow, CachedRow, ClusterNameRow, ClusterRow, Code, DeletedClusterRow, DeliveryRow, JobRow,
+    JobVersionRow, OldBackfillsRow, OldVersionsRow, columns, int,
 };
 
 /// How a store detects that the id of a new execution is in use.

@@ -440,7 +440,7 @@ impl Retry {
     }
 }
 
-/// What a person who approves a step is told, and how long the step waits for that.
+/// What a person who approves a step reads, and how long the step waits for the approval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approve {
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,8 +60,6 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     /// The first 64 KiB.
     pub(crate) body: Bytes,
-    /// The body was longer, and its rest was not read.
-    pub(crate) is_cut: bool,
 }
 
 impl Answer {
@@ -71,15 +69,6 @@ impl Answer {
             Ok(self)
         } else {
             Err(Error::Status { host: self.host, status: self.status.as_u16() })
-        }
-    }
-
-    /// Returns the answer if all of its body was read.
-    pub(crate) fn whole(self) -> Result<Self, Error> {
-        if self.is_cut {
-            Err(Error::TooLarge { host: self.host, most_bytes: ANSWER_BYTES })
-        } else {
-            Ok(self)
         }
     }
 
@@ -188,14 +177,12 @@ fn target(url: &Url, response: &Response) -> Result<Option<Url>, Error> {
 async fn read(url: &Url, mut response: Response, after: Span) -> Result<Answer, Error> {
     let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
     let mut body = BytesMut::new();
-    let mut is_cut = false;
     while let Some(chunk) = response.chunk().await.map_err(|error| Error::of(url, &error, after))? {
         let room = ANSWER_BYTES - body.len();
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);
         if chunk.len() > room {
-            is_cut = true;
             break;
         }
     }
-    Ok(Answer { host: host_of(url), status, headers, body: body.freeze(), is_cut })
+    Ok(Answer { host: host_of(url), status, headers, body: body.freeze() })
 }

@@ -23,8 +23,6 @@ pub(crate) enum Error {
     TimedOut { host: String, after: Span },
     #[error("{host} redirected more than {most} times")]
     Redirects { host: String, most: usize },
-    #[error("the answer of {host} is longer than {most_bytes} bytes")]
-    TooLarge { host: String, most_bytes: usize },
     #[error("{host} answered with status {status}")]
     Status { host: String, status: u16 },
 }

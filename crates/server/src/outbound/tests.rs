@@ -88,7 +88,6 @@ async fn an_allowed_service_gets_the_request_and_its_answer_returns() {
         .await
         .unwrap();
     assert_eq!((answer.status.as_u16(), answer.body.as_ref()), (200, b"POST body true".as_ref()));
-    assert!(!answer.is_cut);
 }
 
 #[tokio::test]
@@ -172,8 +171,7 @@ async fn a_large_answer_is_read_up_to_the_bound() {
     let address = service().await;
     let answer =
         outbound(&["127.0.0.1"], vec![]).send(get_of(format!("http://{address}/large"))).await.unwrap();
-    assert_eq!((answer.body.len(), answer.is_cut), (64 * 1024, true));
-    assert!(matches!(answer.whole(), Err(Error::TooLarge { .. })));
+    assert_eq!(answer.body.len(), 64 * 1024);
 }
 
 #[tokio::test]

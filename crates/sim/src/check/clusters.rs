@@ -65,7 +65,7 @@ impl Homes {
             | Change::BackfillMoved { job, .. }
             | Change::BackfillCancelled { job, .. } => Some(job.cluster),
             Change::BackfillCreated { backfill } => Some(backfill.job.cluster),
-            | Change::JobNotTriggered { job, .. } => Some(job.cluster),
+            Change::JobNotTriggered { job, .. } => Some(job.cluster),
             Change::NodeMoved { node, .. }
             | Change::NodeDrainSet { node, .. }
             | Change::NodeProblemsSet { node, .. }

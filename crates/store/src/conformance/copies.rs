@@ -61,8 +61,7 @@ pub async fn a_large_snapshot_comes_in_parts(store: Arc<dyn Store>) {
         while let Some(part) = parts.recv().await {
             let (kind, rows) = match &part {
                 Part::Clusters(_) | Part::RemovedClusters(_) => continue,
-                Part::Jobs(_) | Part::JobVersions(_) | Part::Backfills(_) => continue,
-                Part::Jobs(_) | Part::JobVersions(_) | Part::Deliveries(_) => continue,
+                Part::Jobs(_) | Part::JobVersions(_) | Part::Backfills(_) | Part::Deliveries(_) => continue,
                 Part::Nodes(_) | Part::Tombstones(_) | Part::Holds(_) | Part::End { .. } => continue,
                 Part::Runs(rows) => (0, rows.len()),
                 Part::Executions(rows) => (1, rows.len()),

@@ -152,6 +152,7 @@ pub async fn the_work_of_a_run_that_another_server_has_started_is_refused(store:
         epoch: 1,
         path: vec![RunState::PreRun],
         stop: None,
+        room: None,
         end: None,
         at: at(11),
     };

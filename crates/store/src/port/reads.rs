@@ -10,7 +10,9 @@ use downbeat_core::change::{Change, Event};
 use downbeat_core::cluster::ClusterRecord;
 use downbeat_core::delivery::Delivery;
 use downbeat_core::execution::{Execution, Status};
-use downbeat_core::ids::{BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId};
+use downbeat_core::ids::{
+    BackfillId, ClusterId, DeliveryId, ExecutionId, JobId, NodeId, RunId, ServerId, SessionId,
+};
 use downbeat_core::job::{BackfillRecord, JobRecord, JobVersion};
 use downbeat_core::node::{NodeRecord, Tombstone};
 use downbeat_core::retention::{Excess, StandingKept};

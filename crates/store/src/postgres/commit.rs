@@ -80,7 +80,7 @@ lazy! {
     BACKFILLS: String =
         format!("{} WHERE id = ANY($1) ORDER BY id FOR UPDATE", <(BackfillId, BackfillRecord)>::select());
     NODES: String = format!("{} WHERE node = ANY($1) ORDER BY node FOR UPDATE", <(NodeId, NodeLive)>::select());
-    /// A node keeps its session: whoever registers, moves or deletes it needs the stronger lock. Heartbeats do not.
+    /// A node keeps its session: a change that registers, moves or deletes it needs the stronger lock. Heartbeats do not.
     SESSIONS: String =
         format!("{} WHERE node = ANY($1) ORDER BY node FOR KEY SHARE", <(NodeId, NodeLive)>::select());
     RUNS: String = format!("{} WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE", <(RunId, RunLive)>::select());

@@ -20,8 +20,9 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use tokio::sync::mpsc;
 
 use super::commit::{
-    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_BACKFILLS, PUT_DELIVERIES, PUT_JOBS, load, save_clusters,
-    save_counts, save_deliveries, save_executions, save_holds, save_jobs, save_nodes, save_runs,
+    COUNT_ENDED, INSERT_EVENTS, INSERT_JOB_VERSIONS, PUT_BACKFILLS, PUT_DELIVERIES, PUT_JOBS, load,
+    save_clusters, save_counts, save_deliveries, save_executions, save_holds, save_jobs, save_nodes,
+    save_runs,
 };
 use super::failure::Result;
 use super::output::APPEND;
@@ -37,8 +38,8 @@ use crate::counts::{ListedRun, Standing, differences};
 use crate::pace::Pace;
 use crate::port::{DirectWrites, Error, Nodes, OutputChunk, ServerRecord};
 use crate::rows::{
-    BackfillRow, ChangeColumns, DeliveryRow, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow, TombstoneRow,
-    condition, count, int, write_event,
+    BackfillRow, ChangeColumns, DeliveryRow, JobRow, JobVersionRow, NumberColumns, OutputRow, ServerRow,
+    TombstoneRow, condition, count, int, write_event,
 };
 
 /// The owner of a file, stored as `PRAGMA user_version`: the schema is the same, so a migration does not fit.

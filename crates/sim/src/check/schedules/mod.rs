@@ -167,7 +167,7 @@ impl Follower {
         if run.job_version != Some(job.version) {
             found.push(format!("{id} is of version {:?}, not {}", run.job_version, job.version));
         }
-        if firing != Some(FiringGuard { version: job.version, from: job.decided }) {
+        if firing != Some(FiringGuard { version: job.version, from: job.decided, backfill: None }) {
             found.push(format!("{id} relies on {firing:?}, but everything until {} is decided", job.decided));
         }
         // Two schedules may have a time in common that is due by each at its own moment, because of the jitter.

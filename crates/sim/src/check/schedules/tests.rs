@@ -48,7 +48,7 @@ fn fired(second: i64, version: u64, from: i64) -> Change {
         created_at: at(second),
         ..made(1)
     };
-    let firing = Some(FiringGuard { version, from: at(from) });
+    let firing = Some(FiringGuard { version, from: at(from), backfill: None });
     Change::RunCreated { run: RunRecord::new(made, SERVER), max_pending: None, max_open: None, firing }
 }
 
