@@ -124,7 +124,7 @@ pub struct KeptList {
     pub run: RunId,
     /// Those in its list, and those that were deleted lately.
     pub numbers: Vec<u32>,
-    /// Whoever knows an old version of the list keeps the tasks that were added since: their numbers begin here.
+    /// A server that knows an old version of the list keeps the tasks that were added since: their numbers begin here.
     pub newer: u32,
 }
 
