@@ -369,3 +369,17 @@ fn the_tour_of_the_readme_works() {
     until("both nodes are done", || (status()["nodes_with_all_tasks_complete"] == 2).then_some(()));
     assert_eq!(dev.run(&["task", "logs", "finish", "--node", "node-1"]).ok(), "done\n");
 }
+
+#[test]
+fn a_node_says_in_its_log_that_it_starts_its_standing_tasks_over() {
+    const OVER: &str = "this node was registered before: it starts the standing tasks of its cluster over";
+    let site = Site::start(&["web-01"]);
+    site.add("install", "true", &[]);
+    site.complete(1);
+    let agent = &site.agents[0];
+    assert!(!agent.log().contains(OVER), "it is new: {}", agent.log());
+    agent.stop();
+    agent.start();
+    until("the log says it", || agent.log().contains(OVER).then_some(()));
+    until("the task ran again", || (site.ran("install") == 2).then_some(()));
+}

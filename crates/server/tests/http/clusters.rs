@@ -359,7 +359,7 @@ async fn live_frames_say_that_a_cluster_is_gone() {
     let mut of_it = setup.follow("/live?cluster=web&topics=nodes").await;
     let mut of_other = setup.follow("/live?cluster=db&topics=runs,nodes").await;
     assert_eq!(setup.delete("/clusters/web").await.status, StatusCode::NO_CONTENT);
-    // All its nodes and runs are gone: whoever shows them reads again.
+    // All its nodes and runs are gone: a page that shows them reads again.
     for stream in [&mut all, &mut of_it] {
         while stream.next().await.expect("the stream continues").name != "gap" {}
     }
