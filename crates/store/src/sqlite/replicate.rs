@@ -215,7 +215,6 @@ fn put_executions(transaction: &Transaction<'_>, executions: Vec<Execution>) -> 
     let mut tables = Tables::default();
     tables.executions.extend(executions.into_iter().map(|execution| (execution.id, execution)));
     let dirty = Dirty { executions_added: tables.executions.keys().copied().collect(), ..Dirty::default() };
-    save_deliveries(&transaction, &tables, &dirty)?;
     let changed = dirty.changed(&tables);
     save_executions(transaction, &tables, &dirty, &changed)?;
     COUNT_ENDED.each(transaction, dirty.ended(&tables, &changed))
@@ -262,6 +261,7 @@ fn replicate(
     save_nodes(&transaction, &tables, &dirty)?;
     save_jobs(&transaction, &tables, &dirty)?;
     save_runs(&transaction, &tables, &dirty)?;
+    save_deliveries(&transaction, &tables, &dirty)?;
     let changed = dirty.changed(&tables);
     save_executions(&transaction, &tables, &dirty, &changed)?;
     save_holds(&transaction, &Holds::of(&held, &tables.holds))?;
