@@ -124,11 +124,7 @@ pub struct KeptList {
     pub run: RunId,
     /// Those in its list, and those that were deleted lately.
     pub numbers: Vec<u32>,
-<<<<<<< HEAD
     /// A server with an old version of the list keeps the tasks that were added since: their numbers begin here.
-=======
-    /// A server that knows an old version of the list keeps the tasks that were added since: their numbers begin here.
->>>>>>> mend14
     pub newer: u32,
 }
 
