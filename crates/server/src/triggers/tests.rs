@@ -125,7 +125,11 @@ async fn ended(store: &Arc<dyn Store>, number: u32, end: RunState, key: Option<S
     commit(store, make::created_as(make::made_as(made))).await;
     let path = vec![RunState::Starting, RunState::Running, RunState::Terminating, end];
     let (run, end) = (make::run_id(number), Some(RunEnd::default()));
-    commit(store, Change::RunMoved { run, epoch: 1, path, stop: None, end, at: Timestamp::now() }).await;
+    commit(
+        store,
+        Change::RunMoved { run, epoch: 1, path, stop: None, room: None, end, at: Timestamp::now() },
+    )
+    .await;
 }
 
 async fn changes(store: &Arc<dyn Store>) -> Vec<Change> {

@@ -268,7 +268,7 @@ pub async fn the_results_of_a_run_are_those_of_its_last_round(store: Arc<dyn Sto
         assert_eq!(store.instance_counts(&id).await.unwrap(), []);
         assert_eq!(store.executions_of(&id).await.unwrap(), []);
         assert_eq!(store.unsuccessful_nodes(&id).await.unwrap(), []);
-        // The first step fails in this round, and its retry waits. The second one is skipped, which is no withdrawal.
+        // The first step fails in this round, and its retry waits. The second one is skipped, which does not withdraw it.
         let round = vec![
             second(attempt(6, 0, 1, failed())),
             second(attempt(7, 0, 2, pending())),
