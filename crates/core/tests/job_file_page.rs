@@ -71,6 +71,17 @@ const SECTIONS: &[(On, &str, &str)] = &[
         "Entries of `on_violation`, `on_success` and `on_failure`. `action` is required.",
     ),
     (
+        On::Webhook,
+        "`webhook`",
+        "An action that sends a request. `url` is required. [webhooks.md](webhooks.md) describes messages.",
+    ),
+    (
+        On::Slack,
+        "`slack`",
+        "An action that sends a message to a Slack-compatible service. `url` is required.",
+    ),
+    (On::Email, "`email`", "An action that sends an e-mail. `to` is required; the servers need `smtp_url`."),
+    (
         On::Trigger,
         "`triggers`",
         "Each entry of the list has one of these fields. [triggers.md](triggers.md) describes triggers in detail.",
@@ -137,6 +148,8 @@ fn describe(schema: &Value) -> String {
             "http_trigger" | "job_trigger" | "event_trigger" => "map".to_owned(),
             "word" => "name".to_owned(),
             "constraints" | "hook" => "map".to_owned(),
+            "recipients" => "address, or a list of them".to_owned(),
+            "message_body" => "map or list".to_owned(),
             "life_actions" | "calls" => "map, or a list of them".to_owned(),
             "url" => "URL".to_owned(),
             "cron" => "string".to_owned(),
@@ -243,13 +256,25 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         On::Action => {
             let base = match name {
                 "delay" => json!({"action": "retry_later"}),
-                "url" => json!({"action": "webhook"}),
                 "job" => json!({"action": "trigger_job"}),
                 "params" => json!({"action": "trigger_job", "job": "report"}),
                 _ => json!({"action": "skip"}),
             };
             named(json!({"constraints": {}, "on_violation": with(base)}))
         }
+        On::Webhook if name == "action" => {
+            named(json!({"on_success": with(json!({"url": "https://a.example"}))}))
+        }
+        On::Webhook => {
+            named(json!({"on_success": with(json!({"action": "webhook", "url": "https://a.example"}))}))
+        }
+        On::Slack => {
+            named(json!({"on_success": with(json!({"action": "slack", "url": "https://a.example"}))}))
+        }
+        On::Email if name == "action" => {
+            named(json!({"on_success": with(json!({"url": "https://a.example"}))}))
+        }
+        On::Email => named(json!({"on_success": with(json!({"action": "email", "to": "a@b.example"}))})),
         On::Trigger => triggered(with(json!({}))),
         On::HttpTrigger if name == "auth" => {
             triggered(json!({"http": with(json!({"path": "a", "secret_env": "SECRET"}))}))
@@ -261,7 +286,6 @@ fn job_with(on: On, name: &str, value: &Value) -> Value {
         On::JobTrigger => triggered(json!({"job": with(json!({"name": "build"}))})),
         On::EventTrigger if name == "job" => triggered(json!({"event": with(json!({"kind": "run_failed"}))})),
         On::EventTrigger => triggered(json!({"event": with(json!({"kind": "node_registered"}))})),
-        On::Webhook | On::Slack | On::Email => unreachable!("no field of a job contains messages"),
     }
 }
 

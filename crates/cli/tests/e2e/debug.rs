@@ -55,7 +55,7 @@ fn mistakes_have_the_usual_exit_codes() {
         (&["debug", "--", "uptime"][..], 2, "missing"),
         (&["debug", "node-1", "--timeout", "2d", "--", "uptime"][..], 2, "is not a valid timeout"),
         (&["debug", "nobody", "--", "uptime"][..], 4, "there is no node `nobody`"),
-        (&["debug", "--selector", "group:nobody", "--", "uptime"][..], 1, "nobody"),
+        (&["debug", "--selector", "group:nobody", "--", "uptime"][..], 5, "nobody"),
     ] {
         let done = dev.run(args);
         assert_eq!(done.code, code, "{args:?}: {done:?}");

@@ -31,7 +31,7 @@ fn every_mistake_is_answered_in_one_line_that_helps() {
     let mistakes: Vec<Vec<&str>> = vec![
         // Commands.
         vec!["job", "apply", "-f", "pipe.yaml"],
-        vec!["job", "list"],
+        vec!["job", "list", "etl"],
         vec!["job", "run", "etl"],
         vec!["job", "run", "pipe.yaml"],
         vec!["job", "run", "exec"],

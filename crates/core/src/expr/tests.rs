@@ -149,11 +149,11 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!(["a", "{{ version }}"]),
-            "p[1]: in `{{ version }}`: there is no `version`; names begin with: params, steps, node, run, item, index, event",
+            "p[1]: in `{{ version }}`: there is no `version`; names begin with: run, params, steps, …",
         ),
         (
             json!({"k": ["{{ parms.x }}"]}),
-            "p.k: in `{{ parms.x }}`: there is no `parms`; did you mean `params`? (names begin with: params, steps, node, run, item, index, event)",
+            "p.k: in `{{ parms.x }}`: there is no `parms`; did you mean `params`?",
         ),
         (
             json!("{{ steps.build-web.outputs.x }}"),
@@ -173,7 +173,7 @@ fn problems_name_the_param_the_part_and_what_is_wrong() {
         ),
         (
             json!("{{ range(10) }}"),
-            "p: in `{{ range(10) }}`: there is no `range`; names begin with: params, steps, node, run, item, index, event",
+            "p: in `{{ range(10) }}`: there is no `range`; names begin with: run, node, index, …",
         ),
         (
             json!("{{ params.x() }}"),

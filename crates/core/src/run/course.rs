@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-pub use effect::{Effect, EffectResult};
+pub use effect::{Effect, EffectResult, Notify, Occasion};
 
 use super::engine::{Progress, Stop, Turn};
 use super::life::{Checked, Life};

@@ -115,6 +115,20 @@ pub(super) enum Phase {
     After,
 }
 
+impl Phase {
+    /// Returns when these constraints are checked. It does not depend on the state of the run: the check and the move to
+    /// `terminating` may be in one commit.
+    pub(super) fn of(results: &[Checked]) -> Self {
+        let is_after = |each: &Checked| match each.constraint {
+            ConstraintKind::MaxConcurrentRuns
+            | ConstraintKind::RequirePreviousSuccess
+            | ConstraintKind::PreRunHook => false,
+            ConstraintKind::MaxExpected | ConstraintKind::MaxAllowed | ConstraintKind::PostRunHook => true,
+        };
+        if results.iter().any(is_after) { Phase::After } else { Phase::Before }
+    }
+}
+
 impl Life {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -113,9 +113,8 @@ pub fn step(live: &RunLive, event: &RunEvent<'_>) -> Result<RunLive, Illegal> {
         }
         RunEvent::Admitted { .. } => wrong(),
         RunEvent::Checked { epoch: _, results } => {
-            let is_after = live.stage == RunStage::Terminating;
             let mut next = live.clone();
-            next.life.check(results, if is_after { Phase::After } else { Phase::Before });
+            next.life.check(results, Phase::of(results));
             Ok(next)
         }
         RunEvent::Acted { epoch: _, has_failed, queued, end } => {

@@ -13,7 +13,7 @@ pub mod retry;
 mod states;
 mod words;
 
-pub use course::{AdmissionFacts, Course, Effect, EffectResult, New, requested_stop};
+pub use course::{AdmissionFacts, Course, Effect, EffectResult, New, Notify, Occasion, requested_stop};
 pub use life::{Checked, ConstraintKind, Ending, Found, Life, Queued, Violation, shortened};
 pub use live::{Ended, Hook, RolloutProgress, RunEnd, RunLive, RunStage, RunVerdict, StopCause, Stopped};
 pub use machine::{Illegal, RunEvent, check_path, frees_nodes, step, successors};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Params;
 use crate::limits;
 use crate::span::Span;
+use crate::spec::Notification;
 use crate::words::words;
 
 /// The constraints of a job. `fields` describes each field.
@@ -91,21 +92,19 @@ pub enum What {
     /// Completes the run without starting it.
     Skip,
     /// Checks the constraints again after this time.
-    RetryLater {
-        delay: Span,
-    },
+    RetryLater { delay: Span },
     /// Cancels older runs of the job, and waits until they have ended.
     KillOld,
     /// Waits until another run of the job has ended.
     Wait,
-    Webhook {
-        url: String,
-    },
     TriggerJob {
         job: String,
         #[serde(default, skip_serializing_if = "Params::is_empty")]
         params: Params,
     },
+    /// Queues a message. It has its own values of `action`.
+    #[serde(untagged)]
+    Notify(Notification),
 }
 
 words! {
@@ -116,6 +115,8 @@ words! {
         KillOld = "kill_old",
         Wait = "wait",
         Webhook = "webhook",
+        Slack = "slack",
+        Email = "email",
         TriggerJob = "trigger_job",
     }
 }
@@ -123,7 +124,10 @@ words! {
 impl ActionKind {
     /// Returns whether the action decides what becomes of a run that violates a constraint.
     pub fn decides(self) -> bool {
-        !matches!(self, ActionKind::Webhook | ActionKind::TriggerJob)
+        match self {
+            ActionKind::Skip | ActionKind::RetryLater | ActionKind::KillOld | ActionKind::Wait => true,
+            ActionKind::Webhook | ActionKind::Slack | ActionKind::Email | ActionKind::TriggerJob => false,
+        }
     }
 }
 
@@ -134,7 +138,9 @@ impl What {
             What::RetryLater { .. } => ActionKind::RetryLater,
             What::KillOld => ActionKind::KillOld,
             What::Wait => ActionKind::Wait,
-            What::Webhook { .. } => ActionKind::Webhook,
+            What::Notify(Notification::Webhook { .. }) => ActionKind::Webhook,
+            What::Notify(Notification::Slack { .. }) => ActionKind::Slack,
+            What::Notify(Notification::Email { .. }) => ActionKind::Email,
             What::TriggerJob { .. } => ActionKind::TriggerJob,
         }
     }

@@ -123,8 +123,15 @@ fn shapes_of_stored_jobs() -> Value {
         "url": {"type": "string", "pattern": URL, "maxLength": limits::URL_BYTES},
         "constraints": object(On::Constraints, &[]),
         "hook": object(On::Hook, &["url"]),
-        "life_actions": one_or_list(&life_action(&ActionKind::ALL)),
-        "calls": one_or_list(&life_action(&[ActionKind::Webhook, ActionKind::TriggerJob])),
+        "recipients": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "minItems": 1, "maxItems": limits::EMAIL_RECIPIENTS, "items": {"type": "string"}}
+            ]
+        },
+        "message_body": {"type": ["object", "array"]},
+        "life_actions": one_or_list(&action_or_message(&OWN_ACTIONS)),
+        "calls": one_or_list(&action_or_message(&[ActionKind::TriggerJob])),
         "weekday": {"type": "string", "pattern": WEEKDAY},
         "trigger": trigger(),
         "http_trigger": http_trigger(),
@@ -153,13 +160,31 @@ fn one_or_list(action: &Value) -> Value {
     json!({"anyOf": [action, {"type": "array", "minItems": 1, "maxItems": limits::ACTIONS, "items": action}]})
 }
 
+/// The actions that send no message.
+const OWN_ACTIONS: [ActionKind; 5] =
+    [ActionKind::Skip, ActionKind::RetryLater, ActionKind::KillOld, ActionKind::Wait, ActionKind::TriggerJob];
+
+/// Returns the schema of a message, or of an action of one of these kinds.
+fn action_or_message(kinds: &[ActionKind]) -> Value {
+    let messages = [
+        (ActionKind::Webhook, On::Webhook, ["action", "url"]),
+        (ActionKind::Slack, On::Slack, ["action", "url"]),
+        (ActionKind::Email, On::Email, ["action", "to"]),
+    ];
+    messages.into_iter().fold(life_action(kinds), |other, (kind, on, required)| {
+        let mut message = object(on, &required);
+        message["properties"]["action"] = json!({"const": kind.as_str()});
+        let is_kind = json!({"properties": {"action": {"const": kind.as_str()}}, "required": ["action"]});
+        json!({"if": is_kind, "then": message, "else": other})
+    })
+}
+
 /// Returns the schema of an action of one of these kinds.
 fn life_action(kinds: &[ActionKind]) -> Value {
     let mut action = object(On::Action, &["action"]);
     action["properties"]["action"]["enum"] =
         json!(kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>());
-    let fields =
-        [("delay", ActionKind::RetryLater), ("url", ActionKind::Webhook), ("job", ActionKind::TriggerJob)];
+    let fields = [("delay", ActionKind::RetryLater), ("job", ActionKind::TriggerJob)];
     let rules = fields.map(|(field, kind)| {
         let mut not = json!({"properties": {field: false}});
         if kind == ActionKind::TriggerJob {

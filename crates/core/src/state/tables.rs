@@ -48,6 +48,8 @@ pub struct Tables {
     /// The runs that the current batch could not create. They may exist: another server was faster with the run of a
     /// schedule, which has the same id and the same first epoch.
     pub(super) not_created: BTreeSet<RunId>,
+    /// The runs that the current batch has created.
+    created: BTreeSet<RunId>,
     /// The tables belong to a replica. It does not count uses: its primary counted them.
     pub(super) is_copy: bool,
 }
@@ -108,6 +110,7 @@ impl Tables {
         });
         self.ended.clear();
         self.not_created.clear();
+        self.created.clear();
         let uses_over = self.uses.latest.take();
         if let Some(at) = uses_over {
             self.uses.forget(at);
@@ -210,7 +213,9 @@ impl Tables {
                 let may_fire = self.may_fire(run, *firing);
                 let created = may_fire.and_then(|()| self.create_run(run, *max_pending, *max_open));
                 let created = created.and_then(|()| self.start_backfilled(run, *firing));
-                if created.is_err() {
+                if created.is_ok() {
+                    self.created.insert(run.id.clone());
+                } else if !self.created.contains(&run.id) {
                     self.not_created.insert(run.id.clone());
                 }
                 created

@@ -203,7 +203,7 @@ async fn a_signed_webhook_can_be_verified_by_its_receiver() {
     let (receiver, address, _, server) = site().await;
     let secrets = tempfile::tempdir().unwrap();
     let path = secrets.path().join("hook.secret");
-    std::fs::write(&path, "open sesame\n").unwrap();
+    std::fs::write(&path, "open sesame, please\n").unwrap();
     queue(&server, address, "/signed", &json!({"secret_file": path})).await;
     let got = receiver.wait_for("/signed", 1).await.remove(0);
     let signature = got.header("x-downbeat-signature");
@@ -211,18 +211,17 @@ async fn a_signed_webhook_can_be_verified_by_its_receiver() {
     let age = Timestamp::now().as_second() - time.parse::<i64>().unwrap();
     assert!((0..60).contains(&age), "{signature}");
     let text = [time.as_bytes(), b".", &got.body].concat();
-    assert_eq!(hex, hmac_sha256(b"open sesame", &text));
+    assert_eq!(hex, hmac_sha256(b"open sesame, please", &text));
     server.stop().await;
 }
 
 #[tokio::test]
 async fn a_missing_secret_sends_nothing_and_is_tried_again() {
     let (receiver, address, store, server) = site().await;
-    let id =
-        queue(&server, address, "/unsigned", &json!({"secret_env": "DOWNBEAT_TEST_NO_SUCH_SECRET"})).await;
+    let id = queue(&server, address, "/unsigned", &json!({"secret_env": "NO_SUCH_SECRET"})).await;
     let pending = until_tried(&store, id, DeliveryStatus::Pending).await;
     let error = pending.last.unwrap().error.unwrap();
-    assert!(error.contains("DOWNBEAT_TEST_NO_SUCH_SECRET"), "{error}");
+    assert!(error.contains("NO_SUCH_SECRET"), "{error}");
     assert_eq!(receiver.got("/unsigned").len(), 0);
     server.stop().await;
 }

@@ -8,5 +8,5 @@ mod guard;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use client::{Answer, Outbound, Request};
+pub(crate) use client::{Outbound, Request};
 pub(crate) use error::Error;

@@ -1,4 +1,4 @@
-//! Carries out what a run's course asks for: reads facts about the other runs of its job, calls hooks and webhooks, cancels
+//! Carries out what a run's course asks for: reads facts about the other runs of its job, calls hooks, queues messages, cancels
 //! old runs, and starts jobs. Everything may happen twice: a server that takes the run over asks again.
 
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use downbeat_core::Change;
 use downbeat_core::backend::Params;
-use downbeat_core::ids::{ClusterId, RunId, sha256_hex};
+use downbeat_core::delivery::{self, DeliveryState};
+use downbeat_core::ids::{ClusterId, DeliveryId, RunId, sha256_hex};
 use downbeat_core::job::JobKey;
 use downbeat_core::limits;
 use downbeat_core::run::constraints::{Facts, HookAnswer, Other, Previous, Subject, to_cancel};
 use downbeat_core::run::{
-    ConstraintKind, Effect, EffectResult, RunBrief, RunMade, RunRecord, RunState, shortened,
+    ConstraintKind, Effect, EffectResult, Notify, RunBrief, RunMade, RunRecord, RunState, shortened,
 };
 use downbeat_core::span::Span;
 use downbeat_core::spec::HttpHook;
@@ -30,11 +31,6 @@ use crate::service::{IdempotencyKey, Service};
 
 /// The pause before something is tried again that the store prevented.
 const RETRY: Duration = Duration::from_millis(500);
-/// How often the URL of a webhook is called, and how long one call may take.
-const WEBHOOK_TRIES: u32 = 3;
-const WEBHOOK_TIMEOUT: Span = Span::from_secs(10);
-/// The pause after the first call of a webhook that failed; it doubles.
-const WEBHOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Ended runs that are read at once.
 const PAGE: u32 = 100;
 
@@ -74,9 +70,7 @@ impl Effects {
                 EffectResult::Hook(self.call_hook(constraint, &hook, outcome).await)
             }
             Effect::CancelOld => EffectResult::Done(self.cancel_old().await),
-            Effect::CallWebhook { url, message, outcome, key } => {
-                EffectResult::Done(self.call_webhook(&url, &message, outcome, &key).await)
-            }
+            Effect::Notify(notify) => EffectResult::Done(self.notify(*notify).await),
             Effect::StartJob { job, params, key } => {
                 EffectResult::Done(self.start_job(&job, &params, key).await)
             }
@@ -183,7 +177,7 @@ impl Effects {
         }
     }
 
-    /// Returns what a hook or webhook learns about the run.
+    /// Returns what a hook learns about the run.
     fn body(&self, event: &str, outcome: Option<(RunState, Option<String>)>) -> Value {
         let mut body = json!({
             "event": event,
@@ -226,34 +220,53 @@ impl Effects {
         }
     }
 
-    /// Calls a webhook, and again if it fails. The header `idempotency-key` is the same for each call of the action.
-    async fn call_webhook(
-        &self,
-        url: &str,
-        message: &str,
-        outcome: Option<(RunState, Option<String>)>,
-        key: &str,
-    ) -> Result<(), String> {
-        let mut headers = json_headers();
-        if let Ok(key) = HeaderValue::try_from(sha256_hex(key.as_bytes())) {
-            headers.insert(HeaderName::from_static("idempotency-key"), key);
-        }
-        let mut body = self.body("action", outcome);
-        if !message.is_empty() {
-            body["violation"] = json!(message);
-        }
-        let mut pause = WEBHOOK_PAUSE;
-        let mut tries = 1;
+    /// Queues a message. If it is critical, waits until it was delivered or given up.
+    async fn notify(&self, notify: Notify) -> Result<(), String> {
+        let cluster_name = self.service.cluster_name(self.run.cluster);
         loop {
-            let request = self.request(url, headers.clone(), &body, WEBHOOK_TIMEOUT);
-            let sent = self.service.parts.outbound.send(request).await;
-            match sent.and_then(crate::outbound::Answer::succeeded) {
+            let facts = delivery::Facts {
+                cluster: self.run.cluster,
+                cluster_name: &cluster_name,
+                run: &self.run.id,
+                job: self.run.job.as_deref(),
+                event: notify.occasion.as_str(),
+                status: notify.state.as_str(),
+                error: notify.error.as_deref(),
+                params: &self.run.params,
+                created_at: self.run.created_at,
+                started_at: notify.started_at,
+                finished_at: notify.finished_at,
+                now: self.service.now(),
+            };
+            let delivery = delivery::build(&notify.notification, &facts, &notify.place);
+            let (id, epoch) = (delivery.id, notify.epoch);
+            let queued = Change::DeliveryQueued { delivery, epoch };
+            match self.service.parts.journal.commit_one(queued).await {
+                // A refused one was queued before, or another server owns the run.
+                Ok(_) if notify.is_critical => return self.delivered(id).await,
                 Ok(_) => return Ok(()),
-                Err(error) if tries == WEBHOOK_TRIES => return Err(shortened(&error.to_string())),
-                Err(error) => info!(%error, tries, "a webhook failed; trying again"),
+                Err(error) => warn!(%error, "cannot queue a message; trying again"),
             }
-            tokio::time::sleep(pause).await;
-            (pause, tries) = (pause * 2, tries + 1);
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn delivered(&self, id: DeliveryId) -> Result<(), String> {
+        loop {
+            match self.service.parts.store.delivery(id).await {
+                Ok(None) => return Err("the message was removed before it was delivered".to_owned()),
+                Ok(Some(delivery)) => match delivery.state {
+                    DeliveryState::Pending { .. } => {}
+                    DeliveryState::Delivered { .. } => return Ok(()),
+                    DeliveryState::Failed { .. } => {
+                        let error = delivery.last.and_then(|last| last.error);
+                        let error = error.unwrap_or_else(|| "the message was not delivered".to_owned());
+                        return Err(shortened(&error));
+                    }
+                },
+                Err(error) => warn!(%error, "cannot read the delivery of a message; trying again"),
+            }
+            tokio::time::sleep(RETRY).await;
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Constraints, actions, overlap and deadlines of runs on real servers, also of servers that die at every commit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::routing::any;
+use bytes::Bytes;
 use downbeat_core::backend::Catalogue;
 use downbeat_core::ids::{RunId, ServerId};
 use downbeat_core::run::{RunRecord, RunState};
@@ -13,6 +18,7 @@ use downbeat_core::{Change, Portion};
 use downbeat_store::{Committed, Error, EventFilter, MemoryStore, Page, RunFilter, Store, Wrapped, Wrapper};
 use downbeat_testbed::eventually;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::service::{Approval, Mode};
@@ -562,4 +568,133 @@ fn a_server_that_takes_over_at_any_moment_goes_on_where_the_other_died() {
             }
         }
     });
+}
+
+type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// Starts a service that answers with the status in the path, and never to `/0`. Returns its URL and the requests it gets.
+async fn service() -> (String, Requests) {
+    let requests = Requests::default();
+    let answer = |State(requests): State<Requests>, uri: Uri, body: Bytes| async move {
+        let path = uri.path().trim_start_matches('/').to_owned();
+        let body = serde_json::from_slice(&body).unwrap();
+        requests.lock().unwrap().push((path.clone(), body));
+        match path.parse().unwrap() {
+            0 => std::future::pending().await,
+            status => StatusCode::from_u16(status).unwrap(),
+        }
+    };
+    let router = Router::new().fallback(any(answer)).with_state(Arc::clone(&requests));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, requests)
+}
+
+/// A server that may call this machine.
+async fn calling_site() -> Site {
+    let (store, hooks_allow): (Arc<dyn Store>, _) =
+        (Arc::new(MemoryStore::new()), vec!["127.0.0.1".to_owned()]);
+    let settings = Settings { name: "one".to_owned(), hooks_allow, ..Settings::default() };
+    let server = start_within(settings, Arc::clone(&store), Surroundings::default()).await.unwrap();
+    Site { store, server }
+}
+
+#[tokio::test]
+async fn the_hook_before_a_run_decides_whether_it_starts() {
+    let (site, (url, requests)) = (calling_site().await, service().await);
+    let cases = [
+        ("204", "allow", true, "pre_run_hook passed"),
+        ("409", "allow", false, "pre_run_hook violated"),
+        ("503", "allow", true, "pre_run_hook unknown"),
+        ("503", "skip", false, "pre_run_hook unknown"),
+        ("0", "skip", false, "pre_run_hook unknown"),
+    ];
+    for (path, if_unknown, starts, found) in cases {
+        let hook = json!({"url": format!("{url}/{path}"), "timeout": "1s", "if_unknown": if_unknown});
+        let run = site.submit(&job(&json!({"constraints": {"pre_run_hook": hook}}))).await;
+        let state = if starts { RunState::Running } else { RunState::Completed };
+        site.reaches(&run, state).await;
+        assert_eq!(site.texts(&run).await[0], found, "{path} {if_unknown}");
+        let (_, body) = requests.lock().unwrap().last().cloned().unwrap();
+        assert_eq!((&body["run"], &body["event"]), (&json!(run), &json!("pre_run_hook")));
+        if starts {
+            site.server.service().cancel(&Caller::API, &run, Force::Off).await.unwrap();
+            site.reaches(&run, RunState::Cancelled).await;
+        }
+    }
+    site.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_hook_that_never_answers_does_not_hold_up_a_cancellation() {
+    let (site, (url, requests)) = (calling_site().await, service().await);
+    let hook = json!({"url": format!("{url}/0"), "timeout": "5m"});
+    let run = site.submit(&job(&json!({"constraints": {"pre_run_hook": hook}}))).await;
+    eventually("the hook is called", || async { (!requests.lock().unwrap().is_empty()).then_some(()) }).await;
+    site.server.service().cancel(&Caller::API, &run, Force::Off).await.unwrap();
+    site.reaches(&run, RunState::Cancelled).await;
+    site.server.stop().await;
+}
+
+#[tokio::test]
+async fn the_hook_after_a_run_learns_how_it_ended() {
+    let (site, (url, requests)) = (calling_site().await, service().await);
+    let hook = json!({"url": format!("{url}/200")});
+    let run = site.submit(&job(&json!({"constraints": {"post_run_hook": hook}}))).await;
+    site.decide(&run, false).await;
+    site.reaches(&run, RunState::Failed).await;
+    let (_, body) = requests.lock().unwrap().pop().unwrap();
+    assert_eq!((&body["event"], &body["state"]), (&json!("post_run_hook"), &json!("failed")));
+    site.server.stop().await;
+}
+
+#[tokio::test]
+async fn messages_are_queued_when_a_run_ends_and_the_run_does_not_wait_for_them() {
+    let (site, (url, requests)) = (calling_site().await, service().await);
+    let actions = json!({
+        "on_failure": [
+            {"action": "webhook", "url": format!("{url}/200"), "body": {"why": "{{ event.error }}", "of": "{{ run.job }}"}},
+            {"action": "slack", "url": format!("{url}/0"), "text": "{{ run.job }} {{ event.status }}"},
+        ],
+        "on_success": {"action": "webhook", "url": format!("{url}/201")},
+    });
+    let run = site.submit(&job(&actions)).await;
+    site.decide(&run, false).await;
+    let ended = site.reaches(&run, RunState::Failed).await;
+    assert_eq!(site.texts(&run).await, ["webhook", "slack"]);
+    let sent = |path: &str, count: usize| {
+        let (requests, path) = (Arc::clone(&requests), path.to_owned());
+        let of_path = move || {
+            let requests = requests.lock().unwrap();
+            let bodies = requests.iter().filter(|(to, _)| *to == path).map(|(_, body)| body.clone());
+            Some(bodies.collect::<Vec<_>>()).filter(|bodies| bodies.len() >= count)
+        };
+        async move { eventually("the message is sent", || async { of_path() }).await }
+    };
+    let webhook = sent("200", 1).await;
+    assert_eq!(webhook, [json!({"why": error_of(&ended), "of": "nightly"})]);
+    assert_eq!(sent("0", 1).await, [json!({"text": "nightly failed"})]);
+    let run = site.submit(&job(&actions)).await;
+    site.decide(&run, true).await;
+    site.reaches(&run, RunState::Completed).await;
+    assert_eq!(sent("201", 1).await[0]["event"], "succeeded");
+    site.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_waits_for_a_critical_message_and_fails_if_it_is_not_delivered() {
+    let (site, (url, _)) = (calling_site().await, service().await);
+    let critical = |path: &str| {
+        job(&json!({"on_success": {"action": "webhook", "url": format!("{url}/{path}"), "critical": true}}))
+    };
+    let run = site.submit(&critical("200")).await;
+    site.decide(&run, true).await;
+    site.reaches(&run, RunState::Completed).await;
+    // The service will never accept it.
+    let run = site.submit(&critical("410")).await;
+    site.decide(&run, true).await;
+    let failed = site.reaches(&run, RunState::Failed).await;
+    assert!(error_of(&failed).contains("the critical action webhook failed"), "{}", error_of(&failed));
+    site.server.stop().await;
 }

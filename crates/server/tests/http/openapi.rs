@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use downbeat_api::request;
 use downbeat_core::Change;
 use downbeat_testbed::in_process::{Setup, noop, send};
+use downbeat_testbed::{DEADLINE, within};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -110,6 +111,18 @@ async fn every_route_in_the_document_answers() {
     assert_eq!(setup.post("/jobs", &hourly).await.status, StatusCode::CREATED);
     let range = json!({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T12:00:00Z"});
     let backfill = setup.post("/jobs/hourly/backfill", &range).await.body["id"].as_str().unwrap().to_owned();
+    // A run with a message that cannot be delivered.
+    let mut loud = job("loud");
+    loud["on_success"] = json!({"action": "webhook", "url": "http://127.0.0.1:9/"});
+    assert_eq!(setup.post("/jobs", &loud).await.status, StatusCode::CREATED);
+    assert_eq!(setup.post("/jobs/loud/runs", &json!({})).await.status, StatusCode::CREATED);
+    let work_of_loud = agent.take().await;
+    agent.finish(&work_of_loud, 0).await;
+    let queued = || async {
+        let listed = setup.ok("/deliveries").await;
+        listed["data"][0]["id"].as_str().map(str::to_owned)
+    };
+    let delivery = within(DEADLINE, queued).await.expect("the message is queued");
     let mut hook = job("hook");
     hook["triggers"] = json!([{"http": {"path": "hook", "auth": "none"}}]);
     assert_eq!(setup.post("/jobs", &hook).await.status, StatusCode::CREATED);
@@ -128,6 +141,7 @@ async fn every_route_in_the_document_answers() {
             path if path.ends_with("/backfill") => "hourly".to_owned(),
             path if path.contains("/jobs/") => "kept".to_owned(),
             path if path.contains("/backfills/") => backfill.clone(),
+            path if path.contains("/deliveries/") => delivery.clone(),
             path if path.contains("/hooks/") => "hook".to_owned(),
             _ => "web-01".to_owned(),
         };

@@ -50,7 +50,8 @@ impl Setup {
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let path = if path.starts_with("/api/") { path.to_owned() } else { format!("/api/v1{path}") };
+        let is_whole = ["/api/", "/hooks/"].iter().any(|root| path.starts_with(root));
+        let path = if is_whole { path.to_owned() } else { format!("/api/v1{path}") };
         self.http.request(method, format!("{}{path}", self.base)).timeout(DEADLINE)
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Course;
-use super::effect::{Effect, EffectResult};
+use super::effect::{Effect, EffectResult, Occasion};
 use crate::run::constraints::{check_hook, check_times};
 use crate::run::engine::Turn;
 use crate::run::life::{ConstraintKind, Phase};
@@ -16,7 +16,7 @@ use crate::spec::Action;
 enum Next {
     Times,
     Hook,
-    Act(Action),
+    Act(Action, Occasion),
 }
 
 impl Course {
@@ -33,13 +33,14 @@ impl Course {
         // The actions follow from what was found, which is recorded first.
         if (self.life.done as usize) >= steps.len() {
             if self.life.violation.is_some() {
-                steps.extend(definition.calls_on_violation().cloned().map(Next::Act));
+                let calls = definition.calls_on_violation().cloned();
+                steps.extend(calls.map(|action| Next::Act(action, Occasion::Violation)));
             }
-            let actions = match last {
-                RunState::Completed => &definition.on_success,
-                _ => &definition.on_failure,
+            let (actions, occasion) = match last {
+                RunState::Completed => (&definition.on_success, Occasion::Success),
+                _ => (&definition.on_failure, Occasion::Failure),
             };
-            steps.extend(actions.iter().cloned().map(Next::Act));
+            steps.extend(actions.iter().cloned().map(|action| Next::Act(action, occasion)));
         }
         steps.into_iter().nth(self.life.done as usize)
     }
@@ -49,7 +50,7 @@ impl Course {
         while self.progress.closing().is_some() && !self.progress.is_unfinished() {
             match self.next_after() {
                 Some(Next::Times) => self.check_time(turn),
-                Some(Next::Hook | Next::Act(_)) => return,
+                Some(Next::Hook | Next::Act(..)) => return,
                 None => return self.close(),
             }
         }
@@ -97,7 +98,7 @@ impl Course {
                 let (constraint, outcome) = (ConstraintKind::PostRunHook, self.outcome());
                 Some(Effect::CallHook { constraint, hook, outcome })
             }
-            Next::Act(action) => self.effect_of(&action),
+            Next::Act(action, occasion) => self.effect_of(&action, occasion),
         }
     }
 
@@ -111,7 +112,7 @@ impl Course {
                 self.life.check(&results, Phase::After);
                 self.emit_checked(results, turn.now);
             }
-            (Some(Next::Act(action)), EffectResult::Done(outcome)) => {
+            (Some(Next::Act(action, _)), EffectResult::Done(outcome)) => {
                 self.acted(&action, outcome.err(), None, turn);
             }
             // The result belongs to a step that is over.

@@ -2,15 +2,15 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::effect::{Effect, EffectResult};
+use super::effect::{Effect, EffectResult, Notify, Occasion};
 use super::{Before, Course};
 use crate::change::Change;
 use crate::limits;
 use crate::run::constraints::{Facts, Look, Subject, check_facts, check_hook, look};
 use crate::run::engine::{Stop, Turn};
-use crate::run::life::{Checked, ConstraintKind, Ending, Phase, Queued, Violation, critical};
+use crate::run::life::{Checked, ConstraintKind, Ending, Phase, Queued, Violation, critical, shortened};
 use crate::run::words::RunState;
-use crate::spec::{Action, ActionKind, Definition, What};
+use crate::spec::{Action, ActionKind, Definition, Notification, What};
 
 impl Course {
     pub(super) fn definition(&self) -> &Definition {
@@ -62,7 +62,7 @@ impl Course {
                 let hook = self.definition().pre_run_hook()?.clone();
                 Some(Effect::CallHook { constraint: ConstraintKind::PreRunHook, hook, outcome: None })
             }
-            Before::Action => self.effect_of(&self.next_on_violation()?),
+            Before::Action => self.effect_of(&self.next_on_violation()?, Occasion::Violation),
             Before::Schedule | Before::Admission | Before::Retry => None,
         }
     }
@@ -158,7 +158,7 @@ impl Course {
             return self.pass_gate(None);
         };
         match &action.what {
-            What::Webhook { .. } | What::TriggerJob { .. } | What::KillOld => {}
+            What::Notify(_) | What::TriggerJob { .. } | What::KillOld => {}
             What::Skip => {
                 let end = Ending { skipped: true, reason: format!("skipped: {message}") };
                 self.emit_acted(&action, None, None, Some(end), turn.now);
@@ -312,7 +312,10 @@ impl Course {
         let target = match &action.what {
             What::TriggerJob { job, .. } => Some(job.clone()),
             // The rest of the URL may be a secret.
-            What::Webhook { url } => Some(host(url).to_owned()),
+            What::Notify(Notification::Webhook { url, .. } | Notification::Slack { url, .. }) => {
+                Some(host(url).to_owned())
+            }
+            What::Notify(Notification::Email { to, .. }) => Some(shortened(&to.join(", "))),
             What::Skip | What::RetryLater { .. } | What::KillOld | What::Wait => None,
         };
         let action = action.what.kind();
@@ -320,15 +323,26 @@ impl Course {
     }
 
     /// Returns what an action needs from outside. The key follows from the run and the place of the action.
-    pub(super) fn effect_of(&self, action: &Action) -> Option<Effect> {
+    pub(super) fn effect_of(&self, action: &Action, occasion: Occasion) -> Option<Effect> {
         let (run, rounds, done) = (self.progress.run(), self.life.rounds, self.life.done);
         let place = if self.before.is_some() { "before" } else { "after" };
         let key = format!("action\n{run}\n{place}\n{rounds}\n{done}");
         match &action.what {
-            What::Webhook { url } => {
+            What::Notify(notification) => {
                 let violation = self.life.violation.as_ref().map(|violation| violation.message.clone());
-                let (url, message) = (url.clone(), violation.unwrap_or_default());
-                Some(Effect::CallWebhook { url, message, outcome: self.outcome(), key })
+                let (state, error) = self.outcome().unwrap_or((self.progress.state(), None));
+                let error = if occasion == Occasion::Violation { violation.or(error) } else { error };
+                Some(Effect::Notify(Box::new(Notify {
+                    notification: notification.clone(),
+                    occasion,
+                    state,
+                    error,
+                    started_at: self.started_at,
+                    finished_at: self.plan_ended_at,
+                    is_critical: action.critical,
+                    epoch: self.progress.epoch(),
+                    place: key,
+                })))
             }
             What::TriggerJob { job, params } => {
                 Some(Effect::StartJob { job: job.clone(), params: params.clone(), key })

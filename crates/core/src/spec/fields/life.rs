@@ -48,19 +48,17 @@ fields! {
 
     [Action] "action": "`skip` completes the run without starting it; `retry_later` checks again after `delay`; `kill_old` \
         cancels older runs of the job and waits until they have ended; `wait` waits until another run of the job has ended. \
-        These four are for `on_violation` only, which has at most one of them. `webhook` calls `url`; `trigger_job` starts \
-        the stored job `job` of the same cluster." => {
-        "enum": ["skip", "retry_later", "kill_old", "wait", "webhook", "trigger_job"], "examples": ["skip"]
+        These four are for `on_violation` only, which has at most one of them. `trigger_job` starts the stored job `job` of \
+        the same cluster. `webhook`, `slack` and `email` send a message, and have other fields." => {
+        "enum": ["skip", "retry_later", "kill_old", "wait", "trigger_job"], "examples": ["skip"]
     },
     [Action] "delay": "For `retry_later`: 1s to 24h." => {"$ref": "#/$defs/duration", "examples": ["5m"]},
-    [Action] "url": "For `webhook`: where the call goes." => {
-        "$ref": "#/$defs/url", "examples": ["https://example.com/alert"]
-    },
     [Action] "job": "For `trigger_job`: the name of the job." => {"$ref": "#/$defs/identifier", "examples": ["report"]},
     [Action] "params": "For `trigger_job`: values for the params of the job." => {
         "type": ["object", "null"], "examples": [{"day": "monday"}]
     },
-    [Action] "critical": "The run fails if the action fails. Otherwise the failure is recorded, and the run goes on." => {
+    [Action, Webhook, Slack, Email] "critical": "The run fails if the action fails. Otherwise the failure is recorded, and the run \
+        goes on. With a message, the run waits until the message was delivered." => {
         "type": "boolean", "default": false, "examples": [true]
     },
 }

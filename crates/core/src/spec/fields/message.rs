@@ -10,11 +10,11 @@ fields! {
     },
     [Webhook, Slack] "url": "Where the message is sent to, by POST. Addresses of the server itself, link-local addresses and \
         the metadata of clouds need the server's setting `hooks_allow`." => {
-        "type": "string", "minLength": 1, "maxLength": limits::URL_BYTES, "examples": ["https://hooks.example/downbeat"]
+        "$ref": "#/$defs/url", "examples": ["https://hooks.example/downbeat"]
     },
     [Webhook] "body": "The JSON body: a map or list, whose texts may have expressions with `event`, `run` and `params`. The \
         default has event, job, run, status, error and times." => {
-        "type": "object", "examples": [{"text": "{{ run.job }}: {{ event.error }}"}]
+        "$ref": "#/$defs/message_body", "examples": [{"text": "{{ run.job }}: {{ event.error }}"}]
     },
     [Webhook] "secret_env": "The variable of the server's environment with the secret that signs the message. Excludes \
         `secret_file`." => {
@@ -28,8 +28,7 @@ fields! {
         "type": "string", "examples": ["{{ run.job }} failed: {{ event.error }}"]
     },
     [Email] "to": "The addresses: one, or a list." => {
-        "type": "array", "minItems": 1, "maxItems": limits::EMAIL_RECIPIENTS, "items": {"type": "string"},
-        "examples": [["ops@example.org"]]
+        "$ref": "#/$defs/recipients", "examples": [["ops@example.org"]]
     },
     [Email] "subject": "The subject, which may have expressions. The default names the job and what happened." => {
         "type": "string", "examples": ["{{ run.job }}: {{ event.name }}"]

@@ -71,7 +71,9 @@ mod trigger;
 
 /// Returns all fields, in the order of the reference page.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    [job::FIELDS, task::FIELDS, part::FIELDS, life::FIELDS, trigger::FIELDS].into_iter().flatten()
+    [job::FIELDS, task::FIELDS, part::FIELDS, life::FIELDS, message::FIELDS, trigger::FIELDS]
+        .into_iter()
+        .flatten()
 }
 
 /// Returns the fields of these maps.

@@ -151,13 +151,19 @@ impl Checker<'_> {
             return None;
         };
         let kind = self.life_action_kind(path.field("action"), &kind.value, valid)?;
+        let mut critical = false;
         let needed: &[&str] = match kind {
             ActionKind::Skip | ActionKind::KillOld | ActionKind::Wait => &[],
             ActionKind::RetryLater => &["delay"],
-            ActionKind::Webhook => &["url"],
             ActionKind::TriggerJob => &["job", "params"],
+            ActionKind::Webhook | ActionKind::Slack | ActionKind::Email => {
+                if let Some(entry) = of("critical") {
+                    critical = self.boolean(path.field("critical"), &entry.value).unwrap_or_default();
+                }
+                let notification = self.notification(path, node, entries, kind.as_str())?;
+                return Some(Action { what: What::Notify(notification), critical });
+            }
         };
-        let mut critical = false;
         for entry in entries {
             let key = entry.key.as_ref();
             match key {
@@ -165,11 +171,11 @@ impl Checker<'_> {
                 "critical" => {
                     critical = self.boolean(path.field(key), &entry.value).unwrap_or_default();
                 }
-                "delay" | "url" | "job" | "params" if !needed.contains(&key) => {
+                "delay" | "job" | "params" if !needed.contains(&key) => {
                     let message = format!("`{kind}` has no `{key}`; remove it");
                     self.problem(path.field(key), entry.at, message);
                 }
-                "delay" | "url" | "job" | "params" => {}
+                "delay" | "job" | "params" => {}
                 _ => self.unknown_field(path, entry, &[On::Action], &[], &[]),
             }
         }
@@ -189,7 +195,7 @@ impl Checker<'_> {
                 let delays = timeouts(limits::TASK_TIMEOUT_MOST_S);
                 What::RetryLater { delay: self.span(path.field("delay"), value("delay")?, delays)? }
             }
-            ActionKind::Webhook => What::Webhook { url: self.url(path.field("url"), value("url")?)? },
+            ActionKind::Webhook | ActionKind::Slack | ActionKind::Email => return None,
             ActionKind::TriggerJob => {
                 let job = self.identifier(path.field("job"), value("job")?);
                 let params = match value("params") {
@@ -281,7 +287,8 @@ impl Checker<'_> {
 
 /// The actions of each field.
 pub(super) const ON_VIOLATION: &[ActionKind] = &ActionKind::ALL;
-pub(super) const ON_END: &[ActionKind] = &[ActionKind::Webhook, ActionKind::TriggerJob];
+pub(super) const ON_END: &[ActionKind] =
+    &[ActionKind::Webhook, ActionKind::Slack, ActionKind::Email, ActionKind::TriggerJob];
 
 /// Returns the span of a deadline.
 pub(super) fn deadlines() -> std::ops::RangeInclusive<Span> {

@@ -42,7 +42,7 @@ impl Checker<'_> {
         for entry in entries {
             let (field, value) = (path.field(&entry.key), &entry.value);
             match (map, entry.key.as_ref()) {
-                (_, "action") => {}
+                (_, "action" | "critical") => {}
                 (_, "timeout") => {
                     let range = Span::from_secs(1)..=Span::from_secs(limits::MESSAGE_TIMEOUT_MOST_S);
                     timeout = self.span(field, value, range);
