@@ -48,9 +48,17 @@ impl Host {
         let installation = (!instance.0.is_empty()).then(|| Installation::new(&instance.0, life));
         let newcomer = Newcomer { session, installation };
         let kept = self.undelivered(node, session, &undelivered).await?;
-        let (mut tries, mut decided_at) = (TRIES, Timestamp::MIN);
+        let (mut tries, mut decided_at, mut first) = (TRIES, Timestamp::MIN, None);
         let (is_another, reset) = loop {
-            let known = self.parts.store.node(node).await.map_err(unavailable)?;
+            let mut known = self.parts.store.node(node).await.map_err(unavailable)?;
+            // A session that was registered during this call is alive. Its commit may have taken so long that it seems to
+            // have been silent since.
+            let session_now = known.as_ref().map(|known| known.session);
+            if *first.get_or_insert(session_now) != session_now
+                && let Some(known) = &mut known
+            {
+                known.seen_at = known.seen_at.max(self.parts.clock.now());
+            }
             let is_deleted = self.is_deleted(node, session).await?;
             let former = match self.rule().decide(known.as_ref(), is_deleted, &newcomer) {
                 Decision::Accept(former) => former,
