@@ -384,8 +384,10 @@ fn without_holds(changes: &[Change]) -> Vec<Change> {
     rewritten
 }
 
+/// Returns whether a change ends a run that somebody submitted. Runs of schedules would only become more and more.
 fn ends_a_run(change: &Change) -> bool {
-    matches!(change, Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()))
+    let Change::RunMoved { run, path, .. } = change else { return false };
+    run.schedule().is_none() && path.last().is_some_and(|state| state.is_terminal())
 }
 
 /// Returns true for new work of every fourth run. The end of such a run is not too large.

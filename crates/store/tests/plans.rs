@@ -36,6 +36,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[
     ("SELECT r.id, r.state", "JOIN definitions d ON d.run = r.id", "a copy is everything"),
     ("SELECT id, status, not_before", "FROM executions", "a copy is everything"),
     ("SELECT o.execution", "FROM output o ORDER BY execution, start_byte", "a copy is everything"),
+    ("SELECT d.id, d.cluster, d.run", "FROM deliveries d", "a copy is everything"),
     ("SELECT seq, server, at", "FROM events ORDER BY seq", "a copy is everything"),
     (
         "SELECT l.execution, l.key",

@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    fn backfill(changes: Value) -> Backfill {
+    fn backfill(changes: &Value) -> Backfill {
         let mut backfill = json!({
             "id": "0197f3c0-0000-7000-8000-070000000001", "job": "report", "job_version": 3,
             "cluster": "0d0bea70-0000-7000-8000-000000000001", "cluster_name": "default", "status": "running",
@@ -115,15 +115,15 @@ mod tests {
     fn the_progress_of_a_backfill() {
         let now: Timestamp = "2025-06-01T10:05:00Z".parse().unwrap();
         let (running, ended) = (
-            backfill(json!({})),
-            backfill(json!({
+            backfill(&json!({})),
+            backfill(&json!({
                 "status": "cancelled", "ended_at": "2025-06-01T10:04:00Z", "cancelled_by": "bob", "again": true,
                 "cancelled": 2, "existing": 0, "refused": 1, "running": 0, "open": [],
                 "last_refusal": "2025-05-04T03:00:00Z: no node matches",
             })),
         );
         let planned =
-            backfill(json!({"planned": ["2025-05-01T03:00:00Z", "2025-05-02T03:00:00Z"], "times": 2}));
+            backfill(&json!({"planned": ["2025-05-01T03:00:00Z", "2025-05-02T03:00:00Z"], "times": 2}));
         let pages = [
             backfill_page(&running, now, Some(80)),
             backfill_page(&ended, now, Some(80)),

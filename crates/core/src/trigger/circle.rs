@@ -30,7 +30,8 @@ mod tests {
     #[test]
     fn the_shortest_circle_is_found_whatever_else_there_is() {
         // Each edge is a job, and one that it starts.
-        let cases: [(&[(&str, &str)], Option<&str>); 8] = [
+        type Edges = [(&'static str, &'static str)];
+        let cases: [(&Edges, Option<&str>); 8] = [
             (&[], None),
             (&[("b", "a"), ("c", "b")], None),
             (&[("a", "a")], Some("a → a")),

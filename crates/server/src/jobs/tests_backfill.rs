@@ -74,7 +74,7 @@ async fn each_time_once(store: &Arc<dyn Store>, minutes: i64, parallel: usize) {
                 assert!(open <= parallel, "{open} are open");
             }
             Change::RunMoved { path, .. } if path.last().is_some_and(|state| state.is_terminal()) => {
-                open -= 1
+                open -= 1;
             }
             _ => {}
         }

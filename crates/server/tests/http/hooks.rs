@@ -17,7 +17,7 @@ struct Site {
     folder: TempDir,
 }
 
-fn job(trigger: Value) -> Value {
+fn job(trigger: &Value) -> Value {
     json!({
         "name": "deploy", "target": "all", "params": {"ref": "none", "count": 1},
         "triggers": [{"http": trigger}],
@@ -30,7 +30,7 @@ impl Site {
         let site = Self::within(settings("memory:", "one")).await;
         let trigger =
             json!({"path": "deploy", "auth": auth, "secret_file": site.secret_file(), "params": params});
-        assert_eq!(site.setup.post("/jobs", &job(trigger)).await.status, StatusCode::CREATED);
+        assert_eq!(site.setup.post("/jobs", &job(&trigger)).await.status, StatusCode::CREATED);
         site
     }
 
@@ -299,7 +299,7 @@ async fn an_unknown_path_reveals_no_others() {
 #[tokio::test]
 async fn a_path_without_authentication_accepts_programs_and_no_pages() {
     let site = Site::within(settings("memory:", "one")).await;
-    let applied = site.setup.post("/jobs", &job(json!({"path": "open", "auth": "none"}))).await;
+    let applied = site.setup.post("/jobs", &job(&json!({"path": "open", "auth": "none"}))).await;
     assert_eq!(applied.body["job"]["hooks"], json!(["/hooks/open"]), "{}", applied.body);
     assert_eq!(send(site.hook("open")).await.status, CREATED);
     assert_eq!(send(site.hook("open").json(&json!({}))).await.status, CREATED);
@@ -322,9 +322,9 @@ async fn a_path_without_authentication_accepts_programs_and_no_pages() {
 async fn a_flood_on_one_path_is_bounded_and_leaves_other_paths_alone() {
     let site = Site::within(Settings { hook_rate: 5, ..settings("memory:", "one") }).await;
     site.setup
-        .post("/jobs", &job(json!({"path": "deploy", "auth": "secret", "secret_file": site.secret_file()})))
+        .post("/jobs", &job(&json!({"path": "deploy", "auth": "secret", "secret_file": site.secret_file()})))
         .await;
-    let mut other = job(json!({"path": "other", "auth": "none"}));
+    let mut other = job(&json!({"path": "other", "auth": "none"}));
     other["name"] = json!("other");
     site.setup.post("/jobs", &other).await;
     // Requests without the secret do not use up the rate.
@@ -357,7 +357,7 @@ async fn a_paused_job_and_one_that_cannot_run_refuse_requests() {
     is_refused(&send(site.hook("deploy")).await, UNPROVEN.0, UNPROVEN.1);
     site.setup.post("/jobs/deploy/resume", &json!({})).await;
     assert_eq!(ask().await.status, CREATED);
-    let mut nowhere = job(json!({"path": "deploy", "auth": "secret", "secret_file": site.secret_file()}));
+    let mut nowhere = job(&json!({"path": "deploy", "auth": "secret", "secret_file": site.secret_file()}));
     nowhere["target"] = json!("group:nobody");
     site.setup.post("/jobs", &nowhere).await;
     is_refused(&ask().await, StatusCode::CONFLICT, "refused");
@@ -369,7 +369,7 @@ async fn a_paused_job_and_one_that_cannot_run_refuse_requests() {
 async fn a_path_belongs_to_one_job_of_all_clusters() {
     let site = Site::new("secret", json!({})).await;
     site.setup.cluster("other").await;
-    let mut second = job(json!({"path": "deploy", "auth": "none"}));
+    let mut second = job(&json!({"path": "deploy", "auth": "none"}));
     second["name"] = json!("second");
     for cluster in ["default", "other"] {
         second["cluster"] = json!(cluster);
@@ -380,7 +380,7 @@ async fn a_path_belongs_to_one_job_of_all_clusters() {
         assert_eq!(refused.body["detail"], detail);
     }
     // A path that its job gives up is free.
-    site.setup.post("/jobs", &job(json!({"path": "moved", "auth": "none"}))).await;
+    site.setup.post("/jobs", &job(&json!({"path": "moved", "auth": "none"}))).await;
     assert_eq!(site.setup.post("/jobs", &second).await.status, CREATED);
 }
 

@@ -60,7 +60,8 @@ fn true_records_of_schedules_have_no_violation() {
 #[test]
 fn each_forged_record_of_a_schedule_is_found() {
     const MISSED: &str = "no time of a schedule is missed";
-    let forged: [(&str, fn(&mut Evidence)); 8] = [
+    type Forge = fn(&mut Evidence);
+    let forged: [(&str, Forge); 8] = [
         (MISSED, |evidence| drop(evidence.stored.remove(2))),
         (MISSED, |evidence| drop(evidence.runs.remove(IDS[1]))),
         (MISSED, |evidence| evidence.stored[3].data["skipped"] = json!([{"reason": "too_late"}])),

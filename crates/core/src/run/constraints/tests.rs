@@ -9,14 +9,14 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn definition(more: serde_json::Value) -> Definition {
+fn definition(more: &serde_json::Value) -> Definition {
     let mut job = json!({"name": "nightly", "tasks": []});
     job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     serde_json::from_value(job).unwrap()
 }
 
-fn constrained(constraints: serde_json::Value) -> Definition {
-    definition(json!({"constraints": constraints}))
+fn constrained(constraints: &serde_json::Value) -> Definition {
+    definition(&json!({"constraints": constraints}))
 }
 
 /// Another run, created at this second.
@@ -54,7 +54,7 @@ fn word(checked: &Checked) -> String {
 
 #[test]
 fn active_runs_and_older_ones_that_are_about_to_start_count() {
-    let one = constrained(json!({"max_concurrent_runs": 1}));
+    let one = constrained(&json!({"max_concurrent_runs": 1}));
     let away = Other { is_away: true, ..queued(1) };
     let cancelled = Other { is_cancelled: true, ..queued(1) };
     let counted = [
@@ -95,22 +95,22 @@ fn active_runs_and_older_ones_that_are_about_to_start_count() {
     for run in passed {
         assert_eq!(words(&one, std::slice::from_ref(&run), false), ["max_concurrent_runs passed"], "{run:?}");
     }
-    let two = constrained(json!({"max_concurrent_runs": 2}));
+    let two = constrained(&json!({"max_concurrent_runs": 2}));
     assert_eq!(words(&two, &[other(1, Running)], false), ["max_concurrent_runs passed"]);
     let text = "max_concurrent_runs violated: 2 runs of the job are active or before it (the oldest is run-1), and at most 2 may be";
     assert_eq!(words(&two, &[other(2, Running), other(1, Running)], false), [text]);
     for overlap in ["skip", "queue", "queue_latest", "replace"] {
-        let job = definition(json!({"overlap": overlap}));
+        let job = definition(&json!({"overlap": overlap}));
         assert!(words(&job, &[other(1, Running)], false)[0].contains("violated"), "{overlap}");
     }
-    let job = definition(json!({"overlap": "allow"}));
+    let job = definition(&json!({"overlap": "allow"}));
     assert_eq!(words(&job, &[other(1, Running)], false), [""; 0]);
 }
 
 #[test]
 fn the_previous_run_must_have_completed_if_that_is_required() {
     let id = RunId::from("run-5");
-    let find = |constraints, previous, is_retry| {
+    let find = |constraints: &serde_json::Value, previous, is_retry| {
         let facts = Facts { others: Vec::new(), previous };
         let subject = Subject { id: &id, created_at: at(5), is_retry };
         let found = check_facts(&constrained(constraints), subject, &facts);
@@ -120,14 +120,14 @@ fn the_previous_run_must_have_completed_if_that_is_required() {
     let required = || json!({"require_previous_success": true});
     let skips = json!({"require_previous_success": true, "if_unknown": "skip"});
     let why = || Err("too many".to_owned());
-    assert_eq!(find(required(), Ok(None), false), ["require_previous_success passed"]);
-    assert_eq!(find(required(), ended(true), false), ["require_previous_success passed"]);
+    assert_eq!(find(&required(), Ok(None), false), ["require_previous_success passed"]);
+    assert_eq!(find(&required(), ended(true), false), ["require_previous_success passed"]);
     let violated = "require_previous_success violated: the previous run run-4 did not complete";
-    assert_eq!(find(required(), ended(false), false), [violated]);
-    assert_eq!(find(required(), ended(false), true), [""; 0], "a retry makes it good");
-    assert_eq!(find(required(), why(), false), ["require_previous_success unknown (false): too many"]);
-    assert_eq!(find(skips, why(), false), ["require_previous_success unknown (true): too many"]);
-    assert_eq!(find(json!({}), ended(false), false), [""; 0]);
+    assert_eq!(find(&required(), ended(false), false), [violated]);
+    assert_eq!(find(&required(), ended(false), true), [""; 0], "a retry makes it good");
+    assert_eq!(find(&required(), why(), false), ["require_previous_success unknown (false): too many"]);
+    assert_eq!(find(&skips, why(), false), ["require_previous_success unknown (true): too many"]);
+    assert_eq!(find(&json!({}), ended(false), false), [""; 0]);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn the_answer_of_a_hook_passes_or_violates_or_is_not_known() {
         (json!({"url": "http://x", "if_unknown": "skip"}), "allow", true),
     ];
     for (hook, rule, skips) in rules {
-        let job = constrained(json!({"pre_run_hook": hook, "if_unknown": rule}));
+        let job = constrained(&json!({"pre_run_hook": hook, "if_unknown": rule}));
         let hook = job.pre_run_hook().unwrap();
         let find = |answer| word(&check_hook(&job, ConstraintKind::PreRunHook, hook, &answer));
         for status in [200, 204, 299] {
@@ -160,7 +160,7 @@ fn the_answer_of_a_hook_passes_or_violates_or_is_not_known() {
 
 #[test]
 fn a_run_that_took_too_long_violates_its_constraints() {
-    let job = constrained(json!({"max_expected": "10m", "max_allowed": "1h"}));
+    let job = constrained(&json!({"max_expected": "10m", "max_allowed": "1h"}));
     let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
     let find =
         |took, is_stopped| -> Vec<String> { check_times(&job, took, is_stopped).iter().map(word).collect() };
@@ -170,14 +170,14 @@ fn a_run_that_took_too_long_violates_its_constraints() {
     let longer = "max_expected violated: the run took 1h, and at most 10m is expected";
     let allowed = "max_allowed violated: the run took longer than 1h, which is the maximum";
     assert_eq!(find(minutes(60), true), [longer, allowed]);
-    assert_eq!(check_times(&constrained(json!({})), minutes(60), false), []);
+    assert_eq!(check_times(&constrained(&json!({})), minutes(60), false), []);
 }
 
 #[test]
 fn only_as_many_old_runs_are_cancelled_as_needed() {
     let id = RunId::from("run-5");
     let cancelled = |most: u32, others: &[Other]| {
-        let job = constrained(json!({"max_concurrent_runs": most}));
+        let job = constrained(&json!({"max_concurrent_runs": most}));
         let facts = Facts { others: others.to_vec(), previous: Ok(None) };
         let runs = to_cancel(&job, Subject { id: &id, created_at: at(5), is_retry: false }, &facts);
         runs.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -197,7 +197,7 @@ fn a_run_that_waits_wakes_when_it_is_next_and_is_replaced_by_a_newer_one_if_only
     let see = |overlap: &str, others: &[Other]| {
         let facts = Facts { others: others.to_vec(), previous: Ok(None) };
         let subject = Subject { id: &id, created_at: at(5), is_retry: false };
-        look(&definition(json!({"overlap": overlap})), subject, &facts)
+        look(&definition(&json!({"overlap": overlap})), subject, &facts)
     };
     let replaced = Look::Replaced(RunId::from("run-9"));
     let cases: [(&[Other], Look, Look); 6] = [

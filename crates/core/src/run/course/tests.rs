@@ -251,7 +251,6 @@ fn cancel_ends_a_run_from_every_state_that_is_not_terminal() {
             let ended = settle(live.clone(), &mut course);
             assert!(course.is_ended() && ended.state() == RunState::Cancelled, "{state}: {ended:?}");
             // The next owner finds the request.
-            let mut run = run;
             run.live.cancel_requested_at = Some(NOW);
             let mut course = restored(&run, &[], NOW);
             let ended = settle(RunLive { epoch: 2, ..run.live }, &mut course);

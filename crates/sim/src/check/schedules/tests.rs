@@ -20,7 +20,7 @@ fn key() -> JobKey {
     JobKey::new(ClusterId::DEFAULT, "tick")
 }
 
-fn applied(version: u64, second: i64, schedule: Value) -> Change {
+fn applied(version: u64, second: i64, schedule: &Value) -> Change {
     let job = json!({
         "name": "tick", "schedule": schedule, "tasks": [{"backend": "test", "action": "noop", "name": "t0"}],
     });
@@ -64,7 +64,7 @@ fn skipped(reason: SkipReason, first: i64, last: i64, count: usize) -> Vec<Skipp
 /// Every five seconds, until the job is paused for a while.
 fn history() -> Vec<Change> {
     vec![
-        applied(1, 1, json!({"every": "5s"})),
+        applied(1, 1, &json!({"every": "5s"})),
         fired(5, 1, 1),
         decided(1, 1, 5, Vec::new()),
         fired(10, 1, 5),
@@ -72,7 +72,7 @@ fn history() -> Vec<Change> {
         paused(true, 12),
         decided(1, 10, 21, skipped(SkipReason::Paused, 15, 20, 2)),
         paused(false, 22),
-        applied(2, 23, json!({"cron": "*/10 * * * * *"})),
+        applied(2, 23, &json!({"cron": "*/10 * * * * *"})),
         fired(30, 2, 21),
         decided(2, 21, 30, Vec::new()),
         deleted(31),
@@ -128,7 +128,7 @@ fn each_forgery_is_found() {
 
 #[test]
 fn a_missed_time_has_a_run_or_a_reason_that_is_true() {
-    let applied = |catch_up: &str| applied(1, 1, json!({"every": "30s", "catch_up": catch_up}));
+    let applied = |catch_up: &str| applied(1, 1, &json!({"every": "30s", "catch_up": catch_up}));
     let late = |skipped| Change::JobDecided {
         job: key(),
         version: 1,
