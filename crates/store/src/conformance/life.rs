@@ -143,8 +143,11 @@ pub async fn a_run_that_starts_forgets_where_it_was_among_its_actions(store: Arc
     apply(&store, &[acted(1, None, None, None), moved(1, &[Starting, Running], 15)]).await;
     let counted = Life { checked: 2, violated: 1, executed: 1, rounds: 1, ..Life::default() };
     assert_eq!(life(&store).await, counted);
-    // What follows the plan is counted from there.
-    apply(&store, &[moved(1, &[Terminating], 16)]).await;
-    apply(&store, &[checked(1, 1, Found::Passed), acted(1, None, None, None)]).await;
+    // What follows the plan is counted from there, also in the commit in which the plan ends.
+    let found = |constraint| Checked { constraint, found: Found::Passed };
+    let results = [ConstraintKind::MaxExpected, ConstraintKind::MaxAllowed].map(found).to_vec();
+    let after = Change::RunChecked { run: run_id(1), epoch: 1, results, at: at(16) };
+    apply(&store, &[after, moved(1, &[Terminating], 16)]).await;
+    apply(&store, &[acted(1, None, None, None)]).await;
     assert_eq!(life(&store).await, Life { checked: 4, executed: 2, done: 2, ..counted });
 }
