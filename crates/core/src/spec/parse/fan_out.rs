@@ -32,7 +32,7 @@ impl Checker<'_> {
             match entry.key.as_ref() {
                 "items" => items = Some(self.items(field, &entry.value)),
                 "max_parallel" => max_parallel = self.parallel(field, &entry.value),
-                _ => self.unknown_field(path, entry, &[On::ForEach], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::ForEach], &[]),
             }
         }
         let Some(items) = items else {
@@ -117,7 +117,7 @@ impl Checker<'_> {
                 "max_age" => {
                     cache.max_age = self.span(field, &entry.value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
-                _ => self.unknown_field(path, entry, &[On::Cache], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Cache], &[]),
             }
         }
         Some(cache)
@@ -147,7 +147,7 @@ impl Checker<'_> {
                     let weight = self.whole_number(field, value, 1..=limits::WEIGHT_MOST);
                     preference.weight = weight.unwrap_or(preference.weight);
                 }
-                _ => self.unknown_field(path, entry, &[On::Preference], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Preference], &[]),
             }
         }
         // Misspelt or invalid fields were reported before.

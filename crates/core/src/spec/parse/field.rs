@@ -273,24 +273,19 @@ impl<'c> Checker<'c> {
         Some(text.to_owned())
     }
 
-    /// Reports a field that none of these maps has. `planned` are fields of later versions, `other_names` the names
-    /// that other tools use.
+    /// Reports a field that none of these maps has. `other_names` are the names that other tools use.
     pub(super) fn unknown_field(
         &mut self,
         above: Path<'_>,
         entry: &Entry<'_>,
         maps: &[On],
-        planned: &[Hint],
         other_names: &[Hint],
     ) {
         if self.is_full() {
             return;
         }
         let key = entry.key.as_ref();
-        let hint = |hints: &[Hint]| hints.iter().find(|(name, _)| *name == key).map(|(_, hint)| *hint);
-        let message = if let Some(instead) = hint(planned) {
-            format!("`{key}` is not available in this version of downbeat; {instead}")
-        } else if let Some(meant) = hint(other_names) {
+        let message = if let Some((_, meant)) = other_names.iter().find(|(name, _)| *name == key) {
             format!("unknown field `{key}`; {meant}")
         } else if key == "<<" {
             "merge keys (`<<`) are not supported; write the fields out".to_owned()

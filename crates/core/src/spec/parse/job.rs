@@ -174,7 +174,7 @@ impl Checker<'_> {
                 // They set params, which may follow.
                 "triggers" => triggers = Some(value),
                 "tasks" => tasks = Some(value),
-                _ => self.unknown_field(top, entry, &[On::Job], &[], OTHER_NAMES),
+                _ => self.unknown_field(top, entry, &[On::Job], OTHER_NAMES),
             }
         }
         self.life_rules(&definition, life, entries);

@@ -51,7 +51,7 @@ impl Checker<'_> {
                 "pre_run_hook" => constraints.pre_run_hook = self.hook(field, value),
                 "post_run_hook" => constraints.post_run_hook = self.hook(field, value),
                 "if_unknown" => constraints.if_unknown = self.choice(field, value, &IfUnknown::ALL),
-                _ => self.unknown_field(path, entry, &[On::Constraints], &[], OTHER_NAMES),
+                _ => self.unknown_field(path, entry, &[On::Constraints], OTHER_NAMES),
             }
         }
         Some(constraints)
@@ -69,7 +69,7 @@ impl Checker<'_> {
                 "timeout" => timeout = self.span(field, value, timeouts(limits::HOOK_TIMEOUT_MOST_S)),
                 "headers" => headers = self.headers(field, value).unwrap_or_default(),
                 "if_unknown" => if_unknown = self.choice(field, value, &IfUnknown::ALL),
-                _ => self.unknown_field(path, entry, &[On::Hook], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Hook], &[]),
             }
         }
         if url.is_none() && !misspelt(entries, "url", &[On::Hook]) {
@@ -176,7 +176,7 @@ impl Checker<'_> {
                     self.problem(path.field(key), entry.at, message);
                 }
                 "delay" | "job" | "params" => {}
-                _ => self.unknown_field(path, entry, &[On::Action], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Action], &[]),
             }
         }
         let missing = needed.iter().find(|name| **name != "params" && of(name).is_none());

@@ -58,7 +58,7 @@ impl Checker<'_> {
                 (On::Slack | On::Email, "text") => text = self.message_text(field, value),
                 (On::Email, "subject") => subject = self.message_text(field, value),
                 (On::Email, "to") => to = self.recipients(field, value),
-                _ => self.unknown_field(path, entry, &[map], &[], OTHER_NAMES),
+                _ => self.unknown_field(path, entry, &[map], OTHER_NAMES),
             }
         }
         let mut required = |name: &str, example: &str| {

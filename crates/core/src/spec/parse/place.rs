@@ -30,7 +30,7 @@ impl Checker<'_> {
                         "scope" => scope = Some(self.choice(field, &entry.value, &Scope::ALL)?),
                         "value" if self.refuse_expression(field, &entry.value, "a target") => return None,
                         "value" => value = Some(self.text(field, &entry.value, "a name")?),
-                        _ => self.unknown_field(path, entry, &[On::Target], &[], &[]),
+                        _ => self.unknown_field(path, entry, &[On::Target], &[]),
                     }
                 }
                 let Some(scope) = scope else {
@@ -73,7 +73,7 @@ impl Checker<'_> {
                     let most = u32::try_from(limits::STEPS_PER_RUN).unwrap_or(u32::MAX);
                     placement.max_per_node = self.whole_number(field, value, 1..=most);
                 }
-                _ => self.unknown_field(path, entry, &[On::Placement], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Placement], &[]),
             }
         }
         if let Some(both) = placement.allow.iter().find(|node| placement.forbid.contains(node)) {

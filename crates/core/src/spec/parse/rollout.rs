@@ -41,7 +41,7 @@ impl Checker<'_> {
                     pause = self.span(field, value, range).unwrap_or_default();
                 }
                 "max_failures" => max_failures = self.amount(field, value).unwrap_or_default(),
-                _ => self.unknown_field(path, entry, &[On::Rollout], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Rollout], &[]),
             }
         }
         if !batch_given && !misspelt(entries, "batch", &[On::Rollout]) {

@@ -59,7 +59,7 @@ impl Checker<'_> {
                     let range = Span::default()..=Span::from_secs(limits::JITTER_MOST_S);
                     jitter = self.span(field, value, range).filter(|jitter| !jitter.is_zero());
                 }
-                _ => self.unknown_field(path, entry, &[On::Schedule], &[], OTHER_NAMES),
+                _ => self.unknown_field(path, entry, &[On::Schedule], OTHER_NAMES),
             }
         }
         let (when, rule) = rule?;
@@ -133,7 +133,7 @@ impl Checker<'_> {
                     has_window = true;
                     window = self.span(field, &entry.value, windows.clone());
                 }
-                _ => self.unknown_field(path, entry, &[On::CatchUp], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::CatchUp], &[]),
             }
         }
         match (policy, has_window) {
@@ -178,7 +178,7 @@ impl Checker<'_> {
                         days.weekdays.extend(self.weekday(field.index(index), item));
                     }
                 }
-                _ => self.unknown_field(path, entry, &[On::Exclude], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Exclude], &[]),
             }
         }
         Some(days)

@@ -72,7 +72,7 @@ impl Checker<'_> {
                     );
                     self.problem(field, entry.at, message);
                 }
-                _ => self.unknown_field(path, entry, &[On::Branch], &[], OTHER_NAMES),
+                _ => self.unknown_field(path, entry, &[On::Branch], OTHER_NAMES),
             }
         }
         Some(branch)
@@ -151,7 +151,7 @@ impl Checker<'_> {
                 }
                 _ => {
                     let valid = if on == On::Task { ENTRY } else { &[On::Leaf] };
-                    self.unknown_field(path, entry, valid, &[], OTHER_NAMES);
+                    self.unknown_field(path, entry, valid, OTHER_NAMES);
                 }
             }
         }
@@ -204,7 +204,7 @@ impl Checker<'_> {
                 "timeout" => {
                     approve.timeout = self.span(field, value, timeouts(limits::RUN_TIMEOUT_MOST_S));
                 }
-                _ => self.unknown_field(path, entry, &[On::Approve], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Approve], &[]),
             }
         }
         Some(approve)
@@ -242,7 +242,7 @@ impl Checker<'_> {
                     }
                     _ => self.wrong(field, value, &format!("a number from 1 to {LONGEST_FACTOR}")),
                 },
-                _ => self.unknown_field(path, entry, &[On::Retry], &[], &[]),
+                _ => self.unknown_field(path, entry, &[On::Retry], &[]),
             }
         }
         let Some(max) = max else {

@@ -66,7 +66,7 @@ impl Checker<'_> {
             "job" => Trigger::Job(self.job_trigger(field, value)?),
             "event" => Trigger::Event(self.event_trigger(field, value)?),
             _ => {
-                self.unknown_field(path, entry, &[On::Trigger], &[], &[]);
+                self.unknown_field(path, entry, &[On::Trigger], &[]);
                 return None;
             }
         };
@@ -94,7 +94,7 @@ impl Checker<'_> {
                     secrets.push((entry, self.absolute(field, value).map(SecretSource::File)));
                 }
                 "params" => params = self.set_params(field, value),
-                _ => self.unknown_field(path, entry, &[On::HttpTrigger], &[], OF_HTTP),
+                _ => self.unknown_field(path, entry, &[On::HttpTrigger], OF_HTTP),
             }
         }
         if hook.is_none() && !misspelt(entries, "path", &[On::HttpTrigger]) {
@@ -138,7 +138,7 @@ impl Checker<'_> {
                 "name" => name = Some(self.identifier(field, value)?),
                 "on" => on = self.choice(field, value, &RunEnding::ALL)?,
                 "params" => params = self.set_params(field, value),
-                _ => self.unknown_field(path, entry, &[On::JobTrigger], &[], OF_JOB),
+                _ => self.unknown_field(path, entry, &[On::JobTrigger], OF_JOB),
             }
         }
         if name.is_none() && !misspelt(entries, "name", &[On::JobTrigger]) {
@@ -157,7 +157,7 @@ impl Checker<'_> {
                 "group" => group = Some((entry, self.group(field, value)?)),
                 "job" => job = Some((entry, self.identifier(field, value)?)),
                 "params" => params = self.set_params(field, value),
-                _ => self.unknown_field(path, entry, &[On::EventTrigger], &[], OF_EVENT),
+                _ => self.unknown_field(path, entry, &[On::EventTrigger], OF_EVENT),
             }
         }
         if kind.is_none() && !misspelt(entries, "kind", &[On::EventTrigger]) {
