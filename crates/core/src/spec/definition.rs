@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::backend::Params;
@@ -50,7 +50,7 @@ pub struct Definition {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement_timeout: Option<Span>,
     /// Without effect on a run, so that it needs no level.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "fitted")]
     pub schedule: Vec<Schedule>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraints: Option<Constraints>,
@@ -67,7 +67,16 @@ pub struct Definition {
     /// Without effect on a run, like `schedule`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub triggers: Vec<Trigger>,
+    #[serde(deserialize_with = "fitted")]
     pub tasks: Vec<Entry>,
+}
+
+/// Reads a list without spare room. Servers keep the definitions of all stored jobs in memory, and room for four entries,
+/// which a list of one has otherwise, is larger than the rest of a small job.
+fn fitted<'de, D: Deserializer<'de>, T: Deserialize<'de>>(list: D) -> Result<Vec<T>, D::Error> {
+    let mut list = Vec::deserialize(list)?;
+    list.shrink_to_fit();
+    Ok(list)
 }
 
 fn is_zero(priority: &i32) -> bool {
@@ -271,6 +280,7 @@ pub struct Branch {
     pub depends_on: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_each: Option<ForEach>,
+    #[serde(deserialize_with = "fitted")]
     pub tasks: Vec<Task>,
 }
 

@@ -81,17 +81,14 @@ impl Jobs {
 
     /// Loads everything from the store. Called after the clusters were loaded, before the journal publishes anything.
     pub(crate) async fn load(&self, store: &dyn Store) -> Result<(), store::Error> {
-        let (mut jobs, mut after) = (Vec::new(), None);
+        let (mut loaded, mut after) = (Inner::default(), None);
         loop {
             let some = store.jobs(after, AT_ONCE).await?;
             let Some(last) = some.last() else { break };
             after = Some(last.key().id());
-            jobs.extend(some);
+            some.into_iter().for_each(|job| self.put(&mut loaded, job));
         }
-        let mut inner = self.inner();
-        *inner = Inner::default();
-        jobs.into_iter().for_each(|job| self.put(&mut inner, job));
-        drop(inner);
+        *self.inner() = loaded;
         self.wake.notify_one();
         Ok(())
     }
