@@ -138,8 +138,8 @@ fn text(change: &Change) -> String {
             format!("cluster {}: {}", cluster.name, edited(cluster, edit))
         }
         Change::ClusterDeleted { name, .. } => format!("cluster {name} deleted"),
-        Change::JobApplied { job } if job.version == 1 => format!("job {} created", job.key.name),
-        Change::JobApplied { job } => format!("job {} changed: version {}", job.key.name, job.version),
+        Change::JobApplied { job, .. } if job.version == 1 => format!("job {} created", job.key.name),
+        Change::JobApplied { job, .. } => format!("job {} changed: version {}", job.key.name, job.version),
         Change::JobPauseSet { job, paused: true, .. } => format!("job {} paused", job.name),
         Change::JobPauseSet { job, paused: false, .. } => format!("job {} resumed", job.name),
         Change::JobDeleted { job, .. } => format!("job {} deleted", job.name),

@@ -412,7 +412,7 @@ impl EventBody {
             }
             Change::ClusterChanged { cluster, edit, .. } => cluster_changed(cluster, edit),
             Change::ClusterDeleted { name, .. } => EventBody::ClusterDeleted { name: name.clone() },
-            Change::JobApplied { job } => {
+            Change::JobApplied { job, .. } => {
                 EventBody::JobApplied { name: job.key.name.to_string(), version: job.version }
             }
             Change::JobPauseSet { job, paused, .. } => {

@@ -65,8 +65,13 @@ pub enum Change {
         at: Timestamp,
     },
     /// The first or the next version of a stored job, whole. Guard: the cluster exists, and the stored version is the one
-    /// before, also of a job that was deleted.
-    JobApplied { job: JobVersion },
+    /// before, also of a job that was deleted. If the job has triggers, the change has the last event that the check of
+    /// other jobs' triggers relied on: no job with triggers was applied after it.
+    JobApplied {
+        job: JobVersion,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        triggers_seen: Option<u64>,
+    },
     /// Pauses or resumes the schedules of a job. Guard: the job exists, and is not in that condition already.
     JobPauseSet { job: JobKey, paused: bool, by: String, at: Timestamp },
     /// Deletes a job; its versions and its runs stay. Guard: the job exists.
@@ -374,7 +379,8 @@ pub enum Refusal {
     LimitReached(String),
     #[error("a cluster is named `{0}`")]
     NameInUse(String),
-    /// The cluster or the job has another version than the one that the change relied on.
+    /// The cluster or the job has another version than the one that the change relied on, or a job with triggers was
+    /// applied after the event that it relied on.
     #[error("it was changed at the same time")]
     StaleVersion,
     /// Until when the schedules of a job are decided; the change relied on another time.
@@ -585,7 +591,7 @@ impl Change {
             | Change::NodeDrainSet { node, .. }
             | Change::NodeProblemsSet { node, .. }
             | Change::NodeDeleted { node, .. } => Subject::Node(*node),
-            Change::JobApplied { job } => Subject::Job(&job.key),
+            Change::JobApplied { job, .. } => Subject::Job(&job.key),
             Change::JobPauseSet { job, .. }
             | Change::JobDeleted { job, .. }
             | Change::JobDecided { job, .. }
@@ -660,7 +666,7 @@ impl Change {
             | Change::RunCancelRequested { by, .. }
             | Change::RunPauseSet { by, .. }
             | Change::DeliveryRequested { by, .. } => Some(by),
-            Change::JobApplied { job } => Some(&job.by),
+            Change::JobApplied { job, .. } => Some(&job.by),
             Change::BackfillCreated { backfill } => Some(&backfill.by),
             Change::BackfillCancelled { cancel, .. } => Some(&cancel.by),
             Change::RunCreated { run, .. } => Some(&run.by),
@@ -733,6 +739,7 @@ impl Change {
             }
             Change::RunAdmitted { limit, .. } => *limit = None,
             Change::RunMoved { room, .. } => *room = None,
+            Change::JobApplied { triggers_seen, .. } => *triggers_seen = None,
             _ => {}
         }
         change
@@ -742,7 +749,7 @@ impl Change {
     pub fn at(&self) -> Timestamp {
         match self {
             Change::NodeRegistered { registration } => registration.at,
-            Change::JobApplied { job } => job.at,
+            Change::JobApplied { job, .. } => job.at,
             Change::BackfillCreated { backfill } => backfill.created_at,
             Change::BackfillCancelled { cancel, .. } => cancel.at,
             Change::RunCreated { run, .. } => run.created_at,

@@ -445,7 +445,7 @@ fn shown(change: &Change) -> String {
         Change::RunCreated { firing: Some(firing), .. } => {
             format!(" of version={} from={}", firing.version, firing.from)
         }
-        Change::JobApplied { job } => format!(" version={} at={}", job.version, job.at),
+        Change::JobApplied { job, .. } => format!(" version={} at={}", job.version, job.at),
         Change::JobPauseSet { paused, at, .. } => format!(" {paused} at={at}"),
         Change::JobDecided { version, from, until, skipped, refused, at, .. } => {
             let refused = refused.len();

@@ -48,6 +48,8 @@ pub(crate) struct Needs<'a> {
     /// A node registers that does not exist, so there is no row to lock.
     pub(crate) new_nodes: bool,
     pub(crate) jobs: BTreeSet<JobId>,
+    /// The event after which the guards look for jobs with triggers that were applied.
+    pub(crate) triggers_seen: Option<u64>,
     pub(crate) backfills: BTreeSet<BackfillId>,
     pub(crate) runs: BTreeSet<&'a RunId>,
     /// Runs and nodes whose cluster the events name.
@@ -115,7 +117,13 @@ impl<'a> Needs<'a> {
                     needs.nodes.insert(*node);
                     needs.held.insert(*node);
                 }
-                Change::JobApplied { job } => needs.need_job(&job.key),
+                Change::JobApplied { job, triggers_seen } => {
+                    needs.need_job(&job.key);
+                    needs.triggers_seen = match (needs.triggers_seen, *triggers_seen) {
+                        (Some(one), Some(other)) => Some(one.min(other)),
+                        (one, other) => one.or(other),
+                    };
+                }
                 Change::JobPauseSet { job, .. }
                 | Change::JobDeleted { job, .. }
                 | Change::JobDecided { job, .. }
@@ -362,7 +370,7 @@ impl<'a> Dirty<'a> {
                     let (node, session, at) = (*node, *session, *at);
                     dirty.nodes_deleted.push(Deleted { node, session, at, registration });
                 }
-                Change::JobApplied { job } => {
+                Change::JobApplied { job, .. } => {
                     dirty.jobs.insert(job.key.id(), &job.key);
                     dirty.job_versions.push(job);
                 }

@@ -221,7 +221,7 @@ async fn versions_of_jobs_of_a_deleted_cluster_are_removed_few_at_a_time() {
     let key = || JobKey::new(cluster_id(7), "job-1");
     apply(&store, &[cluster_created(7)]).await;
     for version in 1..=10 {
-        apply(&store, &[Change::JobApplied { job: job_version(key(), version) }]).await;
+        apply(&store, &[Change::JobApplied { job: job_version(key(), version), triggers_seen: None }]).await;
     }
     apply(&store, &[cluster_deleted(7)]).await;
     let other = rusqlite::Connection::open(&path).unwrap();

@@ -9,13 +9,20 @@ use crate::job::{Backfill, BackfillRecord, JobKey, JobLive, JobVersion};
 use crate::run::RunRecord;
 
 impl Tables {
-    pub(super) fn apply_job(&mut self, job: &JobVersion) -> Applied {
+    pub(super) fn apply_job(&mut self, job: &JobVersion, triggers_seen: Option<u64>) -> Applied {
         if !self.clusters.contains_key(&job.key.cluster) {
             return Err(Refusal::NotFound);
         }
         let stored = self.jobs.get(&job.key.id());
         if stored.map_or(0, |stored| stored.version) + 1 != job.version {
             return Err(Refusal::StaleVersion);
+        }
+        if let Some(seen) = triggers_seen {
+            if self.triggers_applied > seen {
+                return Err(Refusal::StaleVersion);
+            }
+            // Its event has no number yet.
+            self.triggers_applied = u64::MAX;
         }
         let next = match stored {
             Some(stored) if stored.deleted_at.is_none() => JobLive { version: job.version, ..*stored },

@@ -27,6 +27,8 @@ pub struct Tables {
     pub deleted: BTreeSet<(NodeId, SessionId)>,
     /// Deleted ones too.
     pub jobs: BTreeMap<JobId, JobLive>,
+    /// The number of the last event that applied a job with triggers; `u64::MAX` if the current batch has applied one.
+    pub triggers_applied: u64,
     pub backfills: BTreeMap<BackfillId, BackfillRecord>,
     pub runs: BTreeMap<RunId, RunLive>,
     pub homes: BTreeMap<RunId, Home>,
@@ -194,7 +196,7 @@ impl Tables {
                 self.deleted.insert((*node, *session));
                 Ok(())
             }
-            Change::JobApplied { job } => self.apply_job(job),
+            Change::JobApplied { job, triggers_seen } => self.apply_job(job, *triggers_seen),
             Change::JobPauseSet { job, paused, by: _, at } => self.pause_job(job, *paused, *at),
             Change::JobDeleted { job, by: _, at } => self.delete_job(job, *at),
             Change::JobDecided { job, version, from, until, .. } => {

@@ -238,7 +238,7 @@ impl Perform for Jobs {
         let mut is_changed = false;
         for event in events.iter() {
             match &event.change {
-                Change::JobApplied { job } => {
+                Change::JobApplied { job, .. } => {
                     self.apply(&mut inner, job);
                     mark(&mut inner, &job.key, event.seq);
                 }

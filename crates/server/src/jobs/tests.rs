@@ -122,7 +122,10 @@ pub(super) fn tick(version: u64, at: Timestamp, more: &Value) -> Change {
     job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let definition = spec::parse(&job.to_string(), "job.json", &Catalogue::builtin()).unwrap();
     let (definition, hash) = (Arc::new(definition.clone()), definition_hash(&definition));
-    Change::JobApplied { job: JobVersion { key: key(), version, definition, hash, by: "ada".to_owned(), at } }
+    Change::JobApplied {
+        job: JobVersion { key: key(), version, definition, hash, by: "ada".to_owned(), at },
+        triggers_seen: None,
+    }
 }
 
 /// Returns a time in whole seconds, so long ago.

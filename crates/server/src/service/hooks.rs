@@ -67,7 +67,7 @@ impl Service {
             self.catch_up().await?;
             jobs = self.parts.jobs.waiting_for(&source);
         }
-        // Two servers may have accepted the same path at the same moment.
+        // Servers from before the guard of triggers may have accepted the same path at the same moment.
         if jobs.len() > 1 {
             return Err(Conflict::HookPathTwice(path.to_owned()).into());
         }

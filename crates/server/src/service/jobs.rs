@@ -86,6 +86,10 @@ impl Service {
         let (key, hash) = (JobKey::new(cluster, name), definition_hash(&definition));
         let definition = Arc::new(definition);
         for _ in 0..TRIES {
+            let triggers_seen = match definition.triggers.is_empty() {
+                true => None,
+                false => Some(self.catch_up_all().await?),
+            };
             self.check_triggers(&key, &definition)?;
             let former = self.parts.jobs.get(&key).map(|job| job.record);
             if let Some(job) = former.as_ref().filter(|job| job.current.hash == hash) {
@@ -106,7 +110,7 @@ impl Service {
             if mode == Mode::DryRun {
                 return Ok(AppliedJob { job, outcome, differences });
             }
-            match self.commit_one(Change::JobApplied { job: job.current.clone() }).await? {
+            match self.commit_one(Change::JobApplied { job: job.current.clone(), triggers_seen }).await? {
                 Ok(()) => return Ok(AppliedJob { job, outcome, differences }),
                 Err(Refusal::StaleVersion) => self.catch_up().await?,
                 Err(refusal) => return Err(self.job_refused(&key, refusal)),

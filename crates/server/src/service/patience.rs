@@ -46,6 +46,17 @@ impl Service {
         read_in_time(reached).await
     }
 
+    /// Waits until this server knows all changes that any server has committed, itself included. Returns the number of the
+    /// last of them.
+    pub(super) async fn catch_up_all(&self) -> Result<u64> {
+        let reached = async {
+            let committed = self.parts.store.last_seq().await?;
+            self.parts.feed.reached(committed).await;
+            Ok(committed)
+        };
+        read_in_time(reached).await
+    }
+
     pub(super) async fn commit(&self, changes: Vec<Change>) -> Result<Vec<Applied>> {
         Ok(change_in_time(self.parts.journal.commit(changes)).await??)
     }

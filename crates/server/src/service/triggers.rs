@@ -10,8 +10,8 @@ use crate::error::{Conflict, Result};
 use crate::jobs::Source;
 
 impl Service {
-    /// Refuses paths that other jobs have, and circles. Of two requests at two servers at the same moment, both may pass:
-    /// then the path is refused when it is used, and the depth of triggered runs bounds the circle.
+    /// Refuses paths that other jobs have, and circles. Of two requests at two servers at the same moment both pass here;
+    /// the store refuses the second one (`triggers_seen`), which is then checked again.
     pub(super) fn check_triggers(&self, key: &JobKey, definition: &Definition) -> Result<()> {
         let jobs = &self.parts.jobs;
         for trigger in &definition.triggers {

@@ -10,5 +10,7 @@ mod replay;
 mod start;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_rivals;
 
 pub(crate) use follow::follow;

@@ -37,7 +37,7 @@ pub(super) async fn past(service: &Service, last: u64) -> Result<Past, store::Er
                 Change::TriggersFollowed { until, .. } => mark = mark.max(Some(*until)),
                 Change::RunCreated { run, .. } => _ = past.settled.insert(run.id.clone()),
                 Change::JobNotTriggered { run, .. } => _ = past.settled.insert(run.clone()),
-                Change::JobApplied { job } => service.parts.jobs.starts_after(&job.key, event.seq),
+                Change::JobApplied { job, .. } => service.parts.jobs.starts_after(&job.key, event.seq),
                 Change::JobPauseSet { job, .. } => service.parts.jobs.starts_after(job, event.seq),
                 _ => {}
             }

@@ -106,7 +106,7 @@ fn applied(name: &str, more: &Value) -> Change {
     let definition = spec::parse(&job.to_string(), "job.json", &Catalogue::builtin()).unwrap();
     let (definition, hash) = (Arc::new(definition.clone()), definition_hash(&definition));
     let (key, by, at) = (JobKey::new(ClusterId::DEFAULT, name), "ada".to_owned(), Timestamp::now());
-    Change::JobApplied { job: JobVersion { key, version: 1, definition, hash, by, at } }
+    Change::JobApplied { job: JobVersion { key, version: 1, definition, hash, by, at }, triggers_seen: None }
 }
 
 async fn commit(store: &Arc<dyn Store>, change: Change) {

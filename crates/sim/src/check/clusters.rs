@@ -58,7 +58,7 @@ impl Homes {
             }
             Change::ClusterDeleted { cluster, .. } => Some(*cluster),
             Change::NodeRegistered { registration } => Some(registration.cluster),
-            Change::JobApplied { job } => Some(job.key.cluster),
+            Change::JobApplied { job, .. } => Some(job.key.cluster),
             Change::JobPauseSet { job, .. }
             | Change::JobDeleted { job, .. }
             | Change::JobDecided { job, .. }

@@ -168,7 +168,7 @@ pub async fn only_the_last_ended_backfills_of_a_job_are_kept(store: Arc<dyn Stor
 pub async fn a_backfill_goes_with_its_cluster(store: Arc<dyn Store>) {
     let key = || JobKey::new(cluster_id(7), "job-1");
     apply(&store, &[cluster_created(7), job_applied(1, 1)]).await;
-    apply(&store, &[Change::JobApplied { job: job_version(key(), 1) }]).await;
+    apply(&store, &[Change::JobApplied { job: job_version(key(), 1), triggers_seen: None }]).await;
     apply(&store, &[Change::BackfillCreated { backfill: backfill(1, key()) }, backfill_created(2, 1)]).await;
     // The job has another key.
     refuse(&store, backfill_cancelled(1), Refusal::NotFound).await;

@@ -70,6 +70,27 @@ pub async fn a_job_changes_version_by_version(store: Arc<dyn Store>) {
     assert_eq!(read(3).await, None);
 }
 
+pub async fn of_two_jobs_with_triggers_that_saw_the_same_events_one_is_refused(store: Arc<dyn Store>) {
+    let triggered = |number, version, seen| Change::JobApplied {
+        job: job_version(job_key(number), version),
+        triggers_seen: Some(seen),
+    };
+    let seen = store.last_seq().await.unwrap();
+    let both = [triggered(1, 1, seen), triggered(2, 1, seen)];
+    assert_eq!(commit(&store, &both).await.outcomes, [Ok(()), Err(Refusal::StaleVersion)]);
+    refuse(&store, triggered(2, 1, seen), Refusal::StaleVersion).await;
+    let seen = store.last_seq().await.unwrap();
+    // Other changes do not matter, nor do jobs without triggers.
+    apply(&store, &[job_applied(3, 1), job_paused(3, true)]).await;
+    apply(&store, &[triggered(2, 1, seen)]).await;
+    refuse(&store, triggered(1, 2, seen), Refusal::StaleVersion).await;
+    apply(&store, &[triggered(1, 2, store.last_seq().await.unwrap())]).await;
+    // A refused change of the job itself takes nothing.
+    let seen = store.last_seq().await.unwrap();
+    refuse(&store, triggered(1, 9, seen), Refusal::StaleVersion).await;
+    apply(&store, &[triggered(1, 3, seen)]).await;
+}
+
 pub async fn old_versions_of_a_job_are_removed(store: Arc<dyn Store>) {
     apply(&store, &[job_applied(2, 1)]).await;
     let kept = u32::try_from(limits::JOB_VERSIONS).unwrap();
@@ -166,7 +187,7 @@ pub async fn the_work_of_a_run_that_another_server_has_started_is_refused(store:
 
 pub async fn a_job_needs_its_cluster_and_goes_with_it(store: Arc<dyn Store>) {
     let key = || JobKey::new(cluster_id(7), "job-1");
-    let applied = |version| Change::JobApplied { job: job_version(key(), version) };
+    let applied = |version| Change::JobApplied { job: job_version(key(), version), triggers_seen: None };
     refuse(&store, applied(1), Refusal::NotFound).await;
     apply(&store, &[cluster_created(7), job_applied(1, 1)]).await;
     apply(&store, &[applied(1)]).await;

@@ -104,7 +104,7 @@ pub fn job_version(key: JobKey, version: u32) -> JobVersion {
 }
 
 pub fn job_applied(number: u32, version: u32) -> Change {
-    Change::JobApplied { job: job_version(job_key(number), version) }
+    Change::JobApplied { job: job_version(job_key(number), version), triggers_seen: None }
 }
 
 pub fn job_paused(number: u32, paused: bool) -> Change {

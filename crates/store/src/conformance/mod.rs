@@ -180,6 +180,7 @@ macro_rules! conformance_suite {
             jobs {
                 an_applied_job_is_read_back_whole
                 a_job_changes_version_by_version
+                of_two_jobs_with_triggers_that_saw_the_same_events_one_is_refused
                 old_versions_of_a_job_are_removed
                 a_job_is_paused_and_resumed
                 a_deleted_job_is_hidden_and_keeps_its_numbers

@@ -117,7 +117,12 @@ impl State {
                         .insert((node, session), Tombstone { node, session, cluster, hostname, at });
                 }
             }
-            Change::JobApplied { job } => self.put_job_version(job),
+            Change::JobApplied { job, triggers_seen } => {
+                self.put_job_version(job);
+                if triggers_seen.is_some() {
+                    self.tables.triggers_applied = event.seq;
+                }
+            }
             Change::BackfillCreated { backfill } => self.forget_backfills(&backfill.job),
             Change::DeliveryQueued { delivery, .. } => self.forget_deliveries(delivery.cluster),
             Change::RunCreated { run, .. } => {

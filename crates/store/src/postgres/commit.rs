@@ -26,7 +26,7 @@ use crate::batch::{Dirty, Holds, LimitChanges, LimitCheck, Needs, NewIds};
 use crate::counts::{Standing, differences, stored_keeps};
 use crate::filter::{COUNT_AT_ONCE, HELD, HOLDS, lazy};
 use crate::port::{Committed, Error};
-use crate::rows::{ChangeColumns, Record, Text, condition, count};
+use crate::rows::{ChangeColumns, Record, Text, condition, count, int};
 
 /// How often a transaction is tried that conflicts with other servers.
 pub(super) const TRIES: u32 = 5;
@@ -44,6 +44,11 @@ const NODES_LOCK: i64 = 0x646f_776e_6e6f_6465;
 const LIMITS_LOCK: i64 = 0x646f_776e_6c69_6d73;
 /// The lock for starting a run whose job has a maximum of active runs: "downbusy".
 const BUSY_LOCK: i64 = 0x646f_776e_6275_7379;
+/// The lock for applying a job with triggers: "downtrig".
+const TRIGGERS_LOCK: i64 = 0x646f_776e_7472_6967;
+/// Returns the last event after a given one that applied a job with triggers. Few events are so new.
+const TRIGGERS_APPLIED: &str =
+    concat!("SELECT coalesce(max(seq), 0) FROM events WHERE seq > $1 AND ", condition!(applied triggers));
 /// Counts the waiting and the active runs among those that are not loaded, by cluster.
 const COUNT_RUNS: &str = concat!(
     "SELECT cluster, count(*) FILTER (WHERE ",
@@ -145,6 +150,7 @@ async fn attempt(connections: &Connections, batch: &Batch<'_>, new_ids: NewIds) 
     let begun = within(async {
         let needs = Needs::of(changes, new_ids);
         let (mut tables, transaction) = begin(&client, &needs).await?;
+        find_triggers(&client, &needs, &mut tables).await?;
         count_active(&client, &needs, &mut tables).await?;
         count_uses(&client, changes, &mut tables).await?;
         Ok((tables, transaction))
@@ -277,6 +283,7 @@ async fn ask(client: &Object, server: ServerId, transaction: &str, last: &str) -
 ///
 /// - Only one server at a time changes clusters: a name has to be free.
 /// - Only one server at a time counts runs, or the active runs of a job.
+/// - Only one server at a time applies jobs with triggers: they are checked against each other.
 /// - Only one server at a time registers new nodes: there is no row yet that could be locked.
 /// - A server that takes nodes for a run excludes all that grant leases or free nodes: each locks the table before
 ///   it reads, so that it sees the others' changes. Servers that only read never wait.
@@ -290,6 +297,9 @@ fn lock_statements(needs: &Needs<'_>) -> String {
     }
     if !needs.rooms.is_empty() {
         sql += &format!("; SELECT pg_advisory_xact_lock({BUSY_LOCK})");
+    }
+    if needs.triggers_seen.is_some() {
+        sql += &format!("; SELECT pg_advisory_xact_lock({TRIGGERS_LOCK})");
     }
     if needs.new_nodes {
         sql += &format!("; SELECT pg_advisory_xact_lock({NODES_LOCK})");
@@ -461,6 +471,15 @@ async fn begin(client: &Object, needs: &Needs<'_>) -> Result<(Tables, String)> {
         tables.elsewhere.insert(ClusterId(row.try_get(0)?), elsewhere);
     }
     Ok((tables, transaction?.try_get(0)?))
+}
+
+/// Finds jobs with triggers that were applied after the check of the batch. The batch has the lock.
+async fn find_triggers(client: &Object, needs: &Needs<'_>, tables: &mut Tables) -> Result<()> {
+    if let Some(seen) = needs.triggers_seen {
+        let sql = client.prepare_cached(TRIGGERS_APPLIED).await?;
+        tables.triggers_applied = count(client.query_one(&sql, &[&int(seen)]).await?.try_get(0)?)?;
+    }
+    Ok(())
 }
 
 /// Counts the active runs of the jobs that have a maximum of them. The batch has the lock.

@@ -68,6 +68,10 @@ macro_rules! condition {
     (open runs) => {
         "NOT IN (10, 11, 12) AND state <> 13"
     };
+    // Quotes in texts are escaped, so only a field is found. A param of this name costs a repeated check.
+    (applied triggers) => {
+        "kind = 'job_applied' AND data LIKE '%\"triggers_seen\":%'"
+    };
     (active runs of a job) => {
         "state NOT IN (10, 11, 12) AND state IN (6, 7, 8)"
     };

@@ -105,6 +105,10 @@ lazy! {
     pub(super) INSERT_EVENTS: Write = Write::insert::<EventRow<'_>>("events");
 }
 
+/// Returns the last event after a given one that applied a job with triggers. Few events are so new.
+const TRIGGERS_APPLIED: &str =
+    concat!("SELECT coalesce(max(seq), 0) FROM events WHERE seq > ?1 AND ", condition!(applied triggers));
+
 pub(crate) fn commit(connection: &mut Connection, server: ServerId, changes: &[Change]) -> Result<Committed> {
     match attempt(connection, server, changes, NewIds::Trusted) {
         // An execution exists already: check the ids before the second try.
@@ -154,6 +158,10 @@ pub(super) fn load(transaction: &Transaction<'_>, needs: &Needs<'_>) -> Result<T
     }
     let jobs = needs.jobs.iter().map(|job| [job.0]);
     tables.jobs.extend(fetch_each::<(JobId, JobLive), _>(transaction, &JOB, jobs)?);
+    if let Some(seen) = needs.triggers_seen {
+        let last = transaction.prepare_cached(TRIGGERS_APPLIED)?.query_row([int(seen)], |row| row.get(0))?;
+        tables.triggers_applied = count(last)?;
+    }
     let backfills = needs.backfills.iter().map(|backfill| [backfill.0]);
     tables.backfills.extend(fetch_each::<(BackfillId, BackfillRecord), _>(
         transaction,

@@ -89,7 +89,7 @@ impl Follower {
                 self.names.insert(cluster.id, cluster.name.as_str().into());
             }
             Change::ClusterDeleted { cluster, .. } => self.jobs.retain(|key, _| key.cluster != *cluster),
-            Change::JobApplied { job } => {
+            Change::JobApplied { job, .. } => {
                 self.is_behind(&job.key, job.at, is_settled, found);
                 self.apply(job);
             }

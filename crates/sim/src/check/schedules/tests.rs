@@ -27,7 +27,10 @@ fn applied(version: u64, second: i64, schedule: &Value) -> Change {
     let definition = from_json(&job, &Catalogue::builtin()).unwrap();
     let (hash, definition) = (definition_hash(&definition), Arc::new(definition));
     let (by, at) = (String::new(), at(second));
-    Change::JobApplied { job: JobVersion { key: key(), version, definition, hash, by, at } }
+    Change::JobApplied {
+        job: JobVersion { key: key(), version, definition, hash, by, at },
+        triggers_seen: None,
+    }
 }
 
 fn paused(paused: bool, second: i64) -> Change {

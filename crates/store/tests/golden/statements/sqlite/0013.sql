@@ -75,6 +75,7 @@ SELECT cluster FROM nodes WHERE id = ?1
 SELECT cluster, job, keeps FROM runs WHERE id = ?1
 SELECT cluster, sum(state = 1 AND admitted_at IS NULL), count(*) FROM runs WHERE state NOT IN (10, 11, 12) AND state <> 13 AND state > 0 GROUP BY cluster
 SELECT coalesce(checked_seq, 0) FROM clusters WHERE id = ?1
+SELECT coalesce(max(seq), 0) FROM events WHERE seq > ?1 AND kind = 'job_applied' AND data LIKE '%"triggers_seen":%'
 SELECT count(*) FROM (SELECT id FROM executions WHERE coalesce(pinned, lease_node) = ?1 AND id > ?2 AND id <= ?3 AND (run = ?4 OR ?4 IS NULL) AND (coalesce(pinned, lease_node) = ?1 OR ?1 IS NULL) AND (step = ?5 OR ?5 IS NULL) AND (item = ?6 OR ?6 IS NULL) AND ((1 << status) & ?7 <> 0 OR ?7 IS NULL) ORDER BY id LIMIT ?8) found
 SELECT count(*) FROM (SELECT id FROM executions WHERE id > ?1 AND id <= ?2 AND (run = ?3 OR ?3 IS NULL) AND (coalesce(pinned, lease_node) = ?4 OR ?4 IS NULL) AND (step = ?5 OR ?5 IS NULL) AND (item = ?6 OR ?6 IS NULL) AND ((1 << status) & ?7 <> 0 OR ?7 IS NULL) ORDER BY id LIMIT ?8) found
 SELECT count(*) FROM (SELECT id FROM executions WHERE run = ?1 AND id > ?2 AND id <= ?3 AND (run = ?1 OR ?1 IS NULL) AND (coalesce(pinned, lease_node) = ?4 OR ?4 IS NULL) AND (step = ?5 OR ?5 IS NULL) AND (item = ?6 OR ?6 IS NULL) AND ((1 << status) & ?7 <> 0 OR ?7 IS NULL) ORDER BY id LIMIT ?8) found
