@@ -14,6 +14,10 @@ help: ## This list
 build: ## The release binary: target/release/downbeat
 	cargo build --release --package downbeat-cli
 
+.PHONY: ui
+ui: ## Builds the web UI into crates/ui/dist, which is committed (needs Node)
+	scripts/ui build
+
 .PHONY: demo
 demo: build ## Server and three nodes on this machine, and an example job on all of them
 	scripts/demo $(DOWNBEAT)

@@ -204,6 +204,7 @@ fn banner(ready: &Ready, groups: &[String], data: &Path) -> String {
     let (url, grpc, data, groups) = (&ready.url, ready.grpc, data.display(), groups.join(","));
     format!(
         "downbeat dev is up\n  \
+           UI      {url}/ui/\n  \
            REST    {url}/api/v1/docs\n  \
            agents  {grpc}\n  \
            nodes   {nodes}, groups {groups}\n  \

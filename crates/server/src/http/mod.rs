@@ -46,6 +46,7 @@ mod serve;
 mod stats;
 mod system;
 mod tasks;
+mod ui;
 mod waits;
 mod wake;
 mod walks;

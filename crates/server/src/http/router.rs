@@ -23,7 +23,7 @@ use super::problem::Failure;
 use super::{
     approve, backends, backfills, clusters, debug, deliveries, docs, doorway, events, executions, failures,
     frames, hooks, jobs, limits as job_limits, many, matrix, nodes, observe, output, plans, replication,
-    results, run_output, runs, schema, stats, system, tasks, walks, work,
+    results, run_output, runs, schema, stats, system, tasks, ui, walks, work,
 };
 use crate::service::Service;
 
@@ -32,6 +32,7 @@ pub(crate) fn router(service: Service, hosts: Hosts) -> Router {
     let (routes, document) = described();
     routes
         .merge(docs::routes(&document))
+        .merge(ui::routes())
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(limits::JOB_FILE_BYTES))
@@ -140,7 +141,7 @@ fn described() -> (Router<Service>, Value) {
     (routes, docs::whole(document))
 }
 
-async fn unknown_path(request: Request) -> Failure {
+pub(super) async fn unknown_path(request: Request) -> Failure {
     let path = request.uri().path();
     let detail = format!("`{path}` does not exist; /api/v1/docs lists the paths");
     Failure::new(StatusCode::NOT_FOUND, code::UNKNOWN_PATH, detail)

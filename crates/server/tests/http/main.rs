@@ -22,4 +22,5 @@ mod standing;
 mod system;
 mod targets;
 mod triggers;
+mod ui;
 mod work;
