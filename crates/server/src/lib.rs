@@ -45,6 +45,7 @@ pub use clock::Wall;
 pub use error::{Class, Conflict, Error, Noun};
 pub use force::Force;
 pub use jobs::JobState;
+pub use outbound::Outside;
 pub use replica::{Lost, Pieces, Since, Upstream};
 pub use service::{
     AppliedJob, Drain, IdempotencyKey, Mode, Outcome, Redo, Retry, Service, Submit, Submitted,

@@ -1,4 +1,4 @@
-//! Owns a server's inputs besides its store and its sockets: time and randomness. A simulation provides its
+//! Owns a server's inputs besides its store and its sockets: time, randomness, and the services that it calls for jobs. A simulation provides its
 //! own; the same seed results in the same behaviour.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use downbeat_core::{Dice, Timestamp};
 
 use crate::clock::Wall;
+use crate::outbound::Outside;
 
 #[derive(Clone)]
 pub struct Surroundings {
     pub wall: Wall,
     pub seed: u64,
+    /// What answers the calls for jobs instead of the network, if it is set.
+    pub outside: Option<Arc<dyn Outside>>,
 }
 
 impl std::fmt::Debug for Surroundings {
@@ -22,7 +25,7 @@ impl std::fmt::Debug for Surroundings {
 impl Default for Surroundings {
     /// The real ones: the only place where the server reads the system's time and randomness.
     fn default() -> Self {
-        Self { wall: Arc::new(Timestamp::now), seed: rand::random() }
+        Self { wall: Arc::new(Timestamp::now), seed: rand::random(), outside: None }
     }
 }
 

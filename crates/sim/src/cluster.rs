@@ -20,6 +20,7 @@ use crate::clock::HostClock;
 use crate::gate::Gate;
 use crate::host::Machine;
 use crate::network::{Dial, Network, address};
+use crate::outside::Services;
 use crate::replica;
 use crate::seed::Broken;
 use crate::store::{Health, Notifier, ServerStore};
@@ -404,6 +405,7 @@ async fn keep_server(cluster: Arc<Cluster>, number: usize) {
         let surroundings = downbeat_server::Surroundings {
             wall: Arc::new(move || clock.now()),
             seed: cluster.chance(host, session),
+            outside: Some(Arc::new(Services { world: cluster.world.clone(), gate: gate.clone() })),
         };
         let started = start_within(cluster.server_settings(number), store, surroundings);
         let Some(started) = gate.run(started).await else { continue };

@@ -5,6 +5,8 @@
 use downbeat_core::Dice;
 use serde_json::{Value, json};
 
+use crate::outside::{ANSWERS, HANGS};
+
 const CONDITIONS: [&str; 3] = ["always", "on_success", "on_failure"];
 
 fn chance(dice: &mut Dice, one_in: u64) -> bool {
@@ -122,7 +124,39 @@ pub(crate) fn stored_job(name: &str, dice: &mut Dice) -> Value {
     let task = json!({"backend": "test", "action": "noop", "name": "t0", "timeout": "20s"});
     let mut job = json!({"name": name, "schedule": schedules, "tasks": [task]});
     sometimes(dice, 8, &mut job, "target", |_| json!("group:nobody"));
+    if chance(dice, 2) {
+        life(&mut job, dice);
+    }
     job
+}
+
+/// Adds constraints. What waits because of them has a deadline, so that it ends before the seed does.
+fn life(job: &mut Value, dice: &mut Dice) {
+    let mut constraints = json!({});
+    if chance(dice, 2) {
+        job["overlap"] = json!(pick(dice, &["allow", "skip", "queue", "queue_latest", "replace"]));
+    } else {
+        constraints["max_concurrent_runs"] = json!(1 + dice.below(2));
+        job["on_violation"] = match dice.below(4) {
+            0 => json!({"action": "skip"}),
+            1 => json!({"action": "wait"}),
+            2 => json!({"action": "kill_old"}),
+            _ => json!({"action": "retry_later", "delay": format!("{}s", 1 + dice.below(9))}),
+        };
+    }
+    sometimes(dice, 4, &mut constraints, "require_previous_success", |_| json!(true));
+    sometimes(dice, 3, &mut constraints, "pre_run_hook", hook);
+    sometimes(dice, 4, &mut constraints, "post_run_hook", hook);
+    sometimes(dice, 3, &mut constraints, "if_unknown", |dice| json!(pick(dice, &["skip", "allow"])));
+    if constraints != json!({}) {
+        job["constraints"] = constraints;
+    }
+    job["deadline"] = json!(format!("{}s", 20 + dice.below(60)));
+}
+
+fn hook(dice: &mut Dice) -> Value {
+    let url = if chance(dice, 4) { HANGS } else { ANSWERS };
+    json!({"url": url, "timeout": format!("{}s", 1 + dice.below(6))})
 }
 
 fn schedule(dice: &mut Dice) -> Value {

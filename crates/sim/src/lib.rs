@@ -19,6 +19,7 @@ mod host;
 mod jobs;
 mod mute;
 mod network;
+mod outside;
 mod replica;
 mod schedules;
 mod seed;

@@ -75,6 +75,7 @@ pub(crate) async fn keep(cluster: Arc<Cluster>, copy: Arc<MemoryStore>) {
         let surroundings = Surroundings {
             wall: Arc::new(move || now.now()),
             seed: cluster.seed ^ (session << 20) ^ (3 << 60),
+            outside: None,
         };
         let wire = Arc::new(Wire { cluster: cluster.clone() });
         let server = start_replica_within(settings, copy.clone(), surroundings, wire).await;

@@ -85,6 +85,10 @@ pub enum Broken {
     LostFiring,
     /// A time that has a run gets another one with another id.
     SecondFiring,
+    /// The constraints of a run are recorded as met, whatever was found.
+    ForgedCheck,
+    /// The feed does not have the last state of some runs.
+    ForgedMove,
     /// A call of the store panics.
     Panic,
 }
@@ -118,6 +122,8 @@ impl Broken {
         Self::NoFiringGuard,
         Self::LostFiring,
         Self::SecondFiring,
+        Self::ForgedCheck,
+        Self::ForgedMove,
         Self::Panic,
     ];
 }

@@ -30,9 +30,21 @@ pub(crate) struct Truth {
     pub(crate) pruned_before: Option<Timestamp>,
     /// The servers that asked for what the store never accepts.
     pub(crate) rejected: Vec<HostId>,
+    /// The calls of hooks.
+    pub(crate) hooks: Vec<HookCall>,
     /// When the faults ended.
     pub(crate) healed: Option<Timestamp>,
     pub(crate) counts: Counts,
+}
+
+/// A call of a hook that arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct HookCall {
+    pub(crate) run: RunId,
+    /// The constraint.
+    pub(crate) hook: String,
+    /// Absent if it does not answer.
+    pub(crate) status: Option<u16>,
 }
 
 /// One event of a commit.

@@ -59,7 +59,7 @@ async fn many_silent_nodes_go_offline_with_few_queries_however_slow_they_are() {
     let store: Arc<dyn Store> = Arc::new(Wrapped(Slow { inner, queries: Arc::clone(&queries) }));
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let offline_after = settings.node_offline_after.0;
-    let surroundings = Surroundings { wall, seed: 1 };
+    let surroundings = Surroundings { wall, seed: 1, ..Surroundings::default() };
     let server = start_within(settings, Arc::clone(&store), surroundings).await.unwrap();
     let all_are_offline = async {
         while store.nodes(None).await.unwrap().iter().any(|node| node.status != NodeStatus::Offline) {
@@ -105,7 +105,10 @@ async fn a_node_that_the_store_cannot_move_keeps_no_other_from_going_offline() {
     let store: Arc<dyn Store> = Arc::new(Wrapped(Picky { inner, is_bad, is_mended: Arc::default() }));
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let offline_after = settings.node_offline_after.0;
-    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    let server =
+        start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1, ..Surroundings::default() })
+            .await
+            .unwrap();
     let others_are_offline = async {
         let is_due = |node: &NodeRecord| node.id != make::node(4) && node.status != NodeStatus::Offline;
         while store.nodes(None).await.unwrap().iter().any(is_due) {
@@ -135,7 +138,10 @@ async fn a_node_does_not_go_offline_before_the_ends_of_its_leases_are_stored() {
     make::apply(&store, &changes).await;
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let offline_after = settings.node_offline_after.0;
-    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    let server =
+        start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1, ..Surroundings::default() })
+            .await
+            .unwrap();
     let status = async |number| store.node(make::node(number)).await.unwrap().unwrap().status;
     let execution = async |number| {
         let found = store.execution(make::execution_id(number)).await.unwrap();
@@ -163,7 +169,7 @@ async fn a_lease_lasts_for_its_term_although_its_node_was_silent_before() {
     make::apply(&store, &[make::added(1, vec![waiting])]).await;
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let (offline_after, lease_ttl) = (settings.node_offline_after.0, settings.lease_ttl.0);
-    let surroundings = Surroundings { wall: Arc::new(now), seed: 1 };
+    let surroundings = Surroundings { wall: Arc::new(now), seed: 1, ..Surroundings::default() };
     let server = start_within(settings, Arc::clone(&store), surroundings).await.unwrap();
     tokio::time::sleep(offline_after - lease_ttl / 2).await;
     let lease = Lease { granted_at: now(), ..make::lease(1, 1) };
@@ -219,7 +225,10 @@ async fn a_heartbeat_that_was_recorded_late_does_not_end_a_silence() {
     make::apply(&store, &[registered(1, wall_began), stale]).await;
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
     let stale_after = settings.node_stale_after.0;
-    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    let server =
+        start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1, ..Surroundings::default() })
+            .await
+            .unwrap();
     for (takes, status) in [(stale_after, NodeStatus::Stale), (stale_after / 2, NodeStatus::Online)] {
         *late.lock().unwrap() = takes;
         let beat = Heartbeat { node, session, held: Vec::new(), leaving: false, problems: Vec::new() };
@@ -249,7 +258,10 @@ async fn a_node_that_was_silent_during_an_outage_has_a_few_minutes_to_return() {
     assert_eq!(committed.outcomes, [Ok(()), Ok(())]);
     let forget_nodes_after = Span(7 * DAY);
     let settings = Settings { name: "one".to_owned(), forget_nodes_after, ..Settings::default() };
-    let server = start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1 }).await.unwrap();
+    let server =
+        start_within(settings, Arc::clone(&store), Surroundings { wall, seed: 1, ..Surroundings::default() })
+            .await
+            .unwrap();
     tokio::time::sleep(5 * MINUTE).await;
     assert!(store.node(node).await.unwrap().is_some());
     let is_forgotten = async {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use downbeat_core::Span;
 use downbeat_core::outbound::Allow;
@@ -40,6 +41,15 @@ struct Inner {
     elsewhere: OnceLock<reqwest::Client>,
     own_ports: OnceLock<reqwest::Client>,
     calls: Semaphore,
+    /// Answers all calls instead of the network.
+    outside: Option<Arc<dyn Outside>>,
+}
+
+/// The services that servers call for jobs. A simulation provides its own.
+#[async_trait]
+pub trait Outside: std::fmt::Debug + Send + Sync {
+    /// Returns the status of the answer, or why there is none. The caller ends a call that takes too long.
+    async fn call(&self, url: &str, body: &Bytes) -> Result<u16, String>;
 }
 
 #[derive(Clone, Debug)]
@@ -86,7 +96,17 @@ impl Outbound {
             elsewhere: OnceLock::new(),
             own_ports: OnceLock::new(),
             calls: Semaphore::new(CALLS),
+            outside: None,
         }))
+    }
+
+    /// Sends all calls to `outside`, if it is set.
+    #[must_use]
+    pub(crate) fn within(self, outside: Option<Arc<dyn Outside>>) -> Self {
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => Self(Arc::new(Inner { outside, ..inner })),
+            Err(shared) => Self(shared),
+        }
     }
 
     /// Sends a request and reads the answer, whatever its status is.
@@ -96,7 +116,10 @@ impl Outbound {
         let call = async {
             // The semaphore is never closed.
             let _place = self.0.calls.acquire().await;
-            self.follow(url, request).await
+            match &self.0.outside {
+                Some(outside) => ask(outside.as_ref(), &url, &request).await,
+                None => self.follow(url, request).await,
+            }
         };
         tokio::time::timeout(after.0, call).await.unwrap_or(Err(Error::TimedOut { host, after }))
     }
@@ -160,6 +183,15 @@ impl Outbound {
         let client = client.map_err(|error| Error::BadUrl(format!("cannot set up TLS: {error}")))?;
         Ok(cell.get_or_init(|| client))
     }
+}
+
+async fn ask(outside: &dyn Outside, url: &Url, request: &Request) -> Result<Answer, Error> {
+    let host = host_of(url);
+    let answer = outside.call(url.as_str(), &request.body).await;
+    let unreachable = |why| Error::Unreachable { host: host.clone(), why };
+    let status = StatusCode::from_u16(answer.map_err(unreachable)?);
+    let status = status.map_err(|error| Error::BadUrl(error.to_string()))?;
+    Ok(Answer { host, status, headers: HeaderMap::new(), body: Bytes::new() })
 }
 
 /// Returns where a redirect points to. The fragment stays with the client.

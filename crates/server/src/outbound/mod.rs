@@ -8,5 +8,6 @@ mod guard;
 #[cfg(test)]
 mod tests;
 
+pub use client::Outside;
 pub(crate) use client::{Outbound, Request};
 pub(crate) use error::Error;

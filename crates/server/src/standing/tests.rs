@@ -158,7 +158,9 @@ async fn started(store: &Arc<dyn Store>) -> Server {
     let (began, wall_began) = (Instant::now(), make::at(60));
     let wall = Arc::new(move || wall_began + began.elapsed());
     let settings = Settings { name: "one".to_owned(), ..Settings::default() };
-    start_within(settings, Arc::clone(store), Surroundings { wall, seed: 1 }).await.unwrap()
+    start_within(settings, Arc::clone(store), Surroundings { wall, seed: 1, ..Surroundings::default() })
+        .await
+        .unwrap()
 }
 
 /// Returns the last attempt at the task on a node, and its status.

@@ -192,7 +192,7 @@ async fn base(
     let http_addr = address(doors.as_ref().map(|doors| &doors.http), settings.http);
     let grpc_addr = address(doors.as_ref().map(|doors| &doors.grpc), settings.grpc);
     let allow = Allow::parse(settings.hooks_allow.iter().map(String::as_str))?;
-    let outbound = Outbound::new(allow, vec![http_addr, grpc_addr]);
+    let outbound = Outbound::new(allow, vec![http_addr, grpc_addr]).within(surroundings.outside);
     let itself = ServerRecord {
         id: server,
         name,

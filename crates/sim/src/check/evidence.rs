@@ -242,7 +242,13 @@ impl Evidence {
             kept.retain(|event| event.seq % 17 != 0);
         }
         let (events, pruned_before) = cluster.world.truth(|truth| {
-            let events: Vec<Event> = truth.commits.iter().map(|commit| commit.event.clone()).collect();
+            let mut events: Vec<Event> = truth.commits.iter().map(|commit| commit.event.clone()).collect();
+            if broken == Some(Broken::ForgedMove) {
+                events
+                    .iter_mut()
+                    .filter(|event| event.seq % 3 == 0)
+                    .for_each(|event| forge(&mut event.change));
+            }
             (events, truth.pruned_before)
         });
         let replayed = feed::replay(&events).await;
@@ -309,6 +315,16 @@ impl Evidence {
             homes,
             left,
         }
+    }
+}
+
+/// Removes the last state of a run that a schedule started.
+fn forge(change: &mut Change) {
+    if let Change::RunMoved { run, path, .. } = change
+        && run.schedule().is_some()
+        && path.last().is_some_and(|state| state.is_terminal())
+    {
+        path.pop();
     }
 }
 

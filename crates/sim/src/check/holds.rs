@@ -66,7 +66,8 @@ impl Holders {
                 self.active.insert(run.clone());
             }
             Change::RunMoved { run, path, .. } => match path.last() {
-                Some(state) if state.is_terminal() => {
+                // A run that waits because of its constraints has to be admitted again.
+                Some(state) if state.is_terminal() || *state == RunState::Pending => {
                     self.held.retain(|_, holder| holder != run);
                     self.active.remove(run);
                 }

@@ -6,6 +6,7 @@ mod clusters;
 mod evidence;
 mod feed;
 mod holds;
+mod life;
 mod limits;
 mod nodes;
 mod order;
@@ -49,6 +50,8 @@ pub enum Checker {
     Standing,
     /// Schedules start each run once, and miss none.
     Schedules,
+    /// Runs go through their states in order, and their constraints hold.
+    Life,
     /// A deleted cluster is gone.
     Clusters,
     /// A replica has what its primary has.
@@ -72,6 +75,7 @@ impl Checker {
         Self::Detection,
         Self::Standing,
         Self::Schedules,
+        Self::Life,
         Self::Clusters,
         Self::Replica,
         Self::Work,
@@ -120,6 +124,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
     all.extend(nodes::check(evidence).found);
     all.extend(standing::check(evidence).found);
     all.extend(schedules::check(evidence).found);
+    all.extend(life::check(evidence).found);
     all.extend(clusters::check(evidence).found);
     all.extend(terms::check(evidence).found);
     all.extend(work::check(evidence).found);

@@ -29,6 +29,7 @@ fn finder(broken: Broken) -> Checker {
         | Broken::ForgottenResults => Checker::Standing,
         Broken::KeptRows => Checker::Clusters,
         Broken::NoFiringGuard | Broken::LostFiring | Broken::SecondFiring => Checker::Schedules,
+        Broken::ForgedCheck | Broken::ForgedMove => Checker::Life,
         Broken::Panic => Checker::Panics,
     }
 }
