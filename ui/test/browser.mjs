@@ -11,7 +11,7 @@ import { chromium } from 'playwright-core';
 const [program, screenshots] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const data = mkdtempSync(join(tmpdir(), 'downbeat-ui-'));
-const DEADLINE = 30_000;
+const DEADLINE = 20_000;
 const HOSTILE = String.raw`printf '<script>window.hacked=1</script><img src=x onerror=window.hacked=1>\n\033]0;x\007\033[31mred\033[0m\n'; echo bad >&2; exit 3`;
 
 let ready;
@@ -46,7 +46,7 @@ async function post(path, body) {
   return response.json();
 }
 const get = async (path) => (await fetch(`${ready.url}/api/v1${path}`)).json();
-const job = (name, ...commands) => ({ name, target: 'all', tasks: commands.map((command, at) => ({ name: `step-${at}`, backend: 'exec', action: 'run', params: { command } })) });
+const job = (name, ...commands) => ({ name, target: 'all', tasks: commands.map((command, at) => ({ name: `step-${at}`, backend: 'exec', action: 'run', params: { command: ['sh', '-c', command] } })) });
 
 await start();
 const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-proxy-server'] });
@@ -66,7 +66,11 @@ try {
   console.log('ok: an empty store says how to start');
 
   const failed = await post('/runs', job('hostile', 'true', HOSTILE));
-  await eventually('the run has ended', async () => (await get(`/runs/${failed.id}`)).status === 'failed');
+  await eventually('the run has ended', async () => {
+    const { status, error, counts } = await get(`/runs/${failed.id}`);
+    if (status !== 'failed') throw new Error(JSON.stringify({ status, error, counts }));
+    return true;
+  });
   await page.getByRole('cell', { name: 'hostile' }).first().waitFor();
   console.log('ok: a run appears by itself');
 
