@@ -48,7 +48,7 @@ fn main() {
 
     let mut table = format!("pub const HASH: &str = \"{text}\";\n");
     write_file(&out, "index.html", index.replace(PLACEHOLDER, &text).as_bytes());
-    write!(table, "pub static INDEX: Asset = {};\n", asset("index.html")).expect("a text takes everything");
+    writeln!(table, "pub static INDEX: Asset = {};", asset("index.html")).expect("a text takes everything");
     table.push_str("pub static ASSETS: &[Asset] = &[\n");
     for (name, content) in &files {
         write_file(&out, name, content);
