@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +11,7 @@ import { chromium } from 'playwright-core';
 const [program, screenshots] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const data = mkdtempSync(join(tmpdir(), 'downbeat-ui-'));
-const DEADLINE = 20_000;
+const DEADLINE = 60_000;
 const HOSTILE = String.raw`printf '<script>window.hacked=1</script><img src=x onerror=window.hacked=1>\n\033]0;x\007\033[31mred\033[0m\n'; echo bad >&2; exit 3`;
 
 let ready;
@@ -49,7 +49,9 @@ const get = async (path) => (await fetch(`${ready.url}/api/v1${path}`)).json();
 const job = (name, ...commands) => ({ name, target: 'all', tasks: commands.map((command, at) => ({ name: `step-${at}`, backend: 'exec', action: 'run', params: { command: ['sh', '-c', command] } })) });
 
 await start();
-const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-proxy-server'] });
+// Without traffic of its own to the outside.
+const quiet = ['--disable-background-networking', '--disable-component-update', '--disable-sync', '--disable-quic', '--no-first-run'];
+const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-proxy-server', ...quiet] });
 try {
   const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, bypassCSP: false });
   const errors = [];
@@ -83,7 +85,8 @@ try {
   assert.equal(await page.locator('.out script, .out img').count(), 0);
   console.log('ok: hostile output stays text');
 
-  const slow = await post('/runs', job('slow', 'sleep 4', 'true'));
+  const go = join(data, 'go');
+  const slow = await post('/runs', job('slow', `until [ -e '${go}' ]; do sleep 0.1; done`, 'true'));
   await page.goto(`${api()}/ui/runs/${slow.id}`);
   await page.locator('main .chip.running').first().waitFor();
   await page.getByRole('button', { name: 'Pause…' }).click();
@@ -94,6 +97,7 @@ try {
   assert.equal((await get(`/runs/${slow.id}`)).paused, true);
   await page.getByRole('button', { name: 'Resume…' }).click();
   await page.getByRole('button', { name: 'Resume the run' }).click();
+  writeFileSync(go, '');
   await page.locator('main .chip.completed').waitFor();
   console.log('ok: paused and resumed by dialogs, watched until the end');
 
