@@ -27,13 +27,28 @@ struct OfJob {
     total: Histogram,
     start_latency: Histogram,
     attempts: Histogram,
+    transitions: Histogram,
+    constraints_checked: Histogram,
+    constraints_violated: Histogram,
+    actions_executed: Histogram,
+    actions_failed: Histogram,
     /// Only those that a run was in.
     phases: BTreeMap<&'static str, Histogram>,
 }
 
 impl Default for OfJob {
     fn default() -> Self {
-        Self { total: seconds(), start_latency: seconds(), attempts: counts(), phases: BTreeMap::new() }
+        Self {
+            total: seconds(),
+            start_latency: seconds(),
+            attempts: counts(),
+            transitions: counts(),
+            constraints_checked: counts(),
+            constraints_violated: counts(),
+            actions_executed: counts(),
+            actions_failed: counts(),
+            phases: BTreeMap::new(),
+        }
     }
 }
 
@@ -61,10 +76,15 @@ pub(crate) struct PerJob(Arc<Mutex<Table>>);
 /// A metric: its name, its help text, and its histogram of a job.
 type Figure = (&'static str, &'static str, fn(&OfJob) -> &Histogram);
 
-const FIGURES: [Figure; 3] = [
+const FIGURES: [Figure; 8] = [
     ("run_seconds", "From a run's creation to its end", |job| &job.total),
     ("run_start_latency_seconds", "From a run's creation to its start", |job| &job.start_latency),
     ("run_attempts", "Attempts of a whole run", |job| &job.attempts),
+    ("run_transitions", "How often the state of a run changed", |job| &job.transitions),
+    ("run_constraints_checked", "Constraints of a run that were checked", |job| &job.constraints_checked),
+    ("run_constraints_violated", "Checked constraints that a run violated", |job| &job.constraints_violated),
+    ("run_actions_executed", "Actions of a run, including those that failed", |job| &job.actions_executed),
+    ("run_actions_failed", "Actions of a run that failed", |job| &job.actions_failed),
 ];
 
 impl PerJob {
@@ -81,7 +101,16 @@ impl PerJob {
         };
         observe(&job.total, metrics.total);
         observe(&job.start_latency, metrics.start_latency);
-        job.attempts.observe(f64::from(metrics.attempts));
+        for (histogram, count) in [
+            (&job.attempts, metrics.attempts),
+            (&job.transitions, metrics.transitions),
+            (&job.constraints_checked, metrics.constraints_checked),
+            (&job.constraints_violated, metrics.constraints_violated),
+            (&job.actions_executed, metrics.actions_executed),
+            (&job.actions_failed, metrics.actions_failed),
+        ] {
+            histogram.observe(f64::from(count));
+        }
         let phases = [
             ("pre_run", metrics.pre_run),
             ("pending", metrics.pending),
@@ -176,6 +205,11 @@ mod tests {
             total: Some(Duration::from_secs(20)),
             start_latency: Some(Duration::from_secs(3)),
             attempts: 1,
+            transitions: 4,
+            constraints_checked: 3,
+            constraints_violated: 2,
+            actions_executed: 2,
+            actions_failed: 1,
             ..RunMetrics::default()
         }
     }
@@ -207,6 +241,25 @@ mod tests {
         let series = text.lines().filter(|line| line.starts_with("downbeat_run_seconds_count")).count();
         assert_eq!(series, limits::JOBS_MEASURED + 1);
         assert!(!text.contains(r#"phase="running""#), "the run was never in this phase");
+    }
+
+    #[test]
+    fn every_count_of_a_run_is_a_histogram_by_job() {
+        let per_job = per_job();
+        per_job.run_ended(ClusterId::DEFAULT, "nightly", &metrics());
+        let text = shown(&per_job);
+        let sums = [
+            ("attempts", 1),
+            ("transitions", 4),
+            ("constraints_checked", 3),
+            ("constraints_violated", 2),
+            ("actions_executed", 2),
+            ("actions_failed", 1),
+        ];
+        for (name, sum) in sums {
+            let line = format!(r#"downbeat_run_{name}_sum{{cluster="default",job="nightly"}} {sum}.0"#);
+            assert!(text.lines().any(|have| have == line), "no `{line}` in\n{text}");
+        }
     }
 
     #[test]
