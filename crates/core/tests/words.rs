@@ -23,9 +23,10 @@ const PHRASES: [(&str, &str); 14] = [
 ];
 
 /// Texts of former releases, and of the tools that the project uses.
-const NOT_OURS: [&str; 6] = ["target", ".git", "migrations", "golden", "corpus", "LICENSE"];
+const NOT_OURS: [&str; 7] = ["target", ".git", "node_modules", "migrations", "golden", "corpus", "LICENSE"];
 
-const KINDS: [&str; 8] = ["rs", "md", "yaml", "service", "proto", "toml", "txt", "snap"];
+const KINDS: [&str; 11] =
+    ["rs", "md", "svelte", "ts", "mjs", "yaml", "service", "proto", "toml", "txt", "snap"];
 
 fn texts(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap().flatten() {
