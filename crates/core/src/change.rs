@@ -77,7 +77,8 @@ pub enum Change {
     /// Deletes a job; its versions and its runs stay. Guard: the job exists.
     JobDeleted { job: JobKey, by: String, at: Timestamp },
     /// All times of the job's schedules up to `until` are decided: the runs that they start exist. Guard: the version is
-    /// the current one, and everything up to `from` was decided before.
+    /// the current one, everything up to `from` was decided before, and times are skipped because the job is paused if and
+    /// only if it is.
     JobDecided {
         job: JobKey,
         version: u64,

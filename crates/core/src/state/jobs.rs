@@ -5,8 +5,17 @@ use jiff::Timestamp;
 use super::tables::Tables;
 use crate::change::{Applied, FiringGuard, Refusal};
 use crate::ids::BackfillId;
-use crate::job::{Backfill, BackfillRecord, JobKey, JobLive, JobVersion};
+use crate::job::{Backfill, BackfillRecord, JobKey, JobLive, JobVersion, NotStarted};
 use crate::run::RunRecord;
+use crate::schedule::{Activity, SkipReason, Skipped};
+
+/// Returns whether a decision was made for a paused job or for an active one. Returns `None` if both come to it.
+pub(super) fn relied_on(skipped: &[Skipped], refused: &[NotStarted]) -> Option<Activity> {
+    if skipped.iter().any(|times| times.reason == SkipReason::Paused) {
+        return Some(Activity::Paused);
+    }
+    (!skipped.is_empty() || !refused.is_empty()).then_some(Activity::Active)
+}
 
 impl Tables {
     pub(super) fn apply_job(&mut self, job: &JobVersion, triggers_seen: Option<u64>) -> Applied {
@@ -52,10 +61,14 @@ impl Tables {
         version: u64,
         from: Timestamp,
         until: Timestamp,
+        relied_on: Option<Activity>,
     ) -> Applied {
         let live = self.live_job(job)?;
         if live.version != version {
             return Err(Refusal::StaleVersion);
+        }
+        if relied_on.is_some_and(|activity| activity != live.activity()) {
+            return Err(Refusal::WrongState);
         }
         if live.decided_at != from {
             return Err(Refusal::DecidedBefore(live.decided_at));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::clusters::ClusterLive;
+use super::jobs;
 use super::limits::LimitUses;
 use super::nodes::NodeLive;
 use super::runs::{Elsewhere, Home};
@@ -199,8 +200,8 @@ impl Tables {
             Change::JobApplied { job, triggers_seen } => self.apply_job(job, *triggers_seen),
             Change::JobPauseSet { job, paused, by: _, at } => self.pause_job(job, *paused, *at),
             Change::JobDeleted { job, by: _, at } => self.delete_job(job, *at),
-            Change::JobDecided { job, version, from, until, .. } => {
-                self.decide_job(job, *version, *from, *until)
+            Change::JobDecided { job, version, from, until, skipped, refused, at: _ } => {
+                self.decide_job(job, *version, *from, *until, jobs::relied_on(skipped, refused))
             }
             Change::BackfillCreated { backfill } => self.create_backfill(backfill),
             Change::BackfillMoved { job, backfill, step, at } => {

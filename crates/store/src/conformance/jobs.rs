@@ -7,6 +7,7 @@ use downbeat_core::ids::{ClusterId, RunId};
 use downbeat_core::job::{JobKey, JobLive, JobRecord, JobVersion};
 use downbeat_core::limits;
 use downbeat_core::run::{RunMade, RunState};
+use downbeat_core::schedule::{SkipReason, Skipped};
 
 use super::copies::{copy, dump};
 use super::make::*;
@@ -145,6 +146,28 @@ pub async fn the_schedules_of_a_job_are_decided_once(store: Arc<dyn Store>) {
     apply(&store, &[job_applied(1, 2)]).await;
     assert_eq!(live(&store, 1).await.decided_at, at(9));
     apply(&store, &[job_decided(1, 2, 9, 10)]).await;
+}
+
+pub async fn times_are_skipped_because_a_job_is_paused_only_while_it_is(store: Arc<dyn Store>) {
+    let skips = |reason| {
+        let skipped = vec![Skipped { reason, first: at(2), last: at(3), count: 2 }];
+        let (from, until) = (at(1), at(5));
+        Change::JobDecided {
+            job: job_key(1),
+            version: 1,
+            from,
+            until,
+            skipped,
+            refused: Vec::new(),
+            at: until,
+        }
+    };
+    apply(&store, &[job_applied(1, 1)]).await;
+    refuse(&store, skips(SkipReason::Paused), Refusal::WrongState).await;
+    apply(&store, &[job_paused(1, true)]).await;
+    refuse(&store, skips(SkipReason::TooLate), Refusal::WrongState).await;
+    apply(&store, &[skips(SkipReason::Paused)]).await;
+    assert_eq!(live(&store, 1).await.decided_at, at(5));
 }
 
 pub async fn a_schedule_starts_a_run_only_from_the_current_decision(store: Arc<dyn Store>) {

@@ -185,6 +185,7 @@ macro_rules! conformance_suite {
                 a_job_is_paused_and_resumed
                 a_deleted_job_is_hidden_and_keeps_its_numbers
                 the_schedules_of_a_job_are_decided_once
+                times_are_skipped_because_a_job_is_paused_only_while_it_is
                 a_schedule_starts_a_run_only_from_the_current_decision
                 the_work_of_a_run_that_another_server_has_started_is_refused
                 a_job_needs_its_cluster_and_goes_with_it
